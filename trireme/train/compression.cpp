@@ -84,14 +84,6 @@ void check_compression(const ParallelPlan& plan) {
       throw Refusal(text("parallel.compression = \"", config.parallel.compression, "\": ", reason...),
                     {cure, none});
   };
-  refuse_if(config.parallel.tensor > 1, set(&RunConfig::parallel, &Parallel::tensor, 1),
-            "parallel.tensor = ", config.parallel.tensor,
-            " cuts gradients into pieces, and it is whole ones that are compressed");
-  refuse_if(config.parallel.context > 1, set(&RunConfig::parallel, &Parallel::context, 1),
-            "parallel.context = ", config.parallel.context,
-            " adds gradients up over pieces of sequences, too, and those are not compressed");
-  refuse_if(plan.asynchronous(), synchronous_schedule(), "parallel.schedule = \"", config.parallel.schedule,
-            "\" updates each stage on its own time");
   check_one_bit(plan, refuse_if);
   refuse_if(config.parallel.compression == "threshold" && config.parallel.compression_threshold == 0,
             set(&RunConfig::parallel, &Parallel::compression_threshold, 1e-4),

@@ -86,32 +86,6 @@ void check_exact(const ParallelPlan& plan) {
   };
   using Parallel = ParallelOptions;
   const Parallel& parallel = plan.config().parallel;
-  refuse_if(
-      plan.asynchronous(), {synchronous_schedule()}, "parallel.schedule = \"", parallel.schedule,
-      "\" computes with older weights the more ranks there are; take a schedule that updates at the end");
-  refuse_if(parallel.tensor > 1, {set(&RunConfig::parallel, &Parallel::tensor, 1)},
-            "parallel.tensor = ", parallel.tensor,
-            " adds up a layer's parts in an order of its own; leave that key out");
-  refuse_if(parallel.context > 1, {set(&RunConfig::parallel, &Parallel::context, 1)},
-            "parallel.context = ", parallel.context,
-            " adds up pieces of sequences in an order of its own; leave that key out");
-  refuse_if(parallel.compression != "none", {set(&RunConfig::parallel, &Parallel::compression, "none")},
-            "parallel.compression = \"", parallel.compression,
-            "\" rounds gradients once for each rank; leave that key out");
-  refuse_if(
-      plan.rounds_weights(), {set(&RunConfig::parallel, &Parallel::weight_compression, "none")},
-      "parallel.weight_compression = \"", parallel.weight_compression,
-      "\" rounds what is gathered, and where ranks gather nothing there is nothing to round; leave that "
-      "key out");
-  refuse_if(plan.rounds_activations(), {set(&RunConfig::parallel, &Parallel::activation_compression, "none")},
-            "parallel.activation_compression = \"", parallel.activation_compression,
-            "\" rounds what goes from rank to rank, and which values do depends on the ranks; leave that key "
-            "out");
-  refuse_if(
-      plan.config().learning_rate.schedule == "reduce_on_plateau",
-      {set(&RunConfig::learning_rate, &optim::LearningRateOptions::schedule, "constant")},
-      "lr.schedule = \"reduce_on_plateau\" goes by the loss of evaluations, whose batches depend on the "
-      "ranks; take another schedule");
   // The micro-batches of a replica are a branch of the tree over all of them where they are a power of two.
   const auto number = static_cast<std::uint64_t>(plan.num_microbatches());
   const std::int64_t rounds = plan.config().train.accumulation;

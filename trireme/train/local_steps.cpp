@@ -92,10 +92,6 @@ void check_local_steps(const ParallelPlan& plan) {
             set(&RunConfig::parallel, &Parallel::local_delay, parallel.local_steps - 1),
             "parallel.local_delay = ", parallel.local_delay,
             " would have a part travel when it is sent anew; take fewer steps than a round has");
-  refuse_if(plan.served(), set(&RunConfig::parallel, &Parallel::mode, "all-reduce"),
-            "parallel.mode = \"ps\" has servers update, and sites would have nothing of their own");
-  refuse_if(plan.asynchronous(), synchronous_schedule(), "parallel.schedule = \"", parallel.schedule,
-            "\" updates each stage on its own time, and rounds are counted in steps of the whole model");
   refuse_if(
       parallel.pipeline > 1 && (parallel.local_fragments > 1 || parallel.local_delay > 0),
       [](RunConfig& changed) {
@@ -104,32 +100,6 @@ void check_local_steps(const ParallelPlan& plan) {
       },
       "stages of a pipeline send all of their weights at once, and wait; leave parallel.local_fragments "
       "and parallel.local_delay out");
-  refuse_if(parallel.tensor > 1, set(&RunConfig::parallel, &Parallel::tensor, 1),
-            "parallel.tensor = ", parallel.tensor, ": sites hold whole layers");
-  refuse_if(parallel.context > 1, set(&RunConfig::parallel, &Parallel::context, 1),
-            "parallel.context = ", parallel.context, ": sites hold whole sequences");
-  refuse_if(parallel.zero > 0, set(&RunConfig::parallel, &Parallel::zero, 0),
-            "parallel.zero = ", parallel.zero,
-            " shares weights out, and each rank of a site needs all of them for outer steps");
-  refuse_if(parallel.compression != "none", set(&RunConfig::parallel, &Parallel::compression, "none"),
-            "parallel.compression = \"", parallel.compression,
-            "\" is for gradients that travel in every step");
-  refuse_if(
-      plan.skips_non_finite(),
-      [](RunConfig& changed) {
-        changed.train.non_finite = "stop";
-        if (changed.train.precision == "fp16") changed.train.precision = "bf16";
-      },
-      "train.precision = \"", config.train.precision, "\" with train.non_finite = \"",
-      config.train.non_finite, "\" leaves steps out, and sites would not leave out the same");
-  refuse_if(config.train.ema_decay > 0, set(&RunConfig::train, &TrainOptions::ema_decay, 0.0),
-            "train.ema_decay = ", config.train.ema_decay,
-            " averages over steps, and what is evaluated is the mean of the sites");
-  refuse_if(plan.exact(), set(&RunConfig::run, &RunOptions::exact, false),
-            "run.exact = true: what sites learn depends on how many there are");
-  refuse_if(
-      plan.offloads(), [](RunConfig& changed) { changed.offload = {}; },
-      "offload: outer steps need the weights in memory");
 }
 
 namespace {

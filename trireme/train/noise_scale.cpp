@@ -205,7 +205,6 @@ void check_noise_scale(const ParallelPlan& plan) {
   const RunConfig& config = plan.config();
   const bool adapts = uses_ada_scale(config);
   if (config.train.noise_scale_every_steps == 0 && !adapts) return;
-  using Parallel = ParallelOptions;
   const std::string what =
       adapts ? text("lr.scale_with_batch = \"adascale\"")
              : text("train.noise_scale_every_steps = ", config.train.noise_scale_every_steps);
@@ -216,23 +215,6 @@ void check_noise_scale(const ParallelPlan& plan) {
   const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
     if (found) throw Refusal(text(what, ": ", reason...), {cure, without});
   };
-  refuse_if(plan.served(), set(&RunConfig::parallel, &Parallel::mode, "all-reduce"),
-            "parallel.mode = \"ps\": servers add gradients up, and no rank has their mean");
-  refuse_if(plan.trains_apart(), replicas_together(), "parallel.local_steps = ", config.parallel.local_steps,
-            ": sites take steps of their own, and there is no mean of their gradients");
-  refuse_if(plan.asynchronous(), synchronous_schedule(), "parallel.schedule = \"", config.parallel.schedule,
-            "\" updates each stage on its own time, and there is no gradient of all stages");
-  refuse_if(config.parallel.tensor > 1, set(&RunConfig::parallel, &Parallel::tensor, 1),
-            "parallel.tensor = ", config.parallel.tensor,
-            " cuts layers, and a micro-batch's own gradient is whole on no rank");
-  refuse_if(config.parallel.context > 1, set(&RunConfig::parallel, &Parallel::context, 1),
-            "parallel.context = ", config.parallel.context,
-            " cuts sequences, and a micro-batch's own gradient is whole on no rank");
-  refuse_if(plan.rounding().is_lossy, set(&RunConfig::parallel, &Parallel::compression, "none"),
-            "parallel.compression = \"", config.parallel.compression,
-            "\": what arrives in a step is not the mean of the gradients that were sent in it");
-  refuse_if(plan.exact(), set(&RunConfig::run, &RunOptions::exact, false),
-            "run.exact = true: squares are added up rank by rank, not along one tree");
   refuse_if(plan.num_parts() < 2, set(&RunConfig::train, &TrainOptions::accumulation, 2),
             "the noise is told by the differences between micro-batches, and one rank with "
             "train.accumulation = 1 has one");

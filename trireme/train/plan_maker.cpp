@@ -12,6 +12,7 @@
 #include "trireme/train/batch_ramp.h"
 #include "trireme/train/internal/compression.h"
 #include "trireme/train/internal/config_keys.h"
+#include "trireme/train/internal/conflicts.h"
 #include "trireme/train/internal/cures.h"
 #include "trireme/train/internal/exact_run.h"
 #include "trireme/train/internal/local_steps.h"
@@ -22,7 +23,6 @@
 #include "trireme/train/noise_scale.h"
 #include "trireme/train/recomputed_layers.h"
 #include "trireme/train/run_trace.h"
-#include "trireme/train/work_shares.h"
 
 namespace trireme::train {
 namespace {
@@ -79,30 +79,6 @@ schedule::Program program_in_file(const RunConfig& config) {
   return program;
 }
 
-/// What needs all stages to be at the same update.
-void check_asynchronous(const RunConfig& config, const Precision& precision) {
-  const auto refuse_if = [&](bool found, const Cure& cure, const std::string& what,
-                             const std::string& reason) {
-    refuse_unless(!found, {cure, synchronous_schedule()}, what, " with parallel.schedule = \"",
-                  config.parallel.schedule, "\": ", reason,
-                  "; leave it out, or take a schedule that updates at the end");
-  };
-  using Train = TrainOptions;
-  refuse_if(config.train.clip_norm > 0, set(&RunConfig::train, &Train::clip_norm, 0),
-            text("train.clip_norm = ", config.train.clip_norm),
-            "its stages update at different times, and the norm of all gradients together is never known");
-  refuse_if(precision.scales_loss, set(&RunConfig::train, &Train::precision, "bf16"),
-            text("train.precision = \"", config.train.precision, "\""),
-            "its stages update at different times, and cannot decide together on the loss scale");
-  refuse_if(config.train.non_finite != "stop", set(&RunConfig::train, &Train::non_finite, "stop"),
-            text("train.non_finite = \"", config.train.non_finite, "\""),
-            "its stages update at different times, and cannot leave a step out together");
-  refuse_unless(config.parallel.schedule != "1f1b-rr",
-                {set(&RunConfig::parallel, &ParallelOptions::schedule, "pipedream")},
-                "the stages of 1f1b-rr update at different rates, and a run ",
-                "counts steps of the whole model: parallel::Pipeline runs it, the trainer does not");
-}
-
 /// Where the micro-batches of a replica come from.
 std::string parts_in_words(const RunConfig& config, int num_microbatches) {
   std::string rounds = text("train.accumulation = ", config.train.accumulation);
@@ -129,6 +105,7 @@ class PlanMaker {
     maker.choose_order(model);
     maker.choose_clipping();
     maker.check_batch();
+    check_conflicts(maker.plan_);
     maker.make_program();
     maker.check_records();
     maker.check_update();
@@ -142,7 +119,6 @@ class PlanMaker {
     check_priority(maker.plan_);
     check_local_steps(maker.plan_);
     check_noise_scale(maker.plan_);
-    check_work_shares(maker.plan_);
     if (model) maker.plan_.cut(*model);
     return std::move(maker.plan_);
   }
@@ -321,8 +297,7 @@ class PlanMaker {
   /// Clipping by default is for where there is a norm of all gradients.
   void choose_clipping() {
     double& clip_norm = plan_.config_.train.clip_norm;
-    const bool no_norm = (is_pipeline() && updates_under_way(config())) || plan_.served() || plan_.by_need();
-    if (no_norm && clip_norm == TrainOptions().clip_norm &&
+    if (lacks(plan_, Property::kGradientNorm) && clip_norm == TrainOptions().clip_norm &&
         !is_named(config(), find_key(config_key_table(config()), "train.clip_norm")))
       clip_norm = 0;
   }
@@ -351,8 +326,10 @@ class PlanMaker {
   }
 
   void make_program() {
-    if (is_pipeline() && updates_under_way(config()))
-      at_place(pipeline_in_words(config()), {}, [&] { check_asynchronous(config(), plan_.precision_); });
+    refuse_unless(config().parallel.schedule != "1f1b-rr" || !is_pipeline(),
+                  {set(&RunConfig::parallel, &ParallelOptions::schedule, "pipedream")},
+                  "parallel.schedule = \"1f1b-rr\": its stages update at different rates, and a run counts "
+                  "steps of the whole model: parallel::Pipeline runs it, the trainer does not");
     at_place(pipeline_in_words(config()), cures_of_a_program(config(), plan_.world_size_), [&] {
       plan_.program_ =
           parallel::pipeline_program(plan_.options_, plan_.pipeline_ranks(), schedule::Transport::kBuffered);

@@ -16,7 +16,6 @@ std::vector<std::string> priority_names() { return {"none", "forward"}; }
 void check_priority(const ParallelPlan& plan) {
   const RunConfig& config = plan.config();
   using Parallel = ParallelOptions;
-  using Train = TrainOptions;
   const Parallel& parallel = config.parallel;
   if (parallel.priority == "none") return;
   const Cure in_order = set(&RunConfig::parallel, &Parallel::priority, "none");
@@ -24,52 +23,6 @@ void check_priority(const ParallelPlan& plan) {
     if (found)
       throw Refusal(text("parallel.priority = \"", parallel.priority, "\": ", reason...), {cure, in_order});
   };
-  refuse_if(plan.served(), in_order, "parallel.mode = \"ps\" has priorities of its own, always");
-  refuse_if(parallel.pipeline > 1, set(&RunConfig::parallel, &Parallel::pipeline, 1),
-            "parallel.pipeline = ", parallel.pipeline,
-            " cuts the model, and the stages of a step wait for each other");
-  refuse_if(parallel.tensor > 1, set(&RunConfig::parallel, &Parallel::tensor, 1),
-            "parallel.tensor = ", parallel.tensor, " cuts layers, whose ranks update together");
-  refuse_if(parallel.context > 1, set(&RunConfig::parallel, &Parallel::context, 1),
-            "parallel.context = ", parallel.context, " cuts sequences, whose ranks compute together");
-  refuse_if(parallel.chunks > 1, set(&RunConfig::parallel, &Parallel::chunks, 0),
-            "parallel.chunks = ", parallel.chunks, " makes stages, and priorities are for whole models");
-  refuse_if(parallel.zero > 0, set(&RunConfig::parallel, &Parallel::zero, 0),
-            "parallel.zero = ", parallel.zero,
-            " shares updates out among ranks, which gather what the others have updated");
-  refuse_if(plan.trains_apart(), replicas_together(), "parallel.local_steps = ", parallel.local_steps,
-            " has sites average their weights, and not in every step");
-  refuse_if(parallel.compression != "none", set(&RunConfig::parallel, &Parallel::compression, "none"),
-            "parallel.compression = \"", parallel.compression,
-            "\" works on whole gradients, and slices are reduced as they are");
-  refuse_if(parallel.unused_parameters != "error",
-            set(&RunConfig::parallel, &Parallel::unused_parameters, "error"),
-            "parallel.unused_parameters = \"", parallel.unused_parameters,
-            "\": which gradients there are is known at the end of a reduction alone");
-  refuse_if(
-      config.train.clip_norm > 0, set(&RunConfig::train, &Train::clip_norm, 0.0),
-      "train.clip_norm = ", config.train.clip_norm,
-      ": the norm of all gradients is known when the last one is there, and no layer could begin before");
-  refuse_if(
-      plan.skips_non_finite(),
-      [](RunConfig& changed) {
-        changed.train.non_finite = "stop";
-        if (changed.train.precision == "fp16") changed.train.precision = "bf16";
-      },
-      "train.precision = \"", config.train.precision, "\" with train.non_finite = \"",
-      config.train.non_finite, "\" leaves steps out, which is decided when the last gradient is there");
-  refuse_if(config.train.ema_decay > 0, set(&RunConfig::train, &Train::ema_decay, 0.0),
-            "train.ema_decay = ", config.train.ema_decay, " averages what all updates of a step have made");
-  refuse_if(config.train.noise_scale_every_steps > 0,
-            set(&RunConfig::train, &Train::noise_scale_every_steps, std::int64_t{0}),
-            "train.noise_scale_every_steps = ", config.train.noise_scale_every_steps,
-            " needs all gradients at once");
-  refuse_if(uses_ada_scale(config), in_order, "AdaScale measures the noise of all gradients in every step");
-  refuse_if(plan.exact(), set(&RunConfig::run, &RunOptions::exact, false),
-            "run.exact = true adds gradients up along one tree, not slice by slice");
-  refuse_if(
-      plan.offloads(), [](RunConfig& changed) { changed.offload = {}; },
-      "offload: updates go through all of what lives elsewhere at once");
   refuse_if(
       plan.device() != c10::kCPU, [](RunConfig& changed) { changed.comm.device = "cpu"; },
       "train.device = \"", config.comm.device, "\": slices go from the host's memory");

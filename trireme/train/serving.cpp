@@ -22,53 +22,16 @@ void check_serving(const ParallelPlan& plan) {
   if (!plan.served()) return;
   const RunConfig& config = plan.config();
   using Parallel = ParallelOptions;
-  using Train = TrainOptions;
   const Cure all_reduce = set(&RunConfig::parallel, &Parallel::mode, "all-reduce");
   const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
     if (found) throw Refusal(text("parallel.mode = \"ps\": ", reason...), {cure, all_reduce});
   };
   const Parallel& parallel = config.parallel;
-  refuse_if(parallel.pipeline > 1, set(&RunConfig::parallel, &Parallel::pipeline, 1),
-            "parallel.pipeline = ", parallel.pipeline,
-            " cuts the model, and each rank over servers computes all of it");
-  refuse_if(parallel.tensor > 1, set(&RunConfig::parallel, &Parallel::tensor, 1),
-            "parallel.tensor = ", parallel.tensor,
-            " cuts layers, and each rank over servers computes all of them");
-  refuse_if(parallel.context > 1, set(&RunConfig::parallel, &Parallel::context, 1),
-            "parallel.context = ", parallel.context,
-            " cuts sequences, and each rank over servers reads samples of its own");
-  refuse_if(parallel.zero > 0, set(&RunConfig::parallel, &Parallel::zero, 0),
-            "parallel.zero = ", parallel.zero, " shares out among ranks what servers hold already");
-  refuse_if(parallel.chunks > 1, set(&RunConfig::parallel, &Parallel::chunks, 0),
-            "parallel.chunks = ", parallel.chunks, " makes stages, of which a rank over servers has one");
   const std::vector<std::string> codecs = parallel::served_codec_names();
   refuse_if(std::ranges::find(codecs, parallel.compression) == codecs.end(),
             set(&RunConfig::parallel, &Parallel::compression, "int8"), "parallel.compression = \"",
             parallel.compression, "\" is for gradients that ranks reduce; pushes to servers go with ",
             join(codecs));
-  refuse_if(parallel.unused_parameters != "error",
-            set(&RunConfig::parallel, &Parallel::unused_parameters, "error"),
-            "parallel.unused_parameters = \"", parallel.unused_parameters,
-            "\": servers update whole tables, and need every gradient");
-  refuse_if(config.train.clip_norm > 0, set(&RunConfig::train, &Train::clip_norm, 0.0),
-            "train.clip_norm = ", config.train.clip_norm,
-            ": no rank has the sum of all gradients, of which the norm would be");
-  refuse_if(
-      plan.skips_non_finite(),
-      [](RunConfig& changed) {
-        changed.train.non_finite = "stop";
-        if (changed.train.precision == "fp16") changed.train.precision = "bf16";
-      },
-      "train.precision = \"", config.train.precision, "\" with train.non_finite = \"",
-      config.train.non_finite, "\" leaves steps out, on which ranks over servers cannot decide together");
-  refuse_if(config.train.ema_decay > 0, set(&RunConfig::train, &Train::ema_decay, 0.0),
-            "train.ema_decay = ", config.train.ema_decay,
-            ": ranks do not see every update, of which an average would be");
-  refuse_if(plan.exact(), set(&RunConfig::run, &RunOptions::exact, false),
-            "run.exact = true: servers add gradients up rank by rank, not along one tree");
-  refuse_if(
-      plan.offloads(), [](RunConfig& changed) { changed.offload = {}; },
-      "offload: what servers hold is not on the ranks");
   refuse_if(config.served.delay_compensation > 0 && config.served.staleness == 0,
             set(&RunConfig::served, &parallel::ServedOptions::delay_compensation, 0.0),
             "ps.delay_compensation = ", config.served.delay_compensation,

@@ -170,24 +170,4 @@ void WorkShares::start_over(std::int64_t step) {
   for (std::vector<double>& of_replica : window_) of_replica.clear();
 }
 
-void check_work_shares(const ParallelPlan& plan) {
-  if (plan.balance() != data::Balance::kDynamic) return;
-  const Cure by_count = set(&RunConfig::data, &data::DataOptions::balance, "count");
-  const auto refuse_if = [&](bool found, const Cures& others, const auto&... reason) {
-    Cures cures = others;
-    cures.push_back(by_count);
-    refuse_unless(!found, cures, "data.balance = \"dynamic\": ", reason..., "; leave one of the two out");
-  };
-  refuse_if(plan.asynchronous(), {synchronous_schedule()}, "parallel.schedule = \"",
-            plan.config().parallel.schedule,
-            "\" keeps micro-batches of several steps under way and has to know all their sizes ahead");
-  refuse_if(plan.ranks_drift(), {}, "with ps.staleness = ", plan.config().served.staleness,
-            " ranks do not wait for each other, and none is idle for a slower one");
-  refuse_if(plan.trains_apart(), {replicas_together()},
-            "with parallel.local_steps = ", plan.config().parallel.local_steps,
-            " sites do not add up gradients of one batch");
-  refuse_if(plan.exact(), {set(&RunConfig::run, &RunOptions::exact, false)},
-            "run.exact = true, and bits depend on which samples are added up together");
-}
-
 }  // namespace trireme::train

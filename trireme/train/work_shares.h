@@ -69,7 +69,4 @@ class WorkShares {
   int patience_ = 1, waiting_ = 0;  ///< windows
 };
 
-/// Throws a Refusal: what cannot be had with data.balance = "dynamic".
-void check_work_shares(const ParallelPlan& plan);
-
 }  // namespace trireme::train

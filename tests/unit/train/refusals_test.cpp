@@ -120,7 +120,7 @@ const Refusal kRefusals[] = {
        c.served.staleness = 3;
        c.data.balance = "dynamic";
      },
-     "with ps.staleness = 3 ranks do not wait for each other", "data.balance = \"count\""},
+     "ps.staleness = 3: ranks do not wait for each other", "data.balance = \"count\""},
     {"CompensatingDelaysWithoutAny", 2,
      [](RunConfig& c) {
        c.parallel.mode = "ps";
@@ -147,7 +147,7 @@ const Refusal kRefusals[] = {
        c.train.clip_norm = 0;
        c.train.non_finite = "skip";
      },
-     "leaves steps out, which is decided when the last gradient is there", "train.non_finite = \"stop\""},
+     "whether a step is left out is decided when the last gradient is there", "train.non_finite = \"stop\""},
     {"PriorityOfSharedUpdates", 2,
      [](RunConfig& c) {
        c.parallel.priority = "forward";
@@ -160,7 +160,7 @@ const Refusal kRefusals[] = {
        c.parallel.local_steps = 4;
        c.data.balance = "dynamic";
      },
-     "with parallel.local_steps = 4 sites do not add up gradients of one batch", "parallel.local_steps = 1"},
+     "parallel.local_steps = 4: sites do not add up gradients of one batch", "parallel.local_steps = 1"},
     {"DealingAnewWithExactBits", 2,
      [](RunConfig& c) {
        c.run.exact = true;
@@ -201,7 +201,7 @@ const Refusal kRefusals[] = {
        c.parallel.tensor = 2;
        c.train.noise_scale_every_steps = 1;
      },
-     "parallel.tensor = 2 cuts layers", "parallel.tensor = 1"},
+     "parallel.tensor = 2: it cuts layers", "parallel.tensor = 1"},
     {"NoiseOfAnExactRun", 2,
      [](RunConfig& c) {
        c.run.exact = true;
