@@ -31,7 +31,7 @@ COMMAND_MODULES = {COMMANDS, "plan", "schedule", "telemetry", "wire"}
 # What every module includes.
 LOWEST = "base"
 # Scripts of a few seconds run after every change.
-ALWAYS = ("Layout.", "Summary.", "Scripts.", "Selection.", "Mutations.")
+ALWAYS = ("Layout.", "Schedule.", "Summary.", "Scripts.", "Selection.", "Mutations.")
 DOCS = "Docs."
 # What tests of whole programs start, besides what their sources name.
 COMMAND_TARGETS = ("trireme", "trireme-torch")
