@@ -68,7 +68,7 @@ std::optional<std::size_t> SharedArena::find_room(const Segment& segment, std::s
 
 SharedArena::Segment& SharedArena::add_segment(std::size_t bytes) {
   const std::size_t least = round_up(std::max(bytes, smallest_segment_bytes_), kPageBytes);
-  Segment segment{reserve(least, round_up(std::max(least, room_to_grow()), kPageBytes)), 0, {}};
+  Segment segment{reserve(least, round_up(std::max(least, room_to_grow()), kPageBytes)), 0, {}, false};
   publish(segment);
   const std::byte* base = segment.memory->data();
   return segments_.emplace(base, std::move(segment)).first->second;
@@ -106,9 +106,15 @@ void SharedArena::free(std::byte* block) {
   auto found = std::prev(segments_.upper_bound(block));
   Segment& segment = found->second;
   segment.used.erase(static_cast<std::size_t>(block - segment.memory->data()));
-  if (!segment.used.empty()) return;
+  if (!segment.used.empty() || stays(segment)) return;
   retire(segment);
   segments_.erase(found);
+}
+
+bool SharedArena::stays(const Segment& empty) const {
+  if (empty.is_private || empty.memory->bytes() > round_up(smallest_segment_bytes_, kPageBytes)) return false;
+  return std::none_of(segments_.begin(), segments_.end(),
+                      [&](const auto& each) { return &each.second != &empty && each.second.used.empty(); });
 }
 
 std::optional<SharedArena::Location> SharedArena::locate(const std::byte* address, std::size_t bytes) const {
@@ -124,7 +130,8 @@ std::optional<SharedArena::Location> SharedArena::locate(const std::byte* addres
 
 void SharedArena::make_private(const std::byte* address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  const Segment& segment = std::prev(segments_.upper_bound(address))->second;
+  Segment& segment = std::prev(segments_.upper_bound(address))->second;
+  segment.is_private = true;
   segment.memory->make_private(static_cast<std::size_t>(address - segment.memory->data()), bytes);
 }
 

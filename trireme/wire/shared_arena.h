@@ -28,7 +28,8 @@ class SharedArena {
   /// A block aligned to 64 bytes; what it holds is not defined. Throws CommError when there is no memory or
   /// the table of segments is full.
   std::byte* allocate(std::size_t bytes);
-  /// Gives a block of allocate() back; a segment without blocks is freed.
+  /// Gives a block of allocate() back. A segment without blocks is freed, except one of the smallest size: a
+  /// block that is taken for each operation would else map new memory in all ranks each time.
   void free(std::byte* block);
 
   /// A place in one of the arena's segments, as peers are told of it; `generation` is that of the segment's
@@ -49,6 +50,7 @@ class SharedArena {
     std::shared_ptr<SharedMemory> memory;
     std::uint32_t index;
     std::map<std::size_t, std::size_t> used;  ///< offset -> bytes
+    bool is_private = false;                  ///< in part
   };
   std::byte* place(std::size_t bytes);
   static std::optional<std::size_t> find_room(const Segment& segment, std::size_t bytes);
@@ -56,6 +58,7 @@ class SharedArena {
   std::size_t room_to_grow() const;
   void publish(Segment& segment);
   void retire(const Segment& segment);
+  bool stays(const Segment& empty) const;
 
   const std::shared_ptr<const ControlBlock> block_;
   const int rank_;
