@@ -12,8 +12,10 @@ function(trireme_batch_sources target)
   endif()
   if(batch)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch})
-    # A type of a header below internal/ that holds one of an unnamed namespace is seen as included.
-    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+    # A type of a header below internal/ that holds one of an unnamed namespace is seen as included. GCC collects garbage
+    # when its heap doubles, the precompiled header included: most batches end before 1.5 GB and need no collection.
+    target_compile_options(${target} PRIVATE
+      $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage;--param=ggc-min-heapsize=725000>)
   endif()
 endfunction()
 
