@@ -66,6 +66,11 @@ bool LargeBlocks::free(void* address) {
   return true;
 }
 
+bool LargeBlocks::has(const void* address) const {
+  const std::lock_guard lock(mutex_);
+  return in_use_.contains(const_cast<void*>(address));
+}
+
 void LargeBlocks::release() {
   const std::lock_guard lock(mutex_);
   unmap_until(0);

@@ -36,6 +36,8 @@ class LargeBlocks {
   void* allocate(std::size_t bytes);
   /// False, and nothing is done: the address is none that allocate() has returned.
   bool free(void* address);
+  /// Whether the address is that of a block in use.
+  bool has(const void* address) const;
   /// Unmaps all kept blocks.
   void release();
   /// From now on the process's ledger (base/memory_ledger.h) is told of each block.

@@ -19,7 +19,8 @@ class BlockAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes < LargeBlocks::kLeastBytes) return smaller(bytes);
     void* const memory = LargeBlocks::of_process().allocate(bytes);
-    if (memory == nullptr) return smaller(bytes);  // which says how much is missing
+    if (memory == nullptr) return smaller(bytes);         // which says how much is missing
+    c10::profiledCPUMemoryReporter().New(memory, bytes);  // as libtorch's own allocator does
     return {memory, memory, &give_back, at::kCPU};
   }
   /// As both kinds of blocks are freed.
@@ -38,7 +39,14 @@ class BlockAllocator final : public c10::Allocator {
 
   static void give_back(void* memory) {
     const bool may_be_large = reinterpret_cast<std::uintptr_t>(memory) % kPageBytes == 0;
-    if (!may_be_large || !LargeBlocks::of_process().free(memory)) behind(memory);
+    if (!may_be_large || !free_large(memory)) behind(memory);
+  }
+
+  /// False: another allocator's. The profiler hears of a block before another thread may get it.
+  static bool free_large(void* memory) {
+    if (!LargeBlocks::of_process().has(memory)) return false;
+    c10::profiledCPUMemoryReporter().Delete(memory);
+    return LargeBlocks::of_process().free(memory);
   }
 
   inline static c10::DeleterFnPtr behind = nullptr;

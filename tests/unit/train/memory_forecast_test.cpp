@@ -1,10 +1,14 @@
 // What a forecast makes of layers whose bytes are known, and of plans that it cannot tell of.
 #include "trireme/train/memory_forecast.h"
 
+#include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/large_blocks.h"
+#include "trireme/comm/tensor_blocks.h"
 #include "trireme/data/synthetic_dataset.h"
+#include "trireme/parallel/allocated_bytes.h"
 #include "trireme/parallel/data/gradient_hook.h"
 
 namespace trireme::train {
@@ -132,6 +136,19 @@ data::DataSource data_to_measure() {
               .num_samples = 32, .num_classes = 4, .height = 6, .width = 6, .split = 1}),
           .input_shape = {1, 6, 6},
           .num_classes = 4};
+}
+
+TEST(MeasureMemory, CountsLargeTensorsThatLieInMappings) {
+  constexpr std::int64_t kBytes = 8 << 20;
+  comm::keep_tensor_blocks();  // as a rank does
+  const parallel::AllocatedBytes allocated;
+  {
+    const at::Tensor large = at::empty({kBytes}, at::kByte);
+    ASSERT_TRUE(LargeBlocks::of_process().has(large.const_data_ptr()));
+    EXPECT_EQ(allocated.current(), kBytes);
+  }
+  EXPECT_EQ(allocated.current(), 0);
+  EXPECT_EQ(allocated.peak(), kBytes);
 }
 
 TEST(MeasureMemory, LeavesAModelOfOnesOwnAsItWas) {
