@@ -64,7 +64,7 @@ train::WeightsMemory weights_memory(const train::ParallelPlan& plan) {
   const std::string& backend = plan.config().comm.backend;
   const bool has_common =
       plan.device() == c10::kCPU && (backend == "auto" || backend == "shm" || backend == "threads");
-  return has_common ? train::WeightsMemory::kCommon : train::WeightsMemory::kOwn;
+  return has_common && !plan.offloads_parameters() ? train::WeightsMemory::kCommon : train::WeightsMemory::kOwn;
 }
 
 class Forecasts {

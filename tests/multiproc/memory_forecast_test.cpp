@@ -38,6 +38,7 @@ std::vector<std::string> words_of(const std::string& command, const ForecastCase
                                        "lr.schedule=constant",
                                        "lr.warmup_steps=0",
                                        "comm.torch_threads=1",
+                                       "checkpoint.every_steps=0",
                                        "parallel.partition=parameters"};
   settings.insert(settings.end(), mode.settings.begin(), mode.settings.end());
   for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
@@ -55,9 +56,8 @@ TEST_P(MemoryForecast, IsWithinFivePercentOfWhatARunTakes) {
   const double expected = nlohmann::json::parse(told.out).at("modes").at(0).at("peak_bytes").at("total");
 
   words = words_of("train", GetParam());
-  for (const std::string& setting :
-       {text("run.folder=", folder.path().string()), std::string("run.name=r"),
-        std::string("eval.every_steps=1000000"), std::string("checkpoint.every_steps=0")}) {
+  for (const std::string& setting : {text("run.folder=", folder.path().string()), std::string("run.name=r"),
+                                     std::string("eval.every_steps=1000000")}) {
     words.insert(words.end(), {"--set", setting});
   }
   const ChildResult trained = run(words, {}, 60);
@@ -71,7 +71,9 @@ TEST_P(MemoryForecast, IsWithinFivePercentOfWhatARunTakes) {
   EXPECT_LT(expected, 1.05 * taken);
 }
 
-const std::vector<std::string> kStages = {"parallel.pipeline=2", "parallel.microbatches=4"};
+const std::vector<std::string> kStages = {"parallel.pipeline=2", "parallel.microbatches=4"},
+                               kSavedFromFiles = {"offload.optimizer=files", "offload.part_mib=0.25",
+                                                  "checkpoint.every_steps=1"};
 
 std::vector<std::string> stages_and(const std::vector<std::string>& more) {
   std::vector<std::string> settings = kStages;
@@ -86,6 +88,9 @@ INSTANTIATE_TEST_SUITE_P(
                     ForecastCase{"Zero2", 2, {"parallel.zero=2"}},
                     ForecastCase{"Zero3", 2, {"parallel.zero=3"}},
                     ForecastCase{"Zero3Gloo", 2, {"parallel.zero=3", "comm.backend=gloo"}},
+                    ForecastCase{"Saved", 2, {"checkpoint.every_steps=1"}},
+                    ForecastCase{"Zero3Saved", 2, {"parallel.zero=3", "checkpoint.every_steps=1"}},
+                    ForecastCase{"SavedFromFiles", 2, kSavedFromFiles},
                     ForecastCase{"Recomputed", 2, {"train.recompute_layers=[\"*\"]"}},
                     ForecastCase{"Budget", 2, {"train.activation_budget=10MiB"}},
                     ForecastCase{"Bf16", 2, {"train.precision=bf16"}}, ForecastCase{"Stages1f1b", 2, kStages},

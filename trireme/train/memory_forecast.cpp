@@ -215,8 +215,21 @@ class Forecast {
     const bool gathers = plan_.is_sharded() && plan_.zero() == parallel::ZeroStage::kParameters &&
                          weights_ == WeightsMemory::kOwn;
     if (gathers) state[MemoryKind::kWeights] += bytes_of_gathered(stages);
-    state[MemoryKind::kActivations] = bytes_of_batches(stages);
+    state[MemoryKind::kActivations] = bytes_of_batches(stages) + bytes_of_saves(exact, state);
     return state;
+  }
+
+  /// Copies of the rank's part of a checkpoint, of so many bytes of parameters, from the first save on
+  /// (checkpoint/background_saver.h). `state` is the rank's.
+  std::int64_t bytes_of_saves(std::int64_t parameters, const MemoryUse& state) const {
+    const CheckpointOptions& options = plan_.config().checkpoint;
+    if (!options.asynchronous || (options.every_steps == 0 && options.best == "none")) return 0;
+    std::int64_t saved = plan_.offloads_parameters() ? 0 : parameters;
+    if (!plan_.offloads_state())
+      saved += state[MemoryKind::kOptimizer] * (plan_.is_sharded() ? plan_.shard_ranks() : 1);
+    else if (plan_.config().train.ema_decay > 0)
+      saved += parameters;
+    return saved / plan_.weight_copies();
   }
 
   /// A receive has memory from where it stands until the pass that takes what came: that counts it from there

@@ -76,6 +76,27 @@ TEST(ForecastMemory, OfReplicasHasAllGradientsInBuckets) {
   EXPECT_THAT(mib_of(common[0].at_peak), ElementsAre(2, 4, 4, 42)) << "one copy between two ranks";
 }
 
+TEST(ForecastMemory, CountsWhatARankCopiesOfACheckpoint) {
+  RunConfig config = config_of_four();
+  const auto activations = [&](int ranks) {
+    return mib_of(forecast_memory(plan_of(config, ranks), four_layers(), WeightsMemory::kOwn)[0].at_peak)[3];
+  };
+  const std::int64_t alone = activations(1), replica = activations(2);
+  config.checkpoint.every_steps = 10;
+  EXPECT_EQ(activations(1), alone + 4 + 8) << "weights and both moments";
+  EXPECT_EQ(activations(2), replica + (4 + 8) / 2) << "ranks write alike many bytes";
+  config.parallel.zero = 1;
+  EXPECT_EQ(activations(2), replica + (4 + 8) / 2);
+  config.parallel.zero = 0;
+  config.offload.optimizer = "files";
+  EXPECT_EQ(activations(2), replica + 4 / 2) << "state in files is read as it is written";
+  config.offload.optimizer = "none";
+  config.checkpoint.asynchronous = false;
+  EXPECT_EQ(activations(2), replica);
+  config.checkpoint = {.best = "loss"};
+  EXPECT_EQ(activations(2), replica + (4 + 8) / 2);
+}
+
 TEST(ForecastMemory, OfShardedParametersHasTwoLayersGatheredAndTwoBuckets) {
   RunConfig config = config_of_four();
   config.parallel.zero = 3;
