@@ -19,7 +19,7 @@
 #include "trireme/model/checkpointed.h"
 #include "trireme/model/gpt.h"
 #include "trireme/parallel/allocated_bytes.h"
-#include "trireme/train/layer_profile.h"
+#include "trireme/train/estimate/layer_profile.h"
 
 namespace {
 

@@ -28,8 +28,8 @@
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/comm/context.h"
 #include "trireme/model/model.h"
-#include "trireme/train/model_state.h"
-#include "trireme/train/run.h"
+#include "trireme/train/run/run.h"
+#include "trireme/train/step/model_state.h"
 
 namespace {
 

@@ -15,9 +15,9 @@
 #include "trireme/base/host.h"
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
-#include "trireme/train/memory_report.h"
-#include "trireme/train/run_config.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/config/run_config.h"
+#include "trireme/train/report/memory_report.h"
+#include "trireme/train/step/trainer.h"
 
 namespace {
 

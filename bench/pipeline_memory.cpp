@@ -20,7 +20,7 @@
 #include "trireme/parallel/allocated_bytes.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/schedule/simulate.h"
-#include "trireme/train/layer_profile.h"
+#include "trireme/train/estimate/layer_profile.h"
 
 namespace {
 

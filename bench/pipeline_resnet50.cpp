@@ -16,7 +16,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
 #include "trireme/schedule/timeline_page.h"
-#include "trireme/train/convolutions.h"
+#include "trireme/train/parts/convolutions.h"
 
 namespace {
 

@@ -18,7 +18,7 @@
 
 #include "trireme/base/median.h"
 #include "trireme/data/loader.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 namespace {
 

@@ -33,9 +33,9 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/pipeline/pipeline.h"
-#include "trireme/train/convolutions.h"
-#include "trireme/train/precision.h"
-#include "trireme/train/run_config.h"
+#include "trireme/train/config/precision.h"
+#include "trireme/train/config/run_config.h"
+#include "trireme/train/parts/convolutions.h"
 
 namespace {
 

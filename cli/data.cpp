@@ -13,7 +13,7 @@
 #include "trireme/data/pack.h"
 #include "trireme/data/pack_text.h"
 #include "trireme/data/packed_report.h"
-#include "trireme/train/registry.h"
+#include "trireme/train/config/registry.h"
 
 namespace trireme::cli {
 namespace {

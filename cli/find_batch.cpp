@@ -8,9 +8,9 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
-#include "trireme/train/batch_search.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/run_config.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/config/run_config.h"
+#include "trireme/train/estimate/batch_search.h"
 
 namespace trireme::cli {
 namespace {

@@ -13,8 +13,8 @@
 #include "trireme/base/text.h"
 #include "trireme/comm/vector_math.h"
 #include "trireme/data/dataset.h"
-#include "trireme/train/memory_forecast.h"
-#include "trireme/train/registry.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/estimate/memory_forecast.h"
 
 namespace trireme::cli {
 namespace {
@@ -64,7 +64,8 @@ train::WeightsMemory weights_memory(const train::ParallelPlan& plan) {
   const std::string& backend = plan.config().comm.backend;
   const bool has_common =
       plan.device() == c10::kCPU && (backend == "auto" || backend == "shm" || backend == "threads");
-  return has_common && !plan.offloads_parameters() ? train::WeightsMemory::kCommon : train::WeightsMemory::kOwn;
+  return has_common && !plan.offloads_parameters() ? train::WeightsMemory::kCommon
+                                                   : train::WeightsMemory::kOwn;
 }
 
 class Forecasts {

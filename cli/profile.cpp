@@ -15,9 +15,9 @@
 #include "trireme/comm/vector_math.h"
 #include "trireme/data/dataset.h"
 #include "trireme/objective/objective.h"
-#include "trireme/train/layer_profile.h"
-#include "trireme/train/placement.h"
-#include "trireme/train/registry.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/estimate/layer_profile.h"
+#include "trireme/train/plan/placement.h"
 
 namespace trireme::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "cli/train.h"
 #include "cli/verify.h"
 #include "trireme/base/text.h"
-#include "trireme/train/run_config.h"
+#include "trireme/train/config/run_config.h"
 
 namespace trireme::cli {
 namespace {

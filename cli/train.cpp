@@ -13,9 +13,9 @@
 #include "trireme/base/toml_text.h"
 #include "trireme/comm/context.h"
 #include "trireme/comm/launch_environment.h"
-#include "trireme/train/check_run_folder.h"
-#include "trireme/train/run.h"
-#include "trireme/train/run_config.h"
+#include "trireme/train/config/run_config.h"
+#include "trireme/train/run/check_run_folder.h"
+#include "trireme/train/run/run.h"
 
 namespace trireme::cli {
 namespace {

@@ -6,9 +6,9 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/run_config.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/config/run_config.h"
+#include "trireme/train/run/verify.h"
 
 namespace trireme::cli {
 namespace {

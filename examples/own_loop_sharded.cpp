@@ -20,7 +20,7 @@
 #include "trireme/base/run_main.h"
 #include "trireme/comm/context.h"
 #include "trireme/parallel/zero/fully_sharded_data_parallel.h"
-#include "trireme/train/sharded_loop.h"
+#include "trireme/train/run/sharded_loop.h"
 
 namespace nn = torch::nn;
 

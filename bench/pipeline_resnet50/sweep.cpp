@@ -19,7 +19,7 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/parallel/pipeline/timed_actions.h"
-#include "trireme/train/convolutions.h"
+#include "trireme/train/parts/convolutions.h"
 
 namespace trireme::bench {
 namespace {

@@ -1,6 +1,6 @@
 // A run's configuration: a TOML document, then, behind a byte 0x1f each, values of --set.
 #include "tests/fuzz/reading.h"
-#include "trireme/train/run_config.h"
+#include "trireme/train/config/run_config.h"
 
 using namespace trireme;
 

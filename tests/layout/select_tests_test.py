@@ -39,7 +39,7 @@ class Select(unittest.TestCase):
         self.assertFalse(found.everything)
 
     def test_a_module_above_leaves_out_those_below(self):
-        found = self.of("trireme/train/run.cpp")
+        found = self.of("trireme/train/run/run.cpp")
         self.assertEqual(found.programs, {"unit_train"})
         self.assertNotIn("unit_wire", found.targets)
 

@@ -13,9 +13,9 @@
 #include "trireme/base/stop_request.h"
 #include "trireme/comm/context.h"
 #include "trireme/model/mlp.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/run.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/run/run.h"
+#include "trireme/train/step/trainer.h"
 
 namespace {
 

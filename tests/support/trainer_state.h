@@ -4,7 +4,7 @@
 #include <string>
 
 #include "trireme/checkpoint/shard.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::test {
 

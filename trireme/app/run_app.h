@@ -11,7 +11,7 @@
 // simulate, backends and completion, and reads configurations that name its types. With -n N it starts itself
 // as N ranks; mpirun, srun, torchrun and `trireme launch` can start it too. Its name is that of its file.
 
-#include "trireme/train/registry.h"
+#include "trireme/train/config/registry.h"
 
 namespace trireme {
 

@@ -1,7 +1,7 @@
 #pragma once
 // Checkpoints of a training loop of one's own, over any number of ranks: a module whose replicas are equal
 // (as DistributedDataParallel keeps them) and optimizers of torch::optim, or weights of which each rank holds
-// a part (train/sharded_loop.h); each rank's generators, and more tensors by name. In the form of a run's
+// a part (train/run/sharded_loop.h); each rank's generators, and more tensors by name. In the form of a run's
 // (docs/checkpoint-format.md): atomic, verified before they are used, a damaged one is moved aside for the
 // one before; `trireme checkpoint` reads them. All calls are collective; one thread.
 

@@ -3,7 +3,7 @@
 
 #include "tests/support/stand_in_device.h"
 #include "trireme/base/error.h"
-#include "trireme/train/parallel_plan.h"
+#include "trireme/train/plan/parallel_plan.h"
 
 namespace trireme::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "trireme/train/device_feed.h"
+#include "trireme/train/step/device_feed.h"
 
 #include <ATen/ops/full.h>
 #include <c10/core/StreamGuard.h>

@@ -3,8 +3,8 @@
 
 #include "tests/support/stand_in_device.h"
 #include "trireme/data/producer.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -1,5 +1,5 @@
 // Runs whose global batch grows.
-#include "trireme/train/batch_ramp.h"
+#include "trireme/train/config/batch_ramp.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
@@ -14,11 +14,11 @@
 #include "trireme/data/sampler.h"
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/model/model.h"
-#include "trireme/train/batch_search.h"
-#include "trireme/train/noise_scale.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/estimate/batch_search.h"
+#include "trireme/train/parts/noise_scale.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -1,11 +1,11 @@
 // The search for a batch: what it tries, where it ends, and what it makes of noise and memory.
-#include "trireme/train/batch_search.h"
+#include "trireme/train/estimate/batch_search.h"
 
 #include <gmock/gmock.h>
 
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
-#include "trireme/train/registry.h"
+#include "trireme/train/config/registry.h"
 
 namespace trireme::train {
 namespace {

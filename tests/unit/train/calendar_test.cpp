@@ -1,4 +1,4 @@
-#include "trireme/train/calendar.h"
+#include "trireme/train/step/calendar.h"
 
 #include <gtest/gtest.h>
 

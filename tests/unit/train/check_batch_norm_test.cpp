@@ -10,8 +10,8 @@
 #include "trireme/base/error.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/untouched.h"
-#include "trireme/train/internal/check.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/internal/check.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "trireme/train/comparison.h"
+#include "trireme/train/run/comparison.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>

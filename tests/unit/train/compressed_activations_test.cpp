@@ -7,7 +7,7 @@
 
 #include "tests/unit/train/small_runs.h"
 #include "trireme/schedule/schedule_table.h"
-#include "trireme/train/parallel_plan.h"
+#include "trireme/train/plan/parallel_plan.h"
 
 namespace trireme::train {
 namespace {

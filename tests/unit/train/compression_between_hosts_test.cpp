@@ -14,7 +14,7 @@
 #include "trireme/checkpoint/shard_reader.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/comm/internal/group_state.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -13,9 +13,9 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
 #include "trireme/checkpoint/training_checkpoint.h"
-#include "trireme/train/parallel_plan.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/plan/parallel_plan.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -1,5 +1,5 @@
 // Which features of a plan do not fit together follows from what each of them needs and lacks.
-#include "trireme/train/internal/conflicts.h"
+#include "trireme/train/plan/internal/conflicts.h"
 
 #include <gmock/gmock.h>
 

@@ -10,8 +10,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/parallel/context/ring_attention.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "trireme/train/convolutions.h"
+#include "trireme/train/parts/convolutions.h"
 
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -16,10 +16,10 @@
 #include "trireme/model/convolution_measurement.h"
 #include "trireme/model/initialise.h"
 #include "trireme/parallel/convolution_agreement.h"
-#include "trireme/train/recovery.h"
-#include "trireme/train/run.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/recovery.h"
+#include "trireme/train/run/run.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "trireme/data/synthetic_dataset.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

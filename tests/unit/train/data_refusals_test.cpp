@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "trireme/base/error.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -9,7 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/run_main.h"
 #include "trireme/parallel/zero/fully_sharded_data_parallel.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -13,10 +13,10 @@
 #include "tests/unit/train/tied_model.h"
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shared_folder.h"
-#include "trireme/train/internal/all_parts.h"
-#include "trireme/train/recovery.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/recovery.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/internal/all_parts.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

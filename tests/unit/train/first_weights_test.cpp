@@ -1,5 +1,5 @@
 // Runs that begin with the weights of a file, each rank with the parts that it computes with.
-#include "trireme/train/internal/first_weights.h"
+#include "trireme/train/step/internal/first_weights.h"
 
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@
 #include "trireme/checkpoint/weights_file.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/gpt.h"
-#include "trireme/train/model_state.h"
+#include "trireme/train/step/model_state.h"
 
 namespace trireme::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "trireme/train/gradient_norm.h"
+#include "trireme/train/parts/gradient_norm.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>

@@ -12,9 +12,9 @@
 #include "tests/unit/train/compressed_runs.h"
 #include "tests/unit/train/frozen_model.h"
 #include "trireme/checkpoint/checkpoint_part.h"
-#include "trireme/train/recovery.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/run_folder.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/run/recovery.h"
+#include "trireme/train/run/run_folder.h"
 
 namespace trireme::train {
 namespace {

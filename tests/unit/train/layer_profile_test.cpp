@@ -1,4 +1,4 @@
-#include "trireme/train/layer_profile.h"
+#include "trireme/train/estimate/layer_profile.h"
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>

@@ -12,8 +12,8 @@
 #include "trireme/base/random.h"
 #include "trireme/data/decorators.h"
 #include "trireme/data/producer.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

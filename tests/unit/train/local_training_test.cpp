@@ -14,11 +14,11 @@
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/safetensors.h"
-#include "trireme/train/model_state.h"
-#include "trireme/train/parallel_plan.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/plan/parallel_plan.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/model_state.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {
@@ -69,8 +69,7 @@ const Rule kRules[] = {
 /// As it was when the sites were synchronised.
 optim::NamedTensors mean_of_sites(Trainer& trainer) {
   optim::NamedTensors mean;
-  for (const checkpoint::Shard& shard : shards_of(trainer.model_state()))
-    mean.emplace_back(shard.name, shard.tensor);
+  for (const auto& shard : shards_of(trainer.model_state())) mean.emplace_back(shard.name, shard.tensor);
   return mean;
 }
 
@@ -460,9 +459,10 @@ TEST_F(LocalRuns, WhatDoesNotFitIsRefusedWithTheNearestThatDoes) {
           "parallel.local_ranks = 2");
   refused([](RunConfig& c) { c.parallel.local_delay = 4; }, "sent anew", "parallel.local_delay = 3");
   refused([](RunConfig& c) { c.parallel.zero = 1; }, "each rank of a site needs all", "parallel.zero = 0");
-  refused([](RunConfig& c) { c.parallel.compression = "int8"; }, "gradients that travel as they were computed",
-          "parallel.compression = \"none\"");
-  refused([](RunConfig& c) { c.train.precision = "fp16"; }, "sites would not leave out the same steps", "train.precision = \"bf16\"");
+  refused([](RunConfig& c) { c.parallel.compression = "int8"; },
+          "gradients that travel as they were computed", "parallel.compression = \"none\"");
+  refused([](RunConfig& c) { c.train.precision = "fp16"; }, "sites would not leave out the same steps",
+          "train.precision = \"bf16\"");
   refused([](RunConfig& c) { c.train.ema_decay = 0.9; }, "mean of the sites", "train.ema_decay = 0.0");
   refused([](RunConfig& c) { c.run.exact = true; }, "how many there are", "run.exact = false");
   refused([](RunConfig& c) { c.parallel.local_steps = 1, c.parallel.outer_optimizer = "nesterov"; },

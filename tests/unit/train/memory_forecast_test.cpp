@@ -1,5 +1,5 @@
 // What a forecast makes of layers whose bytes are known, and of plans that it cannot tell of.
-#include "trireme/train/memory_forecast.h"
+#include "trireme/train/estimate/memory_forecast.h"
 
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>

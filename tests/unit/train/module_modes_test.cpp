@@ -5,9 +5,9 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/train/frozen_model.h"
 #include "trireme/data/synthetic_dataset.h"
-#include "trireme/train/run.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/run.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

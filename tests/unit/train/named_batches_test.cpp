@@ -14,8 +14,8 @@
 #include "trireme/base/error.h"
 #include "trireme/data/collate.h"
 #include "trireme/model/initialise.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

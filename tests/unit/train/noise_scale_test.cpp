@@ -7,8 +7,8 @@
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/telemetry/run_summary.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -12,8 +12,8 @@
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/model/initialise.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -6,9 +6,9 @@
 #include "tests/support/scratch_files.h"
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
-#include "trireme/train/parallel_plan.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/plan/parallel_plan.h"
+#include "trireme/train/run/verify.h"
 
 namespace trireme::train {
 namespace {

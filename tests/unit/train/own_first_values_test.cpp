@@ -15,9 +15,9 @@
 #include "tests/unit/train/verified_run.h"
 #include "trireme/base/error.h"
 #include "trireme/model/deferred.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

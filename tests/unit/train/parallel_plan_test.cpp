@@ -1,13 +1,13 @@
 // What a plan decides of a configuration, and that those who carry it out need nothing else.
-#include "trireme/train/parallel_plan.h"
+#include "trireme/train/plan/parallel_plan.h"
 
 #include <gmock/gmock.h>
 
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {
@@ -71,8 +71,9 @@ TEST(ParallelPlan, ClipsByDefaultWhereThereIsANormOfAllGradients) {
   EXPECT_EQ(clip_norm(""), 1);
   EXPECT_EQ(clip_norm("schedule = \"pipedream\"\n"), 0);
   EXPECT_EQ(clip_norm("schedule = \"pipedream\"\n[train]\nclip_norm = 0\n"), 0);
-  EXPECT_THAT([&] { clip_norm("schedule = \"pipedream\"\n[train]\nclip_norm = 1.0\n"); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("train.clip_norm = 1 needs the norm of all gradients")));
+  EXPECT_THAT(
+      [&] { clip_norm("schedule = \"pipedream\"\n[train]\nclip_norm = 1.0\n"); },
+      ThrowsMessage<InvalidArgument>(HasSubstr("train.clip_norm = 1 needs the norm of all gradients")));
   RunConfig in_code = pipeline_config();
   in_code.parallel.schedule = "pipedream";
   in_code.parallel.microbatches = 0;

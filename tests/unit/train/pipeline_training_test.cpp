@@ -15,9 +15,9 @@
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/model/deferred.h"
 #include "trireme/schedule/schedule_table.h"
-#include "trireme/train/run.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/run.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

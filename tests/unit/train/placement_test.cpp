@@ -1,5 +1,5 @@
 // The layers that a run cuts its model into.
-#include "trireme/train/placement.h"
+#include "trireme/train/plan/placement.h"
 
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>

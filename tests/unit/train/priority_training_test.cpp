@@ -6,10 +6,10 @@
 
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
-#include "trireme/train/parallel_plan.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/plan/parallel_plan.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -1,5 +1,5 @@
 // Layers that are recomputed change no bit of a training, on any mesh; a budget of bytes is kept.
-#include "trireme/train/recomputed_layers.h"
+#include "trireme/train/parts/recomputed_layers.h"
 
 #include <ATen/ops/relu.h>
 #include <gmock/gmock.h>
@@ -14,8 +14,8 @@
 #include "trireme/base/error.h"
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/parallel/allocated_bytes.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

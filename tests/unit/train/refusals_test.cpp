@@ -8,9 +8,9 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
-#include "trireme/train/internal/config_keys.h"
-#include "trireme/train/run.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/config/internal/config_keys.h"
+#include "trireme/train/run/run.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

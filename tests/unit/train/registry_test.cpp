@@ -1,13 +1,13 @@
 // Types of a program's own, by name and with keys of their own.
-#include "trireme/train/registry.h"
+#include "trireme/train/config/registry.h"
 
 #include <gmock/gmock.h>
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/model/mlp.h"
-#include "trireme/train/parallel_plan.h"
-#include "trireme/train/recovery.h"
+#include "trireme/train/plan/parallel_plan.h"
+#include "trireme/train/run/recovery.h"
 
 namespace trireme::train {
 namespace {

@@ -13,7 +13,7 @@
 #include "tests/unit/train/token_sequences.h"
 #include "trireme/base/error.h"
 #include "trireme/model/initialise.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -8,7 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/data/synthetic_dataset.h"
-#include "trireme/train/internal/data_record.h"
+#include "trireme/train/run/internal/data_record.h"
 
 namespace trireme::train {
 namespace {

@@ -5,8 +5,8 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
-#include "trireme/train/internal/config_keys.h"
-#include "trireme/train/recovery.h"
+#include "trireme/train/config/internal/config_keys.h"
+#include "trireme/train/run/recovery.h"
 
 namespace trireme::train {
 namespace {

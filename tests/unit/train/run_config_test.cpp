@@ -1,4 +1,4 @@
-#include "trireme/train/run_config.h"
+#include "trireme/train/config/run_config.h"
 
 #include <gmock/gmock.h>
 
@@ -7,7 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
-#include "trireme/train/parallel_plan.h"
+#include "trireme/train/plan/parallel_plan.h"
 
 namespace trireme::train {
 namespace {

@@ -10,8 +10,8 @@
 #include "trireme/checkpoint/consolidate.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/telemetry/run_data.h"
-#include "trireme/train/recovery.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/run/recovery.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

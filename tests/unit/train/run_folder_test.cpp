@@ -1,13 +1,13 @@
 // A run and the folder of its name: who may write there, and what of it a start of a run takes up.
 
-#include "trireme/train/run_folder.h"
+#include "trireme/train/run/run_folder.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>
 
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -9,7 +9,7 @@
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/telemetry/run_end.h"
-#include "trireme/train/run_folder.h"
+#include "trireme/train/run/run_folder.h"
 
 namespace trireme::train {
 namespace {

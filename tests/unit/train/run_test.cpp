@@ -1,4 +1,4 @@
-#include "trireme/train/run.h"
+#include "trireme/train/run/run.h"
 
 #include <gmock/gmock.h>
 
@@ -15,7 +15,7 @@
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/checkpoint/training_checkpoint.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

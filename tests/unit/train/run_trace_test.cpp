@@ -1,4 +1,4 @@
-#include "trireme/train/run_trace.h"
+#include "trireme/train/report/run_trace.h"
 
 #include <gmock/gmock.h>
 
@@ -6,7 +6,7 @@
 #include "tests/support/trace_reading.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
-#include "trireme/train/run.h"
+#include "trireme/train/run/run.h"
 
 namespace trireme::train {
 namespace {

@@ -14,7 +14,7 @@
 #include "tests/unit/train/compressed_runs.h"
 #include "trireme/data/dataset.h"
 #include "trireme/model/initialise.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

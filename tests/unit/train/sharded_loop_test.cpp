@@ -1,5 +1,5 @@
 // Checkpoints of a loop of one's own over shards: the same bits go on, on any number of ranks; second uses.
-#include "trireme/train/sharded_loop.h"
+#include "trireme/train/run/sharded_loop.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/equal.h>

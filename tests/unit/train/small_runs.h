@@ -9,7 +9,7 @@
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
-#include "trireme/train/run.h"
+#include "trireme/train/run/run.h"
 
 namespace trireme::train {
 

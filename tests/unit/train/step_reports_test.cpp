@@ -1,4 +1,4 @@
-#include "trireme/train/step_reports.h"
+#include "trireme/train/step/step_reports.h"
 
 #include <gmock/gmock.h>
 

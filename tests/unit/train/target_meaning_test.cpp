@@ -8,9 +8,9 @@
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
-#include "trireme/train/internal/check.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/step/internal/check.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

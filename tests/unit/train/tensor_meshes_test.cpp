@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/train/token_sequences.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -21,10 +21,10 @@
 #include "trireme/model/gpt.h"
 #include "trireme/model/initialise.h"
 #include "trireme/parallel/tensor/linear.h"
-#include "trireme/train/recovery.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/run/recovery.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -16,7 +16,7 @@
 #include "trireme/data/dataset.h"
 #include "trireme/model/initialise.h"
 #include "trireme/model/model.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::test {
 

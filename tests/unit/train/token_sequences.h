@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "trireme/data/dataset.h"
-#include "trireme/train/run_config.h"
+#include "trireme/train/config/run_config.h"
 
 namespace trireme::train {
 

@@ -1,4 +1,4 @@
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 #include <gmock/gmock.h>
 #include <torch/nn/modules/linear.h>
@@ -15,8 +15,8 @@
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/model/mlp.h"
-#include "trireme/train/model_state.h"
-#include "trireme/train/recovery.h"
+#include "trireme/train/run/recovery.h"
+#include "trireme/train/step/model_state.h"
 
 namespace trireme::train {
 namespace {

@@ -12,10 +12,10 @@
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/model/initialise.h"
-#include "trireme/train/model_state.h"
-#include "trireme/train/run.h"
-#include "trireme/train/trainer.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/run.h"
+#include "trireme/train/run/verify.h"
+#include "trireme/train/step/model_state.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "tests/unit/train/verified_run.h"
 #include "trireme/base/error.h"
-#include "trireme/train/verify.h"
+#include "trireme/train/run/verify.h"
 
 namespace trireme::train {
 namespace {

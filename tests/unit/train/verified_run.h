@@ -2,7 +2,7 @@
 // What tests of verify train: four classes of 6 x 6 pixels, and an mlp.
 
 #include "trireme/data/synthetic_dataset.h"
-#include "trireme/train/run_config.h"
+#include "trireme/train/config/run_config.h"
 
 namespace trireme::train {
 

@@ -1,5 +1,5 @@
 // verify() says equal where the parallel run is right, and each way of being wrong is found and named.
-#include "trireme/train/verify.h"
+#include "trireme/train/run/verify.h"
 
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/rand.h>

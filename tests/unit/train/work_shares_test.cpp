@@ -1,4 +1,4 @@
-#include "trireme/train/work_shares.h"
+#include "trireme/train/parts/work_shares.h"
 
 #include <gmock/gmock.h>
 

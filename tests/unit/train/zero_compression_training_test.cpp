@@ -11,7 +11,7 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
 #include "trireme/checkpoint/training_checkpoint.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -8,9 +8,9 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/weights_file.h"
 #include "trireme/parallel/zero/shard_hook.h"
-#include "trireme/train/parallel_plan.h"
-#include "trireme/train/registry.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/plan/parallel_plan.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "trireme/data/sampler.h"
-#include "trireme/train/internal/all_parts.h"
+#include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
 namespace {

@@ -1,7 +1,7 @@
 // train.clip_norm, and the norm of gradients in the metrics.
 #include "trireme/model/model.h"
-#include "trireme/train/gradient_norm.h"
-#include "trireme/train/internal/all_parts.h"
+#include "trireme/train/parts/gradient_norm.h"
+#include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "trireme/checkpoint/checkpoint_part.h"
 #include "trireme/model/convolution_scope.h"
-#include "trireme/train/convolutions.h"
-#include "trireme/train/internal/all_parts.h"
+#include "trireme/train/parts/convolutions.h"
+#include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
 namespace {

@@ -1,6 +1,6 @@
 // data.balance = "dynamic": slower replicas get fewer samples (work_shares.h).
-#include "trireme/train/internal/all_parts.h"
-#include "trireme/train/work_shares.h"
+#include "trireme/train/parts/work_shares.h"
+#include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
 namespace {

@@ -5,7 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/checkpoint_part.h"
 #include "trireme/optim/loss_scaler.h"
-#include "trireme/train/internal/all_parts.h"
+#include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
 namespace {

@@ -2,7 +2,7 @@
 #include <map>
 
 #include "trireme/parallel/counted_memory.h"
-#include "trireme/train/internal/all_parts.h"
+#include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "trireme/checkpoint/checkpoint_part.h"
 #include "trireme/parallel/counted_memory.h"
-#include "trireme/train/internal/all_parts.h"
+#include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
 namespace {

@@ -1,8 +1,8 @@
 // parallel.check_replicas_every: replicas whose parameters have drifted apart end the run
 // (parallel/data/replica_check.h).
 #include "trireme/base/text.h"
-#include "trireme/train/internal/all_parts.h"
-#include "trireme/train/internal/replica_labels.h"
+#include "trireme/train/parts/internal/replica_labels.h"
+#include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
 namespace {

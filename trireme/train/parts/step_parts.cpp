@@ -1,7 +1,7 @@
 // The table of all parts of a step. Hooks are called in its order.
 #include <array>
 
-#include "trireme/train/internal/all_parts.h"
+#include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
 namespace {

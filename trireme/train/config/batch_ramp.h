@@ -1,0 +1,38 @@
+#pragma once
+// A global batch that grows during a run (train.batch_ramp_sizes, train.batch_ramp_steps): what the
+// configuration says of it, for all who have to know how large the batch of a step is. Pure.
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/data/batch_layout.h"
+#include "trireme/train/config/run_config.h"
+
+namespace trireme::train {
+
+/// The smaller batches of the first steps; empty where all are alike. For a configuration that has been
+/// checked.
+data::BatchRamp batch_ramp(const TrainOptions& train);
+
+/// The last batch of an epoch (data.drop_last).
+data::LastBatch last_batch(const RunConfig& config);
+
+/// Which samples which step takes of a data set of so many.
+data::BatchLayout batch_layout(const RunConfig& config, std::int64_t samples);
+
+/// The smallest full batch of the run: the first one.
+std::int64_t smallest_batch(const TrainOptions& train);
+
+/// "512", or "64, 128 from step 1001 on, 512 from step 3001 on": steps are numbered from 1, as in the
+/// metrics.
+std::string describe_batches(const TrainOptions& train);
+
+/// The same ramp over so few steps: each size holds for an equal part of them, the last ones too; with fewer
+/// steps than sizes only the last sizes come. Unchanged where all sizes come in so many steps, or there is no
+/// ramp.
+TrainOptions ramp_within(TrainOptions train, std::int64_t steps);
+
+/// Throws Refusal: lists that do not belong together, steps or sizes that do not rise.
+void check_batch_ramp(const RunConfig& config);
+
+}  // namespace trireme::train

@@ -1,0 +1,235 @@
+#include "trireme/train/estimate/batch_search.h"
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "trireme/base/available_memory.h"
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/base/median.h"
+#include "trireme/base/text.h"
+#include "trireme/train/run/run.h"
+#include "trireme/train/step/trainer.h"
+
+namespace trireme::train {
+namespace {
+
+constexpr int kWarmUpSteps = 2;
+constexpr std::int64_t kLeastSteps = 3, kMostSteps = 100;
+constexpr double kWorthwhile = 1.02;
+
+/// Of all ranks, on all ranks.
+double agreed(comm::Context& context, double mine, comm::ReduceOp op) {
+  at::Tensor number = at::scalar_tensor(mine, at::kDouble);
+  context.world().all_reduce(number, op);
+  return number.item<double>();
+}
+
+std::int64_t most_samples(const BatchSearchOptions& options, const data::DataSource& data) {
+  return options.most_samples > 0 ? std::min(options.most_samples, data.train->size()) : data.train->size();
+}
+
+std::int64_t memory_limit(const ParallelPlan& plan, comm::Context& context,
+                          const BatchSearchOptions& options) {
+  double mine = static_cast<double>(options.memory_limit_bytes);
+  if (options.memory_limit_bytes == 0) {
+    require(plan.device() == c10::kCPU,
+            "how much memory the device has left is not known here: give the limit");
+    mine = static_cast<double>(available_memory().bytes) / context.local_world_size();
+  }
+  return static_cast<std::int64_t>(agreed(context, mine, comm::ReduceOp::kMin));
+}
+
+/// Of which steps can be taken without end, and which change next to nothing.
+RunConfig endless(RunConfig config) {
+  config.train.batch_ramp_sizes = config.train.batch_ramp_steps = {};
+  config.learning_rate = {};
+  config.optimizer.lr = 1e-12;
+  config.train.noise_scale_every_steps = 0;
+  config.train.epochs = 1'000'000;
+  config.train.max_steps = 0;
+  return config;
+}
+
+double seconds_of_step(Trainer& trainer) {
+  const double begin_s = now_s();
+  trainer.step();
+  return now_s() - begin_s;
+}
+
+void take_reports(Trainer& trainer) {
+  while (trainer.last_report()) {
+  }
+}
+
+std::int64_t steps_in(double trial_s, double step_s) {
+  return std::clamp(static_cast<std::int64_t>(trial_s / std::max(step_s, 1e-9)), kLeastSteps, kMostSteps);
+}
+
+BatchTrial told(const RunConfig& config, comm::Context& context, const Trainer& trainer,
+                const std::vector<double>& seconds) {
+  return {.global_batch = config.train.global_batch,
+          .step_s = agreed(context, median(seconds), comm::ReduceOp::kMax),
+          .memory_bytes = largest(context, trainer.memory()).at_peak.total()};
+}
+
+/// A run of so many steps: ranks that update while micro-batches are under way agree on nothing in between.
+BatchTrial trial_without_pause(RunConfig config, comm::Context& context, const data::DataSource& data,
+                               std::int64_t steps) {
+  config.train.max_steps = kWarmUpSteps + steps;
+  Trainer trainer(config, context, data);
+  std::vector<double> seconds;
+  while (!trainer.finished()) seconds.push_back(seconds_of_step(trainer));
+  take_reports(trainer);
+  return told(config, context, trainer, {seconds.begin() + kWarmUpSteps, seconds.end()});
+}
+
+BatchTrial trial(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+                 const BatchSearchOptions& options, bool is_asynchronous) {
+  if (is_asynchronous) {
+    const BatchTrial first = trial_without_pause(config, context, data, kLeastSteps);
+    return trial_without_pause(config, context, data, steps_in(options.trial_s, first.step_s));
+  }
+  Trainer trainer(config, context, data);
+  for (int step = 0; step < kWarmUpSteps; ++step) trainer.step();
+  const double first_s = agreed(context, seconds_of_step(trainer), comm::ReduceOp::kMax);
+  std::vector<double> seconds;
+  for (std::int64_t steps = steps_in(options.trial_s, first_s); steps > 0; --steps)
+    seconds.push_back(seconds_of_step(trainer));
+  take_reports(trainer);
+  return told(config, context, trainer, seconds);
+}
+
+/// Over the first steps of the run as it is; of one part two are made.
+void measure_noise(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+                   std::int64_t steps, BatchSearch& search) {
+  RunConfig config = plan.config();
+  config.train.noise_scale_every_steps = 1;
+  if (plan.num_parts() == 1 && !plan.asynchronous()) config.train.accumulation = 2;
+  try {
+    Trainer trainer(config, context, data);
+    for (std::int64_t step = 0; step < steps && !trainer.finished(); ++step) trainer.step();
+    take_reports(trainer);
+    RunResult result;
+    trainer.summarize(result);
+    if (result.noise && result.noise->of_sample > 0)
+      search.noise_scale = result.noise->scale();
+    else
+      search.why_no_noise = "the run has too few steps over which it can be measured";
+  } catch (const InvalidArgument& reason) {
+    search.why_no_noise = reason.what();
+  } catch (const DivergedError& reason) {
+    search.why_no_noise = reason.what();
+  }
+}
+
+/// A quarter of the configuration's, and on by doubling, in whole parts.
+std::int64_t batch_number(const ParallelPlan& plan, int doublings) {
+  const std::int64_t configured = plan.config().train.global_batch, parts = plan.num_parts();
+  if (doublings == 2) return configured;
+  const std::int64_t batch = doublings < 2 ? configured >> (2 - doublings) : configured << (doublings - 2);
+  return std::max<std::int64_t>(1, batch / parts) * parts;
+}
+
+/// Memory over batches, by the two largest; of one alone nobody knows what of it grows.
+struct MemoryLine {
+  explicit MemoryLine(const std::vector<BatchTrial>& trials) : last(trials.back()) {
+    if (trials.size() < 2) return;
+    const BatchTrial& before = trials[trials.size() - 2];
+    bytes_per_sample = static_cast<double>(last.memory_bytes - before.memory_bytes) /
+                       static_cast<double>(last.global_batch - before.global_batch);
+  }
+  double at(std::int64_t batch) const {
+    return static_cast<double>(last.memory_bytes) +
+           bytes_per_sample * static_cast<double>(batch - last.global_batch);
+  }
+  double batch_of(std::int64_t bytes) const {
+    if (bytes_per_sample <= 0) return std::numeric_limits<double>::infinity();
+    return static_cast<double>(last.global_batch) +
+           static_cast<double>(bytes - last.memory_bytes) / bytes_per_sample;
+  }
+
+  const BatchTrial last;
+  double bytes_per_sample = 0;
+};
+
+/// Whether one of the last two brings more than the best before them.
+bool is_worth_going_on(const std::vector<BatchTrial>& trials, std::int64_t configured) {
+  if (trials.size() < 3 || trials.back().global_batch < 4 * configured) return true;
+  const auto best_of = [](std::span<const BatchTrial> some) {
+    return std::ranges::max_element(some, {}, &BatchTrial::samples_per_s)->samples_per_s();
+  };
+  const std::span<const BatchTrial> all = trials;
+  return best_of(all.last(2)) >= kWorthwhile * best_of(all.first(all.size() - 2));
+}
+
+void try_batches(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+                 const BatchSearchOptions& options, BatchSearch& search) {
+  const std::int64_t most = most_samples(options, data);
+  RunConfig config = endless(plan.config());
+  for (int doublings = 0; doublings < 62; ++doublings) {
+    config.train.global_batch = batch_number(plan, doublings);
+    if (config.train.global_batch > most) return;
+    if (!search.trials.empty()) {
+      if (config.train.global_batch <= search.trials.back().global_batch) continue;
+      if (options.most_samples == 0 && !is_worth_going_on(search.trials, search.configured)) return;
+      const double expected = MemoryLine(search.trials).at(config.train.global_batch);
+      const bool fits = expected <= static_cast<double>(search.memory_limit_bytes);
+      require(fits || config.train.global_batch > search.configured,
+              "train.global_batch = ", config.train.global_batch, " takes about ",
+              human_bytes(static_cast<std::uint64_t>(expected)), " on a rank, and it may have ",
+              human_bytes(static_cast<std::uint64_t>(search.memory_limit_bytes)),
+              "; take a smaller batch, or train.recompute_layers, or parallel.zero");
+      if (!fits) return;
+    }
+    BatchTrial found = trial(config, context, data, options, plan.asynchronous());
+    if (search.noise_scale) {
+      const double noise = *search.noise_scale, base = static_cast<double>(search.configured),
+                   batch = static_cast<double>(found.global_batch);
+      found.efficiency = std::isfinite(noise) ? (noise + base) / (noise + batch) : 1;
+    }
+    search.trials.push_back(found);
+    if (options.on_trial) options.on_trial(found);
+  }
+}
+
+}  // namespace
+
+const BatchTrial& fastest(const BatchSearch& search) {
+  require(!search.trials.empty(), "there is no trial");
+  double most = 0;
+  for (const BatchTrial& each : search.trials) most = std::max(most, each.samples_per_s());
+  return *std::ranges::find_if(
+      search.trials, [&](const BatchTrial& each) { return each.samples_per_s() * kWorthwhile >= most; });
+}
+
+const BatchTrial* best_goodput(const BatchSearch& search) {
+  const auto best = std::ranges::max_element(search.trials, {}, &BatchTrial::goodput);
+  return best == search.trials.end() || best->efficiency == 0 ? nullptr : &*best;
+}
+
+BatchSearch search_batches(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+                           const BatchSearchOptions& options) {
+  const std::int64_t most = most_samples(options, data);
+  BatchSearch search{.configured = plan.config().train.global_batch,
+                     .trials = {},
+                     .memory_limit_bytes = memory_limit(plan, context, options),
+                     .largest_that_fits = {},
+                     .noise_scale = options.noise_scale,
+                     .why_no_noise = {}};
+  require(search.configured <= most, "train.global_batch = ", search.configured,
+          " is more than the largest batch that is to be tried, ", most);
+  if (!search.noise_scale) measure_noise(plan, context, data, options.noise_steps, search);
+  try_batches(plan, context, data, options, search);
+  const double fits = MemoryLine(search.trials).batch_of(search.memory_limit_bytes);
+  const auto parts = static_cast<double>(plan.num_parts());
+  if (fits < static_cast<double>(most))
+    search.largest_that_fits = static_cast<std::int64_t>(std::max(1.0, std::floor(fits / parts)) * parts);
+  return search;
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,67 @@
+#pragma once
+// What larger and smaller global batches cost and bring, measured on the ranks at hand: time of a step,
+// memory of a rank, and goodput, the samples per second times how much each of them still teaches (Qiao et
+// al., Pollux, OSDI 2021, section 3.1): of a gradient with noise scale n, a sample of a batch of m teaches (n
+// + b) / (n + m) of what one of a batch of b does. (McCandlish et al., arXiv 1812.06162, equation 2.12.)
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/context.h"
+#include "trireme/data/dataset.h"
+#include "trireme/train/plan/parallel_plan.h"
+
+namespace trireme::train {
+
+/// What steps with one batch were like.
+struct BatchTrial {
+  std::int64_t global_batch = 0;
+  double step_s = 0;              ///< median; of the slowest rank
+  std::int64_t memory_bytes = 0;  ///< of tensors at the peak, of the rank that has most
+  double efficiency = 0;          ///< of a sample, beside one of the configuration's batch; 0: not known
+  double samples_per_s() const { return static_cast<double>(global_batch) / step_s; }
+  double goodput() const { return efficiency * samples_per_s(); }
+};
+
+/// What bounds a search.
+struct BatchSearchOptions {
+  /// Of a batch. 0: no more than the training data, and no further than speed grows: beyond four times the
+  /// configuration's batch, one of two doublings has to bring 2 % more.
+  std::int64_t most_samples = 0;
+  /// Of a rank's tensors; 0: what its host has left, shared by its ranks.
+  std::int64_t memory_limit_bytes = 0;
+  double trial_s = 1;                      ///< of steps that are timed, three at least and a hundred at most
+  std::optional<double> noise_scale = {};  ///< in samples; none: measured over the first steps of the run
+  std::int64_t noise_steps = 30;           ///< steps over which it is measured
+  /// Told of each trial when it is over, on every rank.
+  std::function<void(const BatchTrial&)> on_trial = nullptr;
+};
+
+/// What was found.
+struct BatchSearch {
+  std::int64_t configured = 0;     ///< global batch of the configuration
+  std::vector<BatchTrial> trials;  ///< in the order of their batches, each about twice the one before
+  std::int64_t memory_limit_bytes = 0;
+  /// The largest that fits into the limit, by a line through the two largest trials; none where memory does
+  /// not grow, or more of it fits than there are samples, or may be in a batch.
+  std::optional<std::int64_t> largest_that_fits;
+  std::optional<double> noise_scale = {};  ///< in samples; infinite: the gradient is lost in its noise
+  std::string why_no_noise;                ///< where there is none
+};
+
+/// The smallest batch within two hundredths of the most samples per second.
+const BatchTrial& fastest(const BatchSearch& search);
+/// Null where efficiencies are not known.
+const BatchTrial* best_goodput(const BatchSearch& search);
+
+/// Trains from the start of the run with each batch in turn, at a rate that changes nothing, with batches
+/// from a quarter of the configuration's on until memory, data or `most_samples` end it; nothing is written.
+/// Batches are multiples of the parts that the plan cuts one into. Collective. Throws InvalidArgument: the
+/// configuration's own batch does not fit; CommError, DataError.
+BatchSearch search_batches(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+                           const BatchSearchOptions& options = {});
+
+}  // namespace trireme::train

@@ -1,0 +1,87 @@
+#pragma once
+// What the memory of each rank will be used for when most is, of a run that has not begun: the formulas of
+// its state (memory_report.h), and what its layers hold of micro-batches, measured one by one, in the order
+// of the step program. Of ranks that share layers all measure; others are not needed, so that one process
+// tells what many ranks will take.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/base/memory_ledger.h"
+#include "trireme/comm/context.h"
+#include "trireme/data/dataset.h"
+#include "trireme/model/model.h"
+#include "trireme/objective/objective.h"
+#include "trireme/plan/stage_memory.h"
+#include "trireme/train/plan/parallel_plan.h"
+#include "trireme/train/report/memory_report.h"
+
+namespace trireme::train {
+
+/// A parameter of a layer.
+struct ParameterUse {
+  std::string name;
+  std::int64_t bytes = 0;
+  std::int64_t numel = 0;
+  bool is_rounded = false;  ///< by autocast at every use (parallel/zero/rounded_parameters.h)
+};
+
+/// A layer of a model: what it holds of a micro-batch, and its parameters.
+struct LayerUse {
+  std::string name;
+  plan::LayerMemory memory;
+  std::vector<ParameterUse> parameters = {};
+};
+
+/// A model on a micro-batch.
+struct ModelUse {
+  std::vector<LayerUse> layers;              ///< the last is the loss
+  double input_bytes = 0, target_bytes = 0;  ///< of the micro-batch
+};
+
+/// What a rank of a pipeline will hold when most is there.
+struct ForecastOfRank {
+  MemoryUse at_peak;
+  std::vector<int> stages;  ///< that it holds
+};
+
+/// Whether its schedule goes backward in two parts.
+bool splits_backward(const ParallelPlan& plan);
+
+/// Throws InvalidArgument: activations that live elsewhere, or ranks whose memory servers or other sites
+/// decide on.
+void check_forecast(const ParallelPlan& plan);
+
+/// For a plan with its cuts, by rank of the pipeline; ranks beside it hold as much. Versions of weights of an
+/// asynchronous schedule are counted; what lives elsewhere (offload.optimizer, offload.parameters) is not,
+/// and nor is what a compression keeps. Pure. Throws InvalidArgument as check_forecast() does.
+std::vector<ForecastOfRank> forecast_memory(const ParallelPlan& plan, const ModelUse& model,
+                                            WeightsMemory weights);
+
+/// The plan for the configuration's model, with its cuts, and what its ranks will hold.
+struct MemoryForecast {
+  ParallelPlan plan;
+  ModelUse model;                     ///< as it was measured
+  std::vector<ForecastOfRank> ranks;  ///< of a pipeline
+  /// Of the rank that holds most.
+  const MemoryUse& largest() const;
+};
+
+/// Measures the layers of the configuration's model, or of `own`, on a micro-batch of the data: one forward
+/// and backward each, with memory for one layer at a time. `context` is a world of as many ranks as hold
+/// parts of the same layers or sequences (tensor_ranks() times context_ranks()); collective there. A model of
+/// one's own is as before. Throws InvalidArgument as check_forecast() does, and as a Trainer for the plan
+/// would; DataError.
+MemoryForecast measure_memory(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+                              WeightsMemory weights, std::shared_ptr<model::Model> own = nullptr,
+                              const std::shared_ptr<const objective::Objective>& own_objective = nullptr);
+
+/// What `measured` says of another plan for the same model and data; none where layers would be others, or
+/// other batches go through them, so that they have to be measured for it. Throws InvalidArgument as
+/// check_forecast() does, and for a model that cannot be cut so.
+std::optional<MemoryForecast> forecast_from(const MemoryForecast& measured, const ParallelPlan& plan,
+                                            WeightsMemory weights);
+
+}  // namespace trireme::train

@@ -1,0 +1,22 @@
+#pragma once
+// parallel.compression: what it fits.
+
+#include <string>
+
+#include "trireme/optim/optimizer.h"
+#include "trireme/train/plan/parallel_plan.h"
+
+namespace trireme::train {
+
+/// Throws a Refusal: what cannot be had with a compression.
+void check_compression(const ParallelPlan& plan);
+/// The same where replicas share gradients out.
+void check_compression_of_shards(const ParallelPlan& plan);
+
+parallel::CompressionOptions compression_options(const RunConfig& config);
+/// The name of the compression, and whether "dgc" goes without momentum correction with this optimizer.
+std::string compression_in_words(const RunConfig& config);
+/// Without the momentum that a compression has instead, where there are replicas.
+optim::OptimizerOptions optimizer_options(const ParallelPlan& plan);
+
+}  // namespace trireme::train

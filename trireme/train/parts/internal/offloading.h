@@ -1,0 +1,23 @@
+#pragma once
+// What a plan says of what lives elsewhere than in memory (optim/offload.h).
+
+#include <memory>
+
+#include "trireme/checkpoint/shard.h"
+#include "trireme/comm/context.h"
+#include "trireme/optim/offload.h"
+#include "trireme/train/plan/parallel_plan.h"
+
+namespace trireme::train {
+
+/// Throws Refusal: what cannot live elsewhere in such a plan.
+void check_offloading(const ParallelPlan& plan);
+
+/// Of this rank; null where nothing lives elsewhere.
+std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm::Context& context,
+                                            c10::Device device);
+
+/// The same, as shards know it; null for null.
+std::shared_ptr<const checkpoint::Elsewhere> elsewhere_of(const std::shared_ptr<optim::Offload>& offload);
+
+}  // namespace trireme::train

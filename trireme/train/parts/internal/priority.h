@@ -1,0 +1,16 @@
+#pragma once
+// parallel.priority = "forward": what the next forward needs first goes first, and each layer waits for its
+// own parameters alone.
+
+#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/train/plan/parallel_plan.h"
+
+namespace trireme::train {
+
+/// Throws a Refusal: what cannot be had where updates come layer by layer.
+void check_priority(const ParallelPlan& plan);
+
+/// Gradients are reduced in slices, and asked for by parameter.
+void reduce_by_need(const RunConfig& config, parallel::DataParallelOptions& options);
+
+}  // namespace trireme::train

@@ -1,0 +1,240 @@
+#include "trireme/train/parts/internal/local_steps.h"
+
+#include <ATen/ops/full.h>
+
+#include <array>
+#include <map>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/parallel/counted_memory.h"
+#include "trireme/parallel/local/outer_steps.h"
+#include "trireme/train/parts/internal/replica_rows.h"
+#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/step/internal/all_parts.h"
+
+namespace trireme::train {
+namespace {
+
+using Parallel = ParallelOptions;
+
+struct OuterRow {
+  const char* name;
+  bool has_momentum;
+  bool nesterov;
+};
+constexpr std::array kOuterOptimizers = {OuterRow{"average", false, false}, OuterRow{"momentum", true, false},
+                                         OuterRow{"nesterov", true, true}};
+
+parallel::OuterOptions outer_options(const RunConfig& config) {
+  const Parallel& parallel = config.parallel;
+  parallel::OuterOptions options{.every = parallel.local_steps,
+                                 .from = parallel.local_from_step,
+                                 .fragments = static_cast<int>(parallel.local_fragments),
+                                 .delay = parallel.local_delay,
+                                 .mixing = parallel.local_mixing};
+  for (const OuterRow& row : kOuterOptimizers) {
+    if (parallel.outer_optimizer != row.name || !row.has_momentum) continue;
+    options.optimizer.lr = parallel.outer_lr;
+    options.optimizer.momentum = parallel.outer_momentum;
+    options.optimizer.nesterov = row.nesterov;
+  }
+  return options;
+}
+
+const std::string kPrefix = text(checkpoint::kOptimizerPrefix, "sites/");
+
+const std::string kOwnPrefix = kPrefix + "own/";
+
+void check_sites(const ParallelPlan& plan) {
+  const Parallel& parallel = plan.config().parallel;
+  const std::int64_t ranks = parallel.local_ranks, replicas = plan.num_replicas();
+  Cures cures;
+  for (std::int64_t fewer = std::min(ranks, replicas); fewer > 0; --fewer) {
+    if (replicas % fewer == 0) cures.push_back(set(&RunConfig::parallel, &Parallel::local_ranks, fewer));
+  }
+  refuse_unless(replicas % ranks == 0, cures, "parallel.local_ranks = ", ranks, " does not cut ", replicas,
+                replicas == 1 ? " replica" : " replicas", " into sites: they can be cut into sites of ",
+                divisors_in_words(replicas));
+}
+
+}  // namespace
+
+std::vector<std::string> outer_optimizer_names() {
+  std::vector<std::string> names;
+  for (const OuterRow& row : kOuterOptimizers) names.emplace_back(row.name);
+  return names;
+}
+
+void check_local_steps(const ParallelPlan& plan) {
+  const RunConfig& config = plan.config();
+  const Parallel& parallel = config.parallel;
+  if (!plan.trains_apart()) {
+    const auto needs_sites = [&](bool found, const auto&... what) {
+      refuse_unless(!found, {replicas_together()}, what...,
+                    " is for sites that take steps of their own: set parallel.local_steps, or leave it out");
+    };
+    needs_sites(parallel.local_ranks > 1, "parallel.local_ranks = ", parallel.local_ranks);
+    needs_sites(parallel.local_from_step > 0, "parallel.local_from_step = ", parallel.local_from_step);
+    needs_sites(parallel.local_fragments > 1, "parallel.local_fragments = ", parallel.local_fragments);
+    needs_sites(parallel.local_delay > 0, "parallel.local_delay = ", parallel.local_delay);
+    needs_sites(parallel.outer_optimizer != "average", "parallel.outer_optimizer = \"",
+                parallel.outer_optimizer, "\"");
+    return;
+  }
+  const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
+    refuse_unless(!found, {cure, replicas_together()}, "parallel.local_steps = ", parallel.local_steps, ": ",
+                  reason...);
+  };
+  check_sites(plan);
+  refuse_if(parallel.local_delay >= parallel.local_steps,
+            set(&RunConfig::parallel, &Parallel::local_delay, parallel.local_steps - 1),
+            "parallel.local_delay = ", parallel.local_delay,
+            " would have a part travel when it is sent anew; take fewer steps than a round has");
+  refuse_if(
+      parallel.pipeline > 1 && (parallel.local_fragments > 1 || parallel.local_delay > 0),
+      [](RunConfig& changed) {
+        changed.parallel.local_fragments = 1;
+        changed.parallel.local_delay = 0;
+      },
+      "stages of a pipeline send all of their weights at once, and wait; leave parallel.local_fragments "
+      "and parallel.local_delay out");
+}
+
+namespace {
+
+/// Sites take steps of their own, and average what they have learnt now and then.
+class LocalSgd final : public StepPart {
+ public:
+  explicit LocalSgd(const PartSetup& setup)
+      : options_(outer_options(setup.plan.config())),
+        sites_(*setup.groups.sites),
+        objective_(setup.objective),
+        context_(setup.context) {}
+
+  void attach(const TrainerObjects& objects) override {
+    objects_.emplace(objects);
+    outer_ = std::make_unique<parallel::OuterSteps>(options_, sites_, objects.parameters.all,
+                                                    objects.pipeline.buffers());
+    for (const auto& [name, tensor] : outer_->common_state())
+      parallel::count_as(MemoryKind::kOptimizer, tensor);
+  }
+  /// Each exchange takes as long as the link between sites does.
+  std::optional<ReportExchange> report_exchange() const override {
+    return ReportExchange{.depth = 4, .bundling = Bundling::kByTime};
+  }
+  /// Sites that take steps of their own divide by what their own part of the batch counts.
+  void batch_arrived(Step& step, const data::StepBatch& batch) override {
+    double own = 0;
+    for (const data::Example& samples : batch.microbatches) own += objective_->count_all(samples);
+    if (objects_->pipeline.has_last_stage()) step.report.own_count = own;
+    if (steps_together(step)) return;
+    at::Tensor sum = at::full({1}, own, at::kDouble);
+    const double began_s = now_s();
+    if (sites_.site) sites_.site->all_reduce(sum);
+    waited_s_ += now_s() - began_s;
+    step.count = sum.item<double>();
+  }
+  void gradients_ready(Step& step) override {
+    if (steps_together(step)) outer_->add_gradients();
+  }
+  void updated(Step& step) override { outer_->after_step(step.report.step); }
+  /// Sites do not know the count of the whole batch: they report sums.
+  void end_step(Step& step) override { step.report.loss *= step.count.value_or(0); }
+  void synchronize() override {
+    const telemetry::OwnWork work(context_.status(), "waiting for the models of all sites");
+    outer_->meet();
+  }
+  void complete_state() override { outer_->settle(); }
+  std::shared_ptr<void> evaluated_weights() override {
+    auto shown = std::make_unique<parallel::OuterSteps::Shown>(*outer_);
+    are_shown_ = true;
+    return {shown.release(), [this](parallel::OuterSteps::Shown* values) {
+              delete values;
+              are_shown_ = false;
+            }};
+  }
+  /// The model of all sites, as it was at synchronize().
+  void change_model_state(StateParts& model) override {
+    if (are_shown_) return;
+    const std::map<std::string, at::Tensor> means(outer_->model().begin(), outer_->model().end());
+    for (StatePart& part : model) {
+      for (checkpoint::Shard& shard : part.shards) {
+        if (const auto mean = means.find(shard.name); mean != means.end()) shard.tensor = mean->second;
+      }
+    }
+  }
+  void add_state(StateParts& state) override;
+  void count(StepCounters& counters) const override {
+    counters.comm_wait_s += waited_s_ + outer_->waited_s();
+    counters.sent_to_sites_bytes += outer_->sent_bytes();
+  }
+
+ private:
+  bool steps_together(const Step& step) const { return outer_->averages_gradients(step.report.step); }
+  optim::NamedTensors own_state() const;
+  Restoration restore(const StoredSizes& stored);
+
+  const parallel::OuterOptions options_;
+  parallel::SiteGroups sites_;
+  const std::shared_ptr<const objective::Objective> objective_;
+  comm::Context& context_;
+  std::optional<TrainerObjects> objects_;
+  std::unique_ptr<parallel::OuterSteps> outer_;
+  double waited_s_ = 0;  ///< for counts
+  bool are_shown_ = false;
+};
+
+/// What each site has for itself: its model, and the optimizer's state.
+optim::NamedTensors LocalSgd::own_state() const {
+  optim::NamedTensors state = outer_->own_state();
+  for (const auto& [name, tensor] : objects_->optimizer.state())
+    state.emplace_back("optimizer/" + name, tensor);
+  return state;
+}
+
+/// What the sites agree on besides the model, and of each its own model and optimizer, a row for each.
+void LocalSgd::add_state(StateParts& state) {
+  for (StatePart& part : state) {
+    if (part.prefix.empty()) continue;
+    for (checkpoint::Shard& shard : part.shards) shard.replicas = checkpoint::Replicas::kFirstCounts;
+  }
+  StatePart common{.prefix = kPrefix};
+  for (const auto& [name, tensor] : outer_->common_state())
+    common.shards.push_back(checkpoint::whole_shard(kPrefix + name, tensor));
+  keep_where_not_stored(common);
+  StatePart own{.prefix = kOwnPrefix, .changes = ChangesIn::kForward};  // buffers
+  for (const auto& [name, tensor] : own_state()) {
+    own.shards.push_back(
+        row_shard(kOwnPrefix + name, tensor.detach().unsqueeze(0), outer_->site(), outer_->num_sites()));
+    // Ranks of a site have buffers of their own: those of the first are copied.
+    own.shards.back().replicas = checkpoint::Replicas::kFirstCounts;
+  }
+  own.restore = [this](const StoredSizes& stored) { return restore(stored); };
+  state.push_back(std::move(common));
+  state.push_back(std::move(own));
+}
+
+/// Another number of sites may have written it: one that takes the rows of several has their mean. Where the
+/// checkpoint holds none all begin with its model.
+Restoration LocalSgd::restore(const StoredSizes& stored) {
+  const std::int64_t num_stored = stored_rows(kOwnPrefix, stored);
+  if (num_stored == 0) return {.shards = {}, .finish = [this] { outer_->begin_with_model(); }};
+  StoredRows rows;
+  for (const auto& [name, tensor] : own_state())
+    rows.add(kOwnPrefix + name, tensor.detach().unsqueeze(0), outer_->site() % num_stored,
+             outer_->num_sites(), num_stored);
+  return {.shards = rows.shards(), .finish = [this, rows] {
+            rows.take_means();
+            outer_->restored();
+          }};
+}
+
+}  // namespace
+
+std::unique_ptr<StepPart> make_local_sgd(const PartSetup& setup) {
+  return setup.groups.sites ? std::make_unique<LocalSgd>(setup) : nullptr;
+}
+
+}  // namespace trireme::train

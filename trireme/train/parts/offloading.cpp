@@ -1,0 +1,121 @@
+#include "trireme/train/parts/internal/offloading.h"
+
+#include "trireme/base/text.h"
+#include "trireme/model/activation_store.h"
+#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/step/internal/all_parts.h"
+
+namespace trireme::train {
+
+namespace {
+
+/// The host's memory is elsewhere for a device alone.
+void check_place(const ParallelPlan& plan, const char* key, const std::string optim::OffloadOptions::*where) {
+  const std::string& place = plan.config().offload.*where;
+  if (optim::offload_place_of(place) != optim::OffloadPlace::kHost || plan.device() != c10::kCPU) return;
+  throw Refusal(text("offload.", key, " = \"", place,
+                     "\": this run computes on the CPU, and what it computes with is in the host's memory "
+                     "already; \"files\" keeps it out of there"),
+                {set(&RunConfig::offload, const_cast<std::string optim::OffloadOptions::*>(where), "files"),
+                 set(&RunConfig::offload, const_cast<std::string optim::OffloadOptions::*>(where), "none")});
+}
+
+void check_activations(const ParallelPlan& plan) {
+  check_place(plan, "activations", &optim::OffloadOptions::activations);
+  if (!plan.offloads_activations() || !plan.config().parallel.recompute) return;
+  throw Refusal(
+      text("offload.activations = \"", plan.config().offload.activations,
+           "\" with parallel.recompute = true: stages keep nothing but their inputs until their "
+           "backward, and nothing is left to live elsewhere; recompute layers instead, whose inputs "
+           "can (train.recompute_layers = [\"*\"])"),
+      {[](RunConfig& changed) {
+         changed.parallel.recompute = false;
+         changed.train.recompute_layers = {"*"};
+       },
+       set(&RunConfig::offload, &optim::OffloadOptions::activations, "none")});
+}
+
+std::filesystem::path folder_of(const RunConfig& config) {
+  return config.offload.folder.empty() ? config.run_folder() : std::filesystem::path(config.offload.folder);
+}
+
+constexpr double kMib = 1024.0 * 1024.0;
+
+}  // namespace
+
+void check_offloading(const ParallelPlan& plan) {
+  check_place(plan, "optimizer", &optim::OffloadOptions::optimizer);
+  check_place(plan, "parameters", &optim::OffloadOptions::parameters);
+  check_activations(plan);
+  if (!plan.offloads_parameters()) return;
+  const RunConfig& config = plan.config();
+  const std::string what = text("offload.parameters = \"", config.offload.parameters, "\"");
+  const Cure in_memory = set(&RunConfig::offload, &optim::OffloadOptions::parameters, "none");
+  const auto refuse_if = [&](bool found, Cures cures, const auto&... reason) {
+    cures.push_back(in_memory);
+    if (found) throw Refusal(text(what, reason...), cures);
+  };
+  refuse_if(plan.zero() != parallel::ZeroStage::kParameters,
+            {set(&RunConfig::parallel, &ParallelOptions::zero, 3)},
+            " with parallel.zero = ", config.parallel.zero,
+            ": weights are kept whole between their uses; set parallel.zero = 3, or leave that key out");
+  refuse_if(plan.weight_copies() == 1, {}, ": one rank has the weights, and shares nothing out; ",
+            "start it with more ranks, or leave that key out");
+  refuse_if(config.train.ema_decay > 0, {set(&RunConfig::train, &TrainOptions::ema_decay, 0)},
+            " with train.ema_decay = ", config.train.ema_decay,
+            ": averages and weights change places for an evaluation, in memory; leave one of the two out");
+}
+
+std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm::Context& context,
+                                            c10::Device device) {
+  if (!plan.offloads()) return nullptr;
+  const RunConfig& config = plan.config();
+  return std::make_shared<optim::Offload>(
+      optim::Offload::Options{.folder = folder_of(config),
+                              .owner = text("rank ", context.rank()),
+                              .part_bytes = static_cast<std::int64_t>(config.offload.part_mib * kMib),
+                              .device = device,
+                              .state = optim::offload_place_of(config.offload.optimizer),
+                              .parameters = optim::offload_place_of(config.offload.parameters)});
+}
+
+namespace {
+
+/// offload.activations: what layers save for their backward lives elsewhere.
+class ActivationOffload final : public StepPart {
+ public:
+  explicit ActivationOffload(const PartSetup& setup) {
+    const optim::OffloadOptions& offload = setup.plan.config().offload;
+    const bool in_files = optim::offload_place_of(offload.activations) == optim::OffloadPlace::kFiles;
+    store_ = std::make_shared<model::ActivationStore>(model::ActivationStoreOptions{
+        .folder = in_files ? folder_of(setup.plan.config()) : "",
+        .owner = text("rank ", setup.context.rank()),
+        .device = setup.device,
+        .bytes_under_way = static_cast<std::int64_t>(3 * offload.part_mib * kMib)});
+  }
+
+  void configure(PipelineSetup& setup) override {
+    for (model::Layer& layer : setup.layers) layer = model::kept_in(store_, std::move(layer));
+  }
+  void report_memory(MemoryReport& report) const override {
+    report.offloaded_bytes += store_->most_kept_bytes();
+  }
+
+ private:
+  std::shared_ptr<model::ActivationStore> store_;
+};
+
+}  // namespace
+
+std::unique_ptr<StepPart> make_activation_offload(const PartSetup& setup) {
+  return setup.plan.offloads_activations() ? std::make_unique<ActivationOffload>(setup) : nullptr;
+}
+
+std::shared_ptr<const checkpoint::Elsewhere> elsewhere_of(const std::shared_ptr<optim::Offload>& offload) {
+  if (offload == nullptr) return nullptr;
+  return std::make_shared<checkpoint::Elsewhere>(checkpoint::Elsewhere{
+      .fetch = [offload](const at::Tensor& view) { return offload->fetch(view); },
+      .put = [offload](const at::Tensor& view, const at::Tensor& values) { offload->put(view, values); }});
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,48 @@
+#pragma once
+// What may help a plan that is refused (refusal.h): changes of single keys, other pipelines, other programs.
+
+#include <cstdint>
+
+#include "trireme/train/plan/internal/refusal.h"
+
+namespace trireme::train {
+
+/// What is set to `value`.
+template <class Table, class Field, class Value>
+Cure set(Table RunConfig::*table, Field Table::*field, Value value) {
+  return [=](RunConfig& config) { config.*table.*field = value; };
+}
+
+/// Whether parallel.schedule is a file with a program, and no name.
+bool is_program_file(const std::string& schedule);
+
+Cure replicas_as_there_are_ranks();
+
+Cure synchronous_schedule();
+
+/// No sites that train apart.
+Cure replicas_together();
+
+/// "parallel.pipeline = 2: ", before what is wrong with it.
+std::string pipeline_in_words(const RunConfig& config);
+
+/// Pipelines of other lengths that the ranks can make up, from the nearest on; shorter ones come first, as a
+/// model that can be cut so often can be cut less often. None is shorter than `least`.
+Cures other_pipelines(const RunConfig& config, int world_size, std::int64_t least = 1);
+
+/// Fewer or more ranks for each layer that the ranks can make up, from the nearest on; fewer come first, as
+/// what can be cut so often can be cut less often.
+Cures other_tensors(const RunConfig& config, int world_size);
+/// The same for each sequence.
+Cures other_contexts(const RunConfig& config, int world_size);
+
+/// Other groups that so many copies of the weights can be cut into, from the largest on; one group last.
+Cures other_shard_ranks(int copies);
+
+/// "1, 2, 3 or 6".
+std::string divisors_in_words(std::int64_t number);
+
+/// For a program that cannot run.
+Cures cures_of_a_program(const RunConfig& config, int world_size);
+
+}  // namespace trireme::train

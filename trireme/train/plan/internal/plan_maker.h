@@ -1,0 +1,13 @@
+#pragma once
+// How a plan is decided: resolve_plan() without the search for the nearest plan that works.
+
+#include <optional>
+
+#include "trireme/train/plan/parallel_plan.h"
+
+namespace trireme::train {
+
+/// Throws InvalidArgument, a Refusal where something is known that may help; DataError.
+ParallelPlan make_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model);
+
+}  // namespace trireme::train

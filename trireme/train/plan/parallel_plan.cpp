@@ -1,0 +1,119 @@
+#include "trireme/train/plan/parallel_plan.h"
+
+#include "trireme/base/min_max_cuts.h"
+#include "trireme/data/training_data.h"
+#include "trireme/parallel/data/comm_hook.h"
+#include "trireme/parallel/zero/shard_hook.h"
+#include "trireme/schedule/schedule_table.h"
+#include "trireme/train/parts/internal/compression.h"
+#include "trireme/train/parts/internal/priority.h"
+#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/plan_maker.h"
+
+namespace trireme::train {
+
+bool updates_under_way(const RunConfig& config) {
+  const std::string& name = config.parallel.schedule;
+  return config.parallel.pipeline > 1 && !is_program_file(name) && schedule::find_schedule(name).asynchronous;
+}
+
+data::Balance ParallelPlan::balance() const {
+  if (config_.data.balance == "dynamic") return data::Balance::kDynamic;
+  return config_.data.balance == "cost" ? data::Balance::kCost : data::Balance::kCount;
+}
+
+MeshShape ParallelPlan::mesh() const {
+  std::vector<MeshAxis> axes = {{"pp", pipeline_ranks()}, {"dp", num_replicas_}};
+  if (context_ranks() > 1) axes.push_back({"cp", context_ranks()});
+  if (tensor_ranks() > 1) axes.push_back({"tp", tensor_ranks()});
+  return MeshShape(std::move(axes));
+}
+
+void ParallelPlan::check_tensor_form(const ModelShape& model) const {
+  const std::int64_t ranks = tensor_ranks();
+  if (ranks == 1) return;
+  const std::string what = text("parallel.tensor = ", ranks, ": the model of type ", model.name);
+  const Cures fewer = other_tensors(config_, world_size_);
+  refuse_unless(
+      model.tensor.has_value(), fewer, what,
+      " has no tensor-parallel form: gpt and mlp have one, and a model of one's own that derives from "
+      "parallel::HasTensorForm");
+  refuse_unless(ranks <= model.tensor->most_ranks, fewer, what, " has ", model.tensor->of_what,
+                ", and each rank needs at least one; use at most ", model.tensor->most_ranks);
+  refuse_unless(!config_.parallel.sequence || model.tensor->sequences,
+                {set(&RunConfig::parallel, &ParallelOptions::sequence, false)},
+                "parallel.sequence = true: the model of type ", model.name,
+                " has no sequences that could be cut; leave that key out");
+}
+
+void ParallelPlan::check_context_form(const ModelShape& model) const {
+  const std::int64_t ranks = context_ranks();
+  if (ranks == 1) return;
+  const std::string what = text("parallel.context = ", ranks, ": the model of type ", model.name);
+  const Cures fewer = other_contexts(config_, world_size_);
+  const std::int64_t tokens = model.tensor ? model.tensor->tokens : 0;
+  refuse_unless(tokens > 0, fewer, what,
+                " has no sequences that could be cut: gpt has, and a model of one's own whose form says so "
+                "(parallel::TensorLimits::tokens)");
+  refuse_unless(
+      2 * ranks <= tokens, fewer, what, " has sequences of ", tokens, tokens == 1 ? " token" : " tokens",
+      ", and each rank needs an early and a late one; use at most ", std::max<std::int64_t>(1, tokens / 2));
+}
+
+void ParallelPlan::cut(const ModelShape& model) {
+  check_tensor_form(model);
+  check_context_form(model);
+  if (!is_cut()) return;
+  const int num_layers = static_cast<int>(model.parameters.size()), num_stages = program_.num_stages;
+  Cures cures = other_pipelines(config_, world_size_);
+  refuse_unless(num_layers > 0, {cures}, pipeline_in_words(config_), "the model of type ", model.name,
+                " cannot be cut: it has no layers(); train it with parallel.pipeline = 1");
+  const std::int64_t chunks = std::max(1, num_layers / pipeline_ranks());
+  cures.insert(cures.begin(), {set(&RunConfig::parallel, &ParallelOptions::chunks, chunks),
+                               set(&RunConfig::parallel, &ParallelOptions::chunks, 0)});
+  refuse_unless(num_stages <= num_layers, cures, pipeline_in_words(config_), "schedule '", program_.name,
+                "' has ", num_stages, " stages, the model only ", num_layers,
+                " layers; lower parallel.pipeline or parallel.chunks");
+  if (!config_.parallel.cuts.empty()) return take_named_cuts(num_layers);
+  if (partition_ == Partition::kTime) return;
+  const std::vector<double> alike(model.parameters.size(), 1);
+  const std::vector<std::size_t> ends = min_max_cuts(
+      partition_ == Partition::kLayers ? alike : model.parameters, static_cast<std::size_t>(num_stages));
+  options_.cuts = {ends.begin(), ends.end() - 1};
+}
+
+bool ParallelPlan::stages_are_layers() const {
+  return (config_.parallel.zero == 3 || exact()) && config_.parallel.pipeline == 1 &&
+         config_.parallel.chunks == 0;
+}
+
+ParallelPlan ParallelPlan::for_model(const ModelShape& model) const {
+  if (stages_are_layers()) return resolve_plan(config_, world_size_, model);
+  ParallelPlan plan = *this;
+  try {
+    plan.cut(model);
+  } catch (const Refusal& refusal) {
+    throw with_nearest(config_, refusal, world_size_,
+                       [&](const RunConfig& changed) { make_plan(changed, world_size_, model); });
+  }
+  return plan;
+}
+
+ParallelPlan ParallelPlan::with_cuts(std::vector<int> cuts) const {
+  ParallelPlan plan = *this;
+  plan.options_.cuts = std::move(cuts);
+  return plan;
+}
+
+parallel::PipelineOptions ParallelPlan::pipeline_options() const {
+  parallel::PipelineOptions options = options_;
+  if (served()) return options;
+  const parallel::CompressionOptions compression = compression_options(config_);
+  options.data_parallel.hook =
+      is_sharded() ? parallel::make_shard_hook(compression, config_.parallel.weight_compression)
+                   : parallel::make_comm_hook(compression);
+  if (by_need()) reduce_by_need(config_, options.data_parallel);
+  return options;
+}
+
+}  // namespace trireme::train

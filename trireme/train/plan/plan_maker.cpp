@@ -1,0 +1,420 @@
+#include "trireme/train/plan/internal/plan_maker.h"
+
+#include <algorithm>
+#include <array>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/min_max_cuts.h"
+#include "trireme/comm/device.h"
+#include "trireme/parallel/data/comm_hook.h"
+#include "trireme/schedule/schedule_table.h"
+#include "trireme/train/config/batch_ramp.h"
+#include "trireme/train/config/internal/config_keys.h"
+#include "trireme/train/parts/internal/compression.h"
+#include "trireme/train/parts/internal/exact_run.h"
+#include "trireme/train/parts/internal/local_steps.h"
+#include "trireme/train/parts/internal/offloading.h"
+#include "trireme/train/parts/internal/priority.h"
+#include "trireme/train/parts/internal/serving.h"
+#include "trireme/train/parts/noise_scale.h"
+#include "trireme/train/parts/recomputed_layers.h"
+#include "trireme/train/plan/internal/conflicts.h"
+#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/sharding.h"
+#include "trireme/train/report/run_trace.h"
+
+namespace trireme::train {
+namespace {
+
+/// Runs `check`; what it refuses gets `place` in front, and `cures` where it has none of its own.
+template <class Check>
+void at_place(const std::string& place, const Cures& cures, const Check& check) {
+  try {
+    check();
+  } catch (const Refusal& refusal) {
+    throw Refusal(place + refusal.what(), refusal.cures());
+  } catch (const InvalidArgument& reason) {
+    throw Refusal(place + reason.what(), cures);
+  }
+}
+
+struct PartitionRow {
+  const char* name;
+  Partition partition;
+};
+
+constexpr std::array kPartitions = {
+    PartitionRow{"auto", Partition::kTime}, PartitionRow{"time", Partition::kTime},
+    PartitionRow{"parameters", Partition::kParameters}, PartitionRow{"uniform", Partition::kLayers}};
+
+Partition partition_of(const std::string& name) {
+  const auto row = std::find_if(kPartitions.begin(), kPartitions.end(),
+                                [&](const PartitionRow& each) { return name == each.name; });
+  require(row != kPartitions.end(), "unknown partition '", name, "'", suggest(name, partition_names()));
+  return row->partition;
+}
+
+/// 4 micro-batches per rank: bubbles of a fifth at most (Huang et al., arXiv 1811.06965, section 2.3).
+/// Without bubbles: as many as two versions of the weights need, or a micro-batch per update.
+int microbatches_of_a_round(const RunConfig& config) {
+  const std::int64_t asked = config.parallel.microbatches, ranks = config.parallel.pipeline;
+  if (asked > 0) return static_cast<int>(asked);
+  if (!updates_under_way(config)) return static_cast<int>(4 * ranks);
+  return config.parallel.schedule == "pipedream-2bw" ? static_cast<int>(ranks) : 1;
+}
+
+schedule::Program program_in_file(const RunConfig& config) {
+  const std::string& file = config.parallel.schedule;
+  schedule::Program program;
+  at_place(text("parallel.schedule = \"", file, "\": "), {}, [&] {
+    program = schedule::parse_csv(read_file(file));
+    program.name = file;
+    const std::int64_t asked = config.parallel.microbatches;
+    refuse_unless(asked == 0 || asked == program.num_microbatches,
+                  {set(&RunConfig::parallel, &ParallelOptions::microbatches, 0)}, "it has ",
+                  program.num_microbatches, " micro-batches, parallel.microbatches = ", asked,
+                  "; leave that key out");
+  });
+  return program;
+}
+
+/// Where the micro-batches of a replica come from.
+std::string parts_in_words(const RunConfig& config, int num_microbatches) {
+  std::string rounds = text("train.accumulation = ", config.train.accumulation);
+  if (config.parallel.pipeline == 1) return rounds;
+  return text("parallel.microbatches = ", num_microbatches / config.train.accumulation, " x ", rounds);
+}
+
+}  // namespace
+
+std::vector<std::string> partition_names() {
+  std::vector<std::string> names;
+  for (const PartitionRow& row : kPartitions) names.emplace_back(row.name);
+  return names;
+}
+
+/// Makes a plan in the order in which its parts depend on each other. What it refuses is a Refusal where
+/// something is known that may help.
+class PlanMaker {
+ public:
+  static ParallelPlan make(const RunConfig& config, int world_size, const std::optional<ModelShape>& model) {
+    PlanMaker maker(config, world_size);
+    maker.read_names();
+    maker.lay_out_ranks();
+    maker.choose_order(model);
+    maker.choose_clipping();
+    maker.check_batch();
+    check_conflicts(maker.plan_);
+    maker.make_program();
+    maker.check_records();
+    maker.check_update();
+    comm::check_gpu_options(config.comm.cuda, config.comm.nccl);
+    maker.check_shards();
+    maker.make_exact();
+    check_recomputation(config);
+    check_offloading(maker.plan_);
+    check_compression(maker.plan_);
+    check_serving(maker.plan_);
+    check_priority(maker.plan_);
+    check_local_steps(maker.plan_);
+    check_noise_scale(maker.plan_);
+    if (model) maker.plan_.cut(*model);
+    return std::move(maker.plan_);
+  }
+
+ private:
+  PlanMaker(const RunConfig& config, int world_size) {
+    plan_.config_ = config;
+    plan_.world_size_ = world_size;
+  }
+  const RunConfig& config() const { return plan_.config_; }
+  bool is_pipeline() const { return config().parallel.pipeline > 1; }
+
+  /// From C++ a configuration can hold any value.
+  void read_names() {
+    for (const auto& [name, value] : config().own)
+      check_type(find_key(config_key_table(config()), name), value);
+    for (const ConfigKey& key : config_key_table(config())) check_allowed(key, key.get(config()));
+    plan_.config_.optimizer = optim::with_defaults(config().optimizer);
+    plan_.partition_ = partition_of(config().parallel.partition);
+    // Stages of one rank have nobody who waits for the slowest: what counts is what each of them holds.
+    if (!is_pipeline() && plan_.partition_ == Partition::kTime) plan_.partition_ = Partition::kParameters;
+    at_place("train.", {set(&RunConfig::comm, &comm::ContextOptions::device, "auto")},
+             [&] { plan_.device_ = comm::device_type_of(config().comm.device); });
+    plan_.precision_ = precision_of(config().train.precision);
+    plan_.convolutions_ = convolution_rule(config().train.convolution, config().train.memory_format);
+    if (plan_.device_ != c10::kCPU) leave_convolutions_to_device();
+    plan_.rounding_ = parallel::gradient_rounding(config().parallel.compression);
+    plan_.skips_non_finite_ = plan_.precision_.scales_loss || config().train.non_finite == "skip";
+  }
+
+  /// Kernels and layouts to choose from are the CPU's.
+  void leave_convolutions_to_device() {
+    const ConvolutionRule named = plan_.convolutions_;
+    const std::string elsewhere = text("\" is for the CPU, and ranks compute on ", plan_.device_, "; leave ");
+    refuse_unless(
+        named.kernels == ConvolutionKernels::kMeasured || named.kernels == ConvolutionKernels::kAten,
+        {set(&RunConfig::train, &TrainOptions::convolution, "auto")}, "train.convolution = \"",
+        config().train.convolution, elsewhere, "it at \"auto\", or take train.device = \"cpu\"");
+    refuse_unless(!named.channels_last.value_or(false),
+                  {set(&RunConfig::train, &TrainOptions::memory_format, "auto")}, "train.memory_format = \"",
+                  config().train.memory_format, elsewhere, "it at \"auto\", or take train.device = \"cpu\"");
+    plan_.convolutions_ = {.kernels = ConvolutionKernels::kAten, .channels_last = false};
+  }
+
+  void lay_out_ranks() {
+    const ParallelOptions& parallel = config().parallel;
+    const std::int64_t asked = parallel.data, ranks = plan_.world_size_;
+    if (!is_pipeline() && !plan_.has_form()) {
+      refuse_unless(asked == 0 || asked == ranks, {replicas_as_there_are_ranks()}, "parallel.data = ", asked,
+                    " needs as many ranks, found ", ranks, "; start it with -n ", asked,
+                    ", or leave the key out to use the ranks that there are");
+      plan_.num_replicas_ = plan_.world_size_;
+      return;
+    }
+    check_mesh();
+    check_tensor();
+    check_objective();
+    if (is_pipeline()) check_schedule();
+    plan_.num_replicas_ = static_cast<int>(ranks / (parallel.pipeline * parallel.tensor * parallel.context));
+  }
+
+  void check_mesh() const {
+    const ParallelOptions& parallel = config().parallel;
+    const std::int64_t asked = parallel.data, ranks = plan_.world_size_,
+                       per_replica = parallel.pipeline * parallel.tensor * parallel.context;
+    Cures cures;
+    if (ranks % per_replica == 0) cures.push_back(replicas_as_there_are_ranks());
+    for (Cure& cure : other_contexts(config(), plan_.world_size_)) cures.push_back(std::move(cure));
+    for (Cure& cure : other_tensors(config(), plan_.world_size_)) cures.push_back(std::move(cure));
+    for (Cure& cure : other_pipelines(config(), plan_.world_size_)) cures.push_back(std::move(cure));
+    std::vector<std::string> factors;
+    const auto name = [&factors](const char* key, std::int64_t factor, bool counts) {
+      if (counts) factors.push_back(text(key, " = ", factor));
+    };
+    name("parallel.pipeline", parallel.pipeline, is_pipeline());
+    name("parallel.tensor", parallel.tensor, parallel.tensor > 1);
+    name("parallel.context", parallel.context, parallel.context > 1);
+    name("parallel.data", asked, asked > 0);
+    refuse_unless(ranks % per_replica == 0 && (asked == 0 || asked * per_replica == ranks), cures,
+                  join(factors, " x "), " does not fit ", ranks, ranks == 1 ? " rank" : " ranks",
+                  "; start it with -n ", per_replica * std::max<std::int64_t>(asked, 1),
+                  asked == 0 ? " or a multiple of it" : "", "; ", ranks, ranks == 1 ? " rank" : " ranks",
+                  " can be cut by ", divisors_in_words(ranks));
+  }
+
+  void check_tensor() const {
+    const ParallelOptions& parallel = config().parallel;
+    if (parallel.tensor == 1) return;
+    const std::string what = text("parallel.tensor = ", parallel.tensor);
+    Cures cures = other_tensors(config(), plan_.world_size_);
+    cures.insert(cures.begin(), synchronous_schedule());
+    bool asynchronous = false;
+    at_place(pipeline_in_words(config()), {}, [&] { asynchronous = updates_under_way(config()); });
+    refuse_unless(!asynchronous, cures, what, " with parallel.schedule = \"", parallel.schedule,
+                  "\": it computes with older weights, so that no run on one rank tells whether parts of "
+                  "a layer are put together right; take a schedule that updates at the end");
+    cures[0] = set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "adamw");
+    refuse_unless(
+        config().optimizer.name != "lamb" || parallel.compression != "one-bit", cures, what,
+        " with optimizer.name = \"lamb\" and parallel.compression = \"one-bit\": 1-bit LAMB goes by "
+        "whole parameters, of which each rank has a part; take adamw, or another compression");
+    cures.insert(cures.begin(), set(&RunConfig::parallel, &ParallelOptions::zero, 0));
+    refuse_unless(
+        parallel.zero == 0 || !optim::needs_whole_tensors(config().optimizer.name), cures, what,
+        " and parallel.zero = ", parallel.zero, " with optimizer.name = \"", config().optimizer.name,
+        "\": it goes by whole parameters, and ranks that hold parts of one would have to share theirs out "
+        "alike; leave parallel.zero at 0, or take an optimizer that looks at single numbers");
+  }
+
+  void check_objective() const {
+    const std::int64_t ranks = config().parallel.context;
+    refuse_unless(
+        ranks == 1 || config().objective.name != "model", other_contexts(config(), plan_.world_size_),
+        "parallel.context = ", ranks,
+        " with objective.name = \"model\": each rank of a sequence computes such a loss as a whole, and "
+        "gradients of parameters in it would be counted ",
+        ranks, " times; take an objective without parameters");
+  }
+
+  void check_schedule() const {
+    const std::string& name = config().parallel.schedule;
+    const std::string near = nearest(name, schedule::schedule_names());
+    const auto ranks = static_cast<std::int64_t>(plan_.world_size_);
+    bool asynchronous = false;
+    at_place(pipeline_in_words(config()),
+             {set(&RunConfig::parallel, &ParallelOptions::schedule, near.empty() ? "1f1b" : near)},
+             [&] { asynchronous = updates_under_way(config()); });
+    const Cure one_pipeline = [ranks](RunConfig& changed) {
+      changed.parallel.pipeline = ranks;
+      changed.parallel.data = 0;
+    };
+    refuse_unless(ranks == config().parallel.pipeline || !asynchronous,
+                  {synchronous_schedule(), one_pipeline}, "parallel.schedule = \"", name,
+                  "\" updates each stage on its own time: ", ranks / config().parallel.pipeline,
+                  " pipelines side by side cannot share gradients; start it with -n ",
+                  config().parallel.pipeline);
+  }
+
+  /// Stages of a model that is not cut over ranks.
+  int stages_of_a_rank(const std::optional<ModelShape>& model) const {
+    const std::int64_t asked = std::max<std::int64_t>(1, config().parallel.chunks);
+    if (!plan_.stages_are_layers() || !model) return static_cast<int>(asked);
+    return std::max(1, static_cast<int>(model->parameters.size()));
+  }
+
+  void choose_order(const std::optional<ModelShape>& model) {
+    const ParallelOptions& parallel = config().parallel;
+    const parallel::ZeroOptions zero = zero_options(config(), plan_.precision_.autocast_to);
+    plan_.options_ = {
+        .schedule = parallel.schedule,
+        .num_microbatches = microbatches_of_a_round(config()),
+        .num_chunks = static_cast<int>(parallel.chunks),
+        .num_rounds = static_cast<int>(config().train.accumulation),
+        .vertical_sync = parallel.vertical_sync,
+        .recompute = parallel.recompute,
+        .activations = {.format = parallel::activation_format_of(parallel.activation_compression),
+                        .seed = static_cast<std::uint64_t>(config().run.seed)},
+        .data_parallel = {.bucket_mib = parallel.bucket_mib,
+                          .first_bucket_mib = std::min(1.0, parallel.bucket_mib),
+                          .unused_parameters = parallel::unused_parameters_of(parallel.unused_parameters),
+                          .scale = parallel::ReduceScale::kSum,
+                          .check_replicas_every = 0},  // Trainer compares what stages do not know of
+        .zero = zero};
+    parallel::PipelineOptions& options = plan_.options_;
+    if (!is_pipeline()) {
+      options.program = schedule::data_parallel(options.num_rounds, stages_of_a_rank(model));
+      options.num_microbatches = options.num_rounds = 1;
+    } else if (is_program_file(parallel.schedule)) {
+      options.program = program_in_file(config());
+      options.num_microbatches = options.program->num_microbatches;
+    }
+    plan_.num_microbatches_ =
+        (options.program ? options.program->num_microbatches : options.num_microbatches) * options.num_rounds;
+  }
+
+  /// Clipping by default is for where there is a norm of all gradients.
+  void choose_clipping() {
+    double& clip_norm = plan_.config_.train.clip_norm;
+    if (lacks(plan_, Property::kGradientNorm) && clip_norm == TrainOptions().clip_norm &&
+        !is_named(config(), find_key(config_key_table(config()), "train.clip_norm")))
+      clip_norm = 0;
+  }
+
+  /// The smallest one is the first: there are as many micro-batches in each.
+  void check_batch() const {
+    check_batch_ramp(config());
+    const std::vector<std::int64_t>& smaller = config().train.batch_ramp_sizes;
+    const std::int64_t batch = smallest_batch(config().train), replicas = plan_.num_replicas_,
+                       of_each = plan_.num_microbatches_, rounds = config().train.accumulation;
+    const auto at_most = [&](std::int64_t others) { return std::max<std::int64_t>(1, batch / others); };
+    Cures cures = {
+        set(&RunConfig::train, &TrainOptions::accumulation, at_most(replicas * (of_each / rounds)))};
+    if (is_pipeline() && !plan_.options_.program)
+      cures.push_back(set(&RunConfig::parallel, &ParallelOptions::microbatches, at_most(replicas * rounds)));
+    cures.push_back([least = replicas * of_each](RunConfig& changed) {
+      std::vector<std::int64_t>& sizes = changed.train.batch_ramp_sizes;
+      (sizes.empty() ? changed.train.global_batch : sizes.front()) = least;
+    });
+    refuse_unless(batch >= replicas * of_each, cures,
+                  smaller.empty() ? "train.global_batch = " : "a batch of train.batch_ramp_sizes, ", batch,
+                  smaller.empty() ? "" : ",", " cannot be split over ", replicas,
+                  is_pipeline() ? " pipelines x " : " ranks x ",
+                  parts_in_words(config(), plan_.num_microbatches_), ": it needs at least ",
+                  replicas * of_each, " samples");
+  }
+
+  void make_program() {
+    refuse_unless(config().parallel.schedule != "1f1b-rr" || !is_pipeline(),
+                  {set(&RunConfig::parallel, &ParallelOptions::schedule, "pipedream")},
+                  "parallel.schedule = \"1f1b-rr\": its stages update at different rates, and a run counts "
+                  "steps of the whole model: parallel::Pipeline runs it, the trainer does not");
+    at_place(pipeline_in_words(config()), cures_of_a_program(config(), plan_.world_size_), [&] {
+      plan_.program_ =
+          parallel::pipeline_program(plan_.options_, plan_.pipeline_ranks(), schedule::Transport::kBuffered);
+    });
+  }
+
+  /// Traces and timelines.
+  void check_records() {
+    const RunOptions& run = config().run;
+    at_place("",
+             {set(&RunConfig::run, &RunOptions::trace, "trace.json"),
+              set(&RunConfig::run, &RunOptions::trace_steps, "")},
+             [&] { plan_.trace_ = trace_options(run); });
+    const Cure trace_instead = [](RunConfig& changed) {
+      if (changed.run.trace.empty()) changed.run.trace = "trace.json";
+      changed.run.timeline = "";
+    };
+    refuse_unless(run.timeline.empty() || !plan_.asynchronous(), {trace_instead, synchronous_schedule()},
+                  "run.timeline = \"", run.timeline, "\" draws steps, and parallel.schedule = \"",
+                  config().parallel.schedule, "\" has none that ranks begin and end together; use run.trace");
+  }
+
+  void check_shard_groups() const {
+    const ParallelOptions& parallel = config().parallel;
+    const std::int64_t asked = parallel.shard_ranks, replicas = plan_.weight_copies();
+    if (asked == 0) return;
+    const std::string what = text("parallel.shard_ranks = ", asked);
+    refuse_unless(parallel.zero > 0,
+                  {set(&RunConfig::parallel, &ParallelOptions::zero, 1),
+                   set(&RunConfig::parallel, &ParallelOptions::shard_ranks, 0)},
+                  what,
+                  " with parallel.zero = 0: replicas share nothing out; set parallel.zero, or leave it out");
+    refuse_unless(asked > 1, other_shard_ranks(plan_.weight_copies()), what,
+                  ": a group of one rank has nobody to share out to; take 2 or more, or parallel.zero = 0");
+    refuse_unless(replicas % asked == 0, other_shard_ranks(plan_.weight_copies()), what, " does not cut ",
+                  replicas, " replicas into groups: they can be cut into groups of ",
+                  divisors_in_words(replicas));
+  }
+
+  void check_shards() const {
+    check_shard_groups();
+    check_compression_of_shards(plan_);
+  }
+
+  /// What the machine would decide is decided, so that it is the same everywhere.
+  void make_exact() {
+    if (!config().run.exact) return;
+    check_exact(plan_);
+    plan_.config_.comm.torch_threads = std::max(1, config().comm.torch_threads);
+    refuse_unless(
+        !config().comm.cuda.benchmark, {[](RunConfig& changed) { changed.comm.cuda.benchmark = false; }},
+        "run.exact = true with cuda.benchmark = true: the kernel that was fastest decides the bits; "
+        "leave one of the two out");
+    plan_.config_.comm.cuda.deterministic = true;
+    if (plan_.convolutions_.kernels == ConvolutionKernels::kMeasured)
+      plan_.convolutions_ = {.kernels = ConvolutionKernels::kAten,
+                             .channels_last = plan_.convolutions_.channels_last.value_or(false)};
+  }
+
+  void check_update() const {
+    optim::make_optimizer(config().optimizer, {});
+    if (!plan_.precision_.scales_loss) return;
+    const Cure within_bounds = [](RunConfig& changed) {
+      optim::LossScalerOptions& scaler = changed.scaler;
+      scaler.initial = std::max(scaler.least, std::min(scaler.most, scaler.initial));
+    };
+    at_place("", {within_bounds}, [&] { const optim::LossScaler sound(config().scaler); });
+  }
+
+  ParallelPlan plan_;
+};
+
+ParallelPlan make_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model) {
+  return PlanMaker::make(config, world_size, model);
+}
+
+ParallelPlan resolve_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model) {
+  try {
+    return make_plan(config, world_size, model);
+  } catch (const Refusal& refusal) {
+    RunConfig given = config;  // another optimizer keeps them
+    given.optimizer = optim::with_defaults(config.optimizer);
+    throw with_nearest(given, refusal, world_size,
+                       [&](const RunConfig& changed) { make_plan(changed, world_size, model); });
+  }
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,45 @@
+#pragma once
+// What the memory of a rank is used for while it trains, beside what formulas say of it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/base/memory_ledger.h"
+#include "trireme/comm/context.h"
+#include "trireme/train/plan/parallel_plan.h"
+
+namespace trireme::train {
+
+struct MemoryReport {
+  MemoryUse at_update;  ///< before the newest update: all gradients are there, and no activations
+  MemoryUse at_peak;    ///< when most was there, the first step left out
+  MemoryUse formula;    ///< of weights, gradients and optimizer; 0 for the other kinds
+  std::int64_t offloaded_bytes = 0;  ///< that live elsewhere
+  int rank = 0;
+};
+
+/// A parameter of a rank's stages.
+struct ParameterBytes {
+  std::int64_t exact = 0;    ///< as it is updated
+  std::int64_t working = 0;  ///< of a rounded copy that is computed with; 0: there is none
+  bool is_kept = false;      ///< gathered between uses
+};
+
+/// Whether replicas have weights in one memory.
+enum class WeightsMemory { kOwn, kCommon };
+
+/// Bytes of the state of a rank whose stages have these parameters, all of which learn (Rajbhandari et al.,
+/// arXiv 1910.02054, section 5): what the plan's replicas share out is divided by their number, and weights
+/// in one memory are, too. Of what lives elsewhere the parts count that are brought at once. Buckets, padding
+/// and what is gathered for use come on top.
+MemoryUse state_by_formula(const ParallelPlan& plan, const std::vector<ParameterBytes>& parameters,
+                           WeightsMemory memory);
+
+/// The report of the rank with the highest peak. Collective.
+MemoryReport largest(comm::Context& context, const MemoryReport& mine);
+
+/// "weights 1.2 MiB, gradients 1.2 MiB, ...": kinds without bytes are left out.
+std::string describe(const MemoryUse& use);
+
+}  // namespace trireme::train

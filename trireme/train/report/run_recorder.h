@@ -1,0 +1,72 @@
+#pragma once
+// Writes down what a run does: metrics.jsonl, config.toml, summary.json, the end.json of a good end, the
+// console and console.log. Only rank 0 makes one. One thread.
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/telemetry/append_stream.h"
+#include "trireme/telemetry/sink.h"
+#include "trireme/train/report/loading_summary.h"
+#include "trireme/train/run/run.h"
+#include "trireme/train/run/run_folder.h"
+#include "trireme/train/step/evaluate.h"
+#include "trireme/train/step/step_reports.h"
+
+namespace trireme::train {
+
+/// Seconds that a span of steps took, and what of them was waiting on this rank.
+struct StepTimes {
+  double steps_s = 0;
+  double data_wait_s = 0;
+  double comm_wait_s = 0;
+  double read_ahead = 0;    ///< the shares of the read-ahead that steps found, added up
+  std::int64_t looked = 0;  ///< steps that are in it: all but the first
+  std::int64_t read_bytes = 0, cache_hits = 0, cache_misses = 0;  ///< by threads that load data
+  std::int64_t sent_bytes = 0;            ///< of gradients and gathered weights, by this rank
+  std::int64_t sent_to_sites_bytes = 0;   ///< by this rank
+  std::int64_t sent_to_stages_bytes = 0;  ///< by this rank
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;
+};
+
+/// What the record of a run begins with.
+struct RunOutline {
+  std::string model, data;  ///< what they are called
+  int world_size = 1;
+  std::int64_t first_step = 0;  ///< done before; 0: a fresh run
+  std::int64_t total_steps = 0;
+  std::filesystem::path earlier = {};  ///< where an earlier run of the name lies now; empty: there was none
+};
+
+class RunRecorder {
+ public:
+  /// Opens the run's files behind the first step, in a folder that is there. Throws DataError.
+  RunRecorder(const RunConfig& config, const RunOutline& outline);
+  ~RunRecorder();
+
+  /// A line for people, on the console and in console.log.
+  void note(const std::string& line);
+  /// A step's report, with what the steps since the last one took and who waited for data.
+  void step(const StepReport& report, const StepTimes& since_last, const MostWaiting& most_waiting);
+  /// Fields are named after the data: "test_accuracy", "validation_loss".
+  void evaluation(std::int64_t step, const Evaluation& evaluation, const std::string& held_out);
+  void summary(const RunResult& result);
+
+ private:
+  void write(const telemetry::Record& record);
+  void notice_lost_output();
+  /// report.html: a run does not fail for it.
+  void write_report();
+
+  const RunConfig& config_;
+  const RunFolder folder_;
+  const double started_s_;
+  telemetry::AppendStream log_;  ///< console.log: what is said, whoever reads it
+  std::vector<std::unique_ptr<telemetry::Sink>> sinks_;
+  bool stdout_lost_ = false;
+};
+
+}  // namespace trireme::train

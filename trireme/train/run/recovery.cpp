@@ -1,0 +1,260 @@
+#include "trireme/train/run/recovery.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/shard_reader.h"
+#include "trireme/train/config/internal/config_keys.h"
+#include "trireme/train/parts/noise_scale.h"
+#include "trireme/train/run/internal/data_record.h"
+#include "trireme/train/run/internal/on_main.h"
+#include "trireme/train/run/run_folder.h"
+
+namespace trireme::train {
+namespace {
+
+std::string updates_in_words(const RunConfig& config) {
+  if (config.parallel.pipeline == 1) return "one stage, which updates at the end of a step";
+  return text("parallel.schedule = \"", config.parallel.schedule, "\", whose stages update ",
+              updates_under_way(config) ? "while micro-batches are under way" : "at the end of a step");
+}
+
+/// What a saved configuration says of a key, or meant when there was no such key.
+ConfigValue value_in_run(const RunConfig& saved, const ConfigKey& key) {
+  const bool is_absent = saved.named && !saved.named->contains(key.name);
+  return is_absent && key.before_it_was ? *key.before_it_was : key.get(saved);
+}
+
+const std::string kProgress = text(checkpoint::kOptimizerPrefix, "run/progress");
+const std::string kPatience = text(checkpoint::kOptimizerPrefix, "run/patience");
+const std::string kData = text(checkpoint::kOptimizerPrefix, "run/data");  // absent in older checkpoints
+
+at::Tensor as_tensor(const std::string& text) {
+  at::Tensor bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.data_ptr<std::uint8_t>());
+  return bytes;
+}
+
+/// On one rank, without the others.
+std::string data_record_in(const std::filesystem::path& folder) {
+  checkpoint::ShardReader reader(folder);
+  const auto stored = reader.tensors().find(kData);
+  if (stored == reader.tensors().end()) return "";
+  const at::Tensor bytes = at::empty(stored->second.sizes, at::kByte);
+  reader.read(kData, checkpoint::whole_box(stored->second.sizes), bytes);
+  const auto* text = bytes.const_data_ptr<std::uint8_t>();
+  return {text, text + bytes.numel()};
+}
+
+/// Sizes of what the checkpoint holds of parts that ask. Collective.
+StoredSizes stored_sizes(comm::Context& context, const std::filesystem::path& folder,
+                         const StateParts& parts) {
+  const auto is_asked_for = [&](const std::string& name) {
+    return std::ranges::any_of(
+        parts, [&](const StatePart& part) { return part.restore && name.starts_with(part.prefix); });
+  };
+  std::string found;
+  on_main(context, [&] {
+    const checkpoint::ShardReader reader(folder);
+    for (const auto& [name, stored] : reader.tensors()) {
+      if (!is_asked_for(name)) continue;
+      for (const std::int64_t size : stored.sizes) found += text(size, ',');
+      found += text(' ', name, '\n');
+    }
+  });
+  StoredSizes sizes;
+  for (const std::string& line : split(context.world().all_gather_text(found).front(), '\n')) {
+    const std::size_t end = line.find(' ');
+    if (end == std::string::npos) continue;
+    std::vector<std::int64_t>& dims = sizes[line.substr(end + 1)];
+    for (const std::string& dim : split(line.substr(0, end), ',')) {
+      if (!dim.empty()) dims.push_back(std::stoll(dim));
+    }
+  }
+  return sizes;
+}
+
+/// Gains add up from the first step on.
+void check_same_progress(const RunConfig& config, const RunConfig& before, std::int64_t step) {
+  require(uses_ada_scale(config) == uses_ada_scale(before), "cannot resume run '", config.run.name,
+          "' from step ", step, ": lr.scale_with_batch was \"", before.learning_rate.scale_with_batch,
+          "\" and is now \"", config.learning_rate.scale_with_batch,
+          "\", and progress is the sum of the gains of all steps; set it back, or start a fresh run");
+}
+
+std::string change_of(const ConfigKey& key, const RunConfig& config, const RunConfig& before) {
+  const std::string was = to_toml(value_in_run(before, key)), is = to_toml(key.get(config));
+  return was == is ? "" : text(key.name, " was ", was, " and is now ", is);
+}
+
+/// With AdaScale a rate also follows from the gain of its step.
+void tell_changes(const Trainer& trainer, const RunConfig& before, const Log& log) {
+  const RunConfig& config = trainer.plan().config();
+  const std::int64_t step = trainer.steps_done();
+  for (const std::string& change : changed_keys(config, before)) log.info("resume: ", change);
+  if (uses_ada_scale(config) || trainer.finished()) return;
+  log.info("resume: the learning rate of step ", step + 1, " is ", trainer.rate_of(config, step + 1),
+           "; as the checkpoint was configured, it would be ", trainer.rate_of(before, step + 1));
+}
+
+at::Tensor pack(const Progress& progress) {
+  const EpochLoss& loss = progress.epoch_loss;
+  return at::tensor({static_cast<double>(loss.epoch), loss.count, loss.sum, progress.best_score},
+                    at::kDouble);
+}
+
+void unpack(const at::Tensor& packed, Progress& progress) {
+  const auto* values = packed.data_ptr<double>();
+  progress.epoch_loss = {.epoch = static_cast<std::int64_t>(values[0]), .count = values[1], .sum = values[2]};
+  progress.best_score = values[3];
+}
+
+at::Tensor pack_patience(const Progress& progress) {
+  return at::tensor({progress.patience.best, static_cast<double>(progress.patience.since)}, at::kDouble);
+}
+
+void unpack_patience(const at::Tensor& packed, Progress& progress) {
+  const auto* values = packed.data_ptr<double>();
+  progress.patience = {.best = values[0], .since = static_cast<std::int64_t>(values[1])};
+}
+
+/// What a run keeps besides its trainer. `restored` is written by a restore.
+StateParts run_parts(const Progress& progress, const data::DataSource& data, Progress* restored = nullptr) {
+  const at::Tensor packed = pack(progress), patience = pack_patience(progress);
+  StatePart of_progress{.prefix = kProgress, .shards = {checkpoint::whole_shard(kProgress, packed)}};
+  of_progress.restore = [shards = of_progress.shards, packed, restored](const StoredSizes&) {
+    return Restoration{.shards = shards, .finish = [=] { unpack(packed, *restored); }};
+  };
+  StatePart of_patience{.prefix = kPatience, .shards = {checkpoint::whole_shard(kPatience, patience)}};
+  of_patience.restore = [shards = of_patience.shards, patience, restored](const StoredSizes& stored) {
+    if (!stored.contains(kPatience)) return Restoration{};
+    return Restoration{.shards = shards, .finish = [=] { unpack_patience(patience, *restored); }};
+  };
+  StatePart of_data{.prefix = kData,
+                    .shards = {checkpoint::whole_shard(kData, as_tensor(data_record_of(data)))},
+                    .restore = [](const StoredSizes&) { return Restoration{}; }};
+  of_data.shards.front().replicas =
+      checkpoint::Replicas::kFirstCounts;  // each rank opens the data for itself
+  return {std::move(of_progress), std::move(of_patience), std::move(of_data)};
+}
+
+StateParts parts_to_save(Trainer& trainer, const Progress& progress) {
+  StateParts parts = trainer.state();
+  for (StatePart& part : run_parts(progress, trainer.data())) parts.push_back(std::move(part));
+  return parts;
+}
+
+}  // namespace
+
+void restore_state(const StateParts& parts, comm::Context& context, const std::filesystem::path& folder,
+                   const std::vector<bool>& sees) {
+  const StoredSizes stored = stored_sizes(context, folder, parts);
+  checkpoint::Shards shards;
+  std::vector<std::function<void()>> finish;
+  for (const StatePart& part : parts) {
+    Restoration one = part.restore ? part.restore(stored) : Restoration{.shards = part.shards};
+    shards.insert(shards.end(), one.shards.begin(), one.shards.end());
+    if (one.finish) finish.push_back(std::move(one.finish));
+  }
+  checkpoint::load_shards(context.world(), folder, shards, sees, "tensor");
+  for (const auto& each : finish) each();
+}
+
+void check_same_run(const RunConfig& config, const RunConfig& before, std::int64_t step) {
+  const auto refuse = [&](const std::string& reason) {
+    throw InvalidArgument(text("cannot resume run '", config.run.name, "' from step ", step, ": ", reason,
+                               "; set it back, or start a fresh run"));
+  };
+  const auto of_kind = [&](OnResume kind, const auto& look) {
+    for (const ConfigKey& key : config_key_table(config)) {
+      const std::string change = change_of(key, config, before);
+      if (!change.empty() && key.on_resume == kind) look(key, change);
+    }
+  };
+  of_kind(OnResume::kStays, [&](const ConfigKey&, const std::string& change) { refuse(change); });
+  of_kind(OnResume::kUpdatesStay, [&](const ConfigKey&, const std::string&) {
+    if (updates_under_way(before) != updates_under_way(config)) {
+      refuse(text("it was trained by ", updates_in_words(before), " and would go on by ",
+                  updates_in_words(config)));
+    }
+  });
+  check_same_progress(config, before, step);
+  of_kind(OnResume::kMayChangeByName, [&](const ConfigKey& key, const std::string& change) {
+    if (!is_named(config, key)) refuse(text(change, ", by default; name the value that you want"));
+  });
+}
+
+std::vector<std::string> changed_keys(const RunConfig& config, const RunConfig& before) {
+  std::vector<std::string> changes;
+  for (const ConfigKey& key : config_key_table(config)) {
+    if (std::string change = change_of(key, config, before); !change.empty())
+      changes.push_back(std::move(change));
+  }
+  return changes;
+}
+
+DataError no_checkpoint_in(const std::filesystem::path& folder) {
+  return DataError(text("no valid checkpoint in ", folder.string(),
+                        " to resume from; start the run without --resume, with checkpoint.every_steps set"));
+}
+
+checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress) {
+  return shards_of(parts_to_save(trainer, progress));
+}
+
+void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
+  comm::Group& world = context.world();
+  const auto own_answer = std::to_string(static_cast<int>(take_up));
+  take_up = static_cast<TakeUp>(std::stoi(world.all_gather_text(own_answer).front()));
+  if (take_up == TakeUp::kNothing) return;
+  const RunConfig& config = run.trainer.plan().config();
+  const auto folder = RunFolder{config.run_folder()}.checkpoints();
+  const telemetry::OwnWork work(context.status(), "loading a checkpoint from " + folder.string());
+  const auto found = checkpoint::find_latest_checkpoint(world, folder, run.sees, context.log());
+  if (!found && take_up == TakeUp::kMustBeThere) throw no_checkpoint_in(folder);
+  if (!found) return;
+  RunConfig before;
+  on_main(context, [&] {
+    before = parse_run_config(found->head.config, "the checkpoint's configuration", config.registry);
+    check_same_run(config, before, found->head.step);
+    check_same_data(run.trainer.data(), data_record_in(found->folder), context.log());
+  });
+  StateParts parts = run.trainer.state();
+  for (StatePart& part : run_parts(run.progress, run.trainer.data(), &run.progress))
+    parts.push_back(std::move(part));
+  restore_state(parts, context, found->folder, run.sees);
+  run.trainer.seek(found->head.step);
+  if (context.is_main()) tell_changes(run.trainer, before, context.log());
+}
+
+void check_finite(Trainer& trainer, comm::Context& context) {
+  const std::vector<std::string> bad = context.world().all_gather_text(trainer.not_finite());
+  for (std::size_t rank = 0; rank < bad.size(); ++rank) {
+    if (bad[rank].empty()) continue;
+    throw DivergedError(text("step ", trainer.steps_done(), ": '", bad[rank], "' on rank ", rank,
+                             " holds numbers that are not finite, so this state is not saved and the "
+                             "checkpoints before it stay; lower optimizer.lr, warm up (lr.warmup_steps) or "
+                             "clip (train.clip_norm)"));
+  }
+}
+
+std::optional<checkpoint::CheckpointPart> snapshot_of(Trainer& trainer, checkpoint::SaveShares& shares,
+                                                      const Progress& progress, const RunConfig& config) {
+  const data::BatchPlace next = trainer.calendar().batch(trainer.steps_done());
+  checkpoint::Shards mine;
+  for (StatePart& part : parts_to_save(trainer, progress)) {
+    for (checkpoint::Shard& shard : part.shards) {
+      if (part.changes != ChangesIn::kUpdate) shard.tensor = shard.tensor.clone();
+      mine.push_back(std::move(shard));
+    }
+  }
+  return shares.next_part(
+      mine,
+      {.step = trainer.steps_done(), .epoch = next.epoch, .batch = next.number, .config = describe(config)});
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,81 @@
+#pragma once
+// What a run needs to go on after an interruption, with the same bits as if nothing had happened: parameters,
+// buffers, optimizer state, the number of steps done (which is also the place in the epoch, and the key of
+// all random numbers) and the loss of the epoch so far. A generator of a user's own is not among it. Each
+// rank names its shards of it; who reads and writes what is checkpoint/shared_folder.h.
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/shared_folder.h"
+#include "trireme/comm/context.h"
+#include "trireme/train/config/run_config.h"
+#include "trireme/train/run/epoch_loss.h"
+#include "trireme/train/run/patience.h"
+#include "trireme/train/step/trainer.h"
+
+namespace trireme::train {
+
+/// What a run knows besides what its trainer holds.
+struct Progress {
+  EpochLoss epoch_loss;
+  double best_score = -std::numeric_limits<double>::infinity();  ///< of checkpoint.best; higher is better
+  Patience patience;
+};
+
+enum class TakeUp {
+  kNothing,
+  kWhatIsThere,  ///< the newest checkpoint of the run's folder, where there is one
+  kMustBeThere,  ///< none is an error that says where it was looked for
+};
+
+/// What a checkpoint is restored into; `sees`: the ranks that see the run's folder.
+struct Resumable {
+  Trainer& trainer;
+  Progress& progress;
+  const std::vector<bool>& sees;
+};
+
+/// What to throw where a run cannot be resumed.
+DataError no_checkpoint_in(const std::filesystem::path& folder);
+
+/// Brings the run to the newest checkpoint of its folder, where rank 0 wants that: its `take_up` counts. The
+/// log of rank 0 lists changed_keys(), and the learning rate of the next step, as
+/// it is and as it would be in the configuration of the checkpoint.
+/// Collective. Throws, on every rank, DataError, also when the training data are not those of the checkpoint;
+/// InvalidArgument when the configuration differs from the checkpoint's in a key that decides the numbers.
+void resume(const Resumable& run, comm::Context& context, TakeUp take_up);
+
+/// Throws InvalidArgument when `config` changes a key that a run of the configuration `before`, which stopped
+/// at `step`, has to keep (ConfigKeyInfo::on_resume). Opens no file.
+void check_same_run(const RunConfig& config, const RunConfig& before, std::int64_t step);
+
+/// "KEY was VALUE and is now VALUE" for each key of `config` whose value is not that of the configuration
+/// `before`, in the order of the table.
+std::vector<std::string> changed_keys(const RunConfig& config, const RunConfig& before);
+
+/// Everything of this rank that a save writes: Trainer::state() and the run's progress. Shared with the
+/// trainer, not copied.
+checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress);
+
+/// Fills the parts from the checkpoint in `folder`, and does what each does after a restore; `sees`: the
+/// ranks that see the folder. Throws DataError. Collective.
+void restore_state(const StateParts& parts, comm::Context& context, const std::filesystem::path& folder,
+                   const std::vector<bool>& sees);
+
+/// Throws DivergedError, on every rank, when weights or optimizer state of any rank are not finite.
+/// Collective.
+void check_finite(Trainer& trainer, comm::Context& context);
+
+/// What this rank writes of the state after the last step; `shares` is for state_to_save(). What only updates
+/// change (StatePart::changes) is shared with the trainer until its next update (Trainer::before_changes);
+/// the rest, and shards of other ranks, are copies. Collective.
+std::optional<checkpoint::CheckpointPart> snapshot_of(Trainer& trainer, checkpoint::SaveShares& shares,
+                                                      const Progress& progress, const RunConfig& config);
+
+}  // namespace trireme::train

@@ -1,0 +1,500 @@
+#include "trireme/train/run/run.h"
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <memory>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/host.h"
+#include "trireme/base/num_fields.h"
+#include "trireme/base/run_main.h"
+#include "trireme/base/text.h"
+#include "trireme/checkpoint/background_saver.h"
+#include "trireme/checkpoint/consolidate.h"
+#include "trireme/checkpoint/shared_folder.h"
+#include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/comm/on_every_rank.h"
+#include "trireme/comm/text_difference.h"
+#include "trireme/data/dataset.h"
+#include "trireme/telemetry/run_end.h"
+#include "trireme/telemetry/run_summary.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/report/run_recorder.h"
+#include "trireme/train/report/run_trace.h"
+#include "trireme/train/run/epoch_loss.h"
+#include "trireme/train/run/internal/on_main.h"
+#include "trireme/train/run/recovery.h"
+#include "trireme/train/run/run_folder.h"
+#include "trireme/train/step/internal/check.h"
+#include "trireme/train/step/trainer.h"
+
+namespace trireme::train {
+namespace {
+
+constexpr std::int64_t kWarmUpSteps = 2;
+
+using Destination = checkpoint::BackgroundSaver::Destination;
+using Destinations = std::vector<Destination>;
+
+StepTimes operator-(const StepTimes& a, const StepTimes& b) {
+  static_assert(num_fields<StepTimes>() == 13, "each field has its difference");
+  return {.steps_s = a.steps_s - b.steps_s,
+          .data_wait_s = a.data_wait_s - b.data_wait_s,
+          .comm_wait_s = a.comm_wait_s - b.comm_wait_s,
+          .read_ahead = a.read_ahead - b.read_ahead,
+          .looked = a.looked - b.looked,
+          .read_bytes = a.read_bytes - b.read_bytes,
+          .cache_hits = a.cache_hits - b.cache_hits,
+          .cache_misses = a.cache_misses - b.cache_misses,
+          .sent_bytes = a.sent_bytes - b.sent_bytes,
+          .sent_to_sites_bytes = a.sent_to_sites_bytes - b.sent_to_sites_bytes,
+          .sent_to_stages_bytes = a.sent_to_stages_bytes - b.sent_to_stages_bytes,
+          .steps = a.steps - b.steps,
+          .samples = a.samples - b.samples};
+}
+
+/// One run on one rank.
+class Run {
+ public:
+  /// `lock` is rank 0's.
+  Run(const ParallelPlan& layout, comm::Context& context, const data::DataSource& data, const RunPlan& plan,
+      RunLock* lock)
+      : config_(layout.config()),
+        context_(context),
+        plan_(plan),
+        folder_{config_.run_folder()},
+        held_out_(data.held_out),
+        has_second_split_(data.test != nullptr),
+        data_name_(data.name),
+        trainer_(layout, context, data, plan.model, plan.objective),
+        sees_folder_(checkpoint::ranks_that_see(context.world(), folder_.lock())) {
+    resume({trainer_, progress_, sees_folder_}, context, what_to_take_up(lock));
+    // What was restored may have other sizes than what was measured here: choices are texts.
+    shares_.emplace(context.world(), state_to_save(trainer_, progress_), sees_folder_);
+    saved_step_ = trainer_.steps_done();
+    find_earlier_end();
+    if (earlier_end_) return;
+    on_main(context, [&] { open_folder(*lock); });
+  }
+
+  /// What the run in the folder ended with, when there is nothing left to do.
+  const std::optional<RunResult>& earlier_end() const { return earlier_end_; }
+
+  void train() {
+    if (config_.checkpoint.asynchronous) save_in_background();
+    if (plan_.callbacks.on_start) plan_.callbacks.on_start(trainer_);
+    while (!ended()) {
+      step(plan_.stop == nullptr ? 0 : plan_.stop->signal());
+      if (has_second_split_ && trainer_.calendar().evaluates(trainer_.steps_done())) evaluate();
+      if (ended()) break;  // what is due then, finish() does
+      if (const Destinations due = destinations_due(Moment::kOnTheWay); !due.empty()) save(due);
+      if (saver_) saver_->check();
+    }
+    while (!trainer_.drained()) step(/*stop_signal=*/0);
+    take_all();
+  }
+
+  RunResult finish();
+  /// Writes down what has ended the run on this rank, if it can.
+  void tell_failure(const Failure& failure) const noexcept;
+  const Trainer& trainer() const { return trainer_; }
+
+ private:
+  enum class Moment { kOnTheWay, kAtTheEnd };
+
+  TakeUp what_to_take_up(const RunLock* lock) const;
+  void find_earlier_end();
+  void open_folder(RunLock& lock);
+  void save_in_background();
+  double end_background_saves();
+  double mean_step_s() const {
+    const StepTimes rest = times_ - warm_up_;
+    return warm_up_.steps == 0 || rest.steps == 0 ? 0 : rest.steps_s / static_cast<double>(rest.steps);
+  }
+  bool ended() const { return trainer_.finished() || stop_signal_ != 0 || stopped_; }
+  void step(int stop_signal);
+  void take(const std::optional<StepReport>& report);
+  void take_all() {
+    while (const std::optional<StepReport> report = trainer_.last_report()) take(report);
+  }
+  void evaluate();
+  bool runs_out_of_patience();  ///< counts the evaluation at hand
+  Destinations destinations_due(Moment moment);
+  bool newest_is_due(Moment moment);
+  void check_outcome() const;
+  /// While the run goes on one more stays than the newest, which no step has proven yet.
+  Destination newest() const {
+    return {folder_.checkpoints(), static_cast<int>(std::max<std::int64_t>(config_.checkpoint.keep, 2))};
+  }
+  void save(const Destinations& destinations);
+  void save_now(const std::optional<checkpoint::CheckpointPart>& part, const Destinations& destinations);
+  void wait_for_parts();
+  std::string save_weights();
+  std::string saving() const { return "saving a checkpoint to " + folder_.root.string(); }
+  std::string model_name() const { return plan_.model ? plan_.model->name() : config_.model.name; }
+
+  const RunConfig& config_;
+  comm::Context& context_;
+  const RunPlan& plan_;
+  const RunFolder folder_;
+  const std::string held_out_;
+  const bool has_second_split_;  ///< else nothing is evaluated
+  const std::string data_name_;
+  Trainer trainer_;
+  Progress progress_;
+  const std::vector<bool> sees_folder_;               ///< by rank
+  std::optional<checkpoint::SaveShares> shares_;      ///< of what a save writes
+  std::optional<RunRecorder> recorder_;               ///< on rank 0
+  std::optional<checkpoint::BackgroundSaver> saver_;  ///< of a run that saves asynchronously, until it ends
+  StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
+  std::vector<DataWait> waits_before_;                ///< at the last line of metrics
+  StepTimes warm_up_;                                 ///< in which memory and connections are made
+  std::deque<StepTimes> ended_;                       ///< behind steps whose reports are still to come
+  std::optional<Evaluation> evaluation_;
+  std::int64_t evaluated_step_ = -1, saved_step_ = -1;  ///< saved_step_: as the newest checkpoint
+  double saving_s_ = 0;                                 ///< by the training thread itself
+  bool postponed_ = false;                              ///< a save, because steps were skipped
+  int stop_signal_ = 0;
+  bool stopped_ = false;  ///< by a callback
+  std::optional<RunResult> earlier_end_;
+  const double started_s_ = now_s();
+};
+
+RunResult result_of(const telemetry::Record& summary, const std::filesystem::path& folder) {
+  const auto whole = [&](const char* name) { return static_cast<std::int64_t>(summary.number(name, 0)); };
+  return {.status = summary.words("status"),
+          .folder = folder,
+          .world_size = static_cast<int>(whole("world_size")),
+          .steps = whole("steps"),
+          .evaluation = std::nullopt,
+          .train_loss = summary.number("train_loss", 0),
+          .samples_per_s = summary.number("samples_per_s", 0),
+          .checkpoint_stall_s = summary.number("checkpoint_stall_s", 0),
+          .wall_s = summary.number("wall_s", 0),
+          .peak_rss_bytes = static_cast<std::uint64_t>(whole("peak_rss_bytes")),
+          .weights_xxh3 = summary.words("weights_xxh3")};
+}
+
+/// A restart goes on from checkpoints of the start that it belongs to, and from no earlier run's.
+TakeUp Run::what_to_take_up(const RunLock* lock) const {
+  if (plan_.start == RunStart::kResume) return TakeUp::kMustBeThere;
+  const comm::LaunchEnvironment& environment = context_.environment();
+  const bool goes_on =
+      lock != nullptr && environment.restart_count > 0 && lock->belongs_to(environment.start_id);
+  return goes_on ? TakeUp::kWhatIsThere : TakeUp::kNothing;
+}
+
+/// The folder holds the end of the run already: weights and summary.
+void Run::find_earlier_end() {
+  if (!trainer_.finished()) return;
+  std::string content;
+  on_main(context_, [&] {
+    if (std::filesystem::exists(folder_.summary())) content = read_file(folder_.summary());
+  });
+  content = context_.world().all_gather_text(content).front();
+  if (content.empty()) return;
+  RunResult found = result_of(telemetry::parse_summary(content, folder_.summary()), folder_.root);
+  if (found.status != "completed" || found.steps != trainer_.steps_done()) return;
+  earlier_end_ = std::move(found);
+  if (context_.is_main()) {
+    context_.log().info("nothing to do: run '", config_.run.name, "' was completed after ",
+                        earlier_end_->steps,
+                        " steps; a larger train.epochs or train.max_steps goes on from "
+                        "there, and without --resume it starts anew");
+  }
+}
+
+void Run::open_folder(RunLock& lock) {
+  const std::string& start = context_.environment().start_id;
+  const std::int64_t first_step = trainer_.steps_done();
+  const telemetry::OwnWork work(context_.status(), "preparing the folder " + folder_.root.string());
+  std::filesystem::path earlier;
+  first_step == 0 ? static_cast<void>(earlier = lock.start_fresh(start)) : lock.assign_to(start);
+  recorder_.emplace(config_, RunOutline{.model = model_name(),
+                                        .data = data_name_,
+                                        .world_size = context_.world_size(),
+                                        .first_step = first_step,
+                                        .total_steps = trainer_.total_steps(),
+                                        .earlier = earlier});
+}
+
+void Run::save_in_background() {
+  saver_.emplace(context_.trace());
+  trainer_.before_changes([this] {
+    if (!saver_) return;
+    const telemetry::OwnWork copying(context_.status(), "copying what a checkpoint saves");
+    saver_->wait_until_copied();
+  });
+}
+
+void Run::step(int stop_signal) {
+  const double begin_s = now_s();
+  const std::optional<StepReport> of_older_step = trainer_.step(stop_signal);
+  times_.steps_s += now_s() - begin_s;
+  times_.steps += 1;
+  const data::LoadingReport loading = trainer_.loading();
+  times_.data_wait_s = loading.waited_s;
+  times_.looked = std::max<std::int64_t>(loading.batches - 1, 0);
+  times_.read_ahead = loading.fill * static_cast<double>(times_.looked);
+  times_.read_bytes = loading.counts.bytes_read;
+  times_.cache_hits = loading.counts.cache_hits;
+  times_.cache_misses = loading.counts.cache_misses;
+  const StepCounters counters = trainer_.counters();
+  times_.comm_wait_s = counters.comm_wait_s;
+  times_.sent_bytes = counters.sent_bytes;
+  times_.sent_to_sites_bytes = counters.sent_to_sites_bytes;
+  times_.sent_to_stages_bytes = counters.sent_to_stages_bytes;
+  if (times_.steps == kWarmUpSteps) warm_up_ = times_;
+  ended_.push_back(times_);
+  take(of_older_step);
+}
+
+void Run::take(const std::optional<StepReport>& report) {
+  if (!report) return;
+  StepTimes at = ended_.front();  // of its step
+  ended_.pop_front();
+  times_.samples += report->samples;
+  at.samples = times_.samples;
+  if (!report->skipped) {
+    const auto epoch = static_cast<std::int64_t>(trainer_.calendar().batch(report->step - 1).epoch);
+    progress_.epoch_loss.add(epoch, report->loss, report->count);
+  }
+  if (stop_signal_ == 0) stop_signal_ = report->stop_signal;
+  if (plan_.callbacks.on_step) plan_.callbacks.on_step(*report);
+  if (!recorder_ || !trainer_.calendar().logs(report->step)) return;
+  const telemetry::OwnWork work(context_.status(), "writing metrics to " + folder_.root.string());
+  const StepTimes span = at - times_before_;
+  recorder_->step(*report, span, most_waiting(report->data_waits, waits_before_, span.steps_s));
+  times_before_ = at;
+  waits_before_ = report->data_waits;
+}
+
+void Run::evaluate() {
+  take_all();
+  evaluation_ = trainer_.evaluate();
+  evaluated_step_ = trainer_.steps_done();
+  if (recorder_) {
+    const telemetry::OwnWork work(context_.status(), "writing metrics to " + folder_.root.string());
+    recorder_->evaluation(trainer_.steps_done(), *evaluation_, held_out_);
+  }
+  const auto& told = plan_.callbacks.on_evaluation;
+  stopped_ = runs_out_of_patience();
+  if (told && told(evaluated_step_, *evaluation_) == RunControl::kStop) stopped_ = true;
+}
+
+bool Run::runs_out_of_patience() {
+  const EvalOptions& bears = config_.eval;
+  if (bears.patience > 0) progress_.patience.take(evaluation_->metric(bears.patience_metric).score());
+  if (bears.patience == 0 || progress_.patience.since < bears.patience) return false;
+  if (recorder_)
+    context_.log().info("step ", evaluated_step_, ": the run ends; ", bears.patience,
+                        " evaluations in a row were no better in ", bears.patience_metric);
+  return true;
+}
+
+/// While steps are skipped, nothing shows that the last update has not ended the run: it is saved later.
+bool Run::newest_is_due(Moment moment) {
+  if (saved_step_ == trainer_.steps_done()) return false;
+  if (moment == Moment::kAtTheEnd) return true;
+  const bool due = postponed_ || trainer_.calendar().saves(trainer_.steps_done());
+  postponed_ = due && trainer_.skipped_in_a_row() > 0;
+  return due && !postponed_;
+}
+
+/// Where the state behind the last step belongs: it is the newest, or the best so far, or nothing of note.
+Destinations Run::destinations_due(Moment moment) {
+  Destinations due;
+  if (newest_is_due(moment)) {
+    saved_step_ = trainer_.steps_done();
+    due.push_back(newest());
+  }
+  const std::string& best = config_.checkpoint.best;
+  if (best != "none" && evaluated_step_ == trainer_.steps_done()) {
+    const double score = evaluation_->metric(best).score();
+    if (score > progress_.best_score) {
+      progress_.best_score = score;
+      due.push_back({folder_.best(), /*keep=*/1});
+    }
+  }
+  return due;
+}
+
+/// The report of the last step comes first, and the weights are looked at: nothing that has diverged is
+/// saved.
+void Run::save(const Destinations& destinations) {
+  take_all();
+  wait_for_parts();
+  trainer_.complete_state();
+  check_finite(trainer_, context_);
+  context_.status().set_action(text("step ", trainer_.steps_done(), ": saving a checkpoint"));
+  const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "checkpoint", "checkpoint",
+                                   {"step", trainer_.steps_done()});
+  std::optional<checkpoint::CheckpointPart> part = snapshot_of(trainer_, *shares_, progress_, config_);
+  const telemetry::OwnWork work(context_.status(), saving());
+  if (!saver_) return save_now(part, destinations);
+  if (part) saver_->save(std::move(*part), destinations);
+}
+
+void Run::save_now(const std::optional<checkpoint::CheckpointPart>& part, const Destinations& destinations) {
+  const double begin_s = now_s();
+  for (const auto& [folder, keep] : destinations)
+    checkpoint::save_together(context_.world(), part, folder, keep);
+  saving_s_ += now_s() - begin_s;
+}
+
+/// Returns when every rank's part of the save in hand is on disk. A rank that has died is found here: nobody
+/// else waits for its part.
+void Run::wait_for_parts() {
+  if (!saver_) return;
+  const telemetry::OwnWork work(context_.status(), saving());
+  comm::on_every_rank(context_.world(), [&] { saver_->wait_until_written(); });
+}
+
+void Run::check_outcome() const {
+  if (std::isfinite(evaluation_->loss)) return;
+  throw DivergedError(text("step ", trainer_.steps_done(),
+                           ": the loss of the evaluation at the end is not a "
+                           "finite number, so this state is not saved and the checkpoints before it stay; "
+                           "lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
+}
+
+/// As they were evaluated. Returns their digest on rank 0.
+std::string Run::save_weights() {
+  trainer_.synchronize();
+  const telemetry::OwnWork work(context_.status(), "writing the weights to " + folder_.root.string());
+  const auto weights = trainer_.evaluated_weights();
+  return checkpoint::save_from_ranks(context_.world(), shards_of(trainer_.model_state()), folder_.model(),
+                                     {{"model", model_name()}});
+}
+
+/// Nothing changes the state from here on: the last save needs neither a copy of it nor a thread. Returns the
+/// seconds for which saves have kept training waiting.
+double Run::end_background_saves() {
+  if (!saver_) return 0;
+  wait_for_parts();
+  const telemetry::OwnWork work(context_.status(), saving());
+  comm::on_every_rank(context_.world(), [&] { saver_->wait(); });
+  const double stalled_s = saver_->stalled_s();
+  saver_.reset();
+  return stalled_s;
+}
+
+RunResult Run::finish() {
+  const bool interrupted = !trainer_.finished() && !stopped_;
+  if (has_second_split_ && !interrupted) {
+    if (evaluated_step_ != trainer_.steps_done()) evaluate();
+    check_outcome();
+  }
+  const double background_s = end_background_saves();
+  if (const Destinations due = destinations_due(Moment::kAtTheEnd); !due.empty()) save(due);
+  if (recorder_ && !interrupted)
+    checkpoint::keep_newest(folder_.checkpoints(), static_cast<int>(config_.checkpoint.keep));
+  at::Tensor rss = at::scalar_tensor(static_cast<double>(peak_rss_bytes()), at::kDouble).reshape({1});
+  context_.world().all_reduce(rss, comm::ReduceOp::kMax);
+  const MemoryReport memory = largest(context_, trainer_.memory());
+  const LoadingSummary loading = gather(context_, trainer_.loading(), times_.steps_s);
+  const std::string digest = save_weights();
+  RunResult result{
+      .status = interrupted ? "interrupted"
+                : stopped_  ? "stopped"
+                            : "completed",
+      .exit_code = interrupted ? 128 + stop_signal_ : 0,
+      .folder = folder_.root,
+      .world_size = context_.world_size(),
+      .steps = trainer_.steps_done(),
+      .evaluation = evaluation_,
+      .held_out = held_out_,
+      .train_loss = progress_.epoch_loss.mean(),
+      .samples_per_s = static_cast<double>(times_.samples) / std::max(times_.steps_s, 1e-9),
+      .steps_s = times_.steps_s,
+      .step_s = mean_step_s(),
+      .sent_to_sites_bytes_of_step = times_.sent_to_sites_bytes / std::max<std::int64_t>(times_.steps, 1),
+      .sent_to_stages_bytes_of_step = times_.sent_to_stages_bytes / std::max<std::int64_t>(times_.steps, 1),
+      .sent_bytes_of_step = times_.sent_bytes / std::max<std::int64_t>(times_.steps, 1),
+      .checkpoint_stall_s = config_.checkpoint.asynchronous ? background_s : saving_s_,
+      .wall_s = now_s() - started_s_,
+      .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
+      .memory = memory,
+      .loading = loading,
+      .weights_xxh3 = context_.world().all_gather_text(digest).front()};
+  trainer_.summarize(result);
+  if (recorder_) {
+    const telemetry::OwnWork work(context_.status(), "writing the results to " + folder_.root.string());
+    recorder_->summary(result);
+  }
+  context_.world().barrier();  // no rank reports the end before the files are there
+  return result;
+}
+
+void Run::tell_failure(const Failure& failure) const noexcept {
+  if (!sees_folder_[static_cast<std::size_t>(context_.rank())]) return;
+  try {
+    telemetry::write_failure(folder_.end(), failure, trainer_.steps_done());
+  } catch (const std::exception&) {  // what has failed is told by its own error
+  }
+}
+
+/// Every rank has read the same configuration.
+void check_same_config(const RunConfig& config, comm::Context& context) {
+  if (const auto difference = comm::find_text_difference(context.world(), describe(config)))
+    throw InvalidArgument("ranks have different configurations: " + difference->describe());
+}
+
+/// Taken before anything is read or made, and given back after everything: rank 0's.
+std::unique_ptr<RunLock> lock_folder(const RunConfig& config, comm::Context& context, RunStart start) {
+  std::unique_ptr<RunLock> lock;
+  on_main(context, [&] {
+    const RunFolder folder{config.run_folder()};
+    if (start == RunStart::kResume && !std::filesystem::exists(folder.root))
+      throw no_checkpoint_in(folder.checkpoints());
+    lock = std::make_unique<RunLock>(folder, context.log());
+    if (start == RunStart::kResume) lock->take_up();
+  });
+  return lock;
+}
+
+RunResult carry_out(const ParallelPlan& layout, comm::Context& context, const RunPlan& plan) {
+  const RunConfig& config = layout.config();
+  const data::DataSource data = [&] {
+    if (plan.data) return *plan.data;
+    const telemetry::OwnWork work(context.status(), "opening the data");
+    return open_data(config, context.log());
+  }();
+  check_data_of(layout, data, plan.objective);
+  if (context.rank() == 0) warn_of_data(config, data, context.log());
+  const std::unique_ptr<RunLock> lock = lock_folder(config, context, plan.start);
+  RunTrace trace(layout, context, plan.start);
+  Run run(layout, context, data, plan, lock.get());
+  if (run.earlier_end()) {
+    trace.discard();
+    return *run.earlier_end();
+  }
+  try {
+    run.train();
+    RunResult result = run.finish();
+    trace.finish(run.trainer());
+    return result;
+  } catch (...) {
+    run.tell_failure(failure_of(std::current_exception()));
+    throw;
+  }
+}
+
+}  // namespace
+
+RunResult run_training(const RunConfig& config, comm::Context& context, const RunPlan& plan) {
+  check_same_config(config, context);
+  return carry_out(resolve_plan(config, context.world_size()), context, plan);
+}
+
+RunResult run_training(const ParallelPlan& layout, comm::Context& context, const RunPlan& plan) {
+  check_same_config(layout.config(), context);
+  return carry_out(layout, context, plan);
+}
+
+}  // namespace trireme::train

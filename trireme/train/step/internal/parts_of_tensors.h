@@ -1,0 +1,20 @@
+#pragma once
+// The parts of tensors that the ranks of a tensor-parallel group hold, for optimizers that look at whole
+// ones.
+
+#include <memory>
+#include <optional>
+
+#include "trireme/comm/group.h"
+#include "trireme/optim/tensor_parts.h"
+#include "trireme/train/step/held_parts.h"
+
+namespace trireme::train {
+
+/// Null where no layer is cut, or nobody asks: the optimizer looks at single numbers. `held` may go.
+/// Collective over the group.
+std::shared_ptr<const optim::TensorParts> parts_of_tensors(const std::optional<comm::Group>& tensor,
+                                                           const HeldParts& held,
+                                                           const std::string& optimizer);
+
+}  // namespace trireme::train

@@ -1,0 +1,34 @@
+#pragma once
+// The step under way: what a trainer and the parts of its step (internal/step_part.h) read and change.
+// Values.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "trireme/train/step/step_reports.h"
+
+namespace trireme::train {
+
+struct Step {
+  StepReport report = {};
+  std::int64_t skipped_in_a_row = 0;  ///< steps up to now, since the last update
+  bool logs = false;                  ///< a line of metrics is written for it
+  bool is_observed = false;           ///< Trainer::on_gradients() has an observer
+  bool wants_norm = false;            ///< a part reads report.grad_norm
+  at::Tensor grad_norm =
+      {};  ///< 2-norm of all gradients before clipping, f32 without dims; undefined: not computed
+  /// What the losses of the batch are divided by. Unset when the batch arrives: that of the global batch.
+  std::optional<double> count = std::nullopt;
+};
+
+/// Totals of this rank since its trainer was made.
+struct StepCounters {
+  double comm_wait_s = 0;                 ///< seconds of waiting for other ranks
+  std::int64_t sent_bytes = 0;            ///< gradients and gathered weights, to replicas, as if in a ring
+  std::int64_t sent_to_sites_bytes = 0;   ///< weights and gradients, to other sites, as if in a ring
+  std::int64_t sent_to_stages_bytes = 0;  ///< activations and their gradients, to other stages
+};
+
+}  // namespace trireme::train

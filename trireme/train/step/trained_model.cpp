@@ -1,0 +1,12 @@
+#include "trireme/train/step/trained_model.h"
+
+#include "trireme/train/step/internal/form_loss.h"
+
+namespace trireme::train {
+
+at::Tensor TrainedModel::loss_of(const Fields& outputs, const Fields& targets) const {
+  return has_form() ? loss_of_form(*objective, form, form_options, {outputs, targets})
+                    : objective->loss_all(outputs, targets);
+}
+
+}  // namespace trireme::train

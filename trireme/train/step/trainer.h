@@ -1,0 +1,202 @@
+#pragma once
+// The training loop's inside: one step is the loader's next batch, run through the step program of a pipeline
+// whose stages are replicated (parallel/pipeline/pipeline.h); plain data-parallel training is the program
+// with one stage. Forward and backward per micro-batch, gradients reduced over the replicas while the last
+// backward runs, then one optimizer update. Losses are sums, divided by what the *global* batch counts, so
+// the same global batch gives the same numbers on any number of ranks, for any cut and for any accumulation,
+// up to the rounding of a different summing order, the smaller last batch of an epoch included. Collective:
+// every rank makes one and calls the same methods in the same order. One thread.
+//
+// What a model draws from torch's generators in a step or an evaluation is a function of run.seed, the step
+// and the rank (ADR 0012): they are seeded anew at each. Ranks that are threads of one process share them.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/checkpoint/shard.h"
+#include "trireme/comm/context.h"
+#include "trireme/data/dataset.h"
+#include "trireme/model/model.h"
+#include "trireme/objective/objective.h"
+#include "trireme/optim/learning_rate.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/parallel/pipeline/pipeline.h"
+#include "trireme/train/plan/parallel_plan.h"
+#include "trireme/train/plan/placement.h"
+#include "trireme/train/report/memory_report.h"
+#include "trireme/train/step/batch_feed.h"
+#include "trireme/train/step/calendar.h"
+#include "trireme/train/step/evaluate.h"
+#include "trireme/train/step/held_parts.h"
+#include "trireme/train/step/state_part.h"
+#include "trireme/train/step/step.h"
+#include "trireme/train/step/step_reports.h"
+#include "trireme/train/step/trained_model.h"
+
+namespace trireme::train {
+
+class StepPart;
+struct RunResult;
+struct TrainerSetup;
+
+class Trainer {
+ public:
+  /// Makes model, optimizer and loader from the configuration and checks that all ranks hold the same. Of the
+  /// model each rank makes its own stages alone. With `own`, that model is trained, from the values that rank
+  /// 0's has or, deferred (model/deferred.h), from run.seed, and the configuration's is not made;
+  /// its modules stay in the modes, training or evaluation, that their owner puts them into. With
+  /// `own_objective` that is learnt, instead of the configuration's. Refuses what the command line refuses.
+  /// `context` and `data` outlive it. Throws InvalidArgument, CommError, DataError.
+  Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+          std::shared_ptr<model::Model> own = nullptr,
+          std::shared_ptr<const objective::Objective> own_objective = nullptr);
+  /// The same for a plan that is there already.
+  Trainer(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+          std::shared_ptr<model::Model> own = nullptr,
+          std::shared_ptr<const objective::Objective> own_objective = nullptr);
+
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// What its stages are made of.
+  const std::vector<model::Layer>& layers() const { return model_.layers; }
+  /// What it carries out, cuts included.
+  const ParallelPlan& plan() const { return plan_; }
+
+  /// Steps of the whole run, and those done so far.
+  std::int64_t total_steps() const { return calendar().total_steps(); }
+  std::int64_t steps_done() const { return steps_done_; }
+  /// After those, or when a schedule that is read at the progress is over.
+  bool finished() const;
+  const Calendar& calendar() const { return batches_.calendar(); }
+  const data::DataSource& data() const { return data_; }
+  /// The learning rate of step number `step`, 1 for the first, in a run of that configuration that has this
+  /// one's data and what its schedule has learnt from metrics. Without the gain of AdaScale.
+  double rate_of(const RunConfig& config, std::int64_t step) const;
+
+  /// One step. `stop_signal` is what this rank was asked (0: nothing). Returns the report of the step before,
+  /// none for the first. Of an asynchronous pipeline: up to and with this rank's next update; the report is
+  /// some steps older. Throws DivergedError, CommError, DataError.
+  std::optional<StepReport> step(int stop_signal = 0);
+  /// The oldest report that is still to come; none when all have come.
+  std::optional<StepReport> last_report() { return known(reports_.finish()); }
+
+  /// Whether all ranks have done the same steps, as evaluation and checkpoints need it. An asynchronous
+  /// pipeline is drained at the end of an epoch, where the configuration evaluates or saves, and soon after a
+  /// report with a stop signal; others are always.
+  bool drained() const { return pipeline_.drained(); }
+
+  /// This rank's parameters become what all ranks' steps have made of them, and buffers rank 0's, where ranks
+  /// may be at different steps (servers update, gradients go by need, sites train apart: model_state() is
+  /// their mean). Else nothing is to be done. Collective.
+  void synchronize();
+  /// synchronize(), and state() has the values of then, too: before a save. Collective.
+  void complete_state();
+
+  /// Loss and metrics of the objective on the test data. A learning rate that follows a metric follows that
+  /// loss.
+  Evaluation evaluate();
+
+  /// Calls `observer` in every step with the gradients of this rank's parameters by name, when they are
+  /// reduced and not yet clipped; not in a step that is left out. For those who look: they must not be
+  /// changed.
+  void on_gradients(std::function<void(const optim::NamedTensors&)> observer) {
+    listeners_.gradients = std::move(observer);
+  }
+
+  /// Calls `prepare`, besides those that were given before, whenever parameters or state() are about to
+  /// change, in updates and evaluations: whoever reads them meanwhile has to be done when it returns.
+  void before_changes(std::function<void()> prepare) {
+    listeners_.before_changes.push_back(std::move(prepare));
+  }
+
+  /// Steps that were left out since the last update, because gradients were not finite.
+  std::int64_t skipped_in_a_row() const { return step_.skipped_in_a_row; }
+  /// A tensor of state() that must be finite (StatePart) and holds, on this rank, a number that is not; empty
+  /// when all are. One pass over them.
+  std::string not_finite();
+
+  /// Continues after step number `step`, after state() has been restored. Collective.
+  void seek(std::int64_t step);
+
+  /// While the result lives, the model has the weights that are evaluated and exported: moving averages, or
+  /// the mean of all sites, where there are any. Empty: its own.
+  [[nodiscard]] std::vector<std::shared_ptr<void>> evaluated_weights();
+
+  /// The model, or its tensor-parallel form. On a rank of a pipeline only the parameters of its own stages
+  /// have values: others are empty.
+  model::Model& model() { return model_.module(); }
+  /// Of this rank, its pieces where they are sharded: in the model's order, where it is not cut.
+  const optim::NamedTensors& parameters() const { return parameters_.all; }
+  /// What of parameters(), and of tensors in state() that are called PREFIX/NAME and have their sizes, are
+  /// parts of a whole.
+  const HeldParts& held() const { return parameters_.held; }
+  optim::NamedTensors buffers() const { return pipeline_.buffers(); }
+  /// Parameters and buffers of this rank; where sites train apart, what they were on the mean at
+  /// synchronize(). Shared, not copied.
+  StateParts model_state();
+  const parallel::Pipeline& pipeline() const { return pipeline_; }
+  /// All that steps and evaluations change, the model included, as a checkpoint has it. Shared, not copied:
+  /// restore it in place, then seek(). What lives elsewhere is of the meta device, with who has its values.
+  StateParts state();
+  /// Who has the values of parameters on the meta device; null where all is in memory.
+  const std::shared_ptr<const checkpoint::Elsewhere>& elsewhere() const { return parameters_.elsewhere; }
+  /// Which of the pipelines side by side this rank belongs to.
+  int replica() const { return groups_.replicas ? groups_.replicas->rank() : 0; }
+  /// How this rank's data have come so far.
+  data::LoadingReport loading() const { return batches_.feed().report(); }
+  /// What this rank has waited and sent so far.
+  StepCounters counters() const;
+  /// Fields of a run's result that the features of the run fill.
+  void summarize(RunResult& result) const;
+  /// What this rank's memory holds. Of the process: ranks that are its threads have one between them.
+  MemoryReport memory() const;
+
+ private:
+  /// What a program hangs into its steps.
+  struct Listeners {
+    std::function<void(const optim::NamedTensors&)> gradients;
+    std::vector<std::function<void()>> before_changes;
+  };
+
+  explicit Trainer(TrainerSetup&& setup);
+  std::vector<std::shared_ptr<void>> compute_scopes();
+  void tell_of_changes() const;
+  void seed_generators(std::string_view purpose) const;
+  Step begin_step(int stop_signal) const;
+  double run_program();
+  void update();
+  void observe_gradients();
+  /// A report that all ranks have, completed by the parts.
+  std::optional<StepReport> known(std::optional<StepReport> report);
+  /// Of a micro-batch of the stream; takes the next batch where that is its first. Losses are weighed so that
+  /// they add up to the mean over the global batch.
+  parallel::MicroBatch microbatch(int m);
+  void take_batch(std::int64_t steps);
+  /// What an evaluation looks at; undefined on ranks that do not look.
+  Fields evaluated(const Fields& inputs);
+
+  comm::Context& context_;
+  const data::DataSource& data_;
+  const ParallelPlan plan_;
+  const PlanGroups groups_;
+  const TrainedModel model_;
+  parallel::Pipeline pipeline_;
+  UpdatedParameters parameters_;
+  const std::unique_ptr<optim::Optimizer> optimizer_;
+  BatchFeed batches_;
+  const std::unique_ptr<optim::LearningRate> learning_rate_;
+  StepReports reports_;
+  const std::vector<std::unique_ptr<StepPart>> parts_;  ///< features of the step, in the order of their table
+  Listeners listeners_;
+  Step step_;  ///< under way, or the last one
+  std::int64_t steps_done_ = 0;
+};
+
+}  // namespace trireme::train
