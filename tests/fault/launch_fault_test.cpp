@@ -144,6 +144,15 @@ TEST(FrozenRank, IsEndedByTheLauncherWhenNoneOfItsRanksRuns) {
   }
 }
 
+TEST(FrozenRank, GoesOnToTakeTheSignalThatEndsIt) {
+  const auto result = run({bin("trireme"), "launch", "-n", "1", "--frozen-grace", "1", "--", "/bin/sh", "-c",
+                           "trap 'echo took it; exit 0' TERM; kill -STOP $$"},
+                          {}, kBound_s);
+  EXPECT_FALSE(result.timed_out) << result.err;
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("[0] took it")) << result.err;
+}
+
 /// Two ranks that freeze themselves, and say one word when they are let go on.
 class FrozenWorld {
  public:

@@ -50,6 +50,13 @@ TEST(Fields, AreAskedForByNameOrPlace) {
   EXPECT_THAT([&] { return two.at(2); }, ThrowsMessage<InvalidArgument>(HasSubstr("no field number 2")));
 }
 
+TEST(Fields, RowsAreTheFirstDimOfTheFirstField) {
+  EXPECT_EQ(Fields(at::zeros({3, 2})).rows(), 3);
+  EXPECT_EQ((Fields{{"one", at::zeros({4, 5})}, {"other", numbers(7)}}).rows(), 4);
+  EXPECT_EQ(Fields(at::zeros({})).rows(), 0);
+  EXPECT_EQ(Fields().rows(), 0);
+}
+
 TEST(Fields, NoTwoHaveOneName) {
   EXPECT_THAT(([] {
                 return Fields{{"a", numbers(1)}, {"a", numbers(2)}};

@@ -157,6 +157,11 @@ TEST(ObjectiveCounts, LeaveOutWhatIsIgnoredAndWeighWhatHasAWeight) {
   EXPECT_EQ(of_classes({.class_weights = {1, 0.5, 4}})->count(target), 6);
 }
 
+TEST(ObjectiveCounts, OfNumbersAreThoseOfTheElements) {
+  for (const char* name : {"mean_squared_error", "binary_cross_entropy"})
+    EXPECT_EQ(of_numbers(name)->count(at::zeros({3, 2})), 6) << name;
+}
+
 TEST(Metrics, OfClassesCountWhatIsRight) {
   const at::Tensor output =
       at::tensor({3.f, 2.f, 1.f, 1.f, 3.f, 2.f, 3.f, 1.f, 2.f}).view({3, 3});  // best: 0, 1, 0

@@ -84,6 +84,19 @@ TEST_F(RunListing, ARunThatFailedSaysHowAndWhy) {
   EXPECT_THAT(look_at_run(folder_ / "bad").problem, HasSubstr("end.json: expected"));
 }
 
+TEST_F(RunListing, WhyARankEndedTakesThePlaceOfThatItIsGone) {
+  const std::filesystem::path path = folder_ / "end.json";
+  const auto message_after = [&](int exit_code, const char* message) {
+    write_failure(path, {.exit_code = exit_code, .message = message}, 7);
+    return read_run_end(path)->message;
+  };
+  EXPECT_EQ(message_after(kExitComm, "rank 1 is gone"), "rank 1 is gone");
+  EXPECT_EQ(message_after(kExitComm, "rank 2 is gone"), "rank 1 is gone");
+  EXPECT_EQ(message_after(kExitDiverged, "no number"), "no number");
+  EXPECT_EQ(message_after(kExitComm, "rank 3 is gone"), "no number");
+  EXPECT_EQ(message_after(kExitUsage, "no such key"), "no number") << "the first cause stays";
+}
+
 TEST_F(RunListing, ARunWhoseProcessIsGoneWithoutAWordWasKilled) {
   write("gone", "config.toml", "");
   write("gone", "run.lock",
