@@ -244,12 +244,16 @@ class Copy:
         return result
 
 
+def cell_of(found):
+    """A result in words."""
+    by = f"`{found['by']}`" if found["by"] else f"**{found['state']}**"
+    return by + (f" ({found['build_s']:.0f} + {found['tests_s']:.0f} s)" if found["build_s"] else "")
+
+
 def row_of(mutation, results, labels):
-    cells = [f"`{mutation.name}`", mutation.module, mutation.feature or "", mutation.fault]
-    for label in labels:
-        found = results.get((mutation.name, label))
-        seconds = f" ({found['build_s']:.0f} + {found['tests_s']:.0f} s)" if found and found["build_s"] else ""
-        cells.append("not run" if not found else (f"`{found['by']}`" if found["state"] == "caught" else f"**{found['state']}**") + seconds)
+    cells = [f"`{mutation.name}`", mutation.module, mutation.feature, mutation.fault]
+    found = [results.get((mutation.name, label)) for label in labels]
+    cells += [cell_of(each) if each else "" for each in found] if any(found) else ["not run" for _ in labels]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
