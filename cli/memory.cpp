@@ -11,10 +11,12 @@
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
 #include "trireme/base/text.h"
+#include "trireme/comm/tensor_blocks.h"
 #include "trireme/comm/vector_math.h"
 #include "trireme/data/dataset.h"
 #include "trireme/train/config/registry.h"
 #include "trireme/train/estimate/memory_forecast.h"
+#include "trireme/train/estimate/process_memory.h"
 
 namespace trireme::cli {
 namespace {
@@ -29,6 +31,21 @@ constexpr std::array kShown = {MemoryKind::kWeights, MemoryKind::kGradients, Mem
 struct Mode {
   Settings settings;  ///< beside the configuration
   train::MemoryForecast forecast;
+
+  const MemoryUse& tensors() const { return forecast.largest().at_peak; }
+};
+
+/// What modes have to fit into, and what a process has beside tensors; a device has tensors alone.
+struct Room {
+  std::uint64_t limit_bytes = 0;
+  std::optional<std::int64_t> base_bytes = {};
+
+  std::int64_t bytes_of(const train::ForecastOfRank& rank) const {
+    return base_bytes ? train::process_bytes(rank, *base_bytes) : rank.at_peak.total();
+  }
+  bool takes(const Mode& mode) const {
+    return static_cast<std::uint64_t>(bytes_of(mode.forecast.largest())) <= limit_bytes;
+  }
 };
 
 /// Ways that people try next, in the order of what they cost.
@@ -59,15 +76,6 @@ std::vector<Settings> others(const train::ParallelPlan& plan) {
   return settings;
 }
 
-/// Ranks of one host have one copy of the weights between them, where their backend has common memory.
-train::WeightsMemory weights_memory(const train::ParallelPlan& plan) {
-  const std::string& backend = plan.config().comm.backend;
-  const bool has_common =
-      plan.device() == c10::kCPU && (backend == "auto" || backend == "shm" || backend == "threads");
-  return has_common && !plan.offloads_parameters() ? train::WeightsMemory::kCommon
-                                                   : train::WeightsMemory::kOwn;
-}
-
 class Forecasts {
  public:
   Forecasts(const Home& home, const MemoryArguments& arguments)
@@ -93,7 +101,7 @@ class Forecasts {
       if (is_alike() || (plan.zero() != parallel::ZeroStage::kNone && !plan.is_sharded()))
         return std::nullopt;
       for (const Mode& mode : known) {
-        if (auto told = train::forecast_from(mode.forecast, plan, weights_memory(plan)))
+        if (auto told = train::forecast_from(mode.forecast, plan, train::weights_memory(plan)))
           return Mode{.settings = settings, .forecast = *std::move(told)};
       }
       return Mode{.settings = settings, .forecast = measured(plan)};
@@ -114,7 +122,7 @@ class Forecasts {
     options.backend = "threads";
     std::optional<train::MemoryForecast> forecast;
     const auto measure = [&](comm::Context& context) {
-      train::MemoryForecast found = train::measure_memory(plan, context, data_, weights_memory(plan));
+      train::MemoryForecast found = train::measure_memory(plan, context, data_, train::weights_memory(plan));
       if (context.is_main()) forecast = std::move(found);
     };
     comm::run_ranks_as_threads(plan.tensor_ranks() * plan.context_ranks(), measure, options);
@@ -141,23 +149,30 @@ std::string name_of(const Settings& settings) {
   return settings.empty() ? "as configured" : join(settings, " ");
 }
 
-void print_text(const std::vector<Mode>& modes, const MemoryArguments& arguments, std::uint64_t limit) {
+void print_text(const std::vector<Mode>& modes, const MemoryArguments& arguments, const Room& room) {
   const int ranks = arguments.num_ranks;
   std::cout << "memory of the rank that takes most, of " << ranks << (ranks == 1 ? " rank" : " ranks")
-            << ", when most is there; tensors alone\n\n";
+            << ", when most is there\n\n";
   TextTable table{.columns = {Align::kLeft}, .rows = {{"mode"}}};
-  for (const MemoryKind kind : kShown) table.rows.front().emplace_back(trireme::name_of(kind));
-  for (const char* column : {"in all", "fits"}) table.rows.front().emplace_back(column);
-  table.columns.resize(table.rows.front().size(), Align::kRight);
+  std::vector<std::string>& head = table.rows.front();
+  for (const MemoryKind kind : kShown) head.emplace_back(trireme::name_of(kind));
+  head.emplace_back("tensors");
+  if (room.base_bytes) head.emplace_back("process");
+  head.emplace_back("fits");
+  table.columns.resize(head.size(), Align::kRight);
   for (const Mode& mode : modes) {
-    const MemoryUse& use = mode.forecast.largest();
     auto& row = table.rows.emplace_back(std::vector<std::string>{name_of(mode.settings)});
-    for (const MemoryKind kind : kShown) row.push_back(in_words(use[kind]));
-    row.push_back(in_words(use.total()));
-    row.emplace_back(static_cast<std::uint64_t>(use.total()) <= limit ? "yes" : "no");
+    for (const MemoryKind kind : kShown) row.push_back(in_words(mode.tensors()[kind]));
+    row.push_back(in_words(mode.tensors().total()));
+    if (room.base_bytes) row.push_back(in_words(room.bytes_of(mode.forecast.largest())));
+    row.emplace_back(room.takes(mode) ? "yes" : "no");
   }
   print(std::cout, table);
-  std::cout << "\nfits: into " << human_bytes(limit)
+  if (room.base_bytes) {
+    std::cout << "\nprocess: tensors, 1/8 of those that ranks do not share, " << in_words(*room.base_bytes)
+              << " measured here, and " << in_words(train::kRunBytes);
+  }
+  std::cout << "\nfits: into " << human_bytes(room.limit_bytes)
             << (arguments.limit_gib > 0 ? ", as --limit says" : ", a rank's share of what this host has left")
             << std::endl;
 }
@@ -169,34 +184,45 @@ ordered_json as_json(const MemoryUse& use) {
   return bytes;
 }
 
-void print_json(const std::vector<Mode>& modes, std::uint64_t limit) {
+ordered_json as_json(const train::ForecastOfRank& rank, const Room& room) {
+  ordered_json bytes = {{"peak_bytes", as_json(rank.at_peak)}, {"shared_bytes", rank.shared_bytes}};
+  if (room.base_bytes) bytes["process_bytes"] = room.bytes_of(rank);
+  return bytes;
+}
+
+void print_json(const std::vector<Mode>& modes, const Room& room) {
   ordered_json rows = ordered_json::array();
   for (const Mode& mode : modes) {
     ordered_json ranks = ordered_json::array();
-    for (const train::ForecastOfRank& rank : mode.forecast.ranks)
-      ranks.push_back({{"stages", rank.stages}, {"peak_bytes", as_json(rank.at_peak)}});
-    rows.push_back({{"settings", mode.settings},
-                    {"peak_bytes", as_json(mode.forecast.largest())},
-                    {"fits", static_cast<std::uint64_t>(mode.forecast.largest().total()) <= limit},
-                    {"cuts", mode.forecast.plan.cuts()},
-                    {"ranks_of_a_pipeline", ranks}});
+    for (const train::ForecastOfRank& rank : mode.forecast.ranks) {
+      ranks.push_back({{"stages", rank.stages}});
+      ranks.back().update(as_json(rank, room));
+    }
+    ordered_json& row = rows.emplace_back(ordered_json{{"settings", mode.settings}});
+    row.update(as_json(mode.forecast.largest(), room));
+    row.update(
+        {{"fits", room.takes(mode)}, {"cuts", mode.forecast.plan.cuts()}, {"ranks_of_a_pipeline", ranks}});
   }
-  std::cout << ordered_json{{"limit_bytes", limit}, {"modes", rows}}.dump(2) << std::endl;
+  ordered_json told = {{"limit_bytes", room.limit_bytes}};
+  if (room.base_bytes) told["base_bytes"] = *room.base_bytes;
+  told["modes"] = rows;
+  std::cout << told.dump(2) << std::endl;
 }
 
 }  // namespace
 
 int run_memory(const Home& home, const MemoryArguments& arguments) {
-  keep_freed_memory();
+  if (keep_freed_memory()) comm::keep_tensor_blocks();  // as in a rank
   comm::settle_vector_math();
   const Forecasts forecasts(home, arguments);
   std::vector<Mode> modes = {forecasts.as_configured()};
   const train::ParallelPlan configured = modes.front().forecast.plan;
-  const std::uint64_t limit = limit_of(arguments, configured);
+  Room room{.limit_bytes = limit_of(arguments, configured)};
+  if (configured.device() == c10::kCPU) room.base_bytes = train::measured_base_bytes();
   for (const Settings& settings : others(configured)) {
     if (auto mode = forecasts.with(settings, modes)) modes.push_back(*std::move(mode));
   }
-  arguments.json ? print_json(modes, limit) : print_text(modes, arguments, limit);
+  arguments.json ? print_json(modes, room) : print_text(modes, arguments, room);
   return kExitOk;
 }
 

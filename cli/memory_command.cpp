@@ -17,7 +17,7 @@ Command memory_command(std::function<int(const MemoryArguments&)> run) {
         ->expected(1)
         ->take_all();
     app.add_option("--limit", given->limit_gib,
-                   "GiB of tensors that a rank may have (default: its share of what this host has left)")
+                   "GiB that the process of a rank may have (default: its share of what this host has left)")
         ->type_name("GIB")
         ->check(above_zero());
     app.add_flag("--json", given->json, "The modes as JSON");

@@ -1,6 +1,7 @@
 // trireme memory: what it says before a run is what the run then takes.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
@@ -114,7 +115,17 @@ TEST(MemoryCommand, TellsOfOtherModesAndWhichOfThemFit) {
   EXPECT_THAT(all.out, HasSubstr(" yes"));
 
   std::vector<std::string> words = words_of("memory", {"", 2, {}});
-  words.insert(words.end(), {"--limit", "0.015"});
+  words.emplace_back("--json");
+  const ChildResult told = run(words, {}, 60);
+  ASSERT_EQ(told.exit_code, 0) << told.err;
+  double least = 1e18, most = 0;
+  for (const auto& mode : nlohmann::json::parse(told.out).at("modes")) {
+    const double process = mode.at("process_bytes");
+    least = std::min(least, process);
+    most = std::max(most, process);
+  }
+  words.back() = "--limit";
+  words.push_back(text((least + most) / 2 / 0x1p30));
   const ChildResult limited = run(words, {}, 60);
   ASSERT_EQ(limited.exit_code, 0) << limited.err;
   EXPECT_THAT(limited.out, HasSubstr(" no"));

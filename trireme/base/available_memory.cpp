@@ -90,4 +90,8 @@ AvailableMemory available_memory(const fs::path& root) {
   return memory;
 }
 
+std::uint64_t anonymous_memory(const fs::path& root) {
+  return sum_of(table_of(root / "proc/self/status"), {"RssAnon:"}) * 1024;
+}
+
 }  // namespace trireme

@@ -1,5 +1,6 @@
 #pragma once
-// How much memory this process can still take. Beyond that the kernel does not refuse: it kills.
+// How much memory this process has, and how much it can still take. Beyond that the kernel does not refuse:
+// it kills.
 
 #include <cstdint>
 #include <filesystem>
@@ -16,5 +17,9 @@ struct AvailableMemory {
 /// gives back when memory is asked for (the page cache, but neither shared memory nor what is still to be
 /// written) are free. Reads proc/ and sys/fs/cgroup/ under `root`; what cannot be read sets no limit.
 AvailableMemory available_memory(const std::filesystem::path& root = "/");
+
+/// Bytes of anonymous memory that this process has in RAM: heap, private mappings and stacks, without shared
+/// memory and pages of files. 0 where proc/ under `root` does not tell.
+std::uint64_t anonymous_memory(const std::filesystem::path& root = "/");
 
 }  // namespace trireme

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "tests/support/temporary_folder.h"
 
@@ -42,6 +43,20 @@ TEST_F(AvailableMemoryTest, IsThatOfTheHostWhereNoGroupHasALimit) {
   write_group("sys/fs/cgroup/user.slice", "max", 100 * kMib);
   EXPECT_EQ(read().bytes, 1024 * kMib);
   EXPECT_FALSE(read().group_limit_bytes.has_value());
+}
+
+TEST_F(AvailableMemoryTest, TellsWhatAProcessHasOfItsOwn) {
+  write("proc/self/status", "Name:\tt\nVmRSS:\t  900 kB\nRssAnon:\t   512 kB\nRssFile:\t 300 kB\n");
+  EXPECT_EQ(anonymous_memory(root_.path()), 512U << 10);
+  EXPECT_EQ(anonymous_memory(root_ / "nowhere"), 0U);
+}
+
+TEST(AnonymousMemory, GrowsWithWhatIsWrittenTo) {
+  constexpr std::size_t kBytes = 32 << 20;
+  const std::uint64_t before = anonymous_memory();
+  std::vector<char> used(kBytes, 'x');
+  EXPECT_GE(anonymous_memory(), before + kBytes - kMib);
+  EXPECT_LT(anonymous_memory(), before + kBytes + 4 * kMib) << used[kBytes / 2];
 }
 
 TEST_F(AvailableMemoryTest, CountsThePageCacheOfAContainerAsFree) {

@@ -10,6 +10,7 @@
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/parallel/allocated_bytes.h"
 #include "trireme/parallel/data/gradient_hook.h"
+#include "trireme/train/estimate/process_memory.h"
 
 namespace trireme::train {
 namespace {
@@ -74,6 +75,25 @@ TEST(ForecastMemory, OfReplicasHasAllGradientsInBuckets) {
   EXPECT_THAT(mib_of(own[0].at_peak), ElementsAre(4, 4, 4, 42));
   const auto common = forecast_memory(plan_of(config, 2), four_layers(), WeightsMemory::kCommon);
   EXPECT_THAT(mib_of(common[0].at_peak), ElementsAre(2, 4, 4, 42)) << "one copy between two ranks";
+}
+
+TEST(ForecastMemory, OfAProcessHasWhatIsBesideTensors) {
+  RunConfig config = config_of_four();
+  const auto told = [&](const char* backend, std::int64_t zero) {
+    config.comm.backend = backend;
+    config.parallel.zero = zero;
+    const ParallelPlan plan = plan_of(config, 2);
+    return forecast_memory(plan, four_layers(), weights_memory(plan))[0];
+  };
+  constexpr std::int64_t kBase = 60 << 20;
+  const ForecastOfRank gloo = told("gloo", 1);
+  EXPECT_EQ(gloo.shared_bytes, 0);
+  EXPECT_EQ(process_bytes(gloo, kBase), gloo.at_peak.total() * 9 / 8 + kBase + kRunBytes);
+  const ForecastOfRank shm = told("shm", 1);
+  EXPECT_EQ(shm.shared_bytes, (4 / 2 + 4) << 20) << "weights by share, and buckets";
+  EXPECT_EQ(process_bytes(shm, kBase),
+            shm.at_peak.total() + (shm.at_peak.total() - shm.shared_bytes) / 8 + kBase + kRunBytes);
+  EXPECT_EQ(told("gloo", 0).first_step_bytes, (4 + 4 + 4 + 8) << 20) << "gradients twice, no activations";
 }
 
 TEST(ForecastMemory, CountsWhatARankCopiesOfACheckpoint) {
@@ -182,7 +202,7 @@ TEST(MeasureMemory, LeavesAModelOfOnesOwnAsItWas) {
     const ParallelPlan plan = resolve_plan(config, 1);
     for (int time = 0; time < 2; ++time) {  // a hook that stayed would be refused
       const MemoryForecast forecast = measure_memory(plan, context, data, WeightsMemory::kOwn, model);
-      EXPECT_GT(forecast.largest()[MemoryKind::kActivations], 0);
+      EXPECT_GT(forecast.largest().at_peak[MemoryKind::kActivations], 0);
     }
     EXPECT_TRUE(model->parameters()[0].equal(before));
     EXPECT_TRUE(model->parameters()[0].grad().equal(before));
@@ -220,13 +240,13 @@ TEST(MeasureMemory, OnceTellsOfAllModesWithTheSameLayersAndBatches) {
       config.parallel.zero = zero;
       const auto told = forecast_from(replicas, resolve_plan(config, 2), WeightsMemory::kOwn);
       ASSERT_TRUE(told.has_value()) << zero;
-      EXPECT_EQ(told->largest().bytes, measured(2).largest().bytes) << zero;
+      EXPECT_EQ(told->largest().at_peak.bytes, measured(2).largest().at_peak.bytes) << zero;
     }
     config.parallel.zero = 0;
     config.train.recompute_layers = {"*"};
     const auto recomputed = forecast_from(replicas, resolve_plan(config, 2), WeightsMemory::kOwn);
     ASSERT_TRUE(recomputed.has_value());
-    EXPECT_EQ(recomputed->largest().bytes, measured(2).largest().bytes);
+    EXPECT_EQ(recomputed->largest().at_peak.bytes, measured(2).largest().at_peak.bytes);
     EXPECT_FALSE(forecast_from(replicas, resolve_plan(config, 4), WeightsMemory::kOwn)) << "smaller batches";
     config.train.precision = "bf16";
     EXPECT_FALSE(forecast_from(replicas, resolve_plan(config, 2), WeightsMemory::kOwn)) << "smaller tensors";
@@ -245,7 +265,7 @@ TEST(MeasureMemory, KeepsCutsThatWereMeasuredAndMeasuresABackwardInTwoParts) {
     const auto recomputed = forecast_from(stages, resolve_plan(config, 2), WeightsMemory::kOwn);
     ASSERT_TRUE(recomputed.has_value());
     EXPECT_EQ(recomputed->plan.cuts(), stages.plan.cuts());
-    EXPECT_LT(recomputed->largest().total(), stages.largest().total());
+    EXPECT_LT(recomputed->largest().at_peak.total(), stages.largest().at_peak.total());
     config.parallel.recompute = false;
     config.parallel.schedule = "zb-h1";
     EXPECT_FALSE(forecast_from(stages, resolve_plan(config, 2), WeightsMemory::kOwn));

@@ -26,6 +26,12 @@ Gradients gradients_of(const ParallelPlan& plan) {
   return are_shared && !keeps && !plan.exact() ? Gradients::kParts : Gradients::kBuckets;
 }
 
+/// Of ranks on one host.
+bool has_common_memory(const ParallelPlan& plan) {
+  const std::string& backend = plan.config().comm.backend;
+  return plan.device() == c10::kCPU && (backend == "auto" || backend == "shm" || backend == "threads");
+}
+
 /// What the ranks do: of stages that update on their own time enough updates that all that may be under way
 /// is.
 schedule::Program program_of(const ParallelPlan& plan) {
@@ -115,12 +121,17 @@ class Forecast {
   ForecastOfRank of_rank(int rank) const {
     const std::vector<int> stages = stages_of(rank);
     const Gradients kind = gradients_[static_cast<std::size_t>(rank)];
-    RankWalk walk(state_of(rank, stages), kind, kind == Gradients::kParts ? bytes_of_buckets(stages) : 0);
+    const MemoryUse state = state_of(rank, stages);
+    RankWalk walk(state, kind, kind == Gradients::kParts ? bytes_of_buckets(stages) : 0);
     for (const schedule::Action& action : program_.ranks[static_cast<std::size_t>(rank)]) {
       walk.receive(bytes_of_receive(action));
       walk.go(action, stages_[static_cast<std::size_t>(action.stage)]);
     }
-    return {.at_peak = walk.most(), .stages = stages};
+    const bool has_replicas = plan_.weight_copies() > 1 && !plan_.is_sharded();
+    return {.at_peak = walk.most(),
+            .shared_bytes = shared_bytes(rank, stages),
+            .first_step_bytes = has_replicas ? state.total() + state[MemoryKind::kGradients] : 0,
+            .stages = stages};
   }
 
  private:
@@ -246,6 +257,21 @@ class Forecast {
     return schedule::makes_input_gradient(action.kind) ? -between(action.stage) : 0.0;
   }
 
+  /// Buckets of gradients lie there, and weights of which each rank updates a part.
+  std::int64_t shared_bytes(int rank, const std::vector<int>& stages) const {
+    if (!has_common_memory(plan_) || plan_.weight_copies() == 1) return 0;
+    const std::vector<ParameterBytes> parameters = parameters_of(stages);
+    std::int64_t exact = 0, computed_with = 0;
+    for (const ParameterBytes& each : parameters) {
+      exact += each.exact;
+      computed_with += each.working > 0 ? each.working : each.exact;
+    }
+    const bool are_common = plan_.is_sharded() && weights_ == WeightsMemory::kCommon;
+    const std::int64_t weights = are_common ? computed_with / plan_.shard_ranks() : 0;
+    const bool are_parts = gradients_[static_cast<std::size_t>(rank)] == Gradients::kParts;
+    return weights + (are_parts ? static_cast<std::int64_t>(bytes_of_buckets(stages)) : exact);
+  }
+
   /// That are read ahead, and the one at hand.
   std::int64_t bytes_of_batches(const std::vector<int>& stages) const {
     const auto has = [&](int stage) { return std::ranges::find(stages, stage) != stages.end(); };
@@ -300,6 +326,11 @@ class Forecast {
 
 }  // namespace
 
+WeightsMemory weights_memory(const ParallelPlan& plan) {
+  return has_common_memory(plan) && !plan.offloads_parameters() ? WeightsMemory::kCommon
+                                                                : WeightsMemory::kOwn;
+}
+
 bool splits_backward(const ParallelPlan& plan) {
   return std::ranges::any_of(plan.program().ranks, [](const std::vector<schedule::Action>& actions) {
     return std::ranges::any_of(actions, [](const schedule::Action& action) {
@@ -327,11 +358,11 @@ std::vector<ForecastOfRank> forecast_memory(const ParallelPlan& plan, const Mode
   return ranks;
 }
 
-const MemoryUse& MemoryForecast::largest() const {
+const ForecastOfRank& MemoryForecast::largest() const {
   const auto less = [](const ForecastOfRank& a, const ForecastOfRank& b) {
     return a.at_peak.total() < b.at_peak.total();
   };
-  return std::max_element(ranks.begin(), ranks.end(), less)->at_peak;
+  return *std::max_element(ranks.begin(), ranks.end(), less);
 }
 
 std::optional<MemoryForecast> forecast_from(const MemoryForecast& measured, const ParallelPlan& plan,

@@ -44,8 +44,16 @@ struct ModelUse {
 /// What a rank of a pipeline will hold when most is there.
 struct ForecastOfRank {
   MemoryUse at_peak;
+  std::int64_t shared_bytes = 0;  ///< of that, in memory that ranks of a host have in common
+  /// Most tensors in the first step. Replicas then hold gradients twice, until their update: in buckets in
+  /// the order of the model, and in those in the order of the backward. `at_peak` is that of later steps.
+  std::int64_t first_step_bytes = 0;
   std::vector<int> stages;  ///< that it holds
 };
+
+/// Of ranks on one host: one copy of the weights, where their backend has common memory and each rank's
+/// shards do not live elsewhere.
+WeightsMemory weights_memory(const ParallelPlan& plan);
 
 /// Whether its schedule goes backward in two parts.
 bool splits_backward(const ParallelPlan& plan);
@@ -65,8 +73,8 @@ struct MemoryForecast {
   ParallelPlan plan;
   ModelUse model;                     ///< as it was measured
   std::vector<ForecastOfRank> ranks;  ///< of a pipeline
-  /// Of the rank that holds most.
-  const MemoryUse& largest() const;
+  /// The rank that holds most.
+  const ForecastOfRank& largest() const;
 };
 
 /// Measures the layers of the configuration's model, or of `own`, on a micro-batch of the data: one forward
