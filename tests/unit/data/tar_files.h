@@ -1,6 +1,7 @@
 #pragma once
 // Tar archives for tests, header by header, so that each of their bytes can be wrong.
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -19,7 +20,7 @@ inline std::string tar_checked(std::string header) {
 
 inline std::string tar_header(const std::string& name, std::size_t size, char type = '0') {
   std::string header(512, '\0');
-  header.replace(0, name.size(), name);
+  std::copy_n(name.begin(), std::min<std::size_t>(name.size(), 100), header.begin());  // the field's length
   header.replace(100, 7, "0000644");
   char digits[12];
   std::snprintf(digits, sizeof(digits), "%011lo", static_cast<unsigned long>(size));
