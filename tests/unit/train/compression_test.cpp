@@ -278,7 +278,7 @@ TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRefusedWithTheReason) {
     return std::string("none");
   };
   EXPECT_THAT(refusal("top-k", [](RunConfig& c) { c.parallel.tensor = 2; }),
-              HasSubstr("it is whole ones that"));
+              HasSubstr("it is whole gradients that are compressed"));
   EXPECT_EQ(refusal("dgc", [](RunConfig& c) { c.optimizer.name = "adamw"; }), "none");
   EXPECT_THAT(refusal("dgc", [](RunConfig& c) { c.optimizer.nesterov = true; }),
               AllOf(HasSubstr("momentum as it is"), HasSubstr("optimizer.nesterov = false")));
