@@ -93,7 +93,9 @@ PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
   require(plan.world_size() == context.world_size(), "the plan is for ", plan.world_size(),
           plan.world_size() == 1 ? " rank" : " ranks", ", and this world has ", context.world_size(),
           "; make one with resolve_plan(config, context.world_size())");
-  PlanGroups groups = groups_along_axes(plan.mesh(), context);
+  const MeshShape mesh = plan.mesh();
+  PlanGroups groups = groups_along_axes(mesh, context);
+  groups.draw_number = mesh.place(context.rank(), {"pp", "dp", "cp"});
   if (plan.is_in_parts()) groups.holders = context.world();
   if (plan.has_shard_groups()) groups.shard_groups = shard_groups_of(plan, context);
   if (plan.trains_apart()) groups.sites = site_groups_of(plan, context);

@@ -32,6 +32,9 @@ struct PlanGroups {
   std::optional<comm::Group> tensor = {};    ///< ranks that hold parts of the same layers
   std::optional<parallel::ShardGroups> shard_groups = {};  ///< of `copies`
   std::optional<parallel::SiteGroups> sites = {};          ///< of `replicas`, where they train apart
+  /// Of this rank among those that draw random numbers of their own: ranks with parts of the same layers have
+  /// one number.
+  int draw_number = 0;
 
   /// Gradients are summed over those of a site, or over all copies.
   parallel::PipelineGroups of_pipeline() const {

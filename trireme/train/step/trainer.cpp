@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -159,7 +158,8 @@ Step Trainer::begin_step(int stop_signal) const {
                      .stop_signal = stop_signal},
           .skipped_in_a_row = step_.skipped_in_a_row,
           .logs = calendar().logs(number),
-          .is_observed = listeners_.gradients != nullptr};
+          .is_observed = listeners_.gradients != nullptr,
+          .count = step_.count};
 }
 
 /// Up to and with this rank's next update. Returns this rank's part of the loss.
@@ -183,7 +183,8 @@ parallel::MicroBatch Trainer::microbatch(int m) {
   const auto [steps, number] = batches_.place_of(m);
   if (number == 0) take_batch(steps);
   // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
-  const double weight = *step_.count > 0 ? 1 / *step_.count : 0;
+  const double count = step_.count.value();
+  const double weight = count > 0 ? 1 / count : 0;
   for (const auto& part : parts_)
     part->microbatch_enters(batches_.feed().batch().microbatches[number], weight);
   data::Example samples = batches_.feed().microbatch(number);
@@ -302,7 +303,7 @@ void Trainer::tell_of_changes() const {
 
 void Trainer::seed_generators(std::string_view purpose) const {
   Random key(static_cast<std::uint64_t>(plan_.config().run.seed), Random::key_of(purpose), steps_done_,
-             plan_.mesh().place(context_.rank(), {"pp", "dp", "cp"}));
+             groups_.draw_number);
   at::manual_seed(key.bits());
 }
 

@@ -102,8 +102,8 @@ class StepPart {
   virtual void batch_arrived(Step& /*step*/, const data::StepBatch& /*batch*/) {}
   /// A micro-batch, whose losses get that weight, enters the pipeline.
   virtual void microbatch_enters(const data::Example& /*samples*/, double /*weight*/) {}
-  /// All gradients are reduced; the part may change them, or set step.report.skipped, after which no other
-  /// part's hook is called but skipped(). Collective.
+  /// All gradients are reduced; the part may change them, or set step.report.skipped: then skipped() of all
+  /// parts comes next, in the place of the hooks up to and with updated(). Collective.
   virtual void gradients_ready(Step& /*step*/) {}
   /// What observers of gradients get instead of this rank's own. Collective.
   virtual std::optional<optim::NamedTensors> observed_gradients() { return std::nullopt; }
