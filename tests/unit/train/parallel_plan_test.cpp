@@ -73,7 +73,7 @@ TEST(ParallelPlan, ClipsByDefaultWhereThereIsANormOfAllGradients) {
   EXPECT_EQ(clip_norm("schedule = \"pipedream\"\n[train]\nclip_norm = 0\n"), 0);
   EXPECT_THAT(
       [&] { clip_norm("schedule = \"pipedream\"\n[train]\nclip_norm = 1.0\n"); },
-      ThrowsMessage<InvalidArgument>(HasSubstr("train.clip_norm = 1 needs the norm of all gradients")));
+      ThrowsMessage<InvalidArgument>(HasSubstr("train.clip_norm = 1.0 needs the norm of all gradients")));
   RunConfig in_code = pipeline_config();
   in_code.parallel.schedule = "pipedream";
   in_code.parallel.microbatches = 0;

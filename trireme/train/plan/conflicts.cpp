@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/text.h"
+#include "trireme/train/config/internal/config_keys.h"
 #include "trireme/train/parts/noise_scale.h"
 #include "trireme/train/plan/internal/cures.h"
 
@@ -54,11 +55,20 @@ struct Reason {
 };
 
 struct Feature {
-  const char* name;  ///< for the table of the documentation
-  bool (*is_on)(const ParallelPlan& plan);
-  std::string (*words)(const ParallelPlan& plan);
-  Cure (*off)();
+  const char* name = nullptr;  ///< for the table of the documentation; null: the key
+  const char* key = nullptr;   ///< by which a configuration asks for it
+  bool (*is_on)(const ParallelPlan& plan) = nullptr;
+  const char* (*key_of)(const ParallelPlan& plan) = nullptr;  ///< where several keys do; null: `key`
+  Cure (*off)() = nullptr;
   std::vector<Reason> needs = {}, lacks = {};
+
+  /// "parallel.tensor = 2"
+  std::string words(const ParallelPlan& plan) const {
+    const RunConfig& config = plan.config();
+    const ConfigKey& asked = find_key(config_key_table(config), key_of != nullptr ? key_of(plan) : key);
+    return text(asked.name, " = ", to_toml(asked.get(config)));
+  }
+  std::string title() const { return name != nullptr ? name : text("`", key, "`"); }
 };
 
 /// An asynchronous schedule; the program need not be there.
@@ -66,30 +76,20 @@ bool updates_on_its_own_time(const ParallelPlan& plan) {
   return plan.config().parallel.pipeline > 1 && updates_under_way(plan.config());
 }
 
-template <class Value>
-std::string named(const char* key, const Value& value) {
-  if constexpr (std::is_convertible_v<Value, std::string>)
-    return text(key, " = \"", value, "\"");
-  else
-    return text(key, " = ", value);
-}
-
 /// In the order in which they are given up: earlier rows are turned off first.
 const std::vector<Feature>& features() {
   using P = Property;
   static const std::vector<Feature> rows = {
-      {.name = "`train.clip_norm`",
+      {.key = "train.clip_norm",
        .is_on = [](const ParallelPlan& plan) { return plan.config().train.clip_norm > 0; },
-       .words =
-           [](const ParallelPlan& plan) { return named("train.clip_norm", plan.config().train.clip_norm); },
        .off = [] { return set(&RunConfig::train, &Train::clip_norm, 0.0); },
        .needs = {{P::kGradientNorm, "all gradients are scaled by one factor"}}},
       {.name = "`train.non_finite = \"skip\"`, fp16",
+       .key = "train.non_finite",
        .is_on = [](const ParallelPlan& plan) { return plan.skips_non_finite(); },
-       .words =
+       .key_of =
            [](const ParallelPlan& plan) {
-             return plan.precision().scales_loss ? named("train.precision", plan.config().train.precision)
-                                                 : named("train.non_finite", plan.config().train.non_finite);
+             return plan.precision().scales_loss ? "train.precision" : "train.non_finite";
            },
        .off = []() -> Cure {
          return [](RunConfig& changed) {
@@ -98,60 +98,43 @@ const std::vector<Feature>& features() {
          };
        },
        .needs = {{P::kJointSkips, "a step whose gradients are not finite is skipped on all ranks"}}},
-      {.name = "`train.ema_decay`",
+      {.key = "train.ema_decay",
        .is_on = [](const ParallelPlan& plan) { return plan.config().train.ema_decay > 0; },
-       .words =
-           [](const ParallelPlan& plan) { return named("train.ema_decay", plan.config().train.ema_decay); },
        .off = [] { return set(&RunConfig::train, &Train::ema_decay, 0.0); },
        .needs = {{P::kEveryUpdate, "the average takes in what each has made of the parameters"}}},
-      {.name = "`parallel.unused_parameters`",
+      {.key = "parallel.unused_parameters",
        .is_on = [](const ParallelPlan& plan) { return plan.config().parallel.unused_parameters != "error"; },
-       .words =
-           [](const ParallelPlan& plan) {
-             return named("parallel.unused_parameters", plan.config().parallel.unused_parameters);
-           },
        .off = [] { return set(&RunConfig::parallel, &Parallel::unused_parameters, "error"); },
        .needs = {{P::kGradientsAtOnce, "which gradients are missing is known there"}}},
       {.name = "`lr.schedule = \"reduce_on_plateau\"`",
+       .key = "lr.schedule",
        .is_on =
            [](const ParallelPlan& plan) {
              return plan.config().learning_rate.schedule == "reduce_on_plateau";
-           },
-       .words =
-           [](const ParallelPlan& plan) {
-             return named("lr.schedule", plan.config().learning_rate.schedule);
            },
        .off =
            [] { return set(&RunConfig::learning_rate, &optim::LearningRateOptions::schedule, "constant"); },
        .lacks = {{P::kRankIndependentBits,
                   "it follows the loss of evaluations, whose batches depend on the ranks"}}},
       {.name = "`offload.optimizer`, `offload.parameters`",
+       .key = "offload.optimizer",
        .is_on = [](const ParallelPlan& plan) { return plan.offloads(); },
-       .words =
+       .key_of =
            [](const ParallelPlan& plan) {
-             const optim::OffloadOptions& offload = plan.config().offload;
-             return plan.offloads_state() ? named("offload.optimizer", offload.optimizer)
-                                          : named("offload.parameters", offload.parameters);
+             return plan.offloads_state() ? "offload.optimizer" : "offload.parameters";
            },
        .off = []() -> Cure { return [](RunConfig& changed) { changed.offload = {}; }; },
        .lacks = {{P::kStateInMemory, "they live elsewhere and are brought part by part"}}},
-      {.name = "`parallel.compression`",
+      {.key = "parallel.compression",
        .is_on = [](const ParallelPlan& plan) { return plan.config().parallel.compression != "none"; },
-       .words =
-           [](const ParallelPlan& plan) {
-             return named("parallel.compression", plan.config().parallel.compression);
-           },
        .off = [] { return set(&RunConfig::parallel, &Parallel::compression, "none"); },
        .lacks = {{P::kPlainGradients, "whole gradients are encoded before they are reduced"},
                  {P::kRankIndependentBits, "it rounds gradients once for each rank"}}},
       {.name = "lossy `parallel.compression`",
+       .key = "parallel.compression",
        .is_on =
            [](const ParallelPlan& plan) {
              return plan.rounding().is_lossy && !plan.served();  // servers check their codecs
-           },
-       .words =
-           [](const ParallelPlan& plan) {
-             return named("parallel.compression", plan.config().parallel.compression);
            },
        .off = [] { return set(&RunConfig::parallel, &Parallel::compression, "none"); },
        .needs = {{P::kWholeLayers, "it is whole gradients that are compressed"},
@@ -159,62 +142,42 @@ const std::vector<Feature>& features() {
                  {P::kUpdateAtEnd, "its residuals go from step to step"}},
        .lacks = {{P::kMeanGradient,
                   "what arrives in a step is not the mean of the gradients that were sent in it"}}},
-      {.name = "`parallel.weight_compression`",
+      {.key = "parallel.weight_compression",
        .is_on = [](const ParallelPlan& plan) { return plan.rounds_weights(); },
-       .words =
-           [](const ParallelPlan& plan) {
-             return named("parallel.weight_compression", plan.config().parallel.weight_compression);
-           },
        .off = [] { return set(&RunConfig::parallel, &Parallel::weight_compression, "none"); },
        .lacks = {{P::kRankIndependentBits,
                   "it rounds what is gathered, and where ranks gather nothing there is nothing to round"}}},
-      {.name = "`parallel.activation_compression`",
+      {.key = "parallel.activation_compression",
        .is_on = [](const ParallelPlan& plan) { return plan.rounds_activations(); },
-       .words =
-           [](const ParallelPlan& plan) {
-             return named("parallel.activation_compression", plan.config().parallel.activation_compression);
-           },
        .off = [] { return set(&RunConfig::parallel, &Parallel::activation_compression, "none"); },
        .lacks = {{P::kRankIndependentBits,
                   "it rounds what goes from rank to rank, and which values do depends on the ranks"}}},
-      {.name = "`parallel.zero`",
+      {.key = "parallel.zero",
        .is_on = [](const ParallelPlan& plan) { return plan.config().parallel.zero > 0; },
-       .words = [](const ParallelPlan& plan) { return named("parallel.zero", plan.config().parallel.zero); },
        .off = [] { return set(&RunConfig::parallel, &Parallel::zero, std::int64_t{0}); },
        .lacks = {{P::kReplicatedState,
                   "it shares updates out among ranks, which gather the others' results"}}},
-      {.name = "`parallel.tensor`",
+      {.key = "parallel.tensor",
        .is_on = [](const ParallelPlan& plan) { return plan.tensor_ranks() > 1; },
-       .words = [](const ParallelPlan& plan) { return named("parallel.tensor", plan.tensor_ranks()); },
        .off = [] { return set(&RunConfig::parallel, &Parallel::tensor, std::int64_t{1}); },
        .lacks = {{P::kWholeLayers, "it cuts layers"},
                  {P::kRankIndependentBits, "it adds up a layer's parts in an order of its own"}}},
-      {.name = "`parallel.context`",
+      {.key = "parallel.context",
        .is_on = [](const ParallelPlan& plan) { return plan.context_ranks() > 1; },
-       .words = [](const ParallelPlan& plan) { return named("parallel.context", plan.context_ranks()); },
        .off = [] { return set(&RunConfig::parallel, &Parallel::context, std::int64_t{1}); },
        .lacks = {{P::kWholeSequences, "it cuts sequences"},
                  {P::kRankIndependentBits, "it adds up pieces of sequences in an order of its own"}}},
-      {.name = "`parallel.pipeline`",
+      {.key = "parallel.pipeline",
        .is_on = [](const ParallelPlan& plan) { return plan.config().parallel.pipeline > 1; },
-       .words =
-           [](const ParallelPlan& plan) {
-             return named("parallel.pipeline", plan.config().parallel.pipeline);
-           },
        .off = [] { return set(&RunConfig::parallel, &Parallel::pipeline, std::int64_t{1}); },
        .lacks = {{P::kWholeModel, "it cuts the model into stages on several ranks"}}},
-      {.name = "`parallel.chunks`",
+      {.key = "parallel.chunks",
        .is_on = [](const ParallelPlan& plan) { return plan.config().parallel.chunks > 1; },
-       .words =
-           [](const ParallelPlan& plan) { return named("parallel.chunks", plan.config().parallel.chunks); },
        .off = [] { return set(&RunConfig::parallel, &Parallel::chunks, std::int64_t{0}); },
        .lacks = {{P::kWholeModel, "it cuts the model into stages"}}},
       {.name = "asynchronous `parallel.schedule`",
+       .key = "parallel.schedule",
        .is_on = updates_on_its_own_time,
-       .words =
-           [](const ParallelPlan& plan) {
-             return named("parallel.schedule", plan.config().parallel.schedule);
-           },
        .off = synchronous_schedule,
        .lacks = {{P::kUpdateAtEnd, "it updates each stage on its own time"},
                  {P::kGradientNorm,
@@ -225,17 +188,12 @@ const std::vector<Feature>& features() {
                  {P::kMeanGradient,
                   "its stages update at different times, and there is no gradient of all stages"},
                  {P::kRankIndependentBits, "it computes with older weights the more ranks there are"}}},
-      {.name = "`run.exact`",
+      {.key = "run.exact",
        .is_on = [](const ParallelPlan& plan) { return plan.exact(); },
-       .words = [](const ParallelPlan&) { return std::string("run.exact = true"); },
        .off = [] { return set(&RunConfig::run, &RunOptions::exact, false); },
        .needs = {{P::kRankIndependentBits, "that is what it promises"}}},
-      {.name = "`parallel.local_steps`",
+      {.key = "parallel.local_steps",
        .is_on = [](const ParallelPlan& plan) { return plan.trains_apart(); },
-       .words =
-           [](const ParallelPlan& plan) {
-             return named("parallel.local_steps", plan.config().parallel.local_steps);
-           },
        .off = replicas_together,
        .needs = {{P::kUpdatesOnRanks, "sites take steps of their own"},
                  {P::kUpdateAtEnd, "rounds are counted in steps of the whole model"},
@@ -249,12 +207,8 @@ const std::vector<Feature>& features() {
                  {P::kMeanGradient, "sites take steps of their own, and there is no mean of their gradients"},
                  {P::kCommonSteps, "sites do not add up gradients of one batch"},
                  {P::kRankIndependentBits, "what sites learn depends on how many there are"}}},
-      {.name = "`parallel.priority`",
+      {.key = "parallel.priority",
        .is_on = [](const ParallelPlan& plan) { return plan.config().parallel.priority != "none"; },
-       .words =
-           [](const ParallelPlan& plan) {
-             return named("parallel.priority", plan.config().parallel.priority);
-           },
        .off = [] { return set(&RunConfig::parallel, &Parallel::priority, "none"); },
        .needs = {{P::kUpdatesOnRanks, "each layer's update is made when it is asked for"},
                  {P::kWholeModel, "stages of a step wait for each other"},
@@ -274,8 +228,8 @@ const std::vector<Feature>& features() {
                  {P::kMeanGradient, "all gradients are never there at once"},
                  {P::kRankIndependentBits, "it adds gradients up slice by slice, not along one tree"}}},
       {.name = "`parallel.mode = \"ps\"`",
+       .key = "parallel.mode",
        .is_on = [](const ParallelPlan& plan) { return plan.served(); },
-       .words = [](const ParallelPlan&) { return named("parallel.mode", "ps"); },
        .off = [] { return set(&RunConfig::parallel, &Parallel::mode, "all-reduce"); },
        .needs = {{P::kWholeModel, "each rank over servers computes all of it"},
                  {P::kWholeLayers, "each rank over servers computes all of them"},
@@ -290,15 +244,14 @@ const std::vector<Feature>& features() {
                  {P::kMeanGradient, "servers add gradients up, and no rank has their mean"},
                  {P::kRankIndependentBits, "servers add gradients up rank by rank, not along one tree"}}},
       {.name = "gradient noise: `train.noise_scale_every_steps`, AdaScale",
+       .key = "train.noise_scale_every_steps",
        .is_on =
            [](const ParallelPlan& plan) {
              return plan.config().train.noise_scale_every_steps > 0 || uses_ada_scale(plan.config());
            },
-       .words =
+       .key_of =
            [](const ParallelPlan& plan) {
-             return uses_ada_scale(plan.config())
-                        ? named("lr.scale_with_batch", "adascale")
-                        : named("train.noise_scale_every_steps", plan.config().train.noise_scale_every_steps);
+             return uses_ada_scale(plan.config()) ? "lr.scale_with_batch" : "train.noise_scale_every_steps";
            },
        .off = []() -> Cure {
          return [](RunConfig& changed) {
@@ -311,8 +264,8 @@ const std::vector<Feature>& features() {
                  {P::kWholeSequences, "a micro-batch's own gradient is whole on no rank otherwise"}},
        .lacks = {{P::kRankIndependentBits, "squares are added up rank by rank, not along one tree"}}},
       {.name = "`data.balance = \"dynamic\"`",
+       .key = "data.balance",
        .is_on = [](const ParallelPlan& plan) { return plan.config().data.balance == "dynamic"; },
-       .words = [](const ParallelPlan&) { return named("data.balance", "dynamic"); },
        .off = [] { return set(&RunConfig::data, &data::DataOptions::balance, "count"); },
        .needs =
            {{P::kUpdateAtEnd,
@@ -321,9 +274,8 @@ const std::vector<Feature>& features() {
             {P::kCommonSteps, "a replica is idle where it waits for a slower one"}},
        .lacks = {{P::kRankIndependentBits, "bits depend on which samples are added up together"}}},
       {.name = "`ps.staleness` other than 0",
+       .key = "ps.staleness",
        .is_on = [](const ParallelPlan& plan) { return plan.ranks_drift(); },
-       .words =
-           [](const ParallelPlan& plan) { return named("ps.staleness", plan.config().served.staleness); },
        .off = [] { return set(&RunConfig::served, &parallel::ServedOptions::staleness, std::int64_t{0}); },
        .lacks = {{P::kCommonSteps, "ranks do not wait for each other, and none is idle for a slower one"}}},
   };
@@ -370,9 +322,9 @@ std::vector<Conflict> all_conflicts() {
       for (const Feature& lacking : features()) {
         const Reason* lack = find(lacking.lacks, need.property);
         if (lack == nullptr) continue;
-        all.push_back({.needing = needing.name,
+        all.push_back({.needing = needing.title(),
                        .need = text(words_of(need.property), ": ", need.why),
-                       .lacking = lacking.name,
+                       .lacking = lacking.title(),
                        .lack = lack->why});
       }
     }

@@ -51,6 +51,24 @@ void order_by_distance(std::vector<std::int64_t>& numbers, std::int64_t asked) {
       numbers, {}, [asked](std::int64_t each) { return std::pair(each > asked, std::abs(each - asked)); });
 }
 
+/// Sizes of an axis that fit beside `others` ranks and that `fits`, the nearest to that of `config` first.
+template <class Fits>
+Cures other_sizes(std::int64_t ParallelOptions::*axis, const RunConfig& config, int world_size,
+                  std::int64_t others, const Fits& fits) {
+  if (world_size % others != 0) return {};
+  std::vector<std::int64_t> sizes = divisors_of(world_size / others);
+  std::erase_if(sizes, [&](std::int64_t size) { return !fits(size); });
+  order_by_distance(sizes, config.parallel.*axis);
+  Cures cures;
+  for (const std::int64_t size : sizes) {
+    cures.emplace_back([axis, size](RunConfig& changed) {
+      changed.parallel.*axis = size;
+      changed.parallel.data = 0;
+    });
+  }
+  return cures;
+}
+
 }  // namespace
 
 Cures other_shard_ranks(int copies) {
@@ -71,54 +89,23 @@ std::string divisors_in_words(std::int64_t number) {
 }
 
 Cures other_tensors(const RunConfig& config, int world_size) {
-  const std::int64_t asked = config.parallel.tensor,
-                     others = config.parallel.pipeline * config.parallel.context;
-  if (asked == 1 || world_size % others != 0) return {};
-  std::vector<std::int64_t> sizes = divisors_of(world_size / others);
-  std::erase(sizes, asked);
-  order_by_distance(sizes, asked);
-  Cures cures;
-  for (const std::int64_t size : sizes) {
-    cures.emplace_back([size](RunConfig& changed) {
-      changed.parallel.tensor = size;
-      changed.parallel.data = 0;
-    });
-  }
-  return cures;
+  const ParallelOptions& parallel = config.parallel;
+  if (parallel.tensor == 1) return {};
+  return other_sizes(&ParallelOptions::tensor, config, world_size, parallel.pipeline * parallel.context,
+                     [&](std::int64_t size) { return size != parallel.tensor; });
 }
 
 Cures other_contexts(const RunConfig& config, int world_size) {
-  const std::int64_t asked = config.parallel.context,
-                     others = config.parallel.pipeline * config.parallel.tensor;
-  if (asked == 1 || world_size % others != 0) return {};
-  std::vector<std::int64_t> sizes = divisors_of(world_size / others);
-  std::erase(sizes, asked);
-  order_by_distance(sizes, asked);
-  Cures cures;
-  for (const std::int64_t size : sizes) {
-    cures.emplace_back([size](RunConfig& changed) {
-      changed.parallel.context = size;
-      changed.parallel.data = 0;
-    });
-  }
-  return cures;
+  const ParallelOptions& parallel = config.parallel;
+  if (parallel.context == 1) return {};
+  return other_sizes(&ParallelOptions::context, config, world_size, parallel.pipeline * parallel.tensor,
+                     [&](std::int64_t size) { return size != parallel.context; });
 }
 
 Cures other_pipelines(const RunConfig& config, int world_size, std::int64_t least) {
-  const std::int64_t asked = config.parallel.pipeline,
-                     others = config.parallel.tensor * config.parallel.context;
-  if (world_size % others != 0) return {};
-  std::vector<std::int64_t> lengths = divisors_of(world_size / others);
-  std::erase_if(lengths, [least](std::int64_t length) { return length < least; });
-  order_by_distance(lengths, asked);
-  Cures cures;
-  for (const std::int64_t length : lengths) {
-    cures.emplace_back([length](RunConfig& changed) {
-      changed.parallel.pipeline = length;
-      changed.parallel.data = 0;
-    });
-  }
-  return cures;
+  const ParallelOptions& parallel = config.parallel;
+  return other_sizes(&ParallelOptions::pipeline, config, world_size, parallel.tensor * parallel.context,
+                     [&](std::int64_t length) { return length >= least; });
 }
 
 Cures cures_of_a_program(const RunConfig& config, int world_size) {
