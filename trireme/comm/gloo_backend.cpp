@@ -47,6 +47,10 @@ class TaggedGloo : public c10d::ProcessGroupGloo {
   Work reduce_scatter(const PartsWork::Operation& operation, const c10d::ReduceOp& op) {
     return begin(c10::make_intrusive<ReduceScatterWork>(operation, op, contexts_.front(), ++seq_));
   }
+  Work exchange(const PartsWork::Operation& operation, UnequalPartsWork::Sizes sizes) {
+    return begin(
+        c10::make_intrusive<UnequalPartsWork>(operation, std::move(sizes), contexts_.front(), ++seq_));
+  }
 
   /// Gloo has no abort, but a wait that times out breaks all connections of the group, and with them what is
   /// under way: one receive that nobody sends to does it. Where the connection is broken already, because
@@ -171,11 +175,17 @@ class GlooBackend : public c10d::Backend {
 
   Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_parts,
                      std::vector<std::int64_t>& input_parts, const c10d::AllToAllOptions& options) override {
-    // Unequal parts are of other sizes on other ranks: their type alone is compared.
-    tag(c10d::OpType::ALLTOALL_BASE, input_parts.empty() ? input : input.flatten().narrow(0, 0, 0),
-        c10d::ReduceOp::SUM, 0);
-    return watch(gloo_->alltoall_base(output, input, output_parts, input_parts, options),
-                 c10d::OpType::ALLTOALL_BASE, {output});
+    constexpr auto kType = c10d::OpType::ALLTOALL_BASE;
+    if (input_parts.empty() && output_parts.empty()) {
+      tag(kType, input, c10d::ReduceOp::SUM, 0);
+      return watch(gloo_->alltoall_base(output, input, output_parts, input_parts, options), kType, {output});
+    }
+    // Ranks have other numbers of elements: of the whole, the type alone is compared.
+    const int with_tag = tag(kType, input.flatten().narrow(0, 0, 0), c10d::ReduceOp::SUM, 0);
+    return watch(
+        gloo_->exchange(parts_of(kType, with_tag, output, input),
+                        {.to = numels_of(input, input_parts), .from = numels_of(output, output_parts)}),
+        kType, {output});
   }
 
   Work barrier(const c10d::BarrierOptions& options) override {
@@ -215,6 +225,15 @@ class GlooBackend : public c10d::Backend {
   std::function<void()> division(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
     if (op != c10d::ReduceOp::AVG) return [] {};
     return [tensor = tensor, size = getSize()]() mutable { tensor.div_(size); };
+  }
+
+  /// Of parts with those rows, by rank; without rows, of equal parts.
+  std::vector<std::int64_t> numels_of(const at::Tensor& tensor, std::vector<std::int64_t> rows) const {
+    if (rows.empty())
+      return std::vector<std::int64_t>(static_cast<std::size_t>(getSize()), tensor.numel() / getSize());
+    const std::int64_t of_row = tensor.numel() == 0 ? 0 : tensor.numel() / tensor.size(0);
+    for (std::int64_t& each : rows) each *= of_row;
+    return rows;
   }
 
   PartsWork::Operation parts_of(c10d::OpType type, int tag, const at::Tensor& output,

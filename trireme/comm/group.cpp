@@ -285,6 +285,9 @@ Pending all_to_all(const std::shared_ptr<Group::State>& state, Mode mode, at::Te
   require(output.scalar_type() == input.scalar_type() && output.sizes().slice(1) == input.sizes().slice(1),
           "all_to_all: rows of 'output' are ", output.sizes().slice(1), " of ", name_of(output.scalar_type()),
           ", but those of 'input' are ", input.sizes().slice(1), " of ", name_of(input.scalar_type()));
+  const auto me = static_cast<std::size_t>(state->parts.rank);
+  require(rows.to[me] == rows.from[me], "all_to_all: rank ", me, " sends itself ", rows.to[me],
+          " rows, and expects ", rows.from[me]);
   // Numbers of elements differ from rank to rank: none is compared.
   Operation operation = operation_on(OperationKind::kAllToAll, input);
   operation.numel = 0;

@@ -121,7 +121,8 @@ class Group {
   void all_to_all(at::Tensor& output, const at::Tensor& input);
   /// The same with unequal parts, as mixtures of experts exchange tokens: `rows.to[j]` rows of `input` (dim
   /// 0) go to rank j, and `rows.from[i]` rows of `output` come from rank i, which sends as many; 0 is
-  /// allowed. Both tensors have the same further sizes. Throws InvalidArgument: numbers that do not add up.
+  /// allowed. Both tensors have the same further sizes. Throws InvalidArgument: numbers that do not add up;
+  /// CommError where two ranks differ in what the one sends the other, at the deadline over gloo.
   Pending all_to_all_async(at::Tensor& output, const at::Tensor& input, const RowSplits& rows);
   void all_to_all(at::Tensor& output, const at::Tensor& input, const RowSplits& rows);
 

@@ -115,6 +115,23 @@ TEST_P(Failures, DifferentSizesOfAMessageNameBothSides) {
   }
 }
 
+/// Rank 0 waits for two rows of rank 1, which sends one; or for one, and gets two.
+TEST_P(Failures, RowsThatARankDoesNotSendNameTheExchange) {
+  for (const std::int64_t expected : {2, 1}) {
+    const auto errors = errors_of(2, 2, [&](Context& context) {
+      const bool first = context.rank() == 0;
+      const RowSplits rows = first ? RowSplits{.to = {1, 1}, .from = {1, expected}}
+                                   : RowSplits{.to = {3 - expected, 1}, .from = {1, 1}};
+      const at::Tensor input = at::ones({first ? 2 : 4 - expected, 3});
+      at::Tensor output = at::zeros({first ? 1 + expected : 2, 3});
+      context.world().all_to_all(output, input, rows);
+      context.world().barrier();
+    });
+    for (const int rank : {0, 1})
+      EXPECT_THAT(errors.at(rank), HasSubstr("all_to_all")) << "rank " << rank << " of rows " << expected;
+  }
+}
+
 TEST_P(Failures, TheDeadlineNamesTheRankThatDidNotCome) {
   const double start_s = now_s();
   const auto errors = errors_of(3, 1, [](Context& context) {

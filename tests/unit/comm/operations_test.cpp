@@ -295,6 +295,13 @@ TEST_P(Operations, AllToAllRejectsSplitsThatDoNotAddUp) {
     at::Tensor input = at::ones({context.world_size(), 2}), output = at::empty_like(input);
     EXPECT_THROW(context.world().all_to_all(output, input, {.to = twos, .from = ones}), InvalidArgument);
     EXPECT_THROW(context.world().all_to_all(output, input, {.to = one_more, .from = ones}), InvalidArgument);
+    if (size > 1) {
+      std::vector<std::int64_t> others = ones;
+      others[static_cast<std::size_t>(context.rank())] = 0;
+      others[static_cast<std::size_t>((context.rank() + 1) % context.world_size())] = 2;
+      EXPECT_THROW(context.world().all_to_all(output, input, {.to = ones, .from = others}), InvalidArgument)
+          << "it sends itself another number than it expects";
+    }
     at::Tensor wider = at::empty({context.world_size(), 3});
     EXPECT_THROW(context.world().all_to_all(wider, input, {.to = ones, .from = ones}), InvalidArgument);
     context.world().all_to_all(output, input, {.to = ones, .from = ones});

@@ -1,7 +1,7 @@
 #pragma once
-// Reduce-scatter and all-gather over gloo as messages between the memory of the ranks' tensors, without
-// copies of these. Gloo's threads run them, in the order of the operations. For gloo_backend.cpp alone, which
-// sees gloo's headers.
+// Reduce-scatter, all-gather and exchanges of unequal parts over gloo as messages between the memory of the
+// ranks' tensors, without copies of these. Gloo's threads run them, in the order of the operations. For
+// gloo_backend.cpp alone, which sees gloo's headers.
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -48,13 +48,17 @@ class PartsWork : public c10d::ProcessGroupGloo::AsyncWork {
   int size() const { return operation_.gloo.getSize(); }
   bool is_other(int rank) const { return rank != operation_.gloo.getRank(); }
 
-  Message send(const at::Tensor& from, int to_rank) const {
-    std::vector<at::Tensor> tensors{from};
-    return operation_.gloo.send(tensors, to_rank, operation_.tag);
-  }
+  Message send(const at::Tensor& from, int to_rank) const { return send(from, to_rank, operation_.tag); }
   Message receive(const at::Tensor& to, int from_rank) const {
+    return receive(to, from_rank, operation_.tag);
+  }
+  Message send(const at::Tensor& from, int to_rank, int tag) const {
+    std::vector<at::Tensor> tensors{from};
+    return operation_.gloo.send(tensors, to_rank, tag);
+  }
+  Message receive(const at::Tensor& to, int from_rank, int tag) const {
     std::vector<at::Tensor> tensors{to};
-    return operation_.gloo.recv(tensors, from_rank, operation_.tag);
+    return operation_.gloo.recv(tensors, from_rank, tag);
   }
   void wait_for(const std::vector<Message>& works) const {
     for (const Message& each : works) {
@@ -88,6 +92,50 @@ class AllGatherWork : public PartsWork {
     if (mine.const_data_ptr() != input.const_data_ptr()) mine.copy_(input);
     wait_for(works);
   }
+};
+
+/// Parts of the input go to the ranks, and parts of the output come from them. Gloo's own operation fills a
+/// part that is larger than what was sent in silence, and ends the process over one that is smaller. Here the
+/// size of a message is in its tag, so that another one is never received, and both ranks wait in vain.
+class UnequalPartsWork : public PartsWork {
+ public:
+  /// Numbers of elements, by rank.
+  struct Sizes {
+    std::vector<std::int64_t> to, from;
+  };
+  UnequalPartsWork(const Operation& operation, Sizes sizes, const std::shared_ptr<gloo::Context>& context,
+                   std::uint64_t sequence)
+      : PartsWork(operation, context, sequence), sizes_(std::move(sizes)) {}
+
+  void run() override {
+    const at::NoGradGuard no_grad;
+    std::vector<Message> works;
+    std::int64_t sent = 0, received = 0;
+    for (int other = 0; other < size(); ++other) {
+      const auto at = static_cast<std::size_t>(other);
+      const at::Tensor to = operation().input.narrow(0, sent, sizes_.to[at]),
+                       from = operation().output.narrow(0, received, sizes_.from[at]);
+      sent += to.numel();
+      received += from.numel();
+      if (!is_other(other)) {
+        from.copy_(to);
+        continue;
+      }
+      if (from.numel() > 0) works.push_back(receive(from, other, tag_of(from)));
+      if (to.numel() > 0) works.push_back(send(to, other, tag_of(to)));
+    }
+    wait_for(works);
+  }
+
+ private:
+  /// Another one for another size, still of this operation.
+  int tag_of(const at::Tensor& part) const {
+    constexpr std::uint64_t kSpread = 0x9e3779b97f4a7c15u;
+    const auto spread = static_cast<std::uint64_t>(part.numel()) * kSpread >> 41U;  // 23 bits
+    return operation().tag ^ static_cast<int>(spread);
+  }
+
+  const Sizes sizes_;
 };
 
 /// Memory for parts of other ranks that have come and are not added up yet, of an operation.
