@@ -74,6 +74,16 @@ struct VerifyArguments {
 };
 Command verify_command(std::function<int(const VerifyArguments&)> run);
 
+struct EstimateArguments {
+  RankArguments ranks;
+  std::string measurements;  ///< file to read; empty: the ranks measure
+  std::string save;          ///< file to write; empty: none
+  bool json = false;
+};
+
+/// `trireme estimate` on `run`, which measures or reads, and prints.
+Command estimate_command(std::function<int(const EstimateArguments&)> run);
+
 struct FindBatchArguments {
   RankArguments ranks;
   std::int64_t most_samples = 0;  ///< of a batch; 0: as far as speed grows

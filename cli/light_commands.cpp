@@ -41,6 +41,7 @@ std::vector<Command> commands(const Program& program, const Arguments& arguments
           runs_command(),
           profile_command([arguments](const ProfileArguments&) { return hand_over(arguments); }),
           memory_command([arguments](const MemoryArguments&) { return hand_over(arguments); }),
+          estimate_command([arguments](const EstimateArguments&) { return hand_over(arguments); }),
           find_batch_command([arguments](const FindBatchArguments&) { return hand_over(arguments); }),
           plan_command(),
           launch_command(arguments),

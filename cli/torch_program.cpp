@@ -5,6 +5,7 @@
 #include "cli/backends.h"
 #include "cli/checkpoint.h"
 #include "cli/data.h"
+#include "cli/estimate.h"
 #include "cli/find_batch.h"
 #include "cli/memory.h"
 #include "cli/profile.h"
@@ -25,20 +26,22 @@ std::vector<Setting> settings_of(const Home& home) {
 }
 
 std::vector<Command> commands(const Home& home, const Program& program, const Arguments& arguments) {
-  return {train_command([home](const TrainArguments& train) { return run_train(home, train); }),
-          verify_command([home](const VerifyArguments& verify) { return run_verify(home, verify); }),
-          checkpoint_command(run_checkpoint),
-          data_command([home](const DataArguments& data) { return run_data(home, data); }),
-          runs_command(),
-          profile_command([home](const ProfileArguments& profile) { return run_profile(home, profile); }),
-          memory_command([home](const MemoryArguments& memory) { return run_memory(home, memory); }),
-          find_batch_command([home](const FindBatchArguments& batch) { return run_find_batch(home, batch); }),
-          plan_command(),
-          launch_command(arguments),
-          schedule_command(),
-          simulate_command(),
-          backends_command(list_backends),
-          completion_command(program, [home] { return settings_of(home); })};
+  return {
+      train_command([home](const TrainArguments& train) { return run_train(home, train); }),
+      verify_command([home](const VerifyArguments& verify) { return run_verify(home, verify); }),
+      checkpoint_command(run_checkpoint),
+      data_command([home](const DataArguments& data) { return run_data(home, data); }),
+      runs_command(),
+      profile_command([home](const ProfileArguments& profile) { return run_profile(home, profile); }),
+      memory_command([home](const MemoryArguments& memory) { return run_memory(home, memory); }),
+      estimate_command([home](const EstimateArguments& estimate) { return run_estimate(home, estimate); }),
+      find_batch_command([home](const FindBatchArguments& batch) { return run_find_batch(home, batch); }),
+      plan_command(),
+      launch_command(arguments),
+      schedule_command(),
+      simulate_command(),
+      backends_command(list_backends),
+      completion_command(program, [home] { return settings_of(home); })};
 }
 
 }  // namespace

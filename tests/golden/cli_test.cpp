@@ -28,6 +28,7 @@ TEST(CliHelp, IsTheGoldenText) {
   EXPECT_EQ(run({bin("trireme"), "plan", "--help"}).out, golden("help_plan"));
   EXPECT_EQ(run({bin("trireme"), "profile", "--help"}).out, golden("help_profile"));
   EXPECT_EQ(run({bin("trireme"), "memory", "--help"}).out, golden("help_memory"));
+  EXPECT_EQ(run({bin("trireme"), "estimate", "--help"}).out, golden("help_estimate"));
   EXPECT_EQ(run({bin("trireme"), "find-batch", "--help"}).out, golden("help_find_batch"));
   EXPECT_EQ(run({bin("trireme"), "bench", "--help"}).out, golden("help_bench"));
 }

@@ -24,6 +24,9 @@ struct Costs {
   double overlap = 1;                  ///< time of an overlapped pair / (its forward + its backward)
   double kept_for_weight = 1;          ///< share of an activation that lives on between I and W
   int buckets = 1;                     ///< equal parts in which a stage's gradients are reduced
+  /// Share of the time of an exchange (messages, gathered weights, reduced gradients) that the rank itself
+  /// loses, 0 to 1: where ranks compute on all cores, exchanges take theirs.
+  double share_of_core = 0;
 
   /// The costs of that stage: one entry holds for all of them, none means 1 for each pass.
   StageCost of(int stage) const {

@@ -26,6 +26,8 @@ void check(const Program& program, const Costs& costs) {
   demand("the bytes of a message", costs.message_bytes);
   demand("the bandwidth", costs.bandwidth);
   demand("the overlap", costs.overlap);
+  require(costs.share_of_core >= 0 && costs.share_of_core <= 1,
+          "the share of exchanges that a rank loses is 0 to 1; found ", costs.share_of_core);
   require(costs.overlap > 0, "an overlapped pair takes more than no time");
   require(costs.bandwidth == 0 || costs.bandwidth >= 1 / kMost, "a bandwidth is at least ", 1 / kMost,
           " bytes per unit of time, or 0 for no limit; found ", costs.bandwidth);
@@ -55,6 +57,7 @@ class Simulator {
       ranks_.push_back({.cells = cells_of(actions)});
       timeline_.spans.emplace_back(actions.size());
     }
+    timeline_.exchanged.assign(ranks_.size(), 0);
   }
 
   Timeline run() {
@@ -125,15 +128,24 @@ class Simulator {
     return ready;
   }
 
+  /// What the rank loses of an exchange, as it begins.
+  void lose(std::size_t index, double exchange) {
+    ranks_[index].free_at += costs_.share_of_core * exchange;
+    timeline_.exchanged[index] += costs_.share_of_core * exchange;
+  }
+  double beside(double exchange) const { return (1 - costs_.share_of_core) * exchange; }
+
   double gather(Rank& rank, int stage, std::size_t index) {
-    rank.link_free_at = std::max(rank.link_free_at, rank.free_at) + costs_.of(stage).unshard;
+    lose(index, costs_.of(stage).unshard);
+    rank.link_free_at = std::max(rank.link_free_at, rank.free_at) + beside(costs_.of(stage).unshard);
     return held(stage, index).gathered_at = rank.link_free_at;
   }
 
   double reduce(Rank& rank, int stage, std::size_t index) {
     Held& mine = held(stage, index);
     const Span& backward = mine.last_backward;
-    const double of_bucket = costs_.of(stage).reduce / costs_.buckets;
+    lose(index, costs_.of(stage).reduce);
+    const double of_bucket = beside(costs_.of(stage).reduce) / costs_.buckets;
     for (int bucket = 1; bucket <= costs_.buckets; ++bucket) {
       const double ready = bucket == costs_.buckets
                                ? rank.free_at
@@ -158,20 +170,22 @@ class Simulator {
   bool advance(std::size_t index) {
     Rank& rank = ranks_[index];
     const Cell cell = rank.cells[rank.cell];
-    double start = rank.free_at;
+    double start = rank.free_at, exchanged = 0;
     double length = 0;
     for (const Action& action : cell) {
-      for (const double ready : {inputs_ready(action), weights_ready(action, index)}) {
-        if (ready == kNotYet) return false;
-        start = std::max(start, ready);
-      }
+      const double inputs = inputs_ready(action), weights = weights_ready(action, index);
+      if (inputs == kNotYet || weights == kNotYet) return false;
+      start = std::max(start, inputs);
+      exchanged = std::max(exchanged, weights);
       length += duration(action);
     }
+    timeline_.exchanged[index] += std::max(exchanged - start, 0.0);
+    start = std::max(start, exchanged);
     if (cell.size() > 1 && is_compute(cell.front().kind)) length *= costs_.overlap;
-    rank.free_at = start + length;
+    const double end = rank.free_at = start + length;
     for (std::size_t i = 0; i < cell.size(); ++i) {
       timeline_.spans[index][rank.action + i] = {start, end_of(cell[i], index, {start, rank.free_at})};
-      deliver(cell[i], rank.free_at);
+      deliver(cell[i], index, end);
     }
     reductions_.enter(index, rank.cell, cell);
     rank.action += cell.size();
@@ -186,7 +200,7 @@ class Simulator {
     return span.end;
   }
 
-  void deliver(const Action& action, double end) {
+  void deliver(const Action& action, std::size_t index, double end) {
     if (action.kind != ActionKind::kForward && !makes_input_gradient(action.kind)) return;
     std::vector<double>& ready = action.kind == ActionKind::kForward ? output_ready_ : gradient_ready_;
     double arrival = end;
@@ -196,7 +210,9 @@ class Simulator {
         const int from = holders_.rank_of(action.stage, action.microbatch);
         const int to = holders_.rank_of(Holders::receiver_stage(action), action.microbatch);
         double& link_free_at = link_free_at_[{from, to}];
-        transfer = std::max(link_free_at - end, 0.0) + costs_.message_bytes / costs_.bandwidth;
+        const double message = costs_.message_bytes / costs_.bandwidth;
+        transfer = std::max(link_free_at - end, 0.0) + message;
+        lose(index, message);
         link_free_at = end + transfer;
       }
       arrival = end + transfer + costs_.hop;

@@ -10,7 +10,8 @@
 // Weights are gathered and gradients reduced beside the computations, one after the other on each rank: a
 // computation waits for its stage's UNSHARD. While the last backward before a REDUCE_GRAD runs, its buckets
 // become ready at an even pace and start; the last one starts at REDUCE_GRAD, which the rank does not wait
-// for; STEP does, for those of all ranks that hold the stage. Pure and thread-safe.
+// for; STEP does, for those of all ranks that hold the stage. Of all exchanges a rank loses
+// Costs::share_of_core itself. Pure and thread-safe.
 
 #include <vector>
 
@@ -36,6 +37,8 @@ struct Timeline {
   double bubble_to_work = 0;          ///< (cost - work) / work: Megatron's convention
   std::vector<int> peak_activations;  ///< per rank: micro-batches of a stage between F and B, or F and W
   std::vector<double> peak_memory;    ///< the same, of which after I only Costs::kept_for_weight counts
+  std::vector<double>
+      exchanged;  ///< per rank: what exchanges of weights and gradients cost it, beside bubbles
   std::vector<int>
       peak_weight_versions;  ///< per rank: most versions of any of its stages that are in use at once
 };

@@ -187,6 +187,28 @@ TEST(Simulate, GatheringWeightsRunsAheadOfTheComputationThatNeedsThem) {
   EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "0B0").start, 15) << "its gathering began at 12";
 }
 
+TEST(Simulate, ExchangesThatTakeTheCoreAreAddedToTheStep) {
+  Costs costs = costs_of({.forward = 2, .backward_input = 4, .backward_weight = 0, .reduce = 3, .update = 1});
+  costs.buckets = 4;
+  const Program program = data_parallel(1);
+  // Three quarters of the reduction run beside the backward, the last quarter after it.
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 2 + 4 + 0.75 + 1);
+  EXPECT_THAT(simulate(program, costs).exchanged, ElementsAre(0.75));
+  costs.share_of_core = 1;
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 2 + 4 + 3 + 1);
+  EXPECT_THAT(simulate(program, costs).exchanged, ElementsAre(3));
+}
+
+TEST(Simulate, MessagesThatTakeTheCoreDelayTheirSender) {
+  Costs costs;
+  costs.message_bytes = 10;
+  costs.bandwidth = 20;
+  const Program program = parse_csv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  EXPECT_DOUBLE_EQ(simulate(program, costs).spans[0][1].start, 1);
+  costs.share_of_core = 1;
+  EXPECT_DOUBLE_EQ(simulate(program, costs).spans[0][1].start, 1.5);
+}
+
 TEST(Simulate, RefusesWhatCannotBe) {
   const Program order = make_schedule("1f1b", {.num_ranks = 2, .num_microbatches = 2});
   Costs three;

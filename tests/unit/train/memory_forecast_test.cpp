@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
 
+#include "tests/unit/train/four_layers.h"
 #include "trireme/base/error.h"
 #include "trireme/base/large_blocks.h"
 #include "trireme/comm/tensor_blocks.h"
@@ -18,38 +19,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-constexpr double kMib = 1024 * 1024;
-
-/// Four layers of 1 MiB of parameters, each of which keeps 10 MiB, and a loss that keeps nothing.
-ModelUse four_layers() {
-  ModelUse model;
-  for (const char* name : {"a", "b", "c", "d"}) {
-    model.layers.push_back(
-        {.name = name,
-         .memory = {.kept = {.forward_s = 1, .inner_bytes = 10 * kMib, .output_bytes = kMib},
-                    .forward_bytes = 11 * kMib,
-                    .backward_bytes = 2 * kMib,
-                    .gradient_bytes = kMib,
-                    .largest_gradient_bytes = kMib},
-         .parameters = {{.name = name, .bytes = 1 << 20, .numel = 1 << 18}}});
-  }
-  model.layers.push_back({.name = "loss", .memory = {}});
-  return model;
-}
-
-RunConfig config_of_four() {
-  RunConfig config;
-  config.data.name = "synthetic";
-  config.model.hidden = {8, 8, 8};
-  config.train.global_batch = 16;
-  config.optimizer.name = "adamw";
-  return config;
-}
-
-ParallelPlan plan_of(const RunConfig& config, int ranks) {
-  return resolve_plan(config, ranks).for_model({.name = "four", .parameters = {1, 1, 1, 1}});
-}
 
 std::vector<std::int64_t> mib_of(const MemoryUse& use) {
   std::vector<std::int64_t> mib;

@@ -2,17 +2,21 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <deque>
+#include <optional>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/median.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/untouched.h"
 #include "trireme/parallel/allocated_bytes.h"
-#include "trireme/train/estimate/layer_memory.h"
+#include "trireme/parallel/pipeline/split_backward.h"
 #include "trireme/train/plan/internal/chain_link.h"
 
 namespace trireme::train {
@@ -61,6 +65,138 @@ Sample run_once(const ChainLink& link, const Fields& inputs) {
   return sample;
 }
 
+/// While it lives, every parameter that learns has a gradient of zeros, to which backwards add.
+class ZeroGradients {
+ public:
+  explicit ZeroGradients(const std::vector<model::Layer>& layers) {
+    for (const model::Layer& layer : layers) {
+      for (const auto& [name, parameter] : layer.parameters) {
+        if (!parameter.requires_grad()) continue;
+        at::Tensor tensor = parameter;
+        before_.emplace_back(tensor, tensor.grad());
+        tensor.mutable_grad() = at::zeros_like(tensor.detach());
+      }
+    }
+  }
+  ~ZeroGradients() {
+    // Of a parameter of two layers the first is the one that was there.
+    for (auto each = before_.rbegin(); each != before_.rend(); ++each)
+      each->first.mutable_grad() = each->second;
+  }
+  ZeroGradients(const ZeroGradients&) = delete;
+  ZeroGradients& operator=(const ZeroGradients&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> before_;
+};
+
+/// Forwards and backwards through a chain, layer by layer, with the time of each.
+class TimedPass {
+ public:
+  TimedPass(const std::vector<ChainLink>& links, const Fields& inputs)
+      : links_(links), inputs_(inputs), device_(device_of(inputs)), times_(links.size()) {}
+
+  std::vector<LayerTime> in_one_part() {
+    forwards();
+    for (std::size_t i = links_.size(); i-- > 0;) {
+      const Roots roots = roots_of(i);
+      const double begin_s = now_s_of(device_);
+      if (!roots.outputs.empty()) torch::autograd::backward(roots.outputs, roots.gradients);
+      times_[i].backward_s = now_s_of(device_) - begin_s;
+      outputs_[i] = {};
+    }
+    return std::move(times_);
+  }
+
+  std::vector<LayerTime> in_two_parts() {
+    forwards();
+    std::vector<std::optional<parallel::InputBackward>> firsts(links_.size());
+    for (std::size_t i = links_.size(); i-- > 0;) {
+      const Roots roots = roots_of(i);
+      torch::autograd::edge_list inputs;
+      std::vector<std::size_t> places;
+      for (std::size_t field = 0; field < leaves_[i].size(); ++field) {
+        const at::Tensor leaf = leaves_[i].at(field);
+        if (!leaf.requires_grad()) continue;
+        inputs.push_back(torch::autograd::impl::gradient_edge(leaf));
+        places.push_back(field);
+      }
+      const double begin_s = now_s_of(device_);
+      if (!roots.outputs.empty() && !inputs.empty()) {
+        firsts[i] = parallel::backward_of_inputs(roots.outputs, roots.gradients, inputs);
+        for (std::size_t k = 0; k < places.size(); ++k) {
+          at::Tensor leaf = leaves_[i].at(places[k]);
+          leaf.mutable_grad() = firsts[i]->gradients[k];
+        }
+        times_[i].backward_input_s = now_s_of(device_) - begin_s;
+      } else if (!roots.outputs.empty()) {  // nothing lies before it: all of it is the second part
+        torch::autograd::backward(roots.outputs, roots.gradients);
+        times_[i].backward_weight_s = now_s_of(device_) - begin_s;
+      }
+      outputs_[i] = {};
+    }
+    for (std::size_t i = 0; i < links_.size(); ++i) {
+      if (!firsts[i]) continue;
+      const double begin_s = now_s_of(device_);
+      firsts[i]->weights.run();
+      times_[i].backward_weight_s = now_s_of(device_) - begin_s;
+    }
+    return std::move(times_);
+  }
+
+ private:
+  struct Roots {
+    model::Tensors outputs, gradients;
+  };
+
+  void forwards() {
+    Fields values = inputs_;
+    for (std::size_t i = 0; i < links_.size(); ++i) {
+      leaves_.push_back(leaves_for(links_[i], values));
+      const double begin_s = now_s_of(device_);
+      outputs_.push_back(
+          model::run_layer(links_[i].layer, leaves_[i], links_[i].carried, links_[i].carried_on));
+      times_[i].forward_s = now_s_of(device_) - begin_s;
+      values = outputs_[i].map([](const at::Tensor& output) { return output.detach(); });
+    }
+  }
+
+  /// The outputs that have a graph, and the gradients that the next layer has left; ones for the last.
+  Roots roots_of(std::size_t layer) const {
+    Roots roots;
+    for (std::size_t field = 0; field < outputs_[layer].size(); ++field) {
+      const at::Tensor output = outputs_[layer].at(field);
+      if (!output.requires_grad()) continue;
+      const bool is_last = layer + 1 == links_.size();
+      at::Tensor gradient = is_last ? at::ones_like(output.detach()) : leaves_[layer + 1].at(field).grad();
+      if (!gradient.defined()) continue;
+      roots.outputs.push_back(output);
+      roots.gradients.push_back(std::move(gradient));
+    }
+    return roots;
+  }
+
+  const std::vector<ChainLink>& links_;
+  const Fields& inputs_;
+  const c10::Device device_;
+  std::vector<Fields> leaves_, outputs_;
+  std::vector<LayerTime> times_;
+};
+
+/// Of each layer and each part by itself.
+std::vector<LayerTime> medians(const std::vector<std::vector<LayerTime>>& passes) {
+  std::vector<LayerTime> result(passes.front().size());
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    for (double LayerTime::*part : {&LayerTime::forward_s, &LayerTime::backward_s,
+                                    &LayerTime::backward_input_s, &LayerTime::backward_weight_s}) {
+      std::vector<double> seconds;
+      for (const std::vector<LayerTime>& pass : passes) seconds.push_back(pass[i].*part);
+      result[i].*part = median(seconds);
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers, const Fields& inputs,
@@ -92,6 +228,34 @@ std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers,
     values = sample.outputs;
   }
   return profile;
+}
+
+std::vector<LayerTime> time_layers(const std::vector<model::Layer>& layers, const Fields& inputs,
+                                   BackwardParts backward, int repeats) {
+  const model::Untouched untouched(layers);
+  const std::vector<model::SkipNames> carried = model::carried_skips(layers);
+  std::deque<model::BorrowedMemory> memory;
+  std::vector<ChainLink> links;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    memory.emplace_back(layers[i], device_of(inputs));
+    links.push_back(
+        {.layer = layers[i], .carried = carried[i], .carried_on = carried[i + 1], .is_first = i == 0});
+  }
+  const ZeroGradients gradients(layers);
+  const auto repeated = [&](const auto& pass) {
+    std::vector<std::vector<LayerTime>> passes;
+    for (int repeat = 0; repeat <= repeats; ++repeat) passes.push_back(pass());
+    passes.erase(passes.begin());
+    return medians(passes);
+  };
+  std::vector<LayerTime> times = repeated([&] { return TimedPass(links, inputs).in_one_part(); });
+  if (backward == BackwardParts::kOne) return times;
+  const std::vector<LayerTime> parts = repeated([&] { return TimedPass(links, inputs).in_two_parts(); });
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    times[i].backward_input_s = parts[i].backward_input_s;
+    times[i].backward_weight_s = parts[i].backward_weight_s;
+  }
+  return times;
 }
 
 std::vector<plan::Recomputable> profile_recomputable(const std::vector<model::Layer>& layers,

@@ -6,7 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/parallel/zero/gradient_buckets.h"
 #include "trireme/schedule/simulate.h"
-#include "trireme/train/parts/recomputed_layers.h"
+#include "trireme/train/estimate/internal/stage_layout.h"
 
 namespace trireme::train {
 namespace {
@@ -30,14 +30,6 @@ Gradients gradients_of(const ParallelPlan& plan) {
 bool has_common_memory(const ParallelPlan& plan) {
   const std::string& backend = plan.config().comm.backend;
   return plan.device() == c10::kCPU && (backend == "auto" || backend == "shm" || backend == "threads");
-}
-
-/// What the ranks do: of stages that update on their own time enough updates that all that may be under way
-/// is.
-schedule::Program program_of(const ParallelPlan& plan) {
-  if (!plan.asynchronous()) return plan.program();
-  return parallel::pipeline_program(plan.pipeline_options(), plan.pipeline_ranks(),
-                                    schedule::Transport::kBuffered, 3 * plan.pipeline_ranks());
 }
 
 /// Through a rank's list, with what it holds of micro-batches and of gradients on the way.
@@ -102,28 +94,18 @@ class RankWalk {
 class Forecast {
  public:
   Forecast(const ParallelPlan& plan, const ModelUse& model, WeightsMemory weights)
-      : plan_(plan), model_(model), layers_(model.layers), program_(program_of(plan)), weights_(weights) {
-    std::vector<std::string> names;
-    std::vector<plan::Recomputable> costs;
-    for (std::size_t i = 0; i + 1 < layers_.size(); ++i) {
-      names.push_back(layers_[i].name);
-      costs.push_back(layers_[i].memory.kept);
-    }
-    recomputed_ = recomputed_layers(plan, names, [&] { return costs; }).layers;
-    recomputed_.push_back(false);
-    find_holders();
-    for (int rank = 0; rank < static_cast<int>(program_.ranks.size()); ++rank)
-      gradients_.push_back(gradients_of_rank(rank));
-    for (int stage = 0; stage < num_stages(); ++stage) stages_.push_back(memory_of(stage));
-    versions_ = schedule::simulate(program_).peak_weight_versions;
+      : plan_(plan), model_(model), layers_(model.layers), layout_(plan, model), weights_(weights) {
+    for (int rank = 0; rank < layout_.num_ranks(); ++rank) gradients_.push_back(gradients_of_rank(rank));
+    for (int stage = 0; stage < layout_.num_stages(); ++stage) stages_.push_back(memory_of(stage));
+    versions_ = schedule::simulate(layout_.program()).peak_weight_versions;
   }
 
   ForecastOfRank of_rank(int rank) const {
-    const std::vector<int> stages = stages_of(rank);
+    const std::vector<int> stages = layout_.stages_of(rank);
     const Gradients kind = gradients_[static_cast<std::size_t>(rank)];
     const MemoryUse state = state_of(rank, stages);
     RankWalk walk(state, kind, kind == Gradients::kParts ? bytes_of_buckets(stages) : 0);
-    for (const schedule::Action& action : program_.ranks[static_cast<std::size_t>(rank)]) {
+    for (const schedule::Action& action : layout_.program().ranks[static_cast<std::size_t>(rank)]) {
       walk.receive(bytes_of_receive(action));
       walk.go(action, stages_[static_cast<std::size_t>(action.stage)]);
     }
@@ -135,41 +117,19 @@ class Forecast {
   }
 
  private:
-  int num_stages() const { return program_.num_stages; }
-
-  std::pair<std::size_t, std::size_t> layers_of(int stage) const {
-    const std::vector<int>& cuts = plan_.cuts();
-    const auto at = static_cast<std::size_t>(stage);
-    return {stage == 0 ? 0 : static_cast<std::size_t>(cuts[at - 1]),
-            at == cuts.size() ? layers_.size() : static_cast<std::size_t>(cuts[at])};
-  }
-
-  void find_holders() {
-    const auto ranks = schedule::ranks_of_stages(program_);
-    for (const std::vector<int>& of_stage : ranks) holders_.push_back(of_stage.front());
-  }
-
-  std::vector<int> stages_of(int rank) const {
-    std::vector<int> stages;
-    for (int stage = 0; stage < num_stages(); ++stage) {
-      if (holders_[static_cast<std::size_t>(stage)] == rank) stages.push_back(stage);
-    }
-    return stages;
-  }
-
   Gradients gradients_of_rank(int rank) const {
     const Gradients kind = gradients_of(plan_);
     if (kind != Gradients::kParts) return kind;
     std::vector<std::int64_t> parameters;
-    for (const ParameterBytes& each : parameters_of(stages_of(rank))) parameters.push_back(each.exact);
+    for (const ParameterBytes& each : parameters_of(layout_.stages_of(rank)))
+      parameters.push_back(each.exact);
     const parallel::BucketLimits limits = parallel::bucket_limits(parameters, plan_.shard_ranks());
     return limits.at_a_time == parallel::BucketLimits::kAll ? Gradients::kBuckets : kind;
   }
 
   plan::StageMemory memory_of(int stage) const {
-    const auto [begin, end] = layers_of(stage);
-    const auto holder = static_cast<std::size_t>(holders_[static_cast<std::size_t>(stage)]);
-    const Gradients kind = gradients_[holder];
+    const auto [begin, end] = layout_.layers_of(stage);
+    const Gradients kind = gradients_[static_cast<std::size_t>(layout_.holder(stage))];
     std::vector<plan::LayerMemory> layers;
     plan::StageForm form;
     form.recomputed.stage = plan_.config().parallel.recompute;
@@ -182,12 +142,10 @@ class Forecast {
       layers.push_back(layers_[i].memory);
       // Each rank's share of the sums.
       if (kind == Gradients::kParts) layers.back().gradient_bytes /= plan_.shard_ranks();
-      form.recomputed.layers.push_back(recomputed_[i]);
+      form.recomputed.layers.push_back(layout_.is_recomputed(i));
     }
     if (stage > 0) form.edges.input_bytes = layers_[begin - 1].memory.kept.output_bytes;
-    const auto at = static_cast<std::size_t>(stage);
-    if (stage + 1 < num_stages() && holders_[at] != holders_[at + 1])
-      form.edges.output_bytes = layers_[end - 1].memory.kept.output_bytes;
+    form.edges.output_bytes = layout_.bytes_sent(stage);
     return plan::memory_of_stage(layers, form);
   }
 
@@ -199,17 +157,9 @@ class Forecast {
             .is_kept = parameter.numel < plan_.config().parallel.persistent_below};
   }
 
-  /// Of the stages' layers, each name once, in the order of the model.
   std::vector<ParameterBytes> parameters_of(const std::vector<int>& stages) const {
-    std::set<std::string> names;
     std::vector<ParameterBytes> all;
-    for (const int stage : stages) {
-      const auto [begin, end] = layers_of(stage);
-      for (std::size_t i = begin; i < end; ++i) {
-        for (const ParameterUse& each : layers_[i].parameters)
-          if (names.insert(each.name).second) all.push_back(bytes_of(each));
-      }
-    }
+    for (const ParameterUse& each : layout_.parameters_of(stages)) all.push_back(bytes_of(each));
     return all;
   }
 
@@ -246,11 +196,7 @@ class Forecast {
   /// A receive has memory from where it stands until the pass that takes what came: that counts it from there
   /// on.
   double bytes_of_receive(const schedule::Action& action) const {
-    const auto between = [&](int stage) {  // that stage and the next, where another rank has it
-      const auto at = static_cast<std::size_t>(stage);
-      if (stage < 0 || stage + 1 >= num_stages() || holders_[at] == holders_[at + 1]) return 0.0;
-      return layers_[layers_of(stage).second - 1].memory.kept.output_bytes;
-    };
+    const auto between = [&](int stage) { return layout_.bytes_sent(stage); };  // to the next stage
     if (action.kind == schedule::ActionKind::kReceiveForward) return between(action.stage - 1);
     if (action.kind == schedule::ActionKind::kForward) return -between(action.stage - 1);
     if (action.kind == schedule::ActionKind::kReceiveBackward) return between(action.stage);
@@ -276,7 +222,7 @@ class Forecast {
   std::int64_t bytes_of_batches(const std::vector<int>& stages) const {
     const auto has = [&](int stage) { return std::ranges::find(stages, stage) != stages.end(); };
     const double bytes =
-        (has(0) ? model_.input_bytes : 0) + (has(num_stages() - 1) ? model_.target_bytes : 0);
+        (has(0) ? model_.input_bytes : 0) + (has(layout_.num_stages() - 1) ? model_.target_bytes : 0);
     return static_cast<std::int64_t>(bytes * plan_.num_microbatches() *
                                      static_cast<double>(plan_.config().data.prefetch + 1));
   }
@@ -315,11 +261,9 @@ class Forecast {
   const ParallelPlan& plan_;
   const ModelUse& model_;
   const std::vector<LayerUse>& layers_;
-  const schedule::Program program_;
+  const StageLayout layout_;
   const WeightsMemory weights_;
   std::vector<Gradients> gradients_;  ///< by rank
-  std::vector<bool> recomputed_;
-  std::vector<int> holders_;  ///< by stage
   std::vector<plan::StageMemory> stages_;
   std::vector<int> versions_;  ///< by rank
 };

@@ -14,32 +14,11 @@
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
 #include "trireme/objective/objective.h"
-#include "trireme/plan/stage_memory.h"
+#include "trireme/train/estimate/model_costs.h"
 #include "trireme/train/plan/parallel_plan.h"
 #include "trireme/train/report/memory_report.h"
 
 namespace trireme::train {
-
-/// A parameter of a layer.
-struct ParameterUse {
-  std::string name;
-  std::int64_t bytes = 0;
-  std::int64_t numel = 0;
-  bool is_rounded = false;  ///< by autocast at every use (parallel/zero/rounded_parameters.h)
-};
-
-/// A layer of a model: what it holds of a micro-batch, and its parameters.
-struct LayerUse {
-  std::string name;
-  plan::LayerMemory memory;
-  std::vector<ParameterUse> parameters = {};
-};
-
-/// A model on a micro-batch.
-struct ModelUse {
-  std::vector<LayerUse> layers;              ///< the last is the loss
-  double input_bytes = 0, target_bytes = 0;  ///< of the micro-batch
-};
 
 /// What a rank of a pipeline will hold when most is there.
 struct ForecastOfRank {

@@ -1,0 +1,245 @@
+// The estimate of a step from costs that are known, its measurements as a file, and as ranks measure them.
+#include "trireme/train/estimate/estimate.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/train/four_layers.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/data/synthetic_dataset.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr std::int64_t kNumel = 4 << 18;  ///< of the four layers
+
+/// On 16 samples each layer's forward takes 1 s and its backward 2 s, in two parts 0.8 and 1.4 s; on 4
+/// samples a quarter. Exchanges on two ranks take 1 s/MiB, messages nothing, an update 1 s for all
+/// parameters.
+Measurements known_costs(const RunConfig& config, int ranks = 1) {
+  Measurements measured{
+      .model = model_key(resolve_plan(config, ranks)), .costs = {}, .exchanges = {}, .update = {}};
+  for (const std::int64_t samples : {4, 16}) {
+    ModelUse model = four_layers();
+    model.samples = samples;
+    const double share = static_cast<double>(samples) / 16;
+    for (std::size_t i = 0; i + 1 < model.layers.size(); ++i) {
+      model.layers[i].time = {.forward_s = share,
+                              .backward_s = 2 * share,
+                              .backward_input_s = 0.8 * share,
+                              .backward_weight_s = 1.4 * share};
+    }
+    measured.costs.push_back(std::move(model));
+  }
+  const CostLine exchange{.fixed_s = 0, .unit_s = 1 / kMib};
+  measured.exchanges = {
+      .ranks = 2, .all_reduce = exchange, .reduce_scatter = exchange, .all_gather = exchange, .send = {}};
+  measured.update = {.fixed_s = 0, .unit_s = 1.0 / kNumel};
+  return measured;
+}
+
+RunConfig without_clipping() {
+  RunConfig config = config_of_four();
+  config.train.clip_norm = 0;
+  return config;
+}
+
+Estimate estimate_of(const RunConfig& config, int ranks, WeightsMemory weights = WeightsMemory::kOwn) {
+  return estimate(resolve_plan(config, ranks), known_costs(config, ranks), weights);
+}
+
+TEST(Estimate, OfOneRankIsItsLayersAndItsUpdate) {
+  const Estimate found = estimate_of(without_clipping(), 1);
+  EXPECT_DOUBLE_EQ(found.step_s, 4 * 3 + 1);
+  ASSERT_EQ(found.ranks.size(), 1U);
+  const SecondsOfRank& seconds = found.ranks[0].seconds;
+  EXPECT_DOUBLE_EQ(seconds.forward, 4);
+  EXPECT_DOUBLE_EQ(seconds.backward, 8);
+  EXPECT_DOUBLE_EQ(seconds.update, 1);
+  EXPECT_DOUBLE_EQ(seconds.exchange + seconds.idle, 0);
+}
+
+TEST(Estimate, OfReplicasTakesSmallerMicroBatchesAndAnAllReduce) {
+  // 8 samples a rank: between the measured sizes.
+  const Estimate found = estimate_of(without_clipping(), 2);
+  EXPECT_DOUBLE_EQ(found.step_s, 4 * 1.5 + 4 + 1);
+  EXPECT_DOUBLE_EQ(found.ranks[0].seconds.exchange, 4);
+}
+
+TEST(Estimate, OfReplicasOfFourRanksSendsMoreOfEachByte) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 32;
+  // Three quarters of the bytes are sent where half of them were.
+  EXPECT_DOUBLE_EQ(estimate_of(config, 4).step_s, 4 * 1.5 + 4 * 1.5 + 1);
+}
+
+TEST(Estimate, OfShardsUpdatesAPartAndGathersWeights) {
+  RunConfig config = without_clipping();
+  config.parallel.zero = 1;
+  // Weights in one memory: nothing is gathered.
+  EXPECT_DOUBLE_EQ(estimate_of(config, 2, WeightsMemory::kCommon).step_s, 4 * 1.5 + 4 + 0.5);
+  // Else 4 MiB in a step: the weights are gathered after the update.
+  EXPECT_DOUBLE_EQ(estimate_of(config, 2).step_s, 4 * 1.5 + 4 + 0.5 + 4);
+}
+
+TEST(Estimate, OfShardedWeightsGathersLayersAheadOfUse) {
+  RunConfig config = without_clipping();
+  config.parallel.zero = 3;
+  const Estimate found = estimate_of(config, 2);
+  const double computation = 4 * 1.5;
+  EXPECT_GT(found.step_s, computation + 0.5) << "the first layer waits for its weights";
+  EXPECT_LT(found.step_s, computation + 0.5 + 3 * 4) << "the others are gathered beside computations";
+}
+
+TEST(Estimate, OfStagesHasTheirBubble) {
+  RunConfig config = without_clipping();
+  config.parallel.pipeline = 2;
+  config.parallel.microbatches = 4;
+  config.parallel.schedule = "gpipe";
+  const Estimate found = estimate_of(config, 2);
+  EXPECT_THAT(found.plan.cuts(), ElementsAre(2));
+  // Micro-batches of 4: a stage of two layers takes 0.5 s forward and 1 s backward; (m + p - 1) of them.
+  EXPECT_DOUBLE_EQ(found.step_s, (4 + 1) * 1.5 + 0.5);
+  ASSERT_EQ(found.ranks.size(), 2U);
+  EXPECT_DOUBLE_EQ(found.ranks[0].seconds.idle, 1.5);
+  EXPECT_THAT(found.ranks[1].memory.stages, ElementsAre(1));
+}
+
+TEST(Estimate, OfABackwardInTwoPartsTakesTheTimeOfBoth) {
+  RunConfig config = without_clipping();
+  config.parallel.pipeline = 2;
+  config.parallel.microbatches = 4;
+  config.parallel.schedule = "zb-h1";
+  const Estimate found = estimate_of(config, 2);
+  EXPECT_DOUBLE_EQ(found.ranks[0].seconds.backward, 4 * 2 * (0.2 + 0.35));
+}
+
+TEST(Estimate, OfRecomputedLayersRunsTheirForwardAgain) {
+  RunConfig config = without_clipping();
+  config.train.recompute_layers = {"*"};
+  EXPECT_DOUBLE_EQ(estimate_of(config, 1).step_s, 4 * 4 + 1);
+}
+
+TEST(Estimate, OfStagesThatUpdateOnTheirOwnTimeIsBetweenTwoUpdates) {
+  RunConfig config = without_clipping();
+  config.parallel.pipeline = 2;
+  config.parallel.schedule = "pipedream";
+  config.parallel.microbatches = 1;
+  config.train.global_batch = 4;
+  // A stage's micro-batch and its update; the pipeline is never drained.
+  EXPECT_NEAR(estimate_of(config, 2).step_s, 1.5 + 0.5, 0.01);
+}
+
+TEST(Estimate, HasTheMemoryOfTheForecast) {
+  RunConfig config = without_clipping();
+  config.parallel.pipeline = 2;
+  config.parallel.microbatches = 4;
+  const Estimate found = estimate_of(config, 2);
+  const auto expected = forecast_memory(found.plan, model_at(known_costs(config, 2), 4), WeightsMemory::kOwn);
+  for (std::size_t rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(found.ranks[rank].memory.at_peak.bytes, expected[rank].at_peak.bytes) << rank;
+}
+
+TEST(Estimate, OfAnotherModelIsRejected) {
+  RunConfig config = without_clipping();
+  const Measurements measured = known_costs(config);
+  config.model.hidden = {9, 8, 8};
+  EXPECT_THAT([&] { estimate(resolve_plan(config, 1), measured, WeightsMemory::kOwn); },
+              ThrowsMessage<InvalidArgument>(
+                  AllOf(HasSubstr("model.hidden"), HasSubstr("[9, 8, 8]"), HasSubstr("measure again"))));
+}
+
+TEST(Measurements, OfOneSizeAreInProportionToSamples) {
+  Measurements measured = known_costs(config_of_four());
+  measured.costs.erase(measured.costs.begin());
+  const ModelUse model = model_at(measured, 8);
+  EXPECT_EQ(model.samples, 8);
+  EXPECT_DOUBLE_EQ(model.layers[0].time.forward_s, 0.5);
+  EXPECT_DOUBLE_EQ(model.layers[0].memory.kept.inner_bytes, 5 * kMib);
+  EXPECT_EQ(model.layers[0].memory.gradient_bytes, kMib) << "parameters do not depend on samples";
+}
+
+TEST(Measurements, BeyondTheMeasuredSizesGoOnAlongTheLine) {
+  const Measurements measured = known_costs(config_of_four());
+  EXPECT_DOUBLE_EQ(model_at(measured, 32).layers[0].time.forward_s, 2);
+  EXPECT_DOUBLE_EQ(model_at(measured, 2).layers[0].time.forward_s, 0.125);
+}
+
+TEST(Measurements, AreTheSameAfterAFile) {
+  const test::TemporaryFolder folder;
+  const Measurements measured = known_costs(config_of_four());
+  write_measurements(folder / "costs.json", measured);
+  write_measurements(folder / "again.json", read_measurements(folder / "costs.json"));
+  EXPECT_EQ(read_file(folder / "again.json"), read_file(folder / "costs.json"));
+}
+
+TEST(Measurements, OfADamagedFileNameThePlace) {
+  const test::TemporaryFolder folder;
+  write_measurements(folder / "costs.json", known_costs(config_of_four()));
+  const std::string whole = read_file(folder / "costs.json");
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = whole;
+    changed.replace(changed.find(from), from.size(), to);
+    write_file_atomic(folder / "costs.json", changed);
+    return [&] { read_measurements(folder / "costs.json"); };
+  };
+  EXPECT_THAT(with("\"backward_s\"", "\"backwards\""),
+              ThrowsMessage<DataError>(AllOf(HasSubstr("costs.json"), HasSubstr("costs[0].layers[0].time"),
+                                             HasSubstr("'backward_s' is missing"))));
+  EXPECT_THAT(with("\"version\": 1", "\"version\": 7"), ThrowsMessage<DataError>(HasSubstr("measure again")));
+  EXPECT_THAT(with("\"unit_s\": 0", "\"unit_s\": -1"),
+              ThrowsMessage<DataError>(HasSubstr("expected a number from 0")));
+  EXPECT_THAT(with("\"ranks\": 2", "\"ranks\": \"two\""),
+              ThrowsMessage<DataError>(HasSubstr("measurements.exchanges.ranks: expected a number")));
+}
+
+TEST(MeasureCosts, AreTheSameOnEveryRankAndSayWhatEachLayerTakes) {
+  RunConfig config = config_of_four();
+  std::vector<std::string> written(2);
+  const test::TemporaryFolder folder;
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const data::DataSource data = data::open_data(config.data);
+    const Measurements measured = measure_costs(resolve_plan(config, 2), context, data);
+    const std::filesystem::path file = folder / text(context.rank(), ".json");
+    write_measurements(file, measured);
+    written[static_cast<std::size_t>(context.rank())] = read_file(file);
+    ASSERT_EQ(measured.costs.size(), 2U);
+    EXPECT_EQ(measured.costs[0].samples, 2);
+    EXPECT_EQ(measured.costs[1].samples, 8);
+    for (const ModelUse& model : measured.costs) {
+      EXPECT_EQ(model.layers.back().name, "loss");
+      for (const LayerUse& layer : model.layers) EXPECT_GT(layer.time.forward_s, 0) << layer.name;
+      EXPECT_GT(model.layers.front().time.backward_s, 0);
+      EXPECT_GT(model.layers.front().time.backward_weight_s, 0);
+    }
+    EXPECT_EQ(measured.exchanges.ranks, 2);
+    EXPECT_GT(measured.exchanges.all_reduce.of(1 << 20), 0);
+    EXPECT_GT(measured.update.of(1 << 20), 0);
+  });
+  EXPECT_EQ(written[0], written[1]);
+}
+
+TEST(MeasureCosts, OfPartsOfLayersAreOfTheForm) {
+  RunConfig config = config_of_four();
+  config.model.hidden = {64};
+  config.parallel.tensor = 2;
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const data::DataSource data = data::open_data(config.data);
+    const ParallelPlan plan = resolve_plan(config, 2);
+    const Measurements measured = measure_costs(plan, context, data);
+    EXPECT_GT(estimate(plan, measured, WeightsMemory::kOwn).step_s, 0);
+    RunConfig whole = config;
+    whole.parallel.tensor = 1;
+    EXPECT_THAT([&] { estimate(resolve_plan(whole, 2), measured, WeightsMemory::kOwn); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("parallel.tensor")));
+  });
+}
+
+}  // namespace
+}  // namespace trireme::train

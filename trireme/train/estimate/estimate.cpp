@@ -1,0 +1,188 @@
+#include "trireme/train/estimate/estimate.h"
+
+#include <algorithm>
+#include <span>
+#include <sstream>
+#include <string>
+
+#include "trireme/base/error.h"
+#include "trireme/plan/chain_cuts.h"
+#include "trireme/train/estimate/internal/stage_layout.h"
+
+namespace trireme::train {
+namespace {
+
+using schedule::ActionKind;
+
+/// Of the bytes of a tensor, what each of so many ranks sends in a reduce-scatter or all-gather.
+double share_sent(int ranks) { return 1.0 - 1.0 / ranks; }
+
+/// A line that was measured on `line.ranks` ranks, for a group of another size: messages of a ring, so many
+/// per operation, so many bytes in all.
+double seconds_of(const CostLine& line, double bytes, int measured_ranks, int ranks) {
+  if (ranks == 1) return 0;
+  const double messages = static_cast<double>(ranks - 1) / std::max(measured_ranks - 1, 1);
+  const double sent = share_sent(ranks) / share_sent(std::max(measured_ranks, 2));
+  return line.fixed_s * messages + line.unit_s * bytes * sent;
+}
+
+class StepCosts {
+ public:
+  StepCosts(const StageLayout& layout, const Measurements& measured, WeightsMemory weights)
+      : layout_(layout), plan_(layout.plan()), measured_(measured), weights_(weights) {}
+
+  schedule::Costs costs() const {
+    schedule::Costs costs;
+    for (int stage = 0; stage < layout_.num_stages(); ++stage) {
+      costs.stages.push_back(of_stage(stage));
+      costs.message_bytes = std::max(costs.message_bytes, layout_.bytes_sent(stage));
+    }
+    const CostLine& send = measured_.exchanges.send;
+    costs.hop = send.fixed_s;
+    costs.bandwidth = send.unit_s > 0 ? 1 / send.unit_s : 0;
+    costs.share_of_core = measured_.exchanges.share_of_core;
+    return costs;
+  }
+
+ private:
+  schedule::StageCost of_stage(int stage) const {
+    const bool is_split = splits_backward(plan_);
+    schedule::StageCost cost{.forward = 0, .backward_input = 0, .backward_weight = 0};
+    const auto [begin, end] = layout_.layers_of(stage);
+    for (std::size_t i = begin; i < end; ++i) {
+      const LayerTime& time = layout_.model().layers[i].time;
+      cost.forward += time.forward_s;
+      cost.backward_input += is_split ? time.backward_input_s : time.backward_s;
+      cost.backward_weight += is_split ? time.backward_weight_s : 0;
+      if (layout_.is_recomputed(i)) cost.backward_input += time.forward_s;
+    }
+    const double bytes = bytes_of_stage(stage);
+    cost.unshard = gathers_in_program() ? gather_s(bytes) : 0;
+    cost.reduce = reduce_s(bytes);
+    cost.update = update_s(stage, bytes);
+    return cost;
+  }
+
+  double bytes_of_stage(int stage) const {
+    double bytes = 0;
+    for (const ParameterUse& each : layout_.parameters_of({stage})) bytes += static_cast<double>(each.bytes);
+    return bytes;
+  }
+
+  double exchange_s(const CostLine& line, double bytes) const {
+    return seconds_of(line, bytes, measured_.exchanges.ranks, plan_.weight_copies());
+  }
+
+  /// Ranks that have weights in one memory gather nothing.
+  double gather_s(double bytes) const {
+    if (!plan_.is_sharded() || weights_ == WeightsMemory::kCommon) return 0;
+    return exchange_s(measured_.exchanges.all_gather, bytes);
+  }
+  /// Weights that stay whole are gathered once, after the update.
+  bool gathers_in_program() const { return plan_.zero() == parallel::ZeroStage::kParameters; }
+
+  double reduce_s(double bytes) const {
+    if (plan_.weight_copies() == 1) return 0;
+    return exchange_s(
+        plan_.is_sharded() ? measured_.exchanges.reduce_scatter : measured_.exchanges.all_reduce, bytes);
+  }
+
+  /// Of this rank's part of the stage, with the norm of all gradients where they are clipped.
+  double update_s(int stage, double bytes) const {
+    double numel = 0;
+    for (const ParameterUse& each : layout_.parameters_of({stage})) numel += static_cast<double>(each.numel);
+    if (plan_.is_sharded()) numel /= plan_.shard_ranks();
+    const bool has_norm = plan_.config().train.clip_norm > 0;
+    const double norm_s = has_norm ? exchange_s(measured_.exchanges.all_reduce, 0) : 0;
+    return measured_.update.of(numel) + norm_s + (gathers_in_program() ? 0 : gather_s(bytes));
+  }
+
+  const StageLayout& layout_;
+  const ParallelPlan& plan_;
+  const Measurements& measured_;
+  const WeightsMemory weights_;
+};
+
+SecondsOfRank seconds_of_rank(const schedule::Program& program, const schedule::Timeline& timeline,
+                              int rank) {
+  SecondsOfRank seconds;
+  const auto at = static_cast<std::size_t>(rank);
+  for (std::size_t i = 0; i < program.ranks[at].size(); ++i) {
+    const schedule::Action& action = program.ranks[at][i];
+    const double taken = timeline.spans[at][i].end - timeline.spans[at][i].start;
+    if (action.kind == ActionKind::kForward) seconds.forward += taken;
+    if (action.kind == ActionKind::kRecompute || schedule::makes_input_gradient(action.kind) ||
+        action.kind == ActionKind::kBackwardWeight)
+      seconds.backward += taken;
+    if (action.kind == ActionKind::kStep) seconds.update += taken;
+  }
+  seconds.exchange = timeline.exchanged.at(at);
+  seconds.idle = std::max(0.0, timeline.makespan - seconds.total());
+  return seconds;
+}
+
+/// The first line that differs says why.
+void check_model(const ParallelPlan& plan, const Measurements& measured) {
+  std::istringstream wanted(model_key(plan)), found(measured.model);
+  std::string of_plan, of_measured;
+  while (std::getline(wanted, of_plan)) {
+    std::getline(found, of_measured);
+    require(of_plan == of_measured, "the costs were measured with ",
+            of_measured.empty() ? "fewer keys" : of_measured, ", and the plan has ", of_plan,
+            "; measure again with this configuration");
+  }
+}
+
+/// The plan with its cuts, where the model is cut: by the measured times where the plan says so.
+ParallelPlan cut(const ParallelPlan& plan, const ModelUse& model) {
+  const bool is_cut = plan.is_cut() || plan.stages_are_layers();
+  if (!is_cut || !plan.cuts().empty()) return plan;
+  ModelShape shape{.name = plan.config().model.name, .parameters = {}, .tensor = std::nullopt};
+  std::vector<plan::Layer> layers;
+  for (const LayerUse& layer : std::span(model.layers).first(model.layers.size() - 1)) {
+    double numel = 0;
+    for (const ParameterUse& each : layer.parameters) numel += static_cast<double>(each.numel);
+    shape.parameters.push_back(numel);
+    layers.push_back({.name = layer.name,
+                      .forward_s = layer.time.forward_s,
+                      .backward_s = layer.time.backward_s,
+                      .output_bytes = layer.memory.kept.output_bytes});
+  }
+  ParallelPlan fitted = plan.for_model(shape);
+  if (!fitted.is_cut() || !fitted.cuts().empty()) return fitted;
+  const auto num_stages = static_cast<std::size_t>(fitted.program().num_stages);
+  const std::vector<std::size_t> cuts = plan::cut_chain(layers, {.num_stages = num_stages});
+  return fitted.with_cuts({cuts.begin(), cuts.end()});
+}
+
+/// Of a rank in the middle of the run, where the pipeline is full.
+double seconds_between_updates(const schedule::Program& program, const schedule::Timeline& timeline) {
+  std::vector<double> ends;
+  for (std::size_t i = 0; i < program.ranks.front().size(); ++i) {
+    if (program.ranks.front()[i].kind == ActionKind::kStep) ends.push_back(timeline.spans.front()[i].end);
+  }
+  const std::size_t first = ends.size() / 3, last = 2 * ends.size() / 3;
+  return first == last ? timeline.makespan : (ends[last] - ends[first]) / static_cast<double>(last - first);
+}
+
+}  // namespace
+
+Estimate estimate(const ParallelPlan& plan, const Measurements& measured, WeightsMemory weights) {
+  check_forecast(plan);
+  check_model(plan, measured);
+  const ModelUse model = model_at(measured, plan.samples_of_microbatch());
+  Estimate estimate{.plan = cut(plan, model), .costs = {}, .timeline = {}, .ranks = {}};
+  const StageLayout layout(estimate.plan, model);
+  estimate.costs = StepCosts(layout, measured, weights).costs();
+  estimate.timeline = schedule::simulate(layout.program(), estimate.costs);
+  estimate.step_s = plan.asynchronous() ? seconds_between_updates(layout.program(), estimate.timeline)
+                                        : estimate.timeline.makespan;
+  const std::vector<ForecastOfRank> memory = forecast_memory(estimate.plan, model, weights);
+  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+    estimate.ranks.push_back({.seconds = seconds_of_rank(layout.program(), estimate.timeline, rank),
+                              .memory = memory[static_cast<std::size_t>(rank)]});
+  }
+  return estimate;
+}
+
+}  // namespace trireme::train

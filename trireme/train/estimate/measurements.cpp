@@ -1,0 +1,277 @@
+#include "trireme/train/estimate/measurements.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "trireme/base/bounded_file.h"
+#include "trireme/base/bounded_json.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/num_fields.h"
+#include "trireme/train/config/internal/config_keys.h"
+
+namespace trireme::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kVersion = 1;  ///< of the file
+constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
+
+// One list of each struct's fields, for writing and for reading: `visit(name, field)`.
+
+template <class Visit>
+void each_field(CostLine& line, const Visit& visit) {
+  static_assert(num_fields<CostLine>() == 2);
+  visit("fixed_s", line.fixed_s);
+  visit("unit_s", line.unit_s);
+}
+
+template <class Visit>
+void each_field(ExchangeCosts& costs, const Visit& visit) {
+  static_assert(num_fields<ExchangeCosts>() == 6);
+  visit("ranks", costs.ranks);
+  visit("all_reduce", costs.all_reduce);
+  visit("reduce_scatter", costs.reduce_scatter);
+  visit("all_gather", costs.all_gather);
+  visit("send", costs.send);
+  visit("share_of_core", costs.share_of_core);
+}
+
+template <class Visit>
+void each_field(plan::Recomputable& kept, const Visit& visit) {
+  static_assert(num_fields<plan::Recomputable>() == 5);
+  visit("forward_s", kept.forward_s);
+  visit("inner_bytes", kept.inner_bytes);
+  visit("output_bytes", kept.output_bytes);
+  visit("saves_input", kept.saves_input);
+  visit("saves_output", kept.saves_output);
+}
+
+template <class Visit>
+void each_field(plan::LayerMemory& memory, const Visit& visit) {
+  static_assert(num_fields<plan::LayerMemory>() == 7);
+  visit("kept", memory.kept);
+  visit("forward_bytes", memory.forward_bytes);
+  visit("backward_bytes", memory.backward_bytes);
+  visit("gradient_bytes", memory.gradient_bytes);
+  visit("largest_gradient_bytes", memory.largest_gradient_bytes);
+  visit("input_backward_bytes", memory.input_backward_bytes);
+  visit("for_weights_bytes", memory.for_weights_bytes);
+}
+
+template <class Visit>
+void each_field(ParameterUse& parameter, const Visit& visit) {
+  static_assert(num_fields<ParameterUse>() == 4);
+  visit("name", parameter.name);
+  visit("bytes", parameter.bytes);
+  visit("numel", parameter.numel);
+  visit("is_rounded", parameter.is_rounded);
+}
+
+template <class Visit>
+void each_field(LayerTime& time, const Visit& visit) {
+  static_assert(num_fields<LayerTime>() == 4);
+  visit("forward_s", time.forward_s);
+  visit("backward_s", time.backward_s);
+  visit("backward_input_s", time.backward_input_s);
+  visit("backward_weight_s", time.backward_weight_s);
+}
+
+template <class Visit>
+void each_field(LayerUse& layer, const Visit& visit) {
+  static_assert(num_fields<LayerUse>() == 4);
+  visit("name", layer.name);
+  visit("memory", layer.memory);
+  visit("parameters", layer.parameters);
+  visit("time", layer.time);
+}
+
+template <class Visit>
+void each_field(ModelUse& model, const Visit& visit) {
+  static_assert(num_fields<ModelUse>() == 4);
+  visit("samples", model.samples);
+  visit("input_bytes", model.input_bytes);
+  visit("target_bytes", model.target_bytes);
+  visit("layers", model.layers);
+}
+
+template <class Visit>
+void each_field(Measurements& measured, const Visit& visit) {
+  static_assert(num_fields<Measurements>() == 6);
+  visit("processor", measured.processor);
+  visit("threads", measured.threads);
+  visit("model", measured.model);
+  visit("exchanges", measured.exchanges);
+  visit("update", measured.update);
+  visit("costs", measured.costs);
+}
+
+template <class Value>
+concept HasFields = requires(Value& value) {
+  each_field(value, [](const char*, auto&) {});
+};
+
+template <class Value>
+Json to_json(Value& value) {
+  if constexpr (HasFields<Value>) {
+    Json json = Json::object();
+    each_field(value, [&](const char* name, auto& field) { json[name] = to_json(field); });
+    return json;
+  } else if constexpr (requires { typename Value::allocator_type; } && !std::is_same_v<Value, std::string>) {
+    Json json = Json::array();
+    for (auto& each : value) json.push_back(to_json(each));
+    return json;
+  } else {
+    return value;
+  }
+}
+
+/// Throws DataError with the place.
+template <class Value>
+void from_json(const Json& json, Value& value, const std::string& place) {
+  const auto demand = [&](bool ok, const char* expected) {
+    if (!ok) throw DataError(text(place, ": expected ", expected, ", found ", json.type_name()));
+  };
+  if constexpr (HasFields<Value>) {
+    demand(json.is_object(), "an object");
+    each_field(value, [&](const char* name, auto& field) {
+      const auto found = json.find(name);
+      if (found == json.end()) throw DataError(text(place, ": the field '", name, "' is missing"));
+      from_json(*found, field, text(place, ".", name));
+    });
+  } else if constexpr (std::is_same_v<Value, std::string>) {
+    demand(json.is_string(), "a text");
+    value = json.get<std::string>();
+  } else if constexpr (std::is_same_v<Value, bool>) {
+    demand(json.is_boolean(), "true or false");
+    value = json.get<bool>();
+  } else if constexpr (std::is_arithmetic_v<Value>) {
+    demand(json.is_number(), "a number");
+    const auto number = json.get<double>();
+    if (!(number >= 0 && number <= 1e18))
+      throw DataError(text(place, ": expected a number from 0 to 1e18, found ", json.dump()));
+    value = json.get<Value>();
+  } else {
+    demand(json.is_array(), "a list");
+    for (const Json& each : json) {
+      value.emplace_back();
+      from_json(each, value.back(), text(place, "[", value.size() - 1, "]"));
+    }
+  }
+}
+
+/// Between two, by samples; outside, on the same line, and not below 0.
+class Between {
+ public:
+  Between(const ModelUse& small, const ModelUse& large, std::int64_t samples)
+      : small_(small),
+        large_(large),
+        share_(small.samples == large.samples ? 0.0
+                                              : static_cast<double>(samples - small.samples) /
+                                                    static_cast<double>(large.samples - small.samples)),
+        samples_(samples) {}
+
+  ModelUse model() const {
+    ModelUse model = share_ < 0.5 ? small_ : large_;
+    model.samples = samples_;
+    model.input_bytes = of(small_.input_bytes, large_.input_bytes);
+    model.target_bytes = of(small_.target_bytes, large_.target_bytes);
+    for (std::size_t i = 0; i < model.layers.size(); ++i)
+      put(model.layers[i], small_.layers.at(i), large_.layers.at(i));
+    return model;
+  }
+
+ private:
+  double of(double small, double large) const { return std::max(0.0, small + share_ * (large - small)); }
+
+  void put(LayerUse& layer, const LayerUse& small, const LayerUse& large) const {
+    const auto set = [&](double& field, double a, double b) { field = of(a, b); };
+    const plan::LayerMemory &a = small.memory, &b = large.memory;
+    plan::LayerMemory& m = layer.memory;
+    set(m.kept.forward_s, a.kept.forward_s, b.kept.forward_s);
+    set(m.kept.inner_bytes, a.kept.inner_bytes, b.kept.inner_bytes);
+    set(m.kept.output_bytes, a.kept.output_bytes, b.kept.output_bytes);
+    set(m.forward_bytes, a.forward_bytes, b.forward_bytes);
+    set(m.backward_bytes, a.backward_bytes, b.backward_bytes);
+    set(m.input_backward_bytes, a.input_backward_bytes, b.input_backward_bytes);
+    set(m.for_weights_bytes, a.for_weights_bytes, b.for_weights_bytes);
+    LayerTime& t = layer.time;
+    set(t.forward_s, small.time.forward_s, large.time.forward_s);
+    set(t.backward_s, small.time.backward_s, large.time.backward_s);
+    set(t.backward_input_s, small.time.backward_input_s, large.time.backward_input_s);
+    set(t.backward_weight_s, small.time.backward_weight_s, large.time.backward_weight_s);
+  }
+
+  const ModelUse &small_, &large_;
+  const double share_;
+  const std::int64_t samples_;
+};
+
+/// The same model on no samples, for the line of one size.
+ModelUse without_samples(const ModelUse& model) {
+  ModelUse none{.layers = {}, .samples = 0};
+  for (const LayerUse& layer : model.layers)
+    none.layers.push_back({.name = layer.name, .memory = {}, .parameters = layer.parameters});
+  return none;
+}
+
+bool decides_layers(const ConfigKey& key) {
+  constexpr std::array kTables = {"data.", "model.", "objective."};
+  constexpr std::array kOthers = {
+      "optimizer.name",     "train.precision", "train.device",    "train.convolution", "train.memory_format",
+      "comm.torch_threads", "comm.backend",    "parallel.tensor", "parallel.context",  "parallel.sequence"};
+  const auto begins = [&](const char* table) { return key.name.starts_with(table); };
+  return (key.on_resume == OnResume::kStays && std::ranges::any_of(kTables, begins)) ||
+         std::ranges::find(kOthers, key.name) != kOthers.end();
+}
+
+}  // namespace
+
+std::string model_key(const ParallelPlan& plan) {
+  std::string values;
+  for (const ConfigKey& key : config_key_table(plan.config())) {
+    if (decides_layers(key)) values += text(key.name, " = ", to_toml(key.get(plan.config())), "\n");
+  }
+  return values;
+}
+
+ModelUse model_at(const Measurements& measured, std::int64_t samples) {
+  const std::vector<ModelUse>& costs = measured.costs;
+  require(!costs.empty(), "no layers were measured");
+  const auto exact = std::ranges::find(costs, samples, &ModelUse::samples);
+  if (exact != costs.end()) return *exact;
+  if (costs.size() == 1) {
+    const ModelUse none = without_samples(costs.front());
+    return Between(none, costs.front(), samples).model();
+  }
+  auto above = std::ranges::find_if(costs, [&](const ModelUse& each) { return each.samples > samples; });
+  above = std::clamp(above, costs.begin() + 1, costs.end() - 1);
+  return Between(*(above - 1), *above, samples).model();
+}
+
+void write_measurements(const std::filesystem::path& file, const Measurements& measured) {
+  Measurements copy = measured;
+  Json json = {{"version", kVersion}};
+  json.update(to_json(copy));
+  write_file_atomic(file, json.dump(1) + "\n");
+}
+
+Measurements read_measurements(const std::filesystem::path& file) {
+  const std::string content = read_bounded_file(file, kMostBytes, "file of measurements");
+  Measurements measured;
+  try {
+    const Json json = parse_json<Json>(content, {.levels = 10, .values = 5'000'000});
+    if (!json.is_object() || json.value("version", 0) != kVersion)
+      throw DataError(text("expected an object with version = ", kVersion,
+                           "; measure again with trireme estimate --save"));
+    from_json(json, measured, "measurements");
+  } catch (const DataError& reason) {
+    throw DataError(text(file.string(), ": ", reason.what()));
+  }
+  return measured;
+}
+
+}  // namespace trireme::train
