@@ -144,7 +144,7 @@ class GlooBackend : public c10d::Backend {
 
   Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                             const c10d::ReduceScatterOptions& options) override {
-    constexpr auto kType = c10d::OpType::_REDUCE_SCATTER_BASE;
+    constexpr auto kType = c10d::OpType::REDUCE_SCATTER;  // a short name: PartsWork
     const int with_tag = tag(kType, output, options.reduceOp, 0);
     return watch(gloo_->reduce_scatter(parts_of(kType, with_tag, output, input), options.reduceOp), kType,
                  {output});

@@ -1,5 +1,6 @@
-// Gloo as a backend, driven by hand: what an abort ends.
+// Gloo as a backend, driven by hand: the end of an abort, and operations side by side.
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "trireme/comm/context.h"
 #include "trireme/comm/internal/backend_table.h"
 
 namespace trireme::comm {
@@ -65,6 +67,29 @@ TEST(GlooBackend, AnAbortEndsWhatWaitsForAnyRankWhicheverHasLeft) {
     }).detach();
     ASSERT_EQ(gone->get_future().wait_for(kHang), std::future_status::ready) << "the group cannot end";
   }
+}
+
+// After an operation each of gloo's two threads stores the name of its type in a string of the group, without
+// a lock. Names that a string keeps in memory of its own were freed twice: "malloc(): unaligned tcache
+// chunk".
+TEST(GlooBackend, OperationsSideBySideLeaveTheHeapWhole) {
+  run_ranks_as_threads(2,
+                       [](Context& context) {
+                         constexpr int kSideBySide = 50, kRounds = 200;
+                         Group& world = context.world();
+                         const at::Tensor whole = at::ones({2});
+                         std::vector<at::Tensor> parts(kSideBySide);
+                         for (int round = 0; round < kRounds; ++round) {
+                           std::vector<Pending> pending;
+                           for (at::Tensor& part : parts) {
+                             part = at::empty({1});
+                             pending.push_back(world.reduce_scatter_async(part, whole));
+                           }
+                           for (Pending& each : pending) each.wait();
+                           for (const at::Tensor& part : parts) ASSERT_EQ(part.item<float>(), 2);
+                         }
+                       },
+                       {.backend = "gloo", .timeout_s = 60});
 }
 
 }  // namespace

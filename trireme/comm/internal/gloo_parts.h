@@ -10,6 +10,7 @@
 #include <array>
 #include <memory>
 #include <span>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 #include <vector>
@@ -34,10 +35,18 @@ class PartsWork : public c10d::ProcessGroupGloo::AsyncWork {
     at::Tensor output, input;  ///< with one dim
   };
 
+  /// The name of the type has to fit a string without memory of its own (15 characters in libstdc++): after
+  /// each operation, each of gloo's threads assigns it to one string of the group, without a lock, and a
+  /// longer name is freed twice. (ProcessGroupGloo::runLoop(), pgStatus_->lastCompletedWorkName;
+  /// libtorch 2.15.)
   PartsWork(const Operation& operation, const std::shared_ptr<gloo::Context>& context, std::uint64_t sequence)
       : AsyncWork(context, std::vector<std::vector<at::Tensor>>{{operation.output}}, operation.type, sequence,
                   operation.timeout, "trireme:gloo_parts", std::vector<at::Tensor>{operation.input}),
-        operation_(operation) {}
+        operation_(operation) {
+    const std::string name = c10d::opTypeToString(operation.type);
+    require(name.size() <= std::string().capacity(), "gloo's threads cannot take an operation of type ", name,
+            ": its name is longer than ", std::string().capacity(), " characters");
+  }
 
   const std::vector<at::Tensor> getInputTensors() override { return {operation_.input}; }
   const std::vector<at::Tensor> getOutputTensors() override { return {operation_.output}; }
