@@ -9,6 +9,7 @@
 #include "tests/support/child_process.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
 
 namespace trireme::test {
 namespace {
@@ -26,7 +27,7 @@ TEST(EstimateCommand, OfStagesFollowsFromCostsThatReplicasMeasured) {
   const TemporaryFolder folder;
   const std::string costs = (folder / "costs.json").string();
   const ChildResult measured = estimate({"--save", costs, "--json"});
-  ASSERT_EQ(measured.exit_code, 0) << measured.err;
+  ASSERT_EQ(measured.exit_code, kExitOk) << measured.err;
   const auto replicas = nlohmann::json::parse(measured.out);
   EXPECT_GT(replicas.at("step_s"), 0);
   EXPECT_EQ(replicas.at("ranks_of_a_pipeline").size(), 1U);
@@ -51,13 +52,13 @@ TEST(EstimateCommand, OfAnotherModelNamesTheKeyThatDiffers) {
   const std::string costs = (folder / "costs.json").string();
   ASSERT_EQ(estimate({"--save", costs}).exit_code, 0);
   const ChildResult told = estimate({"--measurements", costs, "--set", "model.hidden=[7]"});
-  EXPECT_EQ(told.exit_code, 64);
+  EXPECT_EQ(told.exit_code, kExitUsage);
   EXPECT_THAT(told.err, AllOf(HasSubstr("model.hidden = [7]"), HasSubstr("measure again")));
 }
 
 TEST(EstimateCommand, OfAFileThatIsNoMeasurementsSaysSo) {
   const ChildResult told = estimate({"--measurements", checkout("VERSION")});
-  EXPECT_EQ(told.exit_code, 65);
+  EXPECT_EQ(told.exit_code, kExitData);
   EXPECT_THAT(told.err, HasSubstr("VERSION"));
 }
 
