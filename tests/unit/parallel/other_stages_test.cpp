@@ -83,6 +83,18 @@ TEST(OtherStagesOfAPipeline, AreElsewhereForASecondPipelineWithTheSameCutsToo) {
   });
 }
 
+TEST(OtherStagesOfAPipeline, HaveNoValuesBeforeTheLastOfSeveralPipelinesEnds) {
+  comm::run_ranks_as_threads(2, [](Context& context) {
+    nn::Sequential net = staged_chain();
+    auto pipe = std::make_unique<Pipeline>(context, model::layers_of(net), PipelineOptions{.cuts = {2}});
+    pipe = std::make_unique<Pipeline>(context, model::layers_of(net), PipelineOptions{.cuts = {2}});
+    EXPECT_THAT(thrown_by([&] { net->forward(staged_input()); }),
+                HasSubstr("belongs to a stage on another rank"));
+    pipe.reset();
+    EXPECT_TRUE(net->forward(staged_input()).equal(staged_chain()->forward(staged_input())));
+  });
+}
+
 TEST(OtherStagesOfAPipeline, AreMissedByNameByASecondPipelineWithOtherCuts) {
   comm::run_ranks_as_threads(2, [](Context& context) {
     nn::Sequential net = staged_chain();

@@ -2,24 +2,75 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <map>
+#include <mutex>
+
 #include "trireme/parallel/zero/internal/released_parameter.h"
 
 namespace trireme::parallel {
 
-OtherStages::~OtherStages() {
-  const at::NoGradGuard no_grad;
-  const ReleasedParameterAccess access;
-  for (const Taken& each : taken_) each.parameter.set_data(each.values);
-}
+/// A parameter without its values. One object for all pipelines that have taken them; the last one's end
+/// gives them back.
+class OtherStages::Taken {
+ public:
+  Taken(at::Tensor parameter, const at::Tensor& instead)
+      : parameter_(std::move(parameter)), values_(parameter_.detach()) {
+    put(instead);
+  }
+  ~Taken() {
+    if (values_.defined()) put(values_);
+  }
+  Taken(const Taken&) = delete;
+  Taken& operator=(const Taken&) = delete;
+
+  void free() { values_.reset(); }
+
+  /// Of that parameter; null: nobody has taken it.
+  static std::shared_ptr<Taken> find(const at::Tensor& parameter) {
+    const auto found = all().find(parameter.unsafeGetTensorImpl());
+    return found == all().end() ? nullptr : found->second.lock();
+  }
+  static std::shared_ptr<Taken> make(const at::Tensor& parameter, const at::Tensor& instead) {
+    std::erase_if(all(), [](const auto& each) { return each.second.expired(); });
+    auto taken = std::make_shared<Taken>(parameter, instead);
+    all()[parameter.unsafeGetTensorImpl()] = taken;
+    return taken;
+  }
+  /// For both.
+  static std::mutex& mutex() {
+    static auto* const kMutex = new std::mutex;
+    return *kMutex;
+  }
+
+ private:
+  static std::map<const at::TensorImpl*, std::weak_ptr<Taken>>& all() {
+    static auto* const kAll = new std::map<const at::TensorImpl*, std::weak_ptr<Taken>>;
+    return *kAll;
+  }
+
+  void put(const at::Tensor& values) {
+    const at::NoGradGuard no_grad;
+    const ReleasedParameterAccess access;
+    parameter_.set_data(values);
+  }
+
+  at::Tensor parameter_, values_;
+};
 
 void OtherStages::take(const std::string& name, const at::Tensor& parameter) {
+  const std::lock_guard lock(Taken::mutex());
+  if (auto taken = Taken::find(parameter)) {
+    taken_.push_back(std::move(taken));
+    return;
+  }
   if (sizes_on_other_stage(parameter)) return;
   const at::Tensor instead = parameter_of_other_stage(name, parameter);
-  if (!instead.defined()) return;
-  const at::NoGradGuard no_grad;
-  const ReleasedParameterAccess access;
-  taken_.push_back({.parameter = parameter, .values = parameter.detach()});
-  parameter.set_data(instead);
+  if (instead.defined()) taken_.push_back(Taken::make(parameter, instead));
+}
+
+void OtherStages::free() {
+  for (const auto& each : taken_) each->free();
+  taken_.clear();
 }
 
 }  // namespace trireme::parallel
