@@ -89,15 +89,4 @@ std::vector<std::int64_t> BatchLayout::phases_in(std::int64_t begin, std::int64_
   return steps;
 }
 
-double BatchLayout::samples_before(std::int64_t step) const {
-  double samples = 0;
-  for (std::size_t i = 0; i < phases_.size(); ++i) {
-    const auto from = static_cast<std::int64_t>(phases_[i].from);
-    const std::int64_t end =
-        i + 1 < phases_.size() ? std::min(step, static_cast<std::int64_t>(phases_[i + 1].from)) : step;
-    if (end > from) samples += static_cast<double>(end - from) * static_cast<double>(phases_[i].begin.full);
-  }
-  return samples;
-}
-
 }  // namespace trireme::data

@@ -1,9 +1,10 @@
 #pragma once
 // Which samples of which epoch are the batch of which step. Batches lie one behind the other: each takes the
 // next places of the epoch's order, and the last one of an epoch those that are left, so that in an epoch
-// each sample comes once. A last batch that is not full can be dropped instead. How large a full batch is may change at given steps, within an epoch too: a batch
-// that grows (Smith et al., "Don't Decay the Learning Rate, Increase the Batch Size", ICLR 2018). So a place
-// in the data is one number, the step. A value; immutable, thread-safe.
+// each sample comes once. A last batch that is not full can be dropped instead. How large a full batch is may
+// change at given steps, within an epoch too: a batch that grows (Smith et al., "Don't Decay the Learning
+// Rate, Increase the Batch Size", ICLR 2018). So a place in the data is one number, the step. A value;
+// immutable, thread-safe.
 
 #include <cstdint>
 #include <vector>
@@ -18,7 +19,8 @@ struct BatchPhase {
 /// The first steps of a run, in which batches are smaller; phases one behind the other. Empty: all are alike.
 using BatchRamp = std::vector<BatchPhase>;
 
-/// The samples at the end of an epoch that are no full batch: a batch of their own, or left out in that epoch.
+/// The samples at the end of an epoch that are no full batch: a batch of their own, or left out in that
+/// epoch.
 enum class LastBatch { kSmaller, kDropped };
 
 /// The batch of a step.
@@ -32,8 +34,8 @@ struct BatchPlace {
 
 class BatchLayout {
  public:
-  /// Throws InvalidArgument: no samples; a batch of none; phases whose ends do not rise; a batch that is never
-  /// full, and dropped.
+  /// Throws InvalidArgument: no samples; a batch of none; phases whose ends do not rise; a batch that is
+  /// never full, and dropped.
   BatchLayout(std::int64_t num_samples, std::int64_t global_batch, const BatchRamp& ramp = {},
               LastBatch last_batch = LastBatch::kSmaller);
 
@@ -43,8 +45,6 @@ class BatchLayout {
   std::int64_t first_step_of(std::uint64_t epoch) const;
   /// The first step of [begin, end), and each at which the size of full batches changes: in ascending order.
   std::vector<std::int64_t> phases_in(std::int64_t begin, std::int64_t end) const;
-  /// Samples of full batches, summed over the steps before `step`.
-  double samples_before(std::int64_t step) const;
 
   /// As many as a double counts: nobody waits for the end of them.
   static constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;

@@ -12,8 +12,7 @@ struct ScalingRow {
   double exponent;  ///< of global batch / reference batch
 };
 
-constexpr std::array<ScalingRow, 4> kScalingTable = {
-    {{"none", 0}, {"linear", 1}, {"sqrt", 0.5}, {"adascale", 0}}};
+constexpr std::array<ScalingRow, 3> kScalingTable = {{{"none", 0}, {"linear", 1}, {"sqrt", 0.5}}};
 
 }  // namespace
 

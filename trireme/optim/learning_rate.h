@@ -36,9 +36,8 @@ struct LearningRateOptions {
   std::int64_t patience = 10;    ///< reduce_on_plateau: observations in a row without progress that are borne
   double threshold = 1e-4;       ///< reduce_on_plateau: progress is below best * (1 - threshold), in [0, 1)
   std::int64_t cooldown = 0;     ///< reduce_on_plateau: observations after a fall that do not count
-  std::string scale_with_batch = "none";  ///< scaled_lr: "none", "linear", "sqrt", "adascale" (ada_scale.h)
+  std::string scale_with_batch = "none";  ///< scaled_lr: "none", "linear", "sqrt"
   std::int64_t reference_batch = 0;       ///< scaled_lr: samples per step for which lr was chosen
-  std::int64_t progress_steps = 0;        ///< adascale: of the schedule; 0: as the run's samples make
 };
 
 class LearningRate {
@@ -62,8 +61,8 @@ std::vector<std::string> learning_rate_names();
 
 /// `lr`, chosen for batches of `reference_batch` samples, for steps of `global_batch` samples: times the
 /// ratio of the two ("linear", Goyal et al., arXiv 1706.02677), or its square root ("sqrt", Krizhevsky, arXiv
-/// 1404.5997; for Adam and its kin Malladi et al., arXiv 2205.10287), or 1 ("none"; "adascale", whose
-/// gain is another one in each step). Throws InvalidArgument.
+/// 1404.5997; for Adam and its kin Malladi et al., arXiv 2205.10287), or 1 ("none"). Throws
+/// InvalidArgument.
 double scaled_lr(const LearningRateOptions& options, double lr, std::int64_t global_batch);
 std::vector<std::string> batch_scaling_names();
 

@@ -16,7 +16,6 @@
 #include "trireme/model/model.h"
 #include "trireme/train/config/registry.h"
 #include "trireme/train/estimate/batch_search.h"
-#include "trireme/train/parts/noise_scale.h"
 #include "trireme/train/run/verify.h"
 #include "trireme/train/step/trainer.h"
 
@@ -249,21 +248,6 @@ TEST_F(RunsWithARamp, ScaleTheRateWithTheBatchOfTheStep) {
     EXPECT_NEAR(root[i].lr, schedule * std::sqrt(static_cast<double>(kFull[i]) / 8), 1e-12) << i;
     EXPECT_NEAR(none[i].lr, schedule, 1e-12) << i;
   }
-}
-
-TEST_F(RunsWithARamp, GainAsMuchAsTheBatchOfTheStepAllows) {
-  RunConfig config = ramp("gain");
-  config.learning_rate.scale_with_batch = "adascale";
-  const std::vector<StepReport> found = reports(4, config);
-  ASSERT_EQ(found.size(), kFull.size());
-  bool beyond_one = false;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    EXPECT_LE(found[i].gain.value(), static_cast<double>(kSizes[i]) / 8) << i;
-    EXPECT_NEAR(found[i].lr, 0.02 * *found[i].gain, 1e-12) << i;
-    beyond_one = beyond_one || *found[i].gain > 1;
-  }
-  EXPECT_TRUE(beyond_one);
-  EXPECT_EQ(schedule_steps(config, 9), (3 * 8 + 4 * 16 + 2 * 32) / 8);
 }
 
 TEST_F(RunsWithARamp, SayHowLargeTheBatchIs) {

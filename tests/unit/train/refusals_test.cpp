@@ -85,15 +85,6 @@ const Refusal kRefusals[] = {
      "at "
      "least 16 samples",
      "train.accumulation = 4"},
-    {"ARampBelowTheReferenceOfAdaScale", 2,
-     [](RunConfig& c) {
-       c.train.batch_ramp_sizes = {16};
-       c.train.batch_ramp_steps = {1};
-       c.optimizer.name = "sgd";
-       c.learning_rate.scale_with_batch = "adascale";
-       c.learning_rate.reference_batch = 32;
-     },
-     "the first of train.batch_ramp_sizes, 16, is below lr.reference_batch = 32", "lr.reference_batch = 16"},
     {"AnUnknownSchedule", 2,
      [](RunConfig& c) {
        c.parallel.pipeline = 2;
@@ -220,21 +211,6 @@ const Refusal kRefusals[] = {
        c.comm.cuda.deterministic = true;
      },
      "which cuda.deterministic forbids", nullptr},
-    {"AdaScaleOfUpdatesOfOneSize", 2,
-     [](RunConfig& c) {
-       c.optimizer.name = "lamb";
-       c.learning_rate.scale_with_batch = "adascale";
-       c.learning_rate.reference_batch = 16;
-     },
-     "optimizer.name = \"lamb\" makes updates of the same size", "optimizer.name = \"sgd\""},
-    {"AdaScaleBelowTheReference", 2,
-     [](RunConfig& c) {
-       c.learning_rate.scale_with_batch = "adascale";
-       c.learning_rate.reference_batch = 65;
-     },
-     "train.global_batch = 64 is below lr.reference_batch = 65", "lr.reference_batch = 64"},
-    {"AdaScaleWithoutAReference", 2, [](RunConfig& c) { c.learning_rate.scale_with_batch = "adascale"; },
-     "scale_with_batch = adascale needs a reference_batch", nullptr},
     {"PipedreamWithClipping", 2,
      [](RunConfig& c) {
        pipedream(c);

@@ -127,6 +127,19 @@ TEST(ResumedKeys, OfOptimizersKeepTheirValuesWhereADefaultIsAnotherThanItWas) {
   EXPECT_NO_THROW(check_same_run(parse("[optimizer]\nlr = 0.05\nmomentum = 0.9\n"), before, 7));
 }
 
+TEST(ResumedKeys, ThatWereRemovedEndTheResumeWithAnError) {
+  RunConfig config;
+  config.run.name = "old";
+  EXPECT_THAT(
+      [&] { config_of_checkpoint("[lr]\nscale_with_batch = \"adascale\"\nprogress_steps = 0\n", config); },
+      testing::ThrowsMessage<InvalidArgument>(
+          testing::AllOf(HasSubstr("cannot resume run 'old': the checkpoint's configuration:2: "
+                                   "lr.scale_with_batch = \"adascale\" was removed"),
+                         HasSubstr("start a fresh one, which may begin with its weights"))));
+  EXPECT_NO_THROW(config_of_checkpoint("[lr]\nscale_with_batch = \"linear\"\nprogress_steps = 0\n", config))
+      << "a run that did not use it";
+}
+
 TEST(ResumedKeys, AreListedInTheDocumentation) {
   std::vector<std::string> kept, kept_in_kind, by_name;
   for (const ConfigKeyInfo& key : config_keys()) {

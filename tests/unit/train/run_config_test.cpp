@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
+#include "trireme/train/config/internal/removed_settings.h"
 #include "trireme/train/plan/parallel_plan.h"
 
 namespace trireme::train {
@@ -185,6 +186,37 @@ TEST(RunConfig, BadOverrideIsQuoted) {
             "--set optimizerlr=1: unknown key 'optimizerlr' (did you mean 'optimizer.lr'?)");
   EXPECT_EQ(file.error({"run.seed=1\nb=2"}),
             "--set run.seed=1\nb=2: run.seed: expected whole number, found text '''1\nb=2'''");
+}
+
+TEST(RunConfig, RemovedKeysAreAcceptedWithTheirDefaultAlone) {
+  for (const RemovedKey& removed : removed_keys()) {
+    const std::size_t dot = removed.name.find('.');
+    const std::string table(removed.name.substr(0, dot)), key(removed.name.substr(dot + 1));
+    const auto in_file = [&](double value) {
+      return ConfigFile(text("[", table, "]\n", key, " = ", value, "\n")).error();
+    };
+    EXPECT_EQ(in_file(removed.without_effect), "no error");
+    EXPECT_THAT(in_file(0.25), testing::HasSubstr(text(
+                                   ":2: ", removed.name, " was removed, and is accepted with the value ",
+                                   removed.without_effect, " alone; found number 0.25; ", removed.instead)));
+    const ConfigFile file("");
+    EXPECT_EQ(file.error({text(removed.name, "=", removed.without_effect)}), "no error");
+    EXPECT_THAT(file.error({text(removed.name, "=0.25")}), testing::HasSubstr(removed.instead));
+    EXPECT_THAT(file.error({text(removed.name, "=no")}), testing::HasSubstr("found text 'no'"));
+  }
+}
+
+TEST(RunConfig, RemovedValuesAreErrorsThatNameTheirReplacement) {
+  const std::string page = read_file(test::checkout("docs/configuration.md"));
+  for (const RemovedValue& removed : removed_values()) {
+    EXPECT_EQ(ConfigFile("").error({text(removed.key, "=", removed.value)}),
+              text("--set ", removed.key, "=", removed.value, ": ", removed.key, " = \"", removed.value,
+                   "\" was removed; ", removed.instead));
+    EXPECT_THAT(page, testing::HasSubstr(
+                          text("| `", removed.key, " = \"", removed.value, "\"` | ", removed.instead, " |")));
+  }
+  for (const RemovedKey& removed : removed_keys())
+    EXPECT_THAT(page, testing::HasSubstr(text("| `", removed.name, "` | ", removed.instead, " |")));
 }
 
 TEST(RunConfig, AKeyOfVeryManyPartsIsRefusedBeforeItIsParsed) {

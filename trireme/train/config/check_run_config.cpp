@@ -11,7 +11,6 @@
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/train/config/batch_ramp.h"
 #include "trireme/train/config/registry.h"
-#include "trireme/train/parts/noise_scale.h"
 #include "trireme/train/plan/placement.h"
 #include "trireme/train/step/internal/check.h"
 #include "trireme/train/step/trainer.h"
@@ -26,12 +25,10 @@ void check_sizes(const ParallelPlan& plan, const data::DataSource& data) {
   require(samples >= world_size, "data set ", data.name, " has ", samples,
           " training samples, fewer than the ", world_size, " ranks");
   const std::int64_t steps = Calendar(config, batch_layout(config, samples)).total_steps();
-  const std::int64_t of_schedule = schedule_steps(config, steps);
-  require(uses_ada_scale(config) || config.learning_rate.warmup_steps <= steps,
-          "lr.warmup_steps = ", config.learning_rate.warmup_steps, " is longer than the run of ", steps,
-          " steps (train.epochs = ", config.train.epochs, ", train.max_steps = ", config.train.max_steps,
-          ")");
-  make_learning_rate(config, of_schedule);
+  require(config.learning_rate.warmup_steps <= steps, "lr.warmup_steps = ", config.learning_rate.warmup_steps,
+          " is longer than the run of ", steps, " steps (train.epochs = ", config.train.epochs,
+          ", train.max_steps = ", config.train.max_steps, ")");
+  make_learning_rate(config, steps);
 }
 
 /// Ranks that hold parts of one replica compute on the same samples.

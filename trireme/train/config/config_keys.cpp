@@ -332,11 +332,6 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           {.names = optim::batch_scaling_names}),
       key("lr.reference_batch", &C::learning_rate, &Lr::reference_batch,
           "samples per step for which optimizer.lr was chosen", zero_up),
-      key("lr.progress_steps", &C::learning_rate, &Lr::progress_steps,
-          "adascale: steps of lr.reference_batch samples that the schedule is made for, behind whose gains "
-          "the "
-          "run ends; 0: as many as its samples make",
-          zero_up),
       key("eval.every_steps", &C::eval, &EvalOptions::every_steps,
           "steps between evaluations; 0: after every epoch. The end of the run is always evaluated", zero_up),
       key("eval.patience", &C::eval, &EvalOptions::patience,

@@ -9,6 +9,7 @@
 #include "trireme/base/printable.h"
 #include "trireme/base/text.h"
 #include "trireme/train/config/internal/config_keys.h"
+#include "trireme/train/config/internal/removed_settings.h"
 
 namespace trireme::train {
 namespace {
@@ -126,8 +127,11 @@ void check_type(const ConfigKey& key, const ConfigValue& value) {
 void check_allowed(const ConfigKey& key, const ConfigValue& value) {
   if (std::visit(IsAllowed{key.allowed}, value)) return;
   if (key.allowed.names) {
-    throw InvalidArgument(text(key.name, " = ", to_toml(value), " is not known",
-                               suggest(first_unknown(key.allowed, value), key.allowed.names())));
+    const std::string unknown = first_unknown(key.allowed, value);
+    if (const RemovedValue* removed = find_removed_value(key.name, unknown))
+      throw InvalidArgument(text(key.name, " = ", to_toml(value), " was removed; ", removed->instead));
+    throw InvalidArgument(
+        text(key.name, " = ", to_toml(value), " is not known", suggest(unknown, key.allowed.names())));
   }
   const auto* number = std::get_if<double>(&value);
   const bool is_finite = number == nullptr || std::isfinite(*number);

@@ -8,6 +8,7 @@
 #include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
 #include "trireme/train/config/internal/config_keys.h"
+#include "trireme/train/config/internal/removed_settings.h"
 
 namespace trireme::train {
 namespace {
@@ -92,6 +93,16 @@ void apply(RunConfig& config, const ConfigKey& key, const toml::node& node) {
   config.named->insert(key.name);
 }
 
+/// Whether the key was removed, and has the value that had no effect. Throws InvalidArgument: another value.
+bool is_without_effect(const std::string& name, const toml::node& node) {
+  const RemovedKey* removed = find_removed_key(name);
+  if (removed == nullptr) return false;
+  require(node.is_number() && node.value<double>() == removed->without_effect, name,
+          " was removed, and is accepted with the value ", removed->without_effect, " alone; found ",
+          describe_found(node), "; ", removed->instead);
+  return true;
+}
+
 /// Runs `body`; an InvalidArgument of it gets the place in front.
 template <class Body>
 void at_place(const std::string& place, const Body& body) {
@@ -106,8 +117,9 @@ void apply_table(RunConfig& config, const std::string& file, const std::string& 
                  const toml::table& keys) {
   for (const auto& [key, node] : keys) {
     const std::string name = text(table, ".", key.str());
-    at_place(text(file, ":", key.source().begin.line),
-             [&, &value = node] { apply(config, find_key(config_key_table(config), name), value); });
+    at_place(text(file, ":", key.source().begin.line), [&, &value = node] {
+      if (!is_without_effect(name, value)) apply(config, find_key(config_key_table(config), name), value);
+    });
   }
 }
 
@@ -164,8 +176,9 @@ void apply_override(RunConfig& config, const std::string& assignment) {
   require(equals != std::string::npos, "expected table.key=value");
   const std::string name(trim(std::string_view(assignment).substr(0, equals)));
   const std::string written(trim(std::string_view(assignment).substr(equals + 1)));
-  const ConfigKey& key = find_key(config_key_table(config), name);
   toml::table document = value_document(written);
+  if (is_without_effect(name, *document.get("v"))) return;
+  const ConfigKey& key = find_key(config_key_table(config), name);
   // A key that holds text takes `run.name=2026` for text as well.
   const bool wants_text = std::holds_alternative<std::string>(key.get(config));
   require(wants_text || !document.get("v")->is_string() || !is_beyond_numbers(written), key.name, " = ",

@@ -5,7 +5,6 @@
 #include "trireme/parallel/data/arriving_optimizer.h"
 #include "trireme/parallel/data/slicing_hook.h"
 #include "trireme/train/parts/internal/serving.h"
-#include "trireme/train/parts/noise_scale.h"
 #include "trireme/train/plan/internal/cures.h"
 #include "trireme/train/step/internal/all_parts.h"
 

@@ -4,7 +4,6 @@
 
 #include "trireme/base/text.h"
 #include "trireme/train/config/internal/config_keys.h"
-#include "trireme/train/parts/noise_scale.h"
 #include "trireme/train/plan/internal/cures.h"
 
 namespace trireme::train {
@@ -243,22 +242,10 @@ const std::vector<Feature>& features() {
                  {P::kGradientsAtOnce, "servers update whole tables, and need every gradient"},
                  {P::kMeanGradient, "servers add gradients up, and no rank has their mean"},
                  {P::kRankIndependentBits, "servers add gradients up rank by rank, not along one tree"}}},
-      {.name = "gradient noise: `train.noise_scale_every_steps`, AdaScale",
+      {.name = "gradient noise: `train.noise_scale_every_steps`",
        .key = "train.noise_scale_every_steps",
-       .is_on =
-           [](const ParallelPlan& plan) {
-             return plan.config().train.noise_scale_every_steps > 0 || uses_ada_scale(plan.config());
-           },
-       .key_of =
-           [](const ParallelPlan& plan) {
-             return uses_ada_scale(plan.config()) ? "lr.scale_with_batch" : "train.noise_scale_every_steps";
-           },
-       .off = []() -> Cure {
-         return [](RunConfig& changed) {
-           changed.train.noise_scale_every_steps = 0;
-           if (uses_ada_scale(changed)) changed.learning_rate.scale_with_batch = "linear";
-         };
-       },
+       .is_on = [](const ParallelPlan& plan) { return plan.config().train.noise_scale_every_steps > 0; },
+       .off = [] { return set(&RunConfig::train, &TrainOptions::noise_scale_every_steps, 0); },
        .needs = {{P::kMeanGradient, "the noise is told by it and the micro-batches' own gradients"},
                  {P::kWholeLayers, "a micro-batch's own gradient is whole on no rank otherwise"},
                  {P::kWholeSequences, "a micro-batch's own gradient is whole on no rank otherwise"}},

@@ -83,7 +83,7 @@ void add_loading(telemetry::Record& record, const LoadingSummary& loading) {
     if (count > 0) add(name, count);
   }
 }
-std::string milliseconds(double seconds) { return text(std::round(seconds * 1e5) / 1e2, " ms"); }
+std::string rounded_ms(double seconds) { return text(std::round(seconds * 1e5) / 1e2, " ms"); }
 
 std::string offloaded_in_words(const MemoryReport& memory) {
   if (memory.offloaded_bytes == 0) return "";
@@ -149,8 +149,6 @@ void RunRecorder::step(const StepReport& report, const StepTimes& since_last,
   if (report.loss_scale) record.fields.emplace_back("loss_scale", *report.loss_scale);
   if (report.noise_scale && std::isfinite(*report.noise_scale))
     record.fields.emplace_back("noise_scale", *report.noise_scale);
-  if (report.gain) record.fields.emplace_back("gain", *report.gain);
-  if (report.progress) record.fields.emplace_back("progress", *report.progress);
   if (report.staleness) record.fields.emplace_back("staleness", std::int64_t{*report.staleness});
   if (report.weight_versions)
     record.fields.emplace_back("weight_versions", std::int64_t{*report.weight_versions});
@@ -230,7 +228,7 @@ void RunRecorder::summary(const RunResult& result) {
     note(text("memory of rank ", result.memory.rank, " at its peak: ", memory,
               offloaded_in_words(result.memory)));
   if (planned_s > 0 && result.step_s > 0)
-    note(text("a step took ", milliseconds(result.step_s), "; the plan said ", milliseconds(planned_s)));
+    note(text("a step took ", rounded_ms(result.step_s), "; the plan said ", milliseconds(planned_s)));
   note(text(result.status, " after ", result.steps, " steps in ", human_duration(result.wall_s), ", ",
             std::llround(result.samples_per_s), " samples/s",
             result.evaluation ? outcome_of(*result.evaluation, result.held_out) : std::string(), "; see ",

@@ -23,8 +23,7 @@ void check_newest(const RunConfig& config, const fs::path& checkpoints) {
   } catch (const DataError&) {
     return;  // damaged: the ranks look for another one
   }
-  check_same_run(config, parse_run_config(before, "the checkpoint's configuration", config.registry),
-                 std::stoll(name.substr(name.find('-') + 1)));
+  check_same_run(config, config_of_checkpoint(before, config), std::stoll(name.substr(name.find('-') + 1)));
 }
 
 }  // namespace

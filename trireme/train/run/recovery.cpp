@@ -9,7 +9,6 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
 #include "trireme/train/config/internal/config_keys.h"
-#include "trireme/train/parts/noise_scale.h"
 #include "trireme/train/run/internal/data_record.h"
 #include "trireme/train/run/internal/on_main.h"
 #include "trireme/train/run/run_folder.h"
@@ -78,25 +77,16 @@ StoredSizes stored_sizes(comm::Context& context, const std::filesystem::path& fo
   return sizes;
 }
 
-/// Gains add up from the first step on.
-void check_same_progress(const RunConfig& config, const RunConfig& before, std::int64_t step) {
-  require(uses_ada_scale(config) == uses_ada_scale(before), "cannot resume run '", config.run.name,
-          "' from step ", step, ": lr.scale_with_batch was \"", before.learning_rate.scale_with_batch,
-          "\" and is now \"", config.learning_rate.scale_with_batch,
-          "\", and progress is the sum of the gains of all steps; set it back, or start a fresh run");
-}
-
 std::string change_of(const ConfigKey& key, const RunConfig& config, const RunConfig& before) {
   const std::string was = to_toml(value_in_run(before, key)), is = to_toml(key.get(config));
   return was == is ? "" : text(key.name, " was ", was, " and is now ", is);
 }
 
-/// With AdaScale a rate also follows from the gain of its step.
 void tell_changes(const Trainer& trainer, const RunConfig& before, const Log& log) {
   const RunConfig& config = trainer.plan().config();
   const std::int64_t step = trainer.steps_done();
   for (const std::string& change : changed_keys(config, before)) log.info("resume: ", change);
-  if (uses_ada_scale(config) || trainer.finished()) return;
+  if (trainer.finished()) return;
   log.info("resume: the learning rate of step ", step + 1, " is ", trainer.rate_of(config, step + 1),
            "; as the checkpoint was configured, it would be ", trainer.rate_of(before, step + 1));
 }
@@ -182,7 +172,6 @@ void check_same_run(const RunConfig& config, const RunConfig& before, std::int64
                   updates_in_words(config)));
     }
   });
-  check_same_progress(config, before, step);
   of_kind(OnResume::kMayChangeByName, [&](const ConfigKey& key, const std::string& change) {
     if (!is_named(config, key)) refuse(text(change, ", by default; name the value that you want"));
   });
@@ -195,6 +184,16 @@ std::vector<std::string> changed_keys(const RunConfig& config, const RunConfig& 
       changes.push_back(std::move(change));
   }
   return changes;
+}
+
+RunConfig config_of_checkpoint(const std::string& content, const RunConfig& config) {
+  try {
+    return parse_run_config(content, "the checkpoint's configuration", config.registry);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(text("cannot resume run '", config.run.name, "': ", error.what(),
+                               "; the run cannot go on with this version: start a fresh one, which may begin "
+                               "with its weights (trireme checkpoint export, model.weights)"));
+  }
 }
 
 DataError no_checkpoint_in(const std::filesystem::path& folder) {
@@ -219,7 +218,7 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
   if (!found) return;
   RunConfig before;
   on_main(context, [&] {
-    before = parse_run_config(found->head.config, "the checkpoint's configuration", config.registry);
+    before = config_of_checkpoint(found->head.config, config);
     check_same_run(config, before, found->head.step);
     check_same_data(run.trainer.data(), data_record_in(found->folder), context.log());
   });

@@ -41,6 +41,10 @@ struct Resumable {
   const std::vector<bool>& sees;
 };
 
+/// The configuration that a checkpoint holds. Throws InvalidArgument that says how the run `config` may go
+/// on: it has keys or values that this version does not know, or no longer has.
+RunConfig config_of_checkpoint(const std::string& content, const RunConfig& config);
+
 /// What to throw where a run cannot be resumed.
 DataError no_checkpoint_in(const std::filesystem::path& folder);
 

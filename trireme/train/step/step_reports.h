@@ -40,7 +40,6 @@ struct StepReport {
   /// Where the noise of gradients is measured. In: this rank's sums; out: of all ranks.
   std::optional<optim::GradientSquares> squares = std::nullopt;
   std::optional<double> noise_scale = std::nullopt;  ///< in samples, over the last part of the run
-  std::optional<double> gain = std::nullopt, progress = std::nullopt;  ///< adascale: of the step; before it
   bool skipped = false;  ///< gradients were not finite, and nothing was updated; the same on all ranks
   int stop_signal = 0;   ///< 0, SIGINT or SIGTERM
   std::vector<DataWait> data_waits = {};  ///< in: of this rank; out: of each

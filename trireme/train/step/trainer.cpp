@@ -16,7 +16,6 @@
 #include "trireme/parallel/tensor/joint_pass.h"
 #include "trireme/train/config/batch_ramp.h"
 #include "trireme/train/parts/internal/offloading.h"
-#include "trireme/train/parts/noise_scale.h"
 #include "trireme/train/run/run.h"
 #include "trireme/train/step/internal/check.h"
 #include "trireme/train/step/internal/trainer_setup.h"
@@ -86,7 +85,7 @@ Trainer::Trainer(TrainerSetup&& setup)
       parameters_(updated_parameters(setup, pipeline_)),
       optimizer_(set_up_optimizer(setup, pipeline_, parameters_)),
       batches_(plan_, context_, groups_, data_, model_, computed_by(pipeline_)),
-      learning_rate_(make_learning_rate(plan_.config(), schedule_steps(plan_.config(), total_steps()))),
+      learning_rate_(make_learning_rate(plan_.config(), total_steps())),
       reports_(set_up_reports(setup.parts, context_)),
       parts_(std::move(setup.parts)) {
   pipeline_.free_other_stages();
@@ -108,15 +107,10 @@ Trainer::Trainer(TrainerSetup&& setup)
 
 Trainer::~Trainer() = default;
 
-bool Trainer::finished() const {
-  return steps_done_ >= total_steps() ||
-         std::ranges::any_of(parts_, [](const auto& part) { return part->is_over(); });
-}
-
 double Trainer::rate_of(const RunConfig& config, std::int64_t step) const {
   const at::NoGradGuard no_grad;
   const Calendar calendar(config, batch_layout(config, data_.train->size()));
-  const auto rate = make_learning_rate(config, schedule_steps(config, calendar.total_steps()));
+  const auto rate = make_learning_rate(config, calendar.total_steps());
   const std::map<std::string, at::Tensor> learnt = learning_rate_->state();
   for (auto& [name, tensor] : rate->state()) {
     if (const auto found = learnt.find(name); found != learnt.end()) at::Tensor(tensor).copy_(found->second);

@@ -72,12 +72,11 @@ class Trainer {
   /// Steps of the whole run, and those done so far.
   std::int64_t total_steps() const { return calendar().total_steps(); }
   std::int64_t steps_done() const { return steps_done_; }
-  /// After those, or when a schedule that is read at the progress is over.
-  bool finished() const;
+  bool finished() const { return steps_done_ >= total_steps(); }
   const Calendar& calendar() const { return batches_.calendar(); }
   const data::DataSource& data() const { return data_; }
   /// The learning rate of step number `step`, 1 for the first, in a run of that configuration that has this
-  /// one's data and what its schedule has learnt from metrics. Without the gain of AdaScale.
+  /// one's data and what its schedule has learnt from metrics.
   double rate_of(const RunConfig& config, std::int64_t step) const;
 
   /// One step. `stop_signal` is what this rank was asked (0: nothing). Returns the report of the step before,

@@ -119,8 +119,6 @@ class StepPart {
   virtual void reported(StepReport& /*report*/, std::int64_t /*steps_done*/) {}
 
   // Between steps.
-  /// True ends the run before its last step.
-  virtual bool is_over() const { return false; }
   /// This rank's parameters become those of all ranks' steps. Collective.
   virtual void synchronize() {}
   /// After synchronize(): add_state() has its values, too. Collective.
