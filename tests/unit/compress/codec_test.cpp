@@ -60,7 +60,7 @@ class EachCodec : public testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(Codecs, EachCodec,
                          testing::Values("fp16", "bf16", "int8", "qsgd", "ternary", "sign", "top-k",
-                                         "random-k", "threshold"),
+                                         "threshold"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');
@@ -69,9 +69,9 @@ INSTANTIATE_TEST_SUITE_P(Codecs, EachCodec,
 
 TEST_P(EachCodec, TakesTheBytesThatItPromises) {
   constexpr std::size_t kCount = 256 << 10;
-  const std::map<std::string, double> shares = {{"fp16", 0.5},    {"bf16", 0.5},         {"int8", 0.2525},
-                                                {"qsgd", 0.1275}, {"ternary", 0.065},    {"sign", 0.0316},
-                                                {"top-k", 0.01},  {"random-k", 0.00501}, {"threshold", 0.05}};
+  const std::map<std::string, double> shares = {{"fp16", 0.5},    {"bf16", 0.5},      {"int8", 0.2525},
+                                                {"qsgd", 0.1275}, {"ternary", 0.065}, {"sign", 0.0316},
+                                                {"top-k", 0.01},  {"threshold", 0.05}};
   const double share = shares.at(GetParam());
   const Bytes bytes = encoded(codec_, some_values(kCount), {.fraction = 0.005, .threshold = 1000});
   EXPECT_LE(static_cast<double>(bytes.size()), share * kCount * sizeof(float));
@@ -133,7 +133,7 @@ TEST_P(EachCodec, DecodesOrRefusesAnyBytesAndStaysWithinThem) {
 TEST(Codecs, AreKnownByTheirNames) {
   EXPECT_EQ(codec("none"), nullptr);
   EXPECT_EQ(codec_names(), (std::vector<std::string>{"none", "fp16", "bf16", "int8", "qsgd", "ternary",
-                                                     "sign", "top-k", "random-k", "threshold"}));
+                                                     "sign", "top-k", "threshold"}));
   EXPECT_THROW(codec("fp8"), InvalidArgument);
 }
 
@@ -382,7 +382,7 @@ TEST(StochasticCodecs, BringABlockThatIsNotFiniteAsNaNAndOthersAsTheyAre) {
 // ---- all that leave out
 
 class EachThatLeavesOut : public EachCodec {};
-INSTANTIATE_TEST_SUITE_P(Codecs, EachThatLeavesOut, testing::Values("sign", "top-k", "random-k", "threshold"),
+INSTANTIATE_TEST_SUITE_P(Codecs, EachThatLeavesOut, testing::Values("sign", "top-k", "threshold"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');
@@ -436,7 +436,7 @@ TEST_P(EachThatLeavesOut, SendsWhatIsNotFiniteWhereItNamesItAndKeepsNothingOfTha
   EXPECT_TRUE(std::ranges::all_of(residual, isfinite_value));
 }
 
-// ---- sign, random-k
+// ---- sign
 
 TEST(SignCodec, SaysTheSignsAndTheMeanMagnitudeOfEachBlock) {
   std::vector<float> values(4096, -2);
@@ -447,24 +447,6 @@ TEST(SignCodec, SaysTheSignsAndTheMeanMagnitudeOfEachBlock) {
   expected[0] = expected[1] = 3;
   expected.insert(expected.end(), {3, -3, 3});
   EXPECT_EQ(there_and_back(*codec("sign"), values), expected);
-}
-
-TEST(RandomKCodec, NamesEachValueEquallyOftenAndAsManyAsItMay) {
-  const std::vector<float> values(103, 1);
-  std::vector<int> named(values.size());
-  constexpr int kTimes = 20'000;
-  for (std::uint64_t seed = 0; seed < kTimes; ++seed) {
-    const std::vector<float> told =
-        there_and_back(*codec("random-k"), values, {.fraction = 0.1, .seed = seed});
-    int count = 0;
-    for (std::size_t i = 0; i < told.size(); ++i) {
-      named[i] += told[i] != 0;
-      count += told[i] != 0;
-    }
-    ASSERT_EQ(count, 10);
-  }
-  // Parts have 10 or 11 values; five deviations.
-  for (const int times : named) EXPECT_NEAR(times, kTimes / 10.5, kTimes * (1 / 10.0 - 1 / 10.5) + 5 * 43);
 }
 
 }  // namespace

@@ -100,8 +100,7 @@ std::string name_of_codec(const testing::TestParamInfo<std::string>& row) {
   return name;
 }
 INSTANTIATE_TEST_SUITE_P(Table, ZeroCompression,
-                         testing::Values("bf16", "fp16", "int8", "qsgd", "ternary", "sign", "top-k",
-                                         "random-k"),
+                         testing::Values("bf16", "fp16", "int8", "qsgd", "ternary", "sign", "top-k"),
                          name_of_codec);
 std::vector<std::string> names_but_none() {
   std::vector<std::string> names = shard_hook_names();
@@ -109,8 +108,7 @@ std::vector<std::string> names_but_none() {
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(Table, AnyZeroCompression, testing::ValuesIn(names_but_none()), name_of_codec);
-INSTANTIATE_TEST_SUITE_P(Table, ZeroErrorFeedback, testing::Values("sign", "top-k", "random-k"),
-                         name_of_codec);
+INSTANTIATE_TEST_SUITE_P(Table, ZeroErrorFeedback, testing::Values("sign", "top-k"), name_of_codec);
 
 TEST_P(ZeroCompression, EqualsASerialProgramOfItsRule) {
   const CompressionOptions options = shard_options(GetParam());
@@ -280,8 +278,7 @@ TEST(ZeroCompressionBytes, AreAShareOfTheEncodedOnes) {
                                                      {"qsgd", 0.5 + 4 / 512.0},
                                                      {"ternary", 0.25 + 4 / 512.0},
                                                      {"sign", 1 / 8.0 + 4 / 4096.0},
-                                                     {"top-k", 0.05 * 6},
-                                                     {"random-k", 0.05 * 4}};
+                                                     {"top-k", 0.05 * 6}};
   for (const auto& [name, bytes] : per_element) {
     for (const int ranks : {2, 3, 4}) {
       const double share = (ranks - 1.0) / ranks, expected = share * (bytes * large + 4 * small);

@@ -98,8 +98,7 @@ at::Tensor residual_of(const HookState& state, const std::string& name) {
 
 class ZeroBetweenHosts : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, ZeroBetweenHosts,
-                         testing::Values("bf16", "fp16", "int8", "qsgd", "ternary", "sign", "top-k",
-                                         "random-k"),
+                         testing::Values("bf16", "fp16", "int8", "qsgd", "ternary", "sign", "top-k"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');
@@ -199,7 +198,7 @@ TEST_P(ZeroBetweenHosts, AllHostsAreToldWhoseStepEndedBetweenItsReductions) {
 
 /// What arrived and what all ranks keep are, together, what was handed in; also where another layout kept it.
 TEST(ZeroBetweenHostsFeedback, LosesNothingAndHandsOverWhatOthersEncodeNow) {
-  for (const char* compression : {"sign", "top-k", "random-k"}) {
+  for (const char* compression : {"sign", "top-k"}) {
     const CompressionOptions options = shard_options(compression);
     ShardSetting by_ranks = over(kPairs), by_hosts = over(kPairs);
     by_ranks.hosts = {};

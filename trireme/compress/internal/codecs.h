@@ -21,7 +21,6 @@ const Codec& qsgd_codec();
 const Codec& ternary_codec();
 const Codec& sign_codec();
 const Codec& top_k_codec();
-const Codec& random_k_codec();
 const Codec& threshold_codec();
 
 /// At least one.

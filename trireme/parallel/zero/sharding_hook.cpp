@@ -30,7 +30,6 @@ constexpr std::array kShardHooks = {ShardHookRow{.name = "none"},
                                     ShardHookRow{.name = "ternary"},
                                     ShardHookRow{.name = "sign"},
                                     ShardHookRow{.name = "top-k"},
-                                    ShardHookRow{.name = "random-k"},
                                     ShardHookRow{.name = "threshold", .looks_at_whole_gradients = true},
                                     ShardHookRow{.name = "dgc", .looks_at_whole_gradients = true},
                                     ShardHookRow{.name = "power-sgd", .looks_at_whole_gradients = true}};

@@ -106,7 +106,7 @@ std::vector<ConfigKey> parallel_key_table() {
       key("parallel.compression", &C::parallel, &ParallelOptions::compression,
           "how gradients travel: in a number format, or compressed", {.names = parallel::comm_hook_names}),
       key("parallel.compression_fraction", &C::parallel, &ParallelOptions::compression_fraction,
-          "parallel.compression = \"top-k\", \"random-k\", \"dgc\": the share of each gradient that is sent",
+          "parallel.compression = \"top-k\", \"dgc\": the share of each gradient that is sent",
           {.most = 0.5, .above = 0}),
       key("parallel.compression_threshold", &C::parallel, &ParallelOptions::compression_threshold,
           "parallel.compression = \"threshold\": what a rank, or a host, hands in is sent from this "

@@ -14,6 +14,10 @@ constexpr std::array kKeys = {
 };
 
 constexpr std::array kValues = {
+    RemovedValue{
+        .key = "parallel.compression",
+        .value = "random-k",
+        .instead = "use \"top-k\", which sends the same share of each gradient, the greatest values of it"},
     RemovedValue{.key = "lr.scale_with_batch",
                  .value = "adascale",
                  .instead = "use \"linear\" with sgd and lars, \"sqrt\" with adam and its kin"},
