@@ -13,7 +13,7 @@ runs=${RUNS:-$(mktemp -d)}
 
 # NAME|THE UNCOMPRESSED RUN IT STANDS BESIDE|SETTINGS...
 compressed() { # BASE: one row for each compression that works with any optimizer
-  for name in fp16 int8 qsgd ternary sign power-sgd; do echo "$name|$1|parallel.compression=$name"; done
+  for name in fp16 int8 qsgd sign power-sgd; do echo "$name|$1|parallel.compression=$name"; done
   echo "top-k|$1|parallel.compression=top-k parallel.compression_fraction=0.01"
   echo "threshold|$1|parallel.compression=threshold parallel.compression_threshold=$2"
 }

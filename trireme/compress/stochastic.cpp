@@ -1,10 +1,8 @@
-// qsgd and ternary: a sign and a level for each value, up or down by chance, so that its expectation is
-// itself. Blocks of 512 share a scale, which stands for the highest level: for qsgd (Alistarh et al., NeurIPS
-// 2017, section 3.1) their Euclidean norm with 7 levels, for ternary (TernGrad: Wen et al., NeurIPS 2017,
-// section 3.1) their greatest magnitude with one. A block that holds something that is not finite comes as
-// NaN. Bytes:
+// qsgd (Alistarh et al., NeurIPS 2017, section 3.1): a sign and one of 8 levels for each value, up or down by
+// chance, so that its expectation is itself. Blocks of 512 share a scale, which stands for the highest level:
+// their Euclidean norm. A block that holds something that is not finite comes as NaN. Bytes:
 //
-//   f32 scales[ceil(n / 512)] | codes[n], 4 or 2 bits each from the lowest on: level, and the sign above it
+//   f32 scales[ceil(n / 512)] | codes[n], 4 bits each from the lowest on: level, and the sign above it
 
 #include <algorithm>
 #include <array>
@@ -18,6 +16,7 @@ namespace trireme::compress {
 namespace {
 
 constexpr std::size_t kBlock = 512, kLanes = 16;
+constexpr std::uint32_t kBits = 4, kTop = (1U << (kBits - 1)) - 1, kPerByte = 8 / kBits;
 constexpr std::uint32_t kQuietNaN = 0x7fc00000;
 
 std::size_t scale_bytes(std::size_t num_values) { return (num_values + kBlock - 1) / kBlock * sizeof(float); }
@@ -50,10 +49,8 @@ TRIREME_INLINE float greatest_of(const float* values, std::size_t count) {
   return std::bit_cast<float>(greatest);
 }
 
-template <std::uint32_t bits>
 TRIREME_INLINE void quantise(const float* values, std::uint8_t* codes, std::size_t count, float scale,
                              std::uint32_t seed) {
-  constexpr std::uint32_t kTop = (1U << (bits - 1)) - 1;
   // A value that is the scale itself has the highest level, whatever rounding makes of the quotient.
   const float per_level = scale > 0 ? static_cast<float>(kTop) / scale : 0;
   TRIREME_NO_CARRIED_DEPENDENCE
@@ -64,30 +61,26 @@ TRIREME_INLINE void quantise(const float* values, std::uint8_t* codes, std::size
         static_cast<std::int32_t>(level + static_cast<float>(static_cast<std::int32_t>(drawn)) * 0x1p-24F);
     const std::uint32_t sign = std::bit_cast<std::uint32_t>(values[i]) >> 31;
     codes[i] = static_cast<std::uint8_t>(std::min<std::uint32_t>(static_cast<std::uint32_t>(step), kTop) |
-                                         sign << (bits - 1));
+                                         sign << (kBits - 1));
   }
 }
 
 enum class Use { kSet, kAdd };
 
-template <std::uint32_t bits, Use use>
+template <Use use>
 TRIREME_INLINE void restore(const std::byte* packed, float* values, std::size_t count, float scale) {
-  constexpr std::uint32_t kTop = (1U << (bits - 1)) - 1, kPerByte = 8 / bits;
   const float of_level = scale / static_cast<float>(kTop);
   TRIREME_NO_CARRIED_DEPENDENCE
   for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t code = static_cast<std::uint32_t>(packed[i / kPerByte]) >> (i % kPerByte * bits);
+    const std::uint32_t code = static_cast<std::uint32_t>(packed[i / kPerByte]) >> (i % kPerByte * kBits);
     const float level = of_level * static_cast<float>(static_cast<std::int32_t>(code & kTop));
     const float value =
-        std::bit_cast<float>(std::bit_cast<std::uint32_t>(level) | ((code >> (bits - 1)) & 1U) << 31);
+        std::bit_cast<float>(std::bit_cast<std::uint32_t>(level) | ((code >> (kBits - 1)) & 1U) << 31);
     values[i] = use == Use::kSet ? value : values[i] + value;
   }
 }
 
-enum class Scale { kNorm, kGreatest };
-
-template <std::uint32_t bits, Scale scales_by>
-class StochasticCodec final : public Codec {
+class QsgdCodec final : public Codec {
  public:
   std::size_t most_bytes(std::size_t num_values, const Options&) const override {
     return scale_bytes(num_values) + (num_values + kPerByte - 1) / kPerByte;
@@ -102,17 +95,16 @@ class StochasticCodec final : public Codec {
       for (std::size_t first = 0; first < values.size(); first += kBlock, ++scales) {
         const std::size_t count = std::min(kBlock, values.size() - first);
         const float* from = values.data() + first;
-        const float greatest = greatest_of(from, count);
-        const float scale = scales_by == Scale::kNorm ? norm_of(from, count, greatest) : greatest;
+        const float scale = norm_of(from, count, greatest_of(from, count));
         const bool is_finite = std::isfinite(scale);
         scales->value = is_finite ? scale : std::bit_cast<float>(kQuietNaN);
         codes = {};
         const auto seed = static_cast<std::uint32_t>(random.bits());
-        if (is_finite) quantise<bits>(from, codes.data(), count, scale, seed);
+        if (is_finite) quantise(from, codes.data(), count, scale, seed);
         for (std::size_t i = 0; i < (count + kPerByte - 1) / kPerByte; ++i) {
           std::uint32_t byte = 0;
           for (std::uint32_t k = 0; k < kPerByte; ++k)
-            byte |= static_cast<std::uint32_t>(codes[i * kPerByte + k]) << (k * bits);
+            byte |= static_cast<std::uint32_t>(codes[i * kPerByte + k]) << (k * kBits);
           packed[first / kPerByte + i] = static_cast<std::byte>(byte);
         }
       }
@@ -130,16 +122,14 @@ class StochasticCodec final : public Codec {
   }
 
  private:
-  static constexpr std::uint32_t kPerByte = 8 / bits;
-
   template <Use use>
   static void restore_all(std::span<const std::byte> bytes, std::span<float> values) {
     const auto* scales = numbers_at<float>(bytes.data());
     const std::byte* packed = bytes.data() + scale_bytes(values.size());
     run_vectorised([&]() TRIREME_INLINE_BODY {
       for (std::size_t first = 0; first < values.size(); first += kBlock, ++scales)
-        restore<bits, use>(packed + first / kPerByte, values.data() + first,
-                           std::min(kBlock, values.size() - first), scales->value);
+        restore<use>(packed + first / kPerByte, values.data() + first,
+                     std::min(kBlock, values.size() - first), scales->value);
     });
   }
 };
@@ -147,11 +137,7 @@ class StochasticCodec final : public Codec {
 }  // namespace
 
 const Codec& qsgd_codec() {
-  static const StochasticCodec<4, Scale::kNorm> kCodec;
-  return kCodec;
-}
-const Codec& ternary_codec() {
-  static const StochasticCodec<2, Scale::kGreatest> kCodec;
+  static const QsgdCodec kCodec;
   return kCodec;
 }
 

@@ -59,8 +59,7 @@ class EachCodec : public testing::TestWithParam<std::string> {
   const Codec& codec_ = *codec(GetParam());
 };
 INSTANTIATE_TEST_SUITE_P(Codecs, EachCodec,
-                         testing::Values("fp16", "bf16", "int8", "qsgd", "ternary", "sign", "top-k",
-                                         "threshold"),
+                         testing::Values("fp16", "bf16", "int8", "qsgd", "sign", "top-k", "threshold"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');
@@ -69,9 +68,9 @@ INSTANTIATE_TEST_SUITE_P(Codecs, EachCodec,
 
 TEST_P(EachCodec, TakesTheBytesThatItPromises) {
   constexpr std::size_t kCount = 256 << 10;
-  const std::map<std::string, double> shares = {{"fp16", 0.5},    {"bf16", 0.5},      {"int8", 0.2525},
-                                                {"qsgd", 0.1275}, {"ternary", 0.065}, {"sign", 0.0316},
-                                                {"top-k", 0.01},  {"threshold", 0.05}};
+  const std::map<std::string, double> shares = {{"fp16", 0.5},      {"bf16", 0.5},    {"int8", 0.2525},
+                                                {"qsgd", 0.1275},   {"sign", 0.0316}, {"top-k", 0.01},
+                                                {"threshold", 0.05}};
   const double share = shares.at(GetParam());
   const Bytes bytes = encoded(codec_, some_values(kCount), {.fraction = 0.005, .threshold = 1000});
   EXPECT_LE(static_cast<double>(bytes.size()), share * kCount * sizeof(float));
@@ -132,8 +131,8 @@ TEST_P(EachCodec, DecodesOrRefusesAnyBytesAndStaysWithinThem) {
 
 TEST(Codecs, AreKnownByTheirNames) {
   EXPECT_EQ(codec("none"), nullptr);
-  EXPECT_EQ(codec_names(), (std::vector<std::string>{"none", "fp16", "bf16", "int8", "qsgd", "ternary",
-                                                     "sign", "top-k", "threshold"}));
+  EXPECT_EQ(codec_names(),
+            (std::vector<std::string>{"none", "fp16", "bf16", "int8", "qsgd", "sign", "top-k", "threshold"}));
   EXPECT_THROW(codec("fp8"), InvalidArgument);
 }
 
@@ -327,8 +326,7 @@ class RoundingByChance : public testing::TestWithParam<ByChance> {};
 INSTANTIATE_TEST_SUITE_P(
     Codecs, RoundingByChance,
     testing::Values(ByChance{"int8", [](std::span<const float> b) { return greatest_in(b) / 127; }},
-                    ByChance{"qsgd", [](std::span<const float> b) { return std::sqrt(squares_of(b)) / 7; }},
-                    ByChance{"ternary", [](std::span<const float> b) { return greatest_in(b); }}),
+                    ByChance{"qsgd", [](std::span<const float> b) { return std::sqrt(squares_of(b)) / 7; }}),
     [](const auto& row) { return row.param.name; });
 
 TEST_P(RoundingByChance, IsUnbiasedAndAtMostAStepOff) {
@@ -361,22 +359,12 @@ TEST_P(RoundingByChance, IsUnbiasedAndAtMostAStepOff) {
   EXPECT_LE(variance, std::min(512.0 / 49, std::sqrt(512.0) / 7) * squares_of(std::span(values).first(512)));
 }
 
-TEST(Ternary, KnowsNothingBetweenZeroAndTheGreatest) {
-  const std::vector<float> told = through("ternary", {4, -4, 0, 1, -2, 3});
-  EXPECT_EQ(told[0], 4);
-  EXPECT_EQ(told[1], -4);
-  EXPECT_EQ(told[2], 0);
-  for (const float value : told) EXPECT_TRUE(value == 0 || std::fabs(value) == 4) << value;
-}
-
-TEST(StochasticCodecs, BringABlockThatIsNotFiniteAsNaNAndOthersAsTheyAre) {
-  for (const char* name : {"qsgd", "ternary"}) {
-    std::vector<float> values(600, 2);
-    values[100] = kInf;
-    const std::vector<float> told = through(name, values);
-    EXPECT_TRUE(std::ranges::all_of(told.begin(), told.begin() + 512, [](float v) { return std::isnan(v); }));
-    EXPECT_TRUE(std::ranges::all_of(told.begin() + 512, told.end(), isfinite_value));
-  }
+TEST(Qsgd, BringsABlockThatIsNotFiniteAsNaNAndOthersAsTheyAre) {
+  std::vector<float> values(600, 2);
+  values[100] = kInf;
+  const std::vector<float> told = through("qsgd", values);
+  EXPECT_TRUE(std::ranges::all_of(told.begin(), told.begin() + 512, [](float v) { return std::isnan(v); }));
+  EXPECT_TRUE(std::ranges::all_of(told.begin() + 512, told.end(), isfinite_value));
 }
 
 // ---- all that leave out

@@ -72,8 +72,7 @@ std::string name_of_row(const testing::TestParamInfo<std::string>& row) {
   return name;
 }
 INSTANTIATE_TEST_SUITE_P(Table, BetweenHosts,
-                         testing::Values("int8", "qsgd", "ternary", "sign", "top-k", "threshold", "dgc",
-                                         "power-sgd"),
+                         testing::Values("int8", "qsgd", "sign", "top-k", "threshold", "dgc", "power-sgd"),
                          name_of_row);
 INSTANTIATE_TEST_SUITE_P(Table, KeepsBetweenHosts, testing::Values("sign", "top-k", "threshold", "power-sgd"),
                          name_of_row);

@@ -100,8 +100,7 @@ std::string name_of_codec(const testing::TestParamInfo<std::string>& row) {
   return name;
 }
 INSTANTIATE_TEST_SUITE_P(Table, ZeroCompression,
-                         testing::Values("bf16", "fp16", "int8", "qsgd", "ternary", "sign", "top-k"),
-                         name_of_codec);
+                         testing::Values("bf16", "fp16", "int8", "qsgd", "sign", "top-k"), name_of_codec);
 std::vector<std::string> names_but_none() {
   std::vector<std::string> names = shard_hook_names();
   std::erase(names, "none");
@@ -276,7 +275,6 @@ TEST(ZeroCompressionBytes, AreAShareOfTheEncodedOnes) {
                                                      {"fp16", 2},
                                                      {"int8", 1 + 4 / 512.0},
                                                      {"qsgd", 0.5 + 4 / 512.0},
-                                                     {"ternary", 0.25 + 4 / 512.0},
                                                      {"sign", 1 / 8.0 + 4 / 4096.0},
                                                      {"top-k", 0.05 * 6}};
   for (const auto& [name, bytes] : per_element) {

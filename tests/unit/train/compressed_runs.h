@@ -14,8 +14,8 @@
 
 namespace trireme::train {
 
-inline const std::vector<std::string> kLossyCompressions = {
-    "int8", "qsgd", "ternary", "sign", "top-k", "threshold", "dgc", "power-sgd", "one-bit"};
+inline const std::vector<std::string> kLossyCompressions = {"int8",      "qsgd", "sign",      "top-k",
+                                                            "threshold", "dgc",  "power-sgd", "one-bit"};
 /// As names of tests may be.
 inline std::string name_of_compression(const testing::TestParamInfo<std::string>& row) {
   std::string name = row.param;

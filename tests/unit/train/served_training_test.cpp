@@ -238,7 +238,7 @@ TEST_F(ServedRuns, LearnWithCompressedPushesTheSameInEveryRun) {
     return run(2, config);
   };
   const std::string plain = learned("none").weights_xxh3;
-  for (const char* compression : {"fp16", "bf16", "int8", "qsgd", "ternary", "sign", "top-k", "threshold"}) {
+  for (const char* compression : {"fp16", "bf16", "int8", "qsgd", "sign", "top-k", "threshold"}) {
     const RunResult once = learned(compression);
     EXPECT_GT(once.evaluation->metric("accuracy").value, 0.8) << compression;
     EXPECT_NE(once.weights_xxh3, plain) << compression << " rounds nothing";

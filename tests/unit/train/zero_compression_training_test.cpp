@@ -69,8 +69,8 @@ class ZeroCompressedTraining : public SmallRuns {
 
 class EachZeroCompression : public ZeroCompressedTraining, public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, EachZeroCompression,
-                         testing::Values("bf16", "fp16", "int8", "qsgd", "ternary", "sign", "top-k",
-                                         "threshold", "dgc", "power-sgd"),
+                         testing::Values("bf16", "fp16", "int8", "qsgd", "sign", "top-k", "threshold", "dgc",
+                                         "power-sgd"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');

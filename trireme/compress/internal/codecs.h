@@ -18,7 +18,6 @@ const Codec& bf16_codec();
 const Codec& int8_codec();
 const Codec& nearest_int8_codec();
 const Codec& qsgd_codec();
-const Codec& ternary_codec();
 const Codec& sign_codec();
 const Codec& top_k_codec();
 const Codec& threshold_codec();

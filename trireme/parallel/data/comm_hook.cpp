@@ -90,7 +90,6 @@ constexpr std::array kHooks = {
         {.relative = 0x1p-11, .absolute = 0x1p-25}},
     Row{"int8", make_codec_hook, kLossy},
     Row{"qsgd", make_codec_hook, kLossy},
-    Row{"ternary", make_codec_hook, kLossy},
     Row{"sign", make_codec_hook, kLossy},
     Row{"top-k", make_codec_hook, kLossy},
     Row{"threshold", make_codec_hook, kLossy},

@@ -16,6 +16,11 @@ constexpr std::array kKeys = {
 constexpr std::array kValues = {
     RemovedValue{
         .key = "parallel.compression",
+        .value = "ternary",
+        .instead =
+            "use \"power-sgd\", which loses less in as many bytes, or \"qsgd\", which keeps nothing either"},
+    RemovedValue{
+        .key = "parallel.compression",
         .value = "random-k",
         .instead = "use \"top-k\", which sends the same share of each gradient, the greatest values of it"},
     RemovedValue{.key = "lr.scale_with_batch",
