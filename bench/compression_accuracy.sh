@@ -15,7 +15,6 @@ runs=${RUNS:-$(mktemp -d)}
 compressed() { # BASE: one row for each compression that works with any optimizer
   for name in fp16 int8 qsgd sign power-sgd; do echo "$name|$1|parallel.compression=$name"; done
   echo "top-k|$1|parallel.compression=top-k parallel.compression_fraction=0.01"
-  echo "threshold|$1|parallel.compression=threshold parallel.compression_threshold=$2"
 }
 by_ranks="train.clip_norm=0 parallel.compression_clip_norm=1"  # each rank clips what it hands in
 rows_of() { "$1_rows" | grep -E "^(${ROWS:-.*})\|"; }
@@ -23,7 +22,7 @@ cnn_rows() {
   local sgd="optimizer.name=sgd optimizer.momentum=0.9 optimizer.lr=0.05 optimizer.weight_decay=0.0005"
   local adamw="optimizer.name=adamw optimizer.lr=0.001 optimizer.weight_decay=0 train.clip_norm=0"
   echo "none, sgd|-|$sgd"
-  compressed "none, sgd" 0.01 | sed "s/|parallel/|$sgd parallel/"
+  compressed "none, sgd" | sed "s/|parallel/|$sgd parallel/"
   echo "dgc|none, sgd|$sgd optimizer.lr=0.5 parallel.compression=dgc parallel.compression_fraction=0.01"
   echo "dgc, warm-up|none, sgd|$sgd optimizer.lr=0.1 parallel.compression=dgc parallel.compression_fraction=0.01 $by_ranks parallel.compression_warmup_steps=469"
   echo "none, adamw|-|$adamw"
@@ -32,7 +31,7 @@ cnn_rows() {
 gpt_rows() {
   local sgd="optimizer.name=sgd optimizer.momentum=0.9 optimizer.lr=0.3 optimizer.weight_decay=0"
   echo "none, adamw|-|"
-  compressed "none, adamw" 0.005
+  compressed "none, adamw"
   echo "none, adamw, not clipped|-|train.clip_norm=0"
   echo "one-bit|none, adamw, not clipped|train.clip_norm=0 parallel.compression=one-bit parallel.compression_warmup_steps=250"
   echo "none, sgd|-|$sgd"

@@ -27,7 +27,7 @@ inline nlohmann::json cost_of(const std::string& name, const compress::Codec& co
   std::vector<float> values(256 << 10), pending(values.size()), sum(values.size());
   for (float& value : values) value = (random.uniform() - 0.5F) * (random.uniform() - 0.5F);
   const double gigabytes = 1e-9 * static_cast<double>(values.size() * sizeof(float));
-  compress::Codec::Options options{.threshold = 0.24F};  // few reach it
+  compress::Codec::Options options;
   std::vector<std::byte> room(codec.most_bytes(values.size(), options));
   std::span<const std::byte> encoded;
   const auto encode_all = [&](std::span<const float> from) {

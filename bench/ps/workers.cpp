@@ -73,7 +73,6 @@ class Desk {
     spec.num_elements = job.bytes / sizeof(float);
     spec.staleness = job.operation == Operation::kStep ? 0 : ps::kAsynchronous;
     spec.compression.push = job.codec;
-    spec.compression.threshold = 120;  // few reach it
     const bool is_new = !tables_.contains(spec.name);
     table_ = open(spec);
     if (is_new) client_.push(table_, body_).get();

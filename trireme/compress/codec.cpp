@@ -15,10 +15,8 @@ struct NamedCodec {
 
 constexpr std::string_view kNone = "none";
 constexpr std::array kCodecs = {
-    NamedCodec{"fp16", fp16_codec},           NamedCodec{"bf16", bf16_codec},
-    NamedCodec{"int8", int8_codec},           NamedCodec{"qsgd", qsgd_codec},
-    NamedCodec{"sign", sign_codec},           NamedCodec{"top-k", top_k_codec},
-    NamedCodec{"threshold", threshold_codec},
+    NamedCodec{"fp16", fp16_codec}, NamedCodec{"bf16", bf16_codec}, NamedCodec{"int8", int8_codec},
+    NamedCodec{"qsgd", qsgd_codec}, NamedCodec{"sign", sign_codec}, NamedCodec{"top-k", top_k_codec},
 };
 
 }  // namespace

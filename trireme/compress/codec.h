@@ -17,7 +17,6 @@ class Codec {
  public:
   struct Options {
     double fraction = 0.005;  ///< where it names some of the values: how many of them, at most
-    float threshold = 0;      ///< where it names those of a magnitude: from which on
     std::uint64_t seed = 0;   ///< of what is drawn: the same seed, the same bytes
   };
 
@@ -27,13 +26,7 @@ class Codec {
   virtual bool leaves_out() const { return false; }
   /// That encode() may take for so many values.
   virtual std::size_t most_bytes(std::size_t num_values, const Options& options) const = 0;
-  /// Whether how many encode() takes is up to the values: most_bytes() is far from it then, and
-  /// bytes_for_values() tells.
-  virtual bool bytes_vary() const { return false; }
-  virtual std::size_t bytes_for_values(std::span<const float> values, const Options& options) const {
-    return most_bytes(values.size(), options);
-  }
-  /// Into `bytes`, which has room for bytes_for_values(). Returns how many it took.
+  /// Into `bytes`, which has room for most_bytes(). Returns how many it took.
   virtual std::size_t encode(std::span<const float> values, const Options& options,
                              std::span<std::byte> bytes) const = 0;
   /// Whether `bytes` say something of so many values; the others may only be called then.

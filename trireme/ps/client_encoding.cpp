@@ -20,7 +20,6 @@ wire::Buffer ClientWork::encoded(const TableSpec& spec, const Place& place, wire
   const compress::Codec* encoding = compress::codec(spec.compression.push);
   if (encoding == nullptr) return values;
   const compress::Codec::Options options = {.fraction = spec.compression.fraction,
-                                            .threshold = static_cast<float>(spec.compression.threshold),
                                             .seed = seed_of_push(spec, place)};
   if (spec.kind == TableKind::kSparse) return encoded_rows(*encoding, values.bytes(), options);
   const AlignedFloats given(values.bytes());

@@ -59,9 +59,6 @@ void check_compression(const TableSpec& spec, const Demand& demand) {
          ", which leaves most of them out: choose int8, for example");
   demand(compression.fraction > 0 && compression.fraction <= 0.5,
          "compression.fraction must be above 0 and at most 0.5, not ", compression.fraction);
-  demand(
-      compression.push != "threshold" || (compression.threshold > 0 && std::isfinite(compression.threshold)),
-      "compression.threshold must be above 0, not ", compression.threshold);
 }
 
 template <class Demand>

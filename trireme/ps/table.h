@@ -57,11 +57,11 @@ struct CompressionSpec {
   std::string push = "none";  ///< what workers push
   std::string pull = "none";  ///< what they pull
   double fraction = 0.005;    ///< top-k: of the elements of a chunk, that a push names
-  double threshold = 0;       ///< threshold: from which magnitude on a push names elements; above 0
+  double unused = 0;          ///< 8 bytes of messages and checkpoints: those of a codec that was removed
 
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.push, self.pull, self.fraction, self.threshold);
+    return std::tie(self.push, self.pull, self.fraction, self.unused);
   }
 };
 

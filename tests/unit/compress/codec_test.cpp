@@ -58,8 +58,7 @@ class EachCodec : public testing::TestWithParam<std::string> {
  protected:
   const Codec& codec_ = *codec(GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Codecs, EachCodec,
-                         testing::Values("fp16", "bf16", "int8", "qsgd", "sign", "top-k", "threshold"),
+INSTANTIATE_TEST_SUITE_P(Codecs, EachCodec, testing::Values("fp16", "bf16", "int8", "qsgd", "sign", "top-k"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');
@@ -68,11 +67,10 @@ INSTANTIATE_TEST_SUITE_P(Codecs, EachCodec,
 
 TEST_P(EachCodec, TakesTheBytesThatItPromises) {
   constexpr std::size_t kCount = 256 << 10;
-  const std::map<std::string, double> shares = {{"fp16", 0.5},      {"bf16", 0.5},    {"int8", 0.2525},
-                                                {"qsgd", 0.1275},   {"sign", 0.0316}, {"top-k", 0.01},
-                                                {"threshold", 0.05}};
+  const std::map<std::string, double> shares = {{"fp16", 0.5},    {"bf16", 0.5},    {"int8", 0.2525},
+                                                {"qsgd", 0.1275}, {"sign", 0.0316}, {"top-k", 0.01}};
   const double share = shares.at(GetParam());
-  const Bytes bytes = encoded(codec_, some_values(kCount), {.fraction = 0.005, .threshold = 1000});
+  const Bytes bytes = encoded(codec_, some_values(kCount), {.fraction = 0.005});
   EXPECT_LE(static_cast<double>(bytes.size()), share * kCount * sizeof(float));
 }
 
@@ -132,43 +130,8 @@ TEST_P(EachCodec, DecodesOrRefusesAnyBytesAndStaysWithinThem) {
 TEST(Codecs, AreKnownByTheirNames) {
   EXPECT_EQ(codec("none"), nullptr);
   EXPECT_EQ(codec_names(),
-            (std::vector<std::string>{"none", "fp16", "bf16", "int8", "qsgd", "sign", "top-k", "threshold"}));
+            (std::vector<std::string>{"none", "fp16", "bf16", "int8", "qsgd", "sign", "top-k"}));
   EXPECT_THROW(codec("fp8"), InvalidArgument);
-}
-
-// ---- threshold
-
-TEST(Threshold, NamesWhatReachesItAndLeavesTheRest) {
-  const Codec& threshold = *codec("threshold");
-  std::vector<float> values = {0.5F, -0.5F, 0.49F, -3, 0, kNaN};
-  const Bytes bytes = encoded(threshold, values, {.threshold = 0.5F});
-  EXPECT_EQ(bytes.size(), 4u + 4 * 6);
-  EXPECT_EQ(threshold.bytes_for_values(values, {.threshold = 0.5F}), bytes.size());
-  std::vector<float> told = decoded(threshold, bytes, values.size());
-  EXPECT_TRUE(std::isnan(told.back()));
-  told.pop_back();
-  EXPECT_EQ(told, (std::vector<float>{0.5F, -0.5F, 0, -3, 0}));
-  threshold.take_out(bytes, values);
-  EXPECT_EQ(values, (std::vector<float>{0, 0, 0.49F, 0, 0, 0}));
-}
-
-TEST(Threshold, TakesTheBytesThatItSaysOfTheValues) {
-  const Codec& threshold = *codec("threshold");
-  EXPECT_TRUE(threshold.bytes_vary());
-  for (const std::size_t count : {1, 63, 64, 65, 70000, 200000}) {
-    const std::vector<float> values = some_values(count);
-    for (const float least : {0.0F, 0.1F, 10.0F, 1e9F}) {
-      const auto named = static_cast<std::size_t>(
-          std::ranges::count_if(values, [&](float value) { return value != 0 && std::abs(value) >= least; }));
-      const std::size_t bytes = threshold.bytes_for_values(values, {.threshold = least});
-      EXPECT_EQ(bytes, (count + 65535) / 65536 * 4 + 6 * named) << count << ", " << least;
-      Bytes exact(bytes);
-      EXPECT_EQ(threshold.encode(values, {.threshold = least}, exact), bytes);
-      const std::vector<float> told = decoded(threshold, exact, count);
-      for (std::size_t i = 0; i < count; ++i)
-        ASSERT_EQ(told[i], std::abs(values[i]) >= least ? values[i] : 0) << i;
-    }
-  }
 }
 
 // ---- fp16, bf16
@@ -370,12 +333,11 @@ TEST(Qsgd, BringsABlockThatIsNotFiniteAsNaNAndOthersAsTheyAre) {
 // ---- all that leave out
 
 class EachThatLeavesOut : public EachCodec {};
-INSTANTIATE_TEST_SUITE_P(Codecs, EachThatLeavesOut, testing::Values("sign", "top-k", "threshold"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Codecs, EachThatLeavesOut, testing::Values("sign", "top-k"), [](const auto& row) {
+  std::string name = row.param;
+  std::erase(name, '-');
+  return name;
+});
 
 /// All values and scales are multiples of a power of two, so that sums of them are exact.
 TEST_P(EachThatLeavesOut, LosesNothingWithWhatIsLeftOutAddedToTheNext) {
@@ -391,7 +353,7 @@ TEST_P(EachThatLeavesOut, LosesNothingWithWhatIsLeftOutAddedToTheNext) {
       pushed[i] += value;
       residual[i] += value;
     }
-    const Bytes bytes = encoded(codec_, residual, {.fraction = 0.1, .threshold = 900, .seed = step});
+    const Bytes bytes = encoded(codec_, residual, {.fraction = 0.1, .seed = step});
     codec_.take_out(bytes, residual);
     const std::vector<float> told = decoded(codec_, bytes, kCount);
     for (std::size_t i = 0; i < kCount; ++i) {

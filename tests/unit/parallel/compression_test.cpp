@@ -30,7 +30,6 @@ CompressionOptions options_for(const std::string& name) {
   CompressionOptions options;
   options.name = name;
   options.fraction = 0.05;
-  options.threshold = 3;
   options.rank = 2;
   options.seed = 3;
   return options;
@@ -99,9 +98,9 @@ std::string without_hyphens(const testing::TestParamInfo<std::string>& row) {
   return name;
 }
 INSTANTIATE_TEST_SUITE_P(Table, Compression,
-                         testing::Values("int8", "qsgd", "sign", "top-k", "threshold", "dgc", "power-sgd"),
+                         testing::Values("int8", "qsgd", "sign", "top-k", "dgc", "power-sgd"),
                          without_hyphens);
-INSTANTIATE_TEST_SUITE_P(Table, ErrorFeedback, testing::Values("sign", "top-k", "threshold", "power-sgd"),
+INSTANTIATE_TEST_SUITE_P(Table, ErrorFeedback, testing::Values("sign", "top-k", "power-sgd"),
                          without_hyphens);
 
 TEST_P(Compression, GivesAllRanksTheSameBits) {
@@ -174,9 +173,8 @@ TEST_P(Compression, DoesNotDependOnTheBuckets) {
 }
 
 TEST_P(Compression, SendsFewBytes) {
-  const std::map<std::string, double> most = {{"int8", 0.27},     {"qsgd", 0.15}, {"sign", 0.07},
-                                              {"top-k", 0.12},    {"dgc", 0.12},  {"power-sgd", 0.15},
-                                              {"threshold", 0.08}};
+  const std::map<std::string, double> most = {{"int8", 0.27},  {"qsgd", 0.15}, {"sign", 0.07},
+                                              {"top-k", 0.12}, {"dgc", 0.12},  {"power-sgd", 0.15}};
   // Of two ranks an all-reduce sends all of it.
   const double whole = 4.0 * (60 + 20 + 24 * 75 + 6000);
   const Outcome outcome = reduce(2, 1, options_for(GetParam()), ReduceScale::kMean);
@@ -294,12 +292,6 @@ TEST(CompressionOptions, OutOfRangeAreRefused) {
   CompressionOptions options = options_for("top-k");
   options.fraction = 0;
   EXPECT_THAT([&] { make_comm_hook(options); }, ThrowsMessage<InvalidArgument>(HasSubstr("found 0")));
-  for (const double threshold : {0.0, -1.0, std::numeric_limits<double>::infinity()}) {
-    options = options_for("threshold");
-    options.threshold = threshold;
-    EXPECT_THAT([&] { make_comm_hook(options); },
-                ThrowsMessage<InvalidArgument>(HasSubstr(text("must be above 0: "))));
-  }
   options = options_for("power-sgd");
   options.rank = 0;
   EXPECT_THAT([&] { make_comm_hook(options); }, ThrowsMessage<InvalidArgument>(HasSubstr("1 to 1024")));

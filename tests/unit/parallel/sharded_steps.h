@@ -43,7 +43,7 @@ inline at::Tensor gradient_of(const std::string& name, int rank, int step, int m
 }
 
 inline CompressionOptions shard_options(const std::string& name) {
-  return {.name = name, .fraction = 0.05, .threshold = 0.5, .rank = 2, .seed = 3};
+  return {.name = name, .fraction = 0.05, .rank = 2, .seed = 3};
 }
 
 /// Of a contiguous tensor of f32.

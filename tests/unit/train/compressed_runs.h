@@ -14,8 +14,8 @@
 
 namespace trireme::train {
 
-inline const std::vector<std::string> kLossyCompressions = {"int8",      "qsgd", "sign",      "top-k",
-                                                            "threshold", "dgc",  "power-sgd", "one-bit"};
+inline const std::vector<std::string> kLossyCompressions = {"int8", "qsgd",      "sign",   "top-k",
+                                                            "dgc",  "power-sgd", "one-bit"};
 /// As names of tests may be.
 inline std::string name_of_compression(const testing::TestParamInfo<std::string>& row) {
   std::string name = row.param;
@@ -31,7 +31,6 @@ class CompressedTraining : public SmallRuns {
     result.optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
     result.parallel.compression = compression;
     result.parallel.compression_fraction = 0.02;
-    result.parallel.compression_threshold = 0.003;
     result.parallel.compression_rank = 2;
     if (compression != "one-bit") return result;
     result.optimizer = {.name = "adamw", .lr = 0.01, .weight_decay = 0};

@@ -282,8 +282,6 @@ TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRefusedWithTheReason) {
   EXPECT_EQ(refusal("dgc", [](RunConfig& c) { c.optimizer.name = "adamw"; }), "none");
   EXPECT_THAT(refusal("dgc", [](RunConfig& c) { c.optimizer.nesterov = true; }),
               AllOf(HasSubstr("momentum as it is"), HasSubstr("optimizer.nesterov = false")));
-  EXPECT_THAT(refusal("threshold", [](RunConfig& c) { c.parallel.compression_threshold = 0; }),
-              AllOf(HasSubstr("must be above 0"), HasSubstr("parallel.compression_threshold = ")));
   EXPECT_EQ(refusal("one-bit", [](RunConfig&) {}), "none");
   EXPECT_THAT(refusal("one-bit", [](RunConfig& c) { c.optimizer.name = "sgd"; }),
               AllOf(HasSubstr("momentum of adam, adamw or lamb"), HasSubstr("optimizer.name = \"adamw\"")));

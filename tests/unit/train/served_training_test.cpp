@@ -231,14 +231,13 @@ TEST_F(ServedRuns, LearnWithCompressedPushesTheSameInEveryRun) {
     RunConfig config = served("compressed");
     config.parallel.compression = compression;
     config.parallel.compression_fraction = 0.1;
-    config.parallel.compression_threshold = 1e-4;
     config.train.epochs = 6;
     config.train.max_steps = 0;
     config.optimizer = {.name = "sgd", .lr = 0.1, .momentum = 0};
     return run(2, config);
   };
   const std::string plain = learned("none").weights_xxh3;
-  for (const char* compression : {"fp16", "bf16", "int8", "qsgd", "sign", "top-k", "threshold"}) {
+  for (const char* compression : {"fp16", "bf16", "int8", "qsgd", "sign", "top-k"}) {
     const RunResult once = learned(compression);
     EXPECT_GT(once.evaluation->metric("accuracy").value, 0.8) << compression;
     EXPECT_NE(once.weights_xxh3, plain) << compression << " rounds nothing";

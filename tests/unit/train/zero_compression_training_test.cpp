@@ -27,7 +27,6 @@ class ZeroCompressedTraining : public SmallRuns {
     result.parallel.zero = zero;
     result.parallel.compression = compression;
     result.parallel.compression_fraction = 0.02;
-    result.parallel.compression_threshold = 0.001;
     result.parallel.keep_gradients = compression == "dgc" && zero > 1;
     return result;
   }
@@ -69,8 +68,7 @@ class ZeroCompressedTraining : public SmallRuns {
 
 class EachZeroCompression : public ZeroCompressedTraining, public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, EachZeroCompression,
-                         testing::Values("bf16", "fp16", "int8", "qsgd", "sign", "top-k", "threshold", "dgc",
-                                         "power-sgd"),
+                         testing::Values("bf16", "fp16", "int8", "qsgd", "sign", "top-k", "dgc", "power-sgd"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');

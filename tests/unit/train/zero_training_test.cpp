@@ -196,10 +196,7 @@ TEST(ZeroPlans, OfCompressionsThatCannotBeSaySoAndWhatCan) {
     }
     return std::string("none");
   };
-  const auto sgd = [](RunConfig& c) {
-    c.parallel.compression_threshold = 0.1;
-    c.optimizer.name = "sgd";
-  };
+  const auto sgd = [](RunConfig& c) { c.optimizer.name = "sgd"; };
   for (const std::string& name : parallel::shard_hook_names()) EXPECT_EQ(refusal(name, 2, sgd), "none");
   const auto adamw = [](RunConfig& c) {
     c.optimizer.name = "adamw";

@@ -20,7 +20,6 @@ const Codec& nearest_int8_codec();
 const Codec& qsgd_codec();
 const Codec& sign_codec();
 const Codec& top_k_codec();
-const Codec& threshold_codec();
 
 /// At least one.
 inline std::size_t most_named(std::size_t num_values, const Codec::Options& options) {

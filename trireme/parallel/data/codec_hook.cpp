@@ -3,7 +3,7 @@
 // elements, and that is fewer bytes, each rank adds up a piece and encodes the sum (encoded_sum.h). What a
 // codec leaves out is kept and added to the next gradient (error feedback: Karimireddy et al., ICML 2019,
 // algorithm 2). Where all messages together are more than two dense gradients, what they say is reduced
-// densely. How many bytes a threshold needs, the ranks agree on first. Deep gradient compression (Lin et al.,
+// densely. Deep gradient compression (Lin et al.,
 // ICLR 2018) sends the greatest of what velocities have added up to, and stops the velocity of what was sent
 // (momentum correction and factor masking, section 3).
 
@@ -20,7 +20,6 @@
 #include "trireme/parallel/data/internal/compressing_hook.h"
 #include "trireme/parallel/data/internal/encoded_slot.h"
 #include "trireme/parallel/data/internal/encoded_sum.h"
-#include "trireme/parallel/data/internal/relay.h"
 
 namespace trireme::parallel {
 namespace {
@@ -34,11 +33,6 @@ class CodecHook final : public CompressingHook {
         says_all_(options.name == "int8" || options.name == "sign") {
     require(options.name != "dgc" || (options.momentum >= 0 && options.momentum < 1),
             "the momentum of \"dgc\" must be at least 0 and below 1; found ", options.momentum);
-    require(
-        options.name != "threshold" || (options.threshold > 0 && std::isfinite(options.threshold)),
-        "the threshold of \"threshold\" must be above 0: what each rank hands in is sent from there on, as "
-        "large as your gradients are; found ",
-        options.threshold);
   }
 
   HookState state() override {
@@ -109,7 +103,6 @@ class CodecHook final : public CompressingHook {
   Outgoing hand_in(const CompressedPart& part, int rank);
   std::span<const std::byte> encode(const Outgoing& each, std::span<std::byte> slot);
   std::function<void()> send(comm::Group& group, const std::vector<CompressedPart>& parts, ReduceScale scale);
-  std::function<void()> send_encoded(comm::Group& group, std::vector<Outgoing> all, ReduceScale scale);
   std::function<void()> gather(comm::Group& group, std::vector<Outgoing> all, ReduceScale scale);
   std::function<void()> reduce_densely(comm::Group& group, const std::vector<Outgoing>& all,
                                        ReduceScale scale);
@@ -124,7 +117,6 @@ class CodecHook final : public CompressingHook {
   const bool says_all_;  ///< of all elements something, so that the sum of several ranks has no more bytes
   std::map<std::string, Kept> kept_;
   std::map<std::string, at::Tensor> velocities_;  ///< dgc's, of what goes uncompressed: the same on all ranks
-  Relay relay_;                                   ///< of codecs whose bytes vary
 };
 
 /// Lin et al., section 3.3: a few steps of growing sparsity, where the network changes fast.
@@ -145,9 +137,7 @@ CodecHook::Outgoing CodecHook::hand_in(const CompressedPart& part, int rank) {
   Kept& kept = kept_.at(part.name);
   Outgoing each{.part = part,
                 .sent = part.values,
-                .how = {.fraction = fraction_for(part),
-                        .threshold = static_cast<float>(options().threshold),
-                        .seed = random_for(part, rank).bits()}};
+                .how = {.fraction = fraction_for(part), .seed = random_for(part, rank).bits()}};
   ++*kept.draws.data_ptr<std::int64_t>();
   if (!part.finite) return each;
   if (with_velocity_) each.sent = kept.velocity.mul_(options().momentum).add_(part.values);
@@ -212,30 +202,7 @@ std::function<void()> CodecHook::send(comm::Group& group, const std::vector<Comp
                                       ReduceScale scale) {
   std::vector<Outgoing> all;
   for (const CompressedPart& part : parts) all.push_back(hand_in(part, group.rank()));
-  if (!codec_.bytes_vary()) {
-    for (Outgoing& each : all) each.bytes = slot_bytes(codec_, each.part.span().size(), each.how);
-    return send_encoded(group, std::move(all), scale);
-  }
-  at::Tensor bytes =
-      room(group, "bytes " + parts.front().name, static_cast<std::int64_t>(all.size()), at::kLong);
-  auto* of_each = bytes.data_ptr<std::int64_t>();
-  for (const Outgoing& each : all) {
-    const std::span<const float> values =
-        each.part.finite ? std::span<const float>(span_of(each.sent)) : std::span<const float>();
-    *of_each++ = static_cast<std::int64_t>(slot_bytes_for(codec_, values, each.how));
-  }
-  count(all_reduce_bytes(group, bytes));
-  return relay_.add([this, group, all = std::move(all), scale, bytes,
-                     agreed = group.all_reduce_async(bytes, comm::ReduceOp::kMax)]() mutable {
-    agreed.wait();
-    const auto* most = bytes.const_data_ptr<std::int64_t>();
-    for (Outgoing& each : all) each.bytes = static_cast<std::size_t>(*most++);
-    return send_encoded(group, std::move(all), scale);
-  });
-}
-
-std::function<void()> CodecHook::send_encoded(comm::Group& group, std::vector<Outgoing> all,
-                                              ReduceScale scale) {
+  for (Outgoing& each : all) each.bytes = slot_bytes(codec_, each.part.span().size(), each.how);
   const auto first_dense = std::stable_partition(
       all.begin(), all.end(), [&](const Outgoing& each) { return !each.is_less_dense(group.size()); });
   const std::vector<Outgoing> dense(first_dense, all.end());

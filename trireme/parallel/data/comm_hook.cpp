@@ -92,7 +92,6 @@ constexpr std::array kHooks = {
     Row{"qsgd", make_codec_hook, kLossy},
     Row{"sign", make_codec_hook, kLossy},
     Row{"top-k", make_codec_hook, kLossy},
-    Row{"threshold", make_codec_hook, kLossy},
     Row{"dgc", make_codec_hook, kLossy},
     Row{"power-sgd", make_power_sgd_hook, kLossy},
     Row{"one-bit", make_one_bit_hook, kLossy},

@@ -80,7 +80,6 @@ class CommHook {
 struct CompressionOptions {
   std::string name = "none";  ///< one of comm_hook_names()
   double fraction = 0.001;    ///< top-k, dgc: of each gradient that is sent
-  double threshold = 0;       ///< threshold: from which magnitude on what a rank hands in is sent; above 0
   /// The same: in so many first steps 1/4, 1/16, 1/64 and 1/256 of it. one-bit: updates before it begins.
   std::int64_t warmup_steps = 0;
   std::int64_t rank = 4;            ///< power-sgd

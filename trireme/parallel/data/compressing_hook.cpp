@@ -99,9 +99,8 @@ CompressingHook::CompressingHook(const CompressionOptions& options) : options_(o
 }
 
 std::string CompressingHook::describe() const {
-  return text(options_.name, ", fraction ", options_.fraction, ", threshold ", options_.threshold,
-              ", warm-up ", options_.warmup_steps, ", rank ", options_.rank, ", least size ",
-              options_.least_numel, ", seed ", options_.seed);
+  return text(options_.name, ", fraction ", options_.fraction, ", warm-up ", options_.warmup_steps, ", rank ",
+              options_.rank, ", least size ", options_.least_numel, ", seed ", options_.seed);
 }
 
 bool CompressingHook::is_taken(const at::Tensor& gradient) const {

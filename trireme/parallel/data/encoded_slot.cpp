@@ -41,11 +41,6 @@ std::size_t slot_bytes(const compress::Codec& codec, std::size_t num_values,
   return with_head(codec.most_bytes(num_values, how));
 }
 
-std::size_t slot_bytes_for(const compress::Codec& codec, std::span<const float> values,
-                           const compress::Codec::Options& how) {
-  return with_head(codec.bytes_for_values(values, how));
-}
-
 std::span<const std::byte> write_slot(const compress::Codec& codec, std::span<const float> values,
                                       const compress::Codec::Options& how, std::span<std::byte> slot) {
   const std::span<std::byte> room = slot.subspan(sizeof(Head));

@@ -5,7 +5,7 @@
 // et al., "ZeRO++", arXiv 2306.10209, section 3.3, all-to-all of quantised gradients). Weights are gathered
 // rounded to nearest (section 3.1): who updates them keeps exact values, and all ranks, that one too, compute
 // with what the others get. Vectors and small parameters go as they are. Compressions that look at whole
-// gradients ("threshold", "dgc", "power-sgd") bring all ranks the whole sum, of which each takes its part:
+// gradients ("dgc", "power-sgd") bring all ranks the whole sum, of which each takes its part:
 // the bytes, and the state, of replicas.
 
 #include <memory>

@@ -29,7 +29,6 @@ constexpr std::array kShardHooks = {ShardHookRow{.name = "none"},
                                     ShardHookRow{.name = "qsgd"},
                                     ShardHookRow{.name = "sign"},
                                     ShardHookRow{.name = "top-k"},
-                                    ShardHookRow{.name = "threshold", .looks_at_whole_gradients = true},
                                     ShardHookRow{.name = "dgc", .looks_at_whole_gradients = true},
                                     ShardHookRow{.name = "power-sgd", .looks_at_whole_gradients = true}};
 

@@ -44,7 +44,7 @@ inline wire::Buffer in_buffer(std::vector<float> values) {
 /// The same, encoded.
 inline wire::Buffer in_buffer(const compress::Codec& codec, std::span<const float> values,
                               const compress::Codec::Options& options) {
-  const std::size_t most = codec.bytes_for_values(values, options);
+  const std::size_t most = codec.most_bytes(values.size(), options);
   const std::shared_ptr<std::byte[]> bytes = std::make_shared_for_overwrite<std::byte[]>(most);
   return wire::Buffer(bytes, {bytes.get(), codec.encode(values, options, {bytes.get(), most})});
 }

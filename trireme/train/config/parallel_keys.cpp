@@ -108,11 +108,6 @@ std::vector<ConfigKey> parallel_key_table() {
       key("parallel.compression_fraction", &C::parallel, &ParallelOptions::compression_fraction,
           "parallel.compression = \"top-k\", \"dgc\": the share of each gradient that is sent",
           {.most = 0.5, .above = 0}),
-      key("parallel.compression_threshold", &C::parallel, &ParallelOptions::compression_threshold,
-          "parallel.compression = \"threshold\": what a rank, or a host, hands in is sent from this "
-          "magnitude "
-          "on",
-          {.least = 0}),
       key("parallel.compression_warmup_steps", &C::parallel, &ParallelOptions::compression_warmup_steps,
           "the same: first steps, in which 1/4, 1/16, 1/64 and 1/256 of each gradient are sent; \"one-bit\": "
           "steps "

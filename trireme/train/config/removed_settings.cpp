@@ -7,6 +7,10 @@ namespace trireme::train {
 namespace {
 
 constexpr std::array kKeys = {
+    RemovedKey{
+        .name = "parallel.compression_threshold",
+        .without_effect = 0,
+        .instead = "leave it out; parallel.compression_fraction says how much \"top-k\" and \"dgc\" send"},
     RemovedKey{.name = "lr.progress_steps",
                .without_effect = 0,
                .instead = "leave it out, and set train.max_steps to the steps of the run: it counted steps "
@@ -14,6 +18,11 @@ constexpr std::array kKeys = {
 };
 
 constexpr std::array kValues = {
+    RemovedValue{
+        .key = "parallel.compression",
+        .value = "threshold",
+        .instead =
+            "use \"power-sgd\" with a small parallel.compression_rank, which loses less, or \"top-k\""},
     RemovedValue{
         .key = "parallel.compression",
         .value = "ternary",

@@ -99,7 +99,6 @@ struct ParallelOptions {
   std::int64_t slice_kib = 512;         ///< priority: of gradients that go at once; 0: tuned
   std::string compression = "none";     ///< a name of parallel::comm_hook_names()
   double compression_fraction = 0.001;  ///< top-k, dgc: of each gradient that is sent
-  double compression_threshold = 0;     ///< threshold: from which magnitude on; above 0
   std::int64_t compression_warmup_steps = 0;    ///< the same, one-bit: first steps
   std::int64_t compression_rank = 4;            ///< power-sgd
   std::string compression_scope = "auto";       ///< a name of parallel::compression_scope_names()

@@ -85,10 +85,6 @@ void check_compression(const ParallelPlan& plan) {
                     {cure, none});
   };
   check_one_bit(plan, refuse_if);
-  refuse_if(config.parallel.compression == "threshold" && config.parallel.compression_threshold == 0,
-            set(&RunConfig::parallel, &Parallel::compression_threshold, 1e-4),
-            "it sends what is at least parallel.compression_threshold, which must be above 0: as large as a "
-            "rank's share of your gradients is; found 0");
   refuse_if(corrects_momentum(config) && *config.optimizer.nesterov,
             set(&RunConfig::optimizer, &optim::OptimizerOptions::nesterov, false),
             "with optimizer.name = \"sgd\" its velocities are those of momentum as it is; found "
@@ -128,7 +124,6 @@ parallel::CompressionOptions compression_options(const RunConfig& config) {
   parallel::CompressionOptions options;
   options.name = config.parallel.compression;
   options.fraction = config.parallel.compression_fraction;
-  options.threshold = config.parallel.compression_threshold;
   options.warmup_steps = config.parallel.compression_warmup_steps;
   options.rank = config.parallel.compression_rank;
   options.scope = config.parallel.compression_scope;

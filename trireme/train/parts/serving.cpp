@@ -67,13 +67,12 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
   if (!plan.served())
     return optim::make_optimizer(optimizer_options(plan), parameters, offload, std::move(parts));
   const comm::LaunchEnvironment& environment = context.environment();
-  parallel::Service service{.options = config.served,
-                            .run = config.run.name,
-                            .compression = {.push = config.parallel.compression,
-                                            .fraction = config.parallel.compression_fraction,
-                                            .threshold = config.parallel.compression_threshold},
-                            .timeout_s = config.comm.timeout_s,
-                            .status = &context.status()};
+  parallel::Service service{
+      .options = config.served,
+      .run = config.run.name,
+      .compression = {.push = config.parallel.compression, .fraction = config.parallel.compression_fraction},
+      .timeout_s = config.comm.timeout_s,
+      .status = &context.status()};
   service.loop.look_up = etcd::look_up_in_etcd();
   if (!service.options.coordinator.empty()) {
     service.loop.security =

@@ -17,10 +17,6 @@ std::span<std::byte> bytes_of(const at::Tensor& message);
 std::size_t slot_bytes(const compress::Codec& codec, std::size_t num_values,
                        const compress::Codec::Options& how);
 
-/// For these, with nothing to spare.
-std::size_t slot_bytes_for(const compress::Codec& codec, std::span<const float> values,
-                           const compress::Codec::Options& how);
-
 /// Returns the bytes that the codec wrote.
 std::span<const std::byte> write_slot(const compress::Codec& codec, std::span<const float> values,
                                       const compress::Codec::Options& how, std::span<std::byte> slot);

@@ -1,4 +1,4 @@
-// Rules of single compressions, each beside a serial program: a threshold, what goes densely where messages
+// Rules of single compressions, each beside a serial program: what goes densely where messages
 // would be more than gradients, and local clipping.
 
 #include <ATen/ops/equal.h>
@@ -25,7 +25,7 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 CompressionOptions rule_options(const std::string& name) {
-  return {.name = name, .fraction = 0.05, .threshold = 3, .rank = 2, .seed = 3};
+  return {.name = name, .fraction = 0.05, .rank = 2, .seed = 3};
 }
 
 double furthest(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
@@ -33,44 +33,6 @@ double furthest(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs()
 at::Tensor greatest_of(const at::Tensor& values, std::int64_t count) {
   const at::Tensor least = std::get<0>(values.flatten().abs().topk(count)).min();
   return values * values.abs().ge(least).to(at::kFloat);
-}
-
-/// What is at least the threshold, and zeros elsewhere.
-at::Tensor reaching(const at::Tensor& values, double threshold) {
-  return values * values.abs().ge(threshold).to(at::kFloat);
-}
-
-/// By chance of the values few or most of them: the numbers are the same whichever way they go.
-TEST(ThresholdOfGradients, IsErrorFeedbackWithWhatReachesIt) {
-  for (const double threshold : {3.0, 0.5, 1e-6}) {
-    CompressionOptions options = rule_options("threshold");
-    options.threshold = threshold;
-    const StepsOfRanks outcome = of_each_rank(2, options, {.end = 4, .scale = ReduceScale::kMean});
-    std::vector<at::Tensor> residuals(2, at::zeros({60, 100}));
-    for (int step = 0; step < 4; ++step) {
-      at::Tensor mean = at::zeros({60, 100});
-      for (int rank = 0; rank < 2; ++rank) {
-        at::Tensor& residual = residuals[static_cast<std::size_t>(rank)];
-        residual = residual + Parameters::gradient("linear", {60, 100}, rank, step);
-        const at::Tensor sent = reaching(residual, threshold);
-        residual = residual - sent;
-        mean += sent / 2;
-      }
-      EXPECT_LE(furthest(outcome.reduced[0][static_cast<std::size_t>(step)].at("linear"), mean), 1e-6)
-          << step << ", " << threshold;
-    }
-    for (std::size_t rank = 0; rank < 2; ++rank)
-      EXPECT_LE(furthest(outcome.kept[rank].own.back().second, residuals[rank].flatten()), 1e-6);
-  }
-}
-
-TEST(ThresholdOfGradients, SendsNoMoreThanTheyAreWhereAllReachIt) {
-  CompressionOptions options = rule_options("threshold");
-  options.threshold = 1e-6;
-  const double whole = 4.0 * (60 + 20 + 24 * 75 + 6000);
-  const auto sent = static_cast<double>(of_each_rank(2, options, {.end = 1}).sent[0]);
-  EXPECT_GE(sent, whole);
-  EXPECT_LE(sent, whole + 64) << "and what ranks agree on";
 }
 
 /// Half of each gradient of six ranks is more bytes to all others than an all-reduce of all of it.
