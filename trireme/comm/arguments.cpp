@@ -33,17 +33,29 @@ void check_rank(const char* operation, const char* role, int rank, const GroupPa
           "' has ", size, " ranks, 0 to ", size - 1);
 }
 
-void check_rows(const char* name, const at::Tensor& tensor, const std::vector<std::int64_t>& rows, int size) {
-  require(tensor.dim() > 0, "all_to_all: the tensor '", name, "' has no rows to split: it has no dims");
-  require(static_cast<int>(rows.size()) == size, "all_to_all: ", rows.size(), " splits of '", name,
+void check_rows(const char* operation, const char* name, const at::Tensor& tensor,
+                const std::vector<std::int64_t>& rows, int size) {
+  require(tensor.dim() > 0, operation, ": the tensor '", name, "' has no rows to split: it has no dims");
+  require(static_cast<int>(rows.size()) == size, operation, ": ", rows.size(), " splits of '", name,
           "' for a group of ", size, size == 1 ? " rank" : " ranks");
   std::int64_t sum = 0;
   for (const std::int64_t each : rows) {
-    require(each >= 0, "all_to_all: a split of '", name, "' has ", each, " rows");
+    require(each >= 0, operation, ": a split of '", name, "' has ", each, " rows");
     sum += each;
   }
-  require(sum == tensor.size(0), "all_to_all: the splits of '", name, "' add up to ", sum,
+  require(sum == tensor.size(0), operation, ": the splits of '", name, "' add up to ", sum,
           " rows, and it has ", tensor.size(0));
+}
+
+void check_exchanged_rows(const char* operation, const at::Tensor& output, const at::Tensor& input,
+                          const RowSplits& rows, int rank) {
+  require(output.scalar_type() == input.scalar_type() && output.sizes().slice(1) == input.sizes().slice(1),
+          operation, ": rows of 'output' are ", output.sizes().slice(1), " of ",
+          name_of(output.scalar_type()), ", but those of 'input' are ", input.sizes().slice(1), " of ",
+          name_of(input.scalar_type()));
+  const auto me = static_cast<std::size_t>(rank);
+  require(rows.to[me] == rows.from[me], operation, ": rank ", me, " sends itself ", rows.to[me],
+          " rows, and expects ", rows.from[me]);
 }
 
 void check_peer(const char* operation, const char* role, int peer, const GroupParts& parts) {

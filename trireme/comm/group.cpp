@@ -10,6 +10,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/internal/arguments.h"
+#include "trireme/comm/internal/coalesced_exchange.h"
 #include "trireme/comm/internal/group_state.h"
 
 namespace trireme::comm {
@@ -280,18 +281,25 @@ Pending all_to_all(const std::shared_ptr<Group::State>& state, Mode mode, at::Te
                    const at::Tensor& input, const RowSplits& rows) {
   check_tensor("all_to_all", "output", output);
   check_tensor("all_to_all", "input", input);
-  check_rows("output", output, rows.from, state->size());
-  check_rows("input", input, rows.to, state->size());
-  require(output.scalar_type() == input.scalar_type() && output.sizes().slice(1) == input.sizes().slice(1),
-          "all_to_all: rows of 'output' are ", output.sizes().slice(1), " of ", name_of(output.scalar_type()),
-          ", but those of 'input' are ", input.sizes().slice(1), " of ", name_of(input.scalar_type()));
-  const auto me = static_cast<std::size_t>(state->parts.rank);
-  require(rows.to[me] == rows.from[me], "all_to_all: rank ", me, " sends itself ", rows.to[me],
-          " rows, and expects ", rows.from[me]);
+  check_rows("all_to_all", "output", output, rows.from, state->size());
+  check_rows("all_to_all", "input", input, rows.to, state->size());
+  check_exchanged_rows("all_to_all", output, input, rows, state->parts.rank);
   // Numbers of elements differ from rank to rank: none is compared.
   Operation operation = operation_on(OperationKind::kAllToAll, input);
   operation.numel = 0;
   return exchange(state, mode, operation, output, input, rows);
+}
+
+Pending all_to_all_coalesced(const std::shared_ptr<Group::State>& state, Mode mode,
+                             const std::vector<TensorExchange>& pairs) {
+  const auto exchange = std::make_shared<const CoalescedExchange>(pairs, state->parts);
+  const Operation operation{.kind = OperationKind::kAllToAllCoalesced,
+                            .numel = static_cast<std::int64_t>(pairs.size()),
+                            .layout = exchange->layout()};
+  return Group::State::issue(
+      state, mode, operation, exchange->tensors(),
+      [&](c10d::Backend& backend, bool is_async) { return start_exchange(exchange, backend, is_async); },
+      [&] { exchange->copy_own(); });
 }
 
 // Sends and receives between two ranks match in order: no tag is needed.
@@ -392,6 +400,13 @@ Pending Group::all_to_all_async(at::Tensor& output, const at::Tensor& input, con
 }
 void Group::all_to_all(at::Tensor& output, const at::Tensor& input, const RowSplits& rows) {
   comm::all_to_all(state_, Mode::kSync, output, input, rows);
+}
+
+Pending Group::all_to_all_coalesced_async(const std::vector<TensorExchange>& pairs) {
+  return comm::all_to_all_coalesced(state_, Mode::kAsync, pairs);
+}
+void Group::all_to_all_coalesced(const std::vector<TensorExchange>& pairs) {
+  comm::all_to_all_coalesced(state_, Mode::kSync, pairs);
 }
 
 Pending Group::send_async(const at::Tensor& tensor, int destination) {

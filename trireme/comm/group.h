@@ -71,6 +71,12 @@ struct RowSplits {
   std::vector<std::int64_t> from;  ///< rows of the output from each rank
 };
 
+/// Two tensors of an exchange with others. Without rows: of equal parts.
+struct TensorExchange {
+  at::Tensor output, input;
+  RowSplits rows = {};
+};
+
 class Group {
  public:
   struct State;
@@ -125,6 +131,15 @@ class Group {
   /// CommError where two ranks differ in what the one sends the other, at the deadline over gloo.
   Pending all_to_all_async(at::Tensor& output, const at::Tensor& input, const RowSplits& rows);
   void all_to_all(at::Tensor& output, const at::Tensor& input, const RowSplits& rows);
+
+  /// All these exchanges as one operation, in which a rank sends each other one a single message. Pairs may
+  /// differ in dtype, sizes and rows; all lie on one device, and none overlaps another. All ranks name as
+  /// many pairs, in the same order. The outputs are written by wait(), whatever done() has said. Costs a copy
+  /// of each tensor, and on a GPU waiting waits for the exchange. Throws InvalidArgument that names the pair,
+  /// as all_to_all() does; CommError where ranks differ in the number of pairs, or in dtype or elements of
+  /// one: nothing is written then.
+  Pending all_to_all_coalesced_async(const std::vector<TensorExchange>& pairs);
+  void all_to_all_coalesced(const std::vector<TensorExchange>& pairs);
 
   /// Rank `destination` of the group gets the tensor, in a recv of the same type and size; messages of a pair
   /// of ranks arrive in the order of sending. Whether a send ends before its receive has come, transport()

@@ -65,6 +65,8 @@ const char* name_of(OperationKind kind) {
       return "scatter";
     case OperationKind::kAllToAll:
       return "all_to_all";
+    case OperationKind::kAllToAllCoalesced:
+      return "all_to_all_coalesced";
     case OperationKind::kSend:
       return "send";
     case OperationKind::kRecv:

@@ -1,6 +1,7 @@
 #include "trireme/comm/internal/operation_report.h"
 
 #include <algorithm>
+#include <cctype>
 #include <sstream>
 
 #include "trireme/base/text.h"
@@ -9,7 +10,7 @@ namespace trireme::comm {
 namespace {
 
 bool same_signature(const Operation& a, const Operation& b) {
-  if (a.dtype != b.dtype || a.numel != b.numel) return false;
+  if (a.dtype != b.dtype || a.numel != b.numel || a.layout != b.layout) return false;
   if (!is_collective(a.kind)) return true;
   return a.kind == b.kind && a.peer == b.peer && a.reduce == b.reduce;
 }
@@ -18,6 +19,10 @@ std::string signature(const Operation& operation, const std::vector<int>& world_
   std::string result = name_of(operation.kind);
   if (operation.dtype != at::ScalarType::Undefined) {
     result += text(" of ", operation.numel, " ", name_of(operation.dtype));
+  }
+  if (operation.kind == OperationKind::kAllToAllCoalesced) {
+    result += text(" of ", operation.numel, operation.numel == 1 ? " tensor" : " tensors");
+    if (!operation.layout.empty()) result += text(" (", operation.layout, ")");
   }
   if (reduces(operation.kind)) result += text(" (", name_of(operation.reduce), ")");
   if (operation.peer >= 0) {
@@ -38,6 +43,18 @@ bool numbered_alike(const Operation& operation, int rank, const Operation& their
   return faces && theirs.peer == rank;
 }
 
+/// Stands for an empty layout.
+constexpr const char* kNoLayout = "-";
+
+/// Of names of dtypes: nothing else goes from another rank into messages.
+bool is_layout(const std::string& layout) {
+  constexpr std::size_t kMostCharacters = 4096;
+  return layout == kNoLayout ||
+         (layout.size() <= kMostCharacters && std::ranges::all_of(layout, [](unsigned char c) {
+            return std::isalnum(c) != 0 || c == ',' || c == '*' || c == '_';
+          }));
+}
+
 /// False when `number` is none of the enumeration that ends with `last`.
 template <class Enum>
 bool read_as(int number, Enum last, Enum& result) {
@@ -53,7 +70,7 @@ std::string encode_operations(const std::vector<Operation>& operations) {
   for (const auto& o : operations) {
     out << o.number << ' ' << o.order << ' ' << static_cast<int>(o.kind) << ' ' << static_cast<int>(o.dtype)
         << ' ' << o.numel << ' ' << o.peer << ' ' << static_cast<int>(o.reduce) << ' '
-        << static_cast<int>(o.state) << '\n';
+        << static_cast<int>(o.state) << ' ' << (o.layout.empty() ? kNoLayout : o.layout) << '\n';
   }
   return std::move(out).str();
 }
@@ -67,11 +84,13 @@ std::optional<std::vector<Operation>> decode_operations(const std::string& encod
   int reduce = 0;
   int state = 0;
   bool readable = encoded.empty() || encoded.back() == '\n';
-  while (in >> o.number >> o.order >> kind >> dtype >> o.numel >> o.peer >> reduce >> state) {
-    readable = readable && o.peer >= -1 && o.peer < size && read_as(kind, OperationKind::kBarrier, o.kind) &&
+  while (in >> o.number >> o.order >> kind >> dtype >> o.numel >> o.peer >> reduce >> state >> o.layout) {
+    readable = readable && is_layout(o.layout) && o.peer >= -1 && o.peer < size &&
+               read_as(kind, OperationKind::kBarrier, o.kind) &&
                read_as(dtype, at::ScalarType::Undefined, o.dtype) &&
                read_as(reduce, ReduceOp::kProduct, o.reduce) &&
                read_as(state, OperationRecord::State::kFailed, o.state);
+    if (o.layout == kNoLayout) o.layout.clear();
     result.push_back(o);
   }
   // As many lines as operations: none of them was cut.

@@ -132,6 +132,71 @@ TEST_P(Failures, RowsThatARankDoesNotSendNameTheExchange) {
   }
 }
 
+/// A pair of rows of three numbers, of which the ranks of two send each other so many, and themselves one.
+TensorExchange rows_of_three(const Context& context, std::int64_t sent, std::int64_t expected,
+                             at::ScalarType type = at::kFloat) {
+  const bool first = context.rank() == 0;
+  const RowSplits rows = first ? RowSplits{.to = {1, sent}, .from = {1, expected}}
+                               : RowSplits{.to = {sent, 1}, .from = {expected, 1}};
+  return {.output = at::zeros({1 + expected, 3}, type), .input = at::ones({1 + sent, 3}, type), .rows = rows};
+}
+
+TEST_P(Failures, PairsOfACoalescedExchangeThatDifferInNumberNameIt) {
+  const auto errors = errors_of(2, 20, [](Context& context) {
+    std::vector<TensorExchange> pairs = {rows_of_three(context, 1, 1), rows_of_three(context, 1, 1)};
+    if (context.rank() == 1) pairs.pop_back();
+    context.world().all_to_all_coalesced(pairs);
+    context.world().barrier();
+  });
+  for (const int rank : {0, 1}) EXPECT_THAT(errors.at(rank), HasSubstr("all_to_all")) << rank;
+  EXPECT_THAT(errors.at(0) + errors.at(1), AllOf(HasSubstr("2 tensors"), HasSubstr("1 tensor")));
+}
+
+/// Of one rank other dtypes than of the other: of other sizes, and of the same.
+TEST_P(Failures, DtypesOfACoalescedExchangeThatDifferNameThem) {
+  for (const at::ScalarType other : {at::kDouble, at::kInt}) {
+    const auto errors = errors_of(2, 20, [&](Context& context) {
+      context.world().all_to_all_coalesced(
+          {rows_of_three(context, 1, 1),
+           rows_of_three(context, 1, 1, context.rank() == 1 ? other : at::kFloat)});
+      context.world().barrier();
+    });
+    const std::string name = other == at::kInt ? "i32" : "f64";
+    EXPECT_THAT(errors.at(0) + errors.at(1),
+                AllOf(HasSubstr("all_to_all_coalesced"), HasSubstr("f32"), HasSubstr(name)));
+    for (const int rank : {0, 1}) EXPECT_NE(errors.at(rank), "") << rank;
+  }
+}
+
+/// Rank 0 sends one row of the first pair and two of the second, and rank 1 expects them the other way round:
+/// messages have the sizes that are expected. Or it sends fewer.
+TEST_P(Failures, RowsOfACoalescedExchangeThatDifferNameThemAndWriteNothing) {
+  for (const bool same_bytes : {true, false}) {
+    std::atomic<bool> wrote = false;
+    const auto errors = errors_of(2, 2, [&](Context& context) {
+      const bool first = context.rank() == 0;
+      std::vector<TensorExchange> pairs = {rows_of_three(context, 1, first ? 1 : 2),
+                                           rows_of_three(context, first && same_bytes ? 2 : 1, 1)};
+      try {
+        context.world().all_to_all_coalesced(pairs);
+        context.world().barrier();
+      } catch (...) {
+        for (const TensorExchange& pair : pairs) wrote = wrote || (!first && pair.output.any().item<bool>());
+        throw;
+      }
+    });
+    EXPECT_FALSE(wrote);
+    for (const int rank : {0, 1}) EXPECT_THAT(errors.at(rank), HasSubstr("all_to_all")) << rank;
+    if (same_bytes) {
+      for (const int rank : {0, 1})
+        EXPECT_THAT(errors.at(rank),
+                    HasSubstr("rank 0 sends 3 f32 as tensor 0 to rank 1, which expects 6 f32"));
+    } else if (GetParam() == "shm" || GetParam() == "threads") {
+      EXPECT_THAT(errors.at(1), HasSubstr("tensor 0 of f32 sends [3, 3] and expects [6, 3]"));
+    }
+  }
+}
+
 TEST_P(Failures, TheDeadlineNamesTheRankThatDidNotCome) {
   const double start_s = now_s();
   const auto errors = errors_of(3, 1, [](Context& context) {

@@ -51,6 +51,13 @@ Operation barrier() {
   return operation;
 }
 
+Operation coalesced(std::int64_t num_pairs, const std::string& layout) {
+  Operation operation = all_reduce_of(num_pairs, at::ScalarType::Undefined);
+  operation.kind = OperationKind::kAllToAllCoalesced;
+  operation.layout = layout;
+  return operation;
+}
+
 void expect_same(const Operation& found, const Operation& expected) {
   EXPECT_EQ(found.number, expected.number);
   EXPECT_EQ(found.order, expected.order);
@@ -59,6 +66,7 @@ void expect_same(const Operation& found, const Operation& expected) {
   EXPECT_EQ(found.numel, expected.numel);
   EXPECT_EQ(found.peer, expected.peer);
   EXPECT_EQ(found.reduce, expected.reduce);
+  EXPECT_EQ(found.layout, expected.layout);
   EXPECT_EQ(found.state, expected.state);
 }
 
@@ -71,7 +79,7 @@ TEST(OperationText, ComesBackWithEveryField) {
   Operation product = all_reduce_of(3, at::kLong);
   product.reduce = ReduceOp::kProduct;
   product.state = State::kDone;
-  const std::vector<Operation> operations = {large, product, barrier()};
+  const std::vector<Operation> operations = {large, product, barrier(), coalesced(3, "f32*2,i64")};
   const auto decoded = decode_operations(encode_operations(operations), 1024).value();
   ASSERT_EQ(decoded.size(), operations.size());
   for (std::size_t i = 0; i < operations.size(); ++i) {
@@ -89,10 +97,11 @@ TEST(OperationText, WhatNobodyWroteIsRefused) {
   const std::string whole = encode_operations({all_reduce_of(100), barrier()});
   for (const std::string& foreign :
        {std::string("rank 3"), std::string("\n"), std::string("1 2 3\n"), whole + "x", whole + "1 2\n",
-        text("1 2 99 6 4 -1 0 0\n"), text("1 2 0 999 4 -1 0 0\n"), text("1 2 0 6 4 -1 9 0\n"),
-        text("1 2 0 6 4 -1 0 9\n"), text("1 2 0 6 1e9 -1 0 0\n"),
-        text("1 2 0 6 99999999999999999999 -1 0 0\n"), text("1 2 0 6 4 4 0 0\n"),
-        text("1 2 0 6 4 -2 0 0\n")}) {
+        text("1 2 99 6 4 -1 0 0 -\n"), text("1 2 0 999 4 -1 0 0 -\n"), text("1 2 0 6 4 -1 9 0 -\n"),
+        text("1 2 0 6 4 -1 0 9 -\n"), text("1 2 0 6 1e9 -1 0 0 -\n"),
+        text("1 2 0 6 99999999999999999999 -1 0 0 -\n"), text("1 2 0 6 4 4 0 0 -\n"),
+        text("1 2 0 6 4 -2 0 0 -\n"), text("1 2 0 6 4 -1 0 0\n"), text("1 2 0 6 4 -1 0 0 f32\x1b[2J\n"),
+        text("1 2 0 6 4 -1 0 0 ", std::string(5000, 'f'), "\n")}) {
     EXPECT_EQ(decode_operations(foreign, 4), std::nullopt) << "'" << foreign << "'";
   }
 }
@@ -174,6 +183,10 @@ const Pair kPairs[] = {
     {"Kind", all_reduce_of(100), barrier(), "all_reduce of 100 f32 (sum)", "barrier"},
     {"Root", to_root(OperationKind::kBroadcast, 0), to_root(OperationKind::kBroadcast, 2),
      "broadcast of 64 f32 with root 4", "broadcast of 64 f32 with root 15"},
+    {"Layout", coalesced(3, "f32*2,i64"), coalesced(3, "f32,i64*2"),
+     "all_to_all_coalesced of 3 tensors (f32*2,i64)", "all_to_all_coalesced of 3 tensors (f32,i64*2)"},
+    {"Pairs", coalesced(1, "f32"), coalesced(0, ""), "all_to_all_coalesced of 1 tensor (f32)",
+     "all_to_all_coalesced of 0 tensors"},
     {"ReduceOp", with(ReduceOp::kAverage), with(ReduceOp::kMax), "all_reduce of 100 f32 (average)",
      "all_reduce of 100 f32 (max)"},
 };

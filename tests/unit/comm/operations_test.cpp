@@ -309,6 +309,91 @@ TEST_P(Operations, AllToAllRejectsSplitsThatDoNotAddUp) {
   });
 }
 
+/// Pairs of several types and sizes: rows of two numbers without one for rank 0, equal parts, no rows at all.
+std::vector<TensorExchange> exchanges_of(int rank, int size) {
+  std::vector<TensorExchange> pairs;
+  for (const at::ScalarType type : {at::kLong, at::kBFloat16, at::kBool}) {
+    RowSplits rows;
+    std::vector<at::Tensor> sent;
+    for (int peer = 0; peer < size; ++peer) {
+      rows.to.push_back(rank * peer);
+      rows.from.push_back(rank * peer);
+      sent.push_back(at::full({rank * peer, 2}, 10 * rank + peer, at::kLong).to(type));
+    }
+    const at::Tensor input = at::cat(sent);
+    pairs.push_back({.output = at::zeros_like(input), .input = input, .rows = rows});
+  }
+  const at::Tensor parts = at::arange(size, at::kDouble).add(100 * rank).repeat_interleave(3);
+  pairs.push_back({.output = at::zeros_like(parts), .input = parts});
+  const std::vector<std::int64_t> none(static_cast<std::size_t>(size), 0);
+  const at::Tensor empty = at::empty({0, 5});
+  pairs.push_back({.output = at::empty({0, 5}), .input = empty, .rows = {.to = none, .from = none}});
+  return pairs;
+}
+
+void expect_one_by_one(Group& group, const std::vector<TensorExchange>& pairs) {
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const auto& [output, input, rows] = pairs[i];
+    at::Tensor alone = at::zeros_like(output);
+    const bool is_equal = rows.to.empty();
+    is_equal ? group.all_to_all(alone, input) : group.all_to_all(alone, input, rows);
+    EXPECT_TRUE(output.equal(alone)) << "pair " << i << " of rank " << group.rank();
+  }
+}
+
+TEST_P(Operations, AllToAllCoalescedIsItsExchangesOneByOne) {
+  run([](Context& context) {
+    Group& world = context.world();
+    const auto waited = exchanges_of(context.rank(), context.world_size());
+    world.all_to_all_coalesced(waited);
+    expect_one_by_one(world, waited);
+    const auto later = exchanges_of(context.rank(), context.world_size()),
+               last = exchanges_of(context.rank(), context.world_size());
+    Pending first = world.all_to_all_coalesced_async(later), second = world.all_to_all_coalesced_async(last);
+    second.wait();
+    first.wait();
+    first.wait();
+    expect_one_by_one(world, later);
+    expect_one_by_one(world, last);
+  });
+}
+
+TEST_P(Operations, AllToAllCoalescedOfNothingIsAnOperation) {
+  run([](Context& context) {
+    context.world().all_to_all_coalesced({});
+    EXPECT_EQ(context.world().recent_operations().back().operation, "all_to_all_coalesced");
+    context.world().barrier();
+  });
+}
+
+TEST_P(Operations, AllToAllCoalescedNamesThePairThatCannotBeExchanged) {
+  run([](Context& context) {
+    const int size = context.world_size();
+    const std::vector<std::int64_t> ones(static_cast<std::size_t>(size), 1);
+    const at::Tensor right = at::ones({size, 2});
+    const TensorExchange good{.output = at::empty_like(right), .input = right};
+    const auto expect = [&](const TensorExchange& second, const char* what) {
+      EXPECT_THAT(
+          [&] {
+            context.world().all_to_all_coalesced({good, second});
+          },
+          testing::ThrowsMessage<InvalidArgument>(testing::AllOf(testing::HasSubstr("all_to_all_coalesced"),
+                                                                 testing::HasSubstr("of pair 1"),
+                                                                 testing::HasSubstr(what))));
+    };
+    const RowSplits by_one{.to = ones, .from = ones};
+    expect({.output = at::Tensor(), .input = right}, "'output of pair 1' is undefined");
+    expect({.output = right, .input = at::ones({2, 3}).t()}, "not contiguous: pass tensor.contiguous()");
+    expect({.output = right.to(at::kInt), .input = right}, "of i32, but 'input' has");
+    expect({.output = at::ones({size, 3}), .input = right, .rows = by_one}, "rows of 'output' are [3]");
+    expect({.output = at::ones({size + 1, 2}), .input = right, .rows = by_one}, "add up to");
+    expect({.output = right, .input = right, .rows = {.to = ones, .from = {}}}, "0 splits of 'output'");
+    if (size > 1) expect({.output = at::ones({size + 1}), .input = at::ones({size + 1})}, "equal parts");
+    context.world().all_to_all_coalesced({good, good});
+    EXPECT_TRUE(good.output.equal(right)) << "the group goes on";
+  });
+}
+
 TEST_P(Operations, SendsAndReceivesMatchInOrder) {
   run([](Context& context) {
     const int size = context.world_size();

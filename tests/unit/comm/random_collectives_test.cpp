@@ -4,6 +4,7 @@
 // More of them: TRIREME_TEST_SEEDS=1000 unit_comm --gtest_filter='*RandomCollectives*'; one again: with
 // TRIREME_TEST_FIRST_SEED=17 TRIREME_TEST_SEEDS=1.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -28,11 +29,13 @@ enum class Kind {
   kGather,
   kScatter,
   kAllToAll,
+  kAllToAllCoalesced,
   kMessage,
   kBarrier,
 };
-constexpr std::array kNames{"all_reduce", "reduce_scatter", "all_gather", "broadcast",  "reduce",
-                            "gather",     "scatter",        "all_to_all", "send, recv", "barrier"};
+constexpr std::array kNames{
+    "all_reduce", "reduce_scatter", "all_gather",           "broadcast",  "reduce", "gather",
+    "scatter",    "all_to_all",     "all_to_all_coalesced", "send, recv", "barrier"};
 constexpr std::array kOps{ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
 constexpr std::array kDtypes{at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kInt, at::kLong};
 constexpr std::array<std::int64_t, 12> kSizes{0, 1, 2, 3, 17, 1000, 4095, 4096, 4097, 30011, 65537, 400000};
@@ -147,6 +150,7 @@ class Rank {
     Step step;
     Pending pending;
     at::Tensor result, expected;
+    std::vector<at::Tensor> results = {}, all_expected = {};  ///< of a coalesced exchange
   };
 
   at::Tensor room(const Step& step, Group& group, std::int64_t numel) {
@@ -226,6 +230,8 @@ class Rank {
           part_of(expected, from).copy_(part_of(input_of(step, from, all), me));
         break;
       }
+      case Kind::kAllToAllCoalesced:
+        return settle(exchange(step, group));
       case Kind::kMessage:
         if (is_root) {
           in = filled(step, group, input_of(step, me, step.numel));
@@ -241,7 +247,50 @@ class Rank {
         break;
     }
     inputs_.push_back(in);  // an operation may still read what nobody waits for
-    Later left{step, std::move(pending), out, expected};
+    settle({step, std::move(pending), out, expected});
+  }
+
+  /// One to four pairs, most of unequal rows, of which some are none.
+  Later exchange(const Step& step, Group& group) {
+    const int me = group.rank(), size = group.size();
+    const std::size_t num_pairs = 1 + static_cast<std::size_t>(step.root);
+    std::vector<TensorExchange> pairs;
+    Later left{step, {}, {}, {}};
+    for (std::size_t i = 0; i < num_pairs; ++i) {
+      Step of_pair = step;
+      of_pair.number += static_cast<int>(i);
+      of_pair.dtype = kDtypes[(static_cast<std::size_t>(step.op) + i) % kDtypes.size()];
+      const std::int64_t rows_of_one =
+          std::min<std::int64_t>(step.numel, 5000) / static_cast<std::int64_t>(1 + i);
+      const bool is_equal = i == 3;
+      const auto rows_between = [&](int from, int to) {
+        return is_equal ? rows_of_one : rows_of_one * ((from + 2 * to + static_cast<int>(i)) % 3);
+      };
+      RowSplits rows;
+      std::vector<at::Tensor> sent, expected;
+      const auto rows_of = [&](int from, int to) {
+        return input_of(of_pair, from + 3 * to, 2 * rows_between(from, to)).view({-1, 2});
+      };
+      for (int peer = 0; peer < size; ++peer) {
+        rows.to.push_back(rows_between(me, peer));
+        rows.from.push_back(rows_between(peer, me));
+        sent.push_back(rows_of(me, peer));
+        expected.push_back(rows_of(peer, me));
+      }
+      const at::Tensor in = at::cat(sent), out = at::cat(expected);
+      pairs.push_back({.output = room(of_pair, group, out.numel()).view_as(out),
+                       .input = filled(of_pair, group, in.view({-1})).view_as(in),
+                       .rows = is_equal ? RowSplits{} : rows});
+      left.results.push_back(pairs.back().output);
+      left.all_expected.push_back(out);
+      inputs_.push_back(pairs.back().input);
+    }
+    left.pending = group.all_to_all_coalesced_async(pairs);
+    return left;
+  }
+
+  void settle(Later left) {
+    const Step& step = left.step;
     switch (step.fate) {
       case Fate::kDropped:
         return;
@@ -272,8 +321,11 @@ class Rank {
 
   void finish(Later& left) {
     left.pending.wait();
-    if (!left.expected.defined()) return;
     const Step& step = left.step;
+    for (std::size_t i = 0; i < left.results.size(); ++i)
+      require(left.results[i].equal(left.all_expected[i]), "step ", step.number, ", pair ", i,
+              " of an exchange: other values than the serial model's");
+    if (!left.expected.defined()) return;
     require(left.result.equal(left.expected), "step ", step.number, ", ",
             kNames[static_cast<std::size_t>(step.kind)], " of ", step.numel, " ", c10::toString(step.dtype),
             " in group ", step.group, " of ", program_.groups[step.group].size(),

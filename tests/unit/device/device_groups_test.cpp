@@ -75,6 +75,16 @@ const Row kOperations[] = {
        group.all_to_all(output, numbers_of(group.rank(), device));
        return output;
      }},
+    {"AllToAllCoalesced",
+     [](Group& group, c10::Device device) {
+       std::vector<TensorExchange> pairs;
+       for (const at::ScalarType type : {at::kFloat, at::kShort}) {
+         const at::Tensor numbers = numbers_of(group.rank(), device).to(type);
+         pairs.push_back({.output = at::zeros_like(numbers), .input = numbers});
+       }
+       group.all_to_all_coalesced(pairs);
+       return pairs[0].output.add(pairs[1].output);
+     }},
     {"Messages",
      [](Group& group, c10::Device device) {
        at::Tensor got = at::zeros({kNumel}, at::device(device));

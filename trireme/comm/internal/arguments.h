@@ -21,6 +21,10 @@ void check_rank(const char* operation, const char* role, int rank, const GroupPa
 /// A rank of the group, and another than this one.
 void check_peer(const char* operation, const char* role, int peer, const GroupParts& parts);
 /// One number of rows for each rank, which add up to those of the tensor.
-void check_rows(const char* name, const at::Tensor& tensor, const std::vector<std::int64_t>& rows, int size);
+void check_rows(const char* operation, const char* name, const at::Tensor& tensor,
+                const std::vector<std::int64_t>& rows, int size);
+/// Rows of one kind, of which this rank sends itself as many as it expects.
+void check_exchanged_rows(const char* operation, const at::Tensor& output, const at::Tensor& input,
+                          const RowSplits& rows, int rank);
 
 }  // namespace trireme::comm

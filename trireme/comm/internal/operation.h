@@ -21,6 +21,7 @@ enum class OperationKind : std::uint8_t {
   kGather,
   kScatter,
   kAllToAll,
+  kAllToAllCoalesced,
   kSend,
   kRecv,
   kBarrier,
@@ -33,9 +34,10 @@ struct Operation {
   std::uint64_t order = 0;
   OperationKind kind = OperationKind::kBarrier;
   at::ScalarType dtype = at::ScalarType::Undefined;  ///< Undefined for barrier
-  std::int64_t numel = 0;                            ///< of the part of one rank
+  std::int64_t numel = 0;                            ///< of the part of one rank; all_to_all_coalesced: pairs
   int peer = -1;
   ReduceOp reduce = ReduceOp::kSum;
+  std::string layout = {};  ///< all_to_all_coalesced: the dtypes of the pairs, "f32*2,i64"; else empty
   OperationRecord::State state = OperationRecord::State::kIssued;
   double issued_s = 0;
   double done_s = 0;
