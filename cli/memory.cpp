@@ -10,6 +10,7 @@
 #include "trireme/base/available_memory.h"
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
+#include "trireme/base/mesh_axes.h"
 #include "trireme/base/text.h"
 #include "trireme/comm/tensor_blocks.h"
 #include "trireme/comm/vector_math.h"
@@ -59,7 +60,10 @@ std::vector<Settings> others(const train::ParallelPlan& plan) {
                                     {"parallel.zero=3", everything}};
   if (plan.world_size() == 1) return settings;
   if (plan.pipeline_ranks() > 1 || plan.has_form()) {
-    const Settings replicas = {"parallel.pipeline=1", "parallel.tensor=1", "parallel.context=1"};
+    Settings replicas;
+    for (const AxisRow& row : mesh_axes()) {
+      if (!row.is_rest) replicas.push_back(text(row.key, "=1"));
+    }
     for (const char* zero : {"parallel.zero=0", "parallel.zero=1", "parallel.zero=3"}) {
       settings.push_back(replicas);
       settings.back().emplace_back(zero);
@@ -92,9 +96,7 @@ class Forecasts {
     try {
       const train::ParallelPlan plan = train::resolve_plan(config_with(settings), arguments_.num_ranks);
       const auto is_alike = [&] {
-        return plan.zero() == configured.zero() && plan.pipeline_ranks() == configured.pipeline_ranks() &&
-               plan.tensor_ranks() == configured.tensor_ranks() &&
-               plan.context_ranks() == configured.context_ranks() &&
+        return plan.zero() == configured.zero() && plan.mesh() == configured.mesh() &&
                plan.config().train.recompute_layers == configured.config().train.recompute_layers &&
                plan.config().parallel.recompute == configured.config().parallel.recompute;
       };

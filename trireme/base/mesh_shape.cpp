@@ -31,6 +31,12 @@ std::string MeshShape::describe() const {
   return join(parts, " x ");
 }
 
+MeshShape::Fold MeshShape::names() const {
+  Fold names;
+  for (const MeshAxis& axis : axes_) names.push_back(axis.name);
+  return names;
+}
+
 int MeshShape::num_ranks() const {
   int product = 1;
   for (const MeshAxis& axis : axes_) product *= axis.size;
@@ -111,6 +117,22 @@ MeshShape MeshShape::split(std::string_view axis, const std::string& outer, cons
     axes.push_back({inner, inner_size});
   }
   require(axes.size() == axes_.size() + 1, "the mesh ", describe(), " has no axis '", axis, "' to split");
+  return MeshShape(std::move(axes));
+}
+
+MeshShape MeshShape::merge(const Fold& fold, const std::string& name) const {
+  std::vector<MeshAxis> axes;
+  bool merged = false;
+  for (std::size_t i = 0; i < axes_.size(); ++i) {
+    if (!holds(fold, axes_[i].name)) {
+      axes.push_back(axes_[i]);
+      continue;
+    }
+    require(!merged || holds(fold, axes_[i - 1].name), "the axes ", join(fold), " of the mesh ", describe(),
+            " do not lie side by side, and cannot be merged");
+    if (!merged) axes.push_back({name, size(fold)});
+    merged = true;
+  }
   return MeshShape(std::move(axes));
 }
 

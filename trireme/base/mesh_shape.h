@@ -26,6 +26,8 @@ class MeshShape {
   explicit MeshShape(std::vector<MeshAxis> axes);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
+  /// Of all axes, in their order.
+  Fold names() const;
   /// The product of all sizes.
   int num_ranks() const;
   /// Whether it was made with an axis of that name, of whatever size.
@@ -48,6 +50,9 @@ class MeshShape {
   /// InvalidArgument: no such axis, or a size that does not divide its.
   MeshShape split(std::string_view axis, const std::string& outer, const std::string& inner,
                   int inner_size) const;
+  /// The mesh with one axis in the place of those of the fold that it has; where it has none of them, the
+  /// same. Throws InvalidArgument: others lie between them.
+  MeshShape merge(const Fold& fold, const std::string& name) const;
   /// "dp=2 x pp=3"
   std::string describe() const;
 

@@ -35,8 +35,7 @@ void check_sizes(const ParallelPlan& plan, const data::DataSource& data) {
 void check_repeatable(const ParallelPlan& plan, const data::DataSource& data) {
   if (data.train->is_repeatable()) return;
   require(
-      plan.pipeline_ranks() * plan.tensor_ranks() * plan.config().parallel.context == 1, "the samples of ",
-      data.name,
+      plan.num_replicas() == plan.world_size(), "the samples of ", data.name,
       " are made as they are asked for, each rank's for itself, and ranks that hold parts of one replica "
       "need the same: train with replicas alone (parallel.pipeline, tensor and context = 1), or make each "
       "sample from its place and say so (ProducedOptions::keyed)");

@@ -44,6 +44,10 @@ std::vector<ConfigKey> parallel_key_table() {
           "ranks over which each sequence is cut, with attention in a ring; for gpt, and models whose form "
           "can",
           count),
+      key("parallel.expert", &C::parallel, &ParallelOptions::expert,
+          "replicas in a group that shares out the experts of each layer, for models of one's own that have "
+          "experts; it divides the number of replicas",
+          count),
       updates_stay(
           key("parallel.schedule", &C::parallel, &ParallelOptions::schedule,
               "order of work in a pipeline: a name that `trireme schedule` knows, or a file NAME.csv")),

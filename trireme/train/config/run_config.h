@@ -80,6 +80,7 @@ struct ParallelOptions {
   std::int64_t tensor = 1;              ///< ranks that each layer is cut over
   bool sequence = false;                ///< tensor: sequences are cut between layers, too
   std::int64_t context = 1;             ///< ranks that each sequence is cut over
+  std::int64_t expert = 1;              ///< replicas that share out a layer's experts
   std::string schedule = "1f1b";        ///< a name of schedule::schedule_names(), or a file *.csv
   std::int64_t chunks = 0;              ///< stages per rank; 0: the schedule's default
   std::int64_t microbatches = 0;        ///< of a pipeline; 0: four times its ranks

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/mesh_axes.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/model/convolution_scope.h"
 #include "trireme/parallel/tensor/tensor_form.h"
@@ -30,11 +31,14 @@ FormOfModel form_in(const ParallelPlan& plan, comm::Context& context,
                     const std::shared_ptr<model::Model>& whole) {
   if (!plan.has_form()) return {.options = {.group = context.self()}, .form = {.model = whole}};
   const bool is_whole_world = context.world_size() == plan.world_size();
-  const MeshShape mesh = is_whole_world ? plan.mesh() : plan.mesh().only({"cp", "tp"});
-  parallel::TensorFormOptions options{.group = comm::make_group(context, mesh, {"tp"}),
-                                      .cut_sequences = plan.config().parallel.sequence,
-                                      .context = std::nullopt};
-  if (plan.context_ranks() > 1) options.context = comm::make_group(context, mesh, {"cp"});
+  const MeshShape mesh =
+      is_whole_world ? plan.mesh() : plan.mesh().only(axes_that_share({Shared::kSequences, Shared::kLayers}));
+  parallel::TensorFormOptions options{
+      .group = comm::make_group(context, mesh, axes_that_share({Shared::kLayers})),
+      .cut_sequences = plan.config().parallel.sequence,
+      .context = std::nullopt};
+  if (plan.context_ranks() > 1)
+    options.context = comm::make_group(context, mesh, axes_that_share({Shared::kSequences}));
   parallel::TensorForm form = parallel::make_tensor_form(*whole, options);
   return {.options = std::move(options), .form = std::move(form)};
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
+#include "trireme/base/mesh_axes.h"
 #include "trireme/model/checkpointed.h"
 #include "trireme/model/skips.h"
 #include "trireme/plan/recomputation.h"
@@ -87,7 +88,8 @@ std::vector<plan::Recomputable> measured(const ParallelPlan& plan, comm::Context
                                          const std::vector<model::Layer>& chain,
                                          const data::DataSource& data) {
   at::Tensor costs = at::zeros({static_cast<std::int64_t>(chain.size()), 5}, at::kLong);
-  if (plan.mesh().place(context.rank(), {"pp", "dp"}) == 0) {
+  const MeshShape::Fold others = axes_that_share_none({Shared::kSequences, Shared::kLayers});
+  if (plan.mesh().place(context.rank(), others) == 0) {
     const telemetry::OwnWork work(context.status(), "measuring what the layers of the model keep");
     auto* cost = costs.data_ptr<std::int64_t>();
     for (const plan::Recomputable& layer :

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "trireme/base/mesh_axes.h"
 #include "trireme/base/text.h"
 #include "trireme/data/training_data.h"
 #include "trireme/train/plan/internal/cures.h"
@@ -53,7 +54,9 @@ std::unique_ptr<WorkShares> WorkShares::make(const ParallelPlan& plan) {
   const std::int64_t parts = plan.num_microbatches();
   options.least = parts * std::min(kLeastOfMicrobatch, *std::ranges::min_element(options.equal) / parts);
   const MeshShape mesh = plan.mesh();
-  for (int rank = 0; rank < plan.world_size(); ++rank) options.replica.push_back(mesh.coordinate(rank, "dp"));
+  const MeshShape::Fold of_samples = axes_that_share({Shared::kSamples});
+  for (int rank = 0; rank < plan.world_size(); ++rank)
+    options.replica.push_back(mesh.place(rank, of_samples));
   return std::make_unique<WorkShares>(std::move(options));
 }
 

@@ -4,6 +4,9 @@
 #include <cstdlib>
 #include <utility>
 
+#include "trireme/train/config/internal/config_keys.h"
+#include "trireme/train/plan/internal/axis_ranks.h"
+
 namespace trireme::train {
 
 bool is_program_file(const std::string& schedule) { return schedule.ends_with(".csv"); }
@@ -51,18 +54,20 @@ void order_by_distance(std::vector<std::int64_t>& numbers, std::int64_t asked) {
       numbers, {}, [asked](std::int64_t each) { return std::pair(each > asked, std::abs(each - asked)); });
 }
 
-/// Sizes of an axis that fit beside `others` ranks and that `fits`, the nearest to that of `config` first.
+/// Numbers of ranks along the axis of that key which fit beside those along the others and which `fits`
+/// takes, the nearest to that of `config` first.
 template <class Fits>
-Cures other_sizes(std::int64_t ParallelOptions::*axis, const RunConfig& config, int world_size,
-                  std::int64_t others, const Fits& fits) {
+Cures other_sizes(const std::string& key, const RunConfig& config, int world_size, const Fits& fits) {
+  const std::int64_t others = ranks_of_other_axes(config, key);
   if (world_size % others != 0) return {};
+  const ConfigKey& axis = find_key(config_key_table(config), key);
   std::vector<std::int64_t> sizes = divisors_of(world_size / others);
   std::erase_if(sizes, [&](std::int64_t size) { return !fits(size); });
-  order_by_distance(sizes, config.parallel.*axis);
+  order_by_distance(sizes, std::get<std::int64_t>(axis.get(config)));
   Cures cures;
   for (const std::int64_t size : sizes) {
-    cures.emplace_back([axis, size](RunConfig& changed) {
-      changed.parallel.*axis = size;
+    cures.emplace_back([set = axis.set, size](RunConfig& changed) {
+      set(changed, ConfigValue(size));
       changed.parallel.data = 0;
     });
   }
@@ -88,24 +93,15 @@ std::string divisors_in_words(std::int64_t number) {
   return words.empty() ? last : join(words) + " or " + last;
 }
 
-Cures other_tensors(const RunConfig& config, int world_size) {
-  const ParallelOptions& parallel = config.parallel;
-  if (parallel.tensor == 1) return {};
-  return other_sizes(&ParallelOptions::tensor, config, world_size, parallel.pipeline * parallel.context,
-                     [&](std::int64_t size) { return size != parallel.tensor; });
-}
-
-Cures other_contexts(const RunConfig& config, int world_size) {
-  const ParallelOptions& parallel = config.parallel;
-  if (parallel.context == 1) return {};
-  return other_sizes(&ParallelOptions::context, config, world_size, parallel.pipeline * parallel.tensor,
-                     [&](std::int64_t size) { return size != parallel.context; });
+Cures other_ranks_along(const std::string& key, const RunConfig& config, int world_size) {
+  const auto asked = std::get<std::int64_t>(find_key(config_key_table(config), key).get(config));
+  if (asked == 1) return {};
+  return other_sizes(key, config, world_size, [asked](std::int64_t size) { return size != asked; });
 }
 
 Cures other_pipelines(const RunConfig& config, int world_size, std::int64_t least) {
-  const ParallelOptions& parallel = config.parallel;
-  return other_sizes(&ParallelOptions::pipeline, config, world_size, parallel.tensor * parallel.context,
-                     [&](std::int64_t length) { return length >= least; });
+  return other_sizes("parallel.pipeline", config, world_size,
+                     [least](std::int64_t length) { return length >= least; });
 }
 
 Cures cures_of_a_program(const RunConfig& config, int world_size) {

@@ -1,5 +1,6 @@
 #include "trireme/train/plan/parallel_plan.h"
 
+#include "trireme/base/mesh_axes.h"
 #include "trireme/base/min_max_cuts.h"
 #include "trireme/data/training_data.h"
 #include "trireme/parallel/data/comm_hook.h"
@@ -7,6 +8,7 @@
 #include "trireme/schedule/schedule_table.h"
 #include "trireme/train/parts/internal/compression.h"
 #include "trireme/train/parts/internal/priority.h"
+#include "trireme/train/plan/internal/axis_ranks.h"
 #include "trireme/train/plan/internal/cures.h"
 #include "trireme/train/plan/internal/plan_maker.h"
 
@@ -17,15 +19,27 @@ bool updates_under_way(const RunConfig& config) {
   return config.parallel.pipeline > 1 && !is_program_file(name) && schedule::find_schedule(name).asynchronous;
 }
 
+std::int64_t least_ranks(const RunConfig& config) {
+  std::int64_t per_replica = 1;
+  for (const AxisRow& row : mesh_axes()) {
+    if (!row.shares(Shared::kSamples)) per_replica *= ranks_along(row, config);
+  }
+  const std::int64_t replicas = config.parallel.data;
+  return replicas > 0 ? replicas * per_replica : ranks_of_other_axes(config);
+}
+
 data::Balance ParallelPlan::balance() const {
   if (config_.data.balance == "dynamic") return data::Balance::kDynamic;
   return config_.data.balance == "cost" ? data::Balance::kCost : data::Balance::kCount;
 }
 
 MeshShape ParallelPlan::mesh() const {
-  std::vector<MeshAxis> axes = {{"pp", pipeline_ranks()}, {"dp", num_replicas_}};
-  if (context_ranks() > 1) axes.push_back({"cp", context_ranks()});
-  if (tensor_ranks() > 1) axes.push_back({"tp", tensor_ranks()});
+  const std::int64_t others = ranks_of_other_axes(config_);
+  std::vector<MeshAxis> axes;
+  for (const AxisRow& row : mesh_axes()) {
+    const std::int64_t size = row.is_rest ? world_size_ / others : ranks_along(row, config_);
+    if (row.is_always_there || size > 1) axes.push_back({row.name, static_cast<int>(size)});
+  }
   return MeshShape(std::move(axes));
 }
 
@@ -33,7 +47,7 @@ void ParallelPlan::check_tensor_form(const ModelShape& model) const {
   const std::int64_t ranks = tensor_ranks();
   if (ranks == 1) return;
   const std::string what = text("parallel.tensor = ", ranks, ": the model of type ", model.name);
-  const Cures fewer = other_tensors(config_, world_size_);
+  const Cures fewer = other_ranks_along("parallel.tensor", config_, world_size_);
   refuse_unless(
       model.tensor.has_value(), fewer, what,
       " has no tensor-parallel form: gpt and mlp have one, and a model of one's own that derives from "
@@ -50,7 +64,7 @@ void ParallelPlan::check_context_form(const ModelShape& model) const {
   const std::int64_t ranks = context_ranks();
   if (ranks == 1) return;
   const std::string what = text("parallel.context = ", ranks, ": the model of type ", model.name);
-  const Cures fewer = other_contexts(config_, world_size_);
+  const Cures fewer = other_ranks_along("parallel.context", config_, world_size_);
   const std::int64_t tokens = model.tensor ? model.tensor->tokens : 0;
   refuse_unless(tokens > 0, fewer, what,
                 " has no sequences that could be cut: gpt has, and a model of one's own whose form says so "
@@ -60,7 +74,21 @@ void ParallelPlan::check_context_form(const ModelShape& model) const {
       ", and each rank needs an early and a late one; use at most ", std::max<std::int64_t>(1, tokens / 2));
 }
 
+void ParallelPlan::check_experts(const ModelShape& model) const {
+  const std::int64_t ranks = expert_ranks();
+  if (ranks == 1) return;
+  const std::string what = text("parallel.expert = ", ranks, ": the model of type ", model.name);
+  const Cures fewer = other_ranks_along("parallel.expert", config_, world_size_);
+  refuse_unless(model.experts > 0, fewer, what,
+                " has no experts that replicas could share out: a model of one's own has that derives from "
+                "model::HasExperts; take parallel.expert = 1");
+  refuse_unless(model.experts % ranks == 0, fewer, what, " has ", model.experts,
+                model.experts == 1 ? " expert" : " experts",
+                ", which so many ranks cannot share out evenly; ", divisors_in_words(model.experts), " can");
+}
+
 void ParallelPlan::cut(const ModelShape& model) {
+  check_experts(model);
   check_tensor_form(model);
   check_context_form(model);
   if (!is_cut()) return;

@@ -34,6 +34,7 @@ struct ModelShape {
   std::vector<double> parameters;  ///< how many each layer has; empty: the model cannot be cut
   /// What bounds the ranks that its layers are cut over; none: they cannot be cut.
   std::optional<parallel::TensorLimits> tensor = std::nullopt;
+  std::int64_t experts = 0;  ///< of each layer that has some; 0: none has
 };
 
 class ParallelPlan {
@@ -43,17 +44,20 @@ class ParallelPlan {
   const RunConfig& config() const { return config_; }
 
   int world_size() const { return world_size_; }
-  /// The ranks along "pp" (stages), "dp" (replicas), "cp" (pieces of sequences) and "tp" (parts of layers),
-  /// slowest first; without those of the last two that nothing is cut over.
+  /// The ranks along the axes of base/mesh_axes.h, without those along which there is one rank, but "pp" and
+  /// "dp".
   MeshShape mesh() const;
-  /// That read samples of their own.
+  /// That read samples of their own: along "dp", and along "ep".
   int num_replicas() const { return num_replicas_; }
   int pipeline_ranks() const { return world_size_ / weight_copies() / tensor_ranks(); }
   /// Ranks that hold parts of the same layers.
   int tensor_ranks() const { return static_cast<int>(config_.parallel.tensor); }
   /// Ranks that hold the same weights, and pieces of the same sequences.
   int context_ranks() const { return static_cast<int>(config_.parallel.context); }
-  /// Ranks that hold the same weights: their gradients are summed, and ZeRO shares them out.
+  /// Replicas that share out the experts of the same layers.
+  int expert_ranks() const { return static_cast<int>(config_.parallel.expert); }
+  /// Ranks that hold the same weights, but those of experts: their gradients are summed, and ZeRO shares them
+  /// out.
   int weight_copies() const { return num_replicas_ * context_ranks(); }
   /// Whether ranks compute a form of the model (parallel/tensor/tensor_form.h), of parts of layers or
   /// sequences.
@@ -100,7 +104,7 @@ class ParallelPlan {
   /// Whether there are several groups, each of which has all of the state.
   bool has_shard_groups() const { return is_sharded() && shard_ranks() < weight_copies(); }
   /// Whether what a rank updates are parts, which only all ranks together are known to hold once.
-  bool is_in_parts() const { return is_sharded() || tensor_ranks() > 1; }
+  bool is_in_parts() const { return is_sharded() || tensor_ranks() > 1 || expert_ranks() > 1; }
   /// Whether each layer of the model is to be a stage of its own, once a model is known.
   bool stages_are_layers() const;
   /// Whether servers add gradients up and update.
@@ -149,6 +153,7 @@ class ParallelPlan {
   void take_named_cuts(int num_layers);
   void check_tensor_form(const ModelShape& model) const;
   void check_context_form(const ModelShape& model) const;
+  void check_experts(const ModelShape& model) const;
 
   RunConfig config_;
   int world_size_ = 1, num_replicas_ = 1, num_microbatches_ = 1;
@@ -169,6 +174,9 @@ class ParallelPlan {
 /// that works; DataError: the file. Not collective.
 ParallelPlan resolve_plan(const RunConfig& config, int world_size,
                           const std::optional<ModelShape>& model = std::nullopt);
+
+/// As many as the configuration names; where it leaves the replicas open, the fewest that it fits.
+std::int64_t least_ranks(const RunConfig& config);
 
 /// Whether stages of that configuration update while micro-batches are under way; opens no file. Throws
 /// InvalidArgument: an unknown schedule.

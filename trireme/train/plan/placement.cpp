@@ -6,8 +6,10 @@
 #include <numeric>
 
 #include "trireme/base/error.h"
+#include "trireme/base/mesh_axes.h"
 #include "trireme/comm/device.h"
 #include "trireme/comm/mesh.h"
+#include "trireme/model/experts.h"
 #include "trireme/plan/chain_cuts.h"
 #include "trireme/train/estimate/layer_profile.h"
 #include "trireme/train/parts/internal/exact_run.h"
@@ -39,8 +41,12 @@ Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
 ParallelPlan fit(const ParallelPlan& plan, model::Model& model) {
   check_recomputed_layers(plan.config(), model);
   check_exact(plan, model);
-  if (!plan.is_cut() && !plan.stages_are_layers() && !plan.has_form()) return plan;
-  ModelShape shape{.name = model.name(), .parameters = {}, .tensor = parallel::tensor_limits(model)};
+  if (!plan.is_cut() && !plan.stages_are_layers() && !plan.has_form() && plan.expert_ranks() == 1)
+    return plan;
+  ModelShape shape{.name = model.name(),
+                   .parameters = {},
+                   .tensor = parallel::tensor_limits(model),
+                   .experts = model::num_experts(model)};
   for (const model::Layer& layer : model.layers()) shape.parameters.push_back(num_parameters(layer));
   return plan.for_model(shape);
 }
@@ -55,25 +61,32 @@ c10::Device device_for(const ParallelPlan& plan, const comm::Context& context) {
 
 namespace {
 
+/// Along which ranks hold the same weights, but those of experts.
+MeshShape::Fold axes_of_copies() { return axes_that_share_none({Shared::kStages, Shared::kLayers}); }
+
+/// Axes without those that the mesh lacks: groups are named after them.
 PlanGroups groups_along_axes(const MeshShape& mesh, comm::Context& context) {
   const auto along = [&](const MeshShape::Fold& fold) -> std::optional<comm::Group> {
     if (mesh.size(fold) == 1) return std::nullopt;
-    return comm::make_group(context, mesh, fold);
+    return comm::make_group(context, mesh, mesh.only(fold).names());
   };
-  const comm::Group pipeline = comm::make_group(context, mesh, {"pp"});
+  const comm::Group pipeline = comm::make_group(context, mesh, axes_that_share({Shared::kStages}));
   PlanGroups groups{.pipeline = pipeline, .holders = pipeline};
-  groups.replicas = along({"dp"});
-  groups.context = along({"cp"});
-  groups.tensor = along({"tp"});
+  groups.replicas = along(axes_that_share({Shared::kSamples}));
+  groups.context = along(axes_that_share({Shared::kSequences}));
+  groups.tensor = along(axes_that_share({Shared::kLayers}));
   // Apart from the group of cp alone, as gradients are reduced while attention goes on.
-  groups.copies = groups.context ? along({"dp", "cp"}) : groups.replicas;
+  groups.copies = groups.context ? along(axes_of_copies()) : groups.replicas;
+  groups.experts = along(axes_that_share({Shared::kExperts}));
+  groups.expert_copies =
+      groups.experts ? along(axes_that_share_none({Shared::kStages, Shared::kLayers, Shared::kExperts}))
+                     : groups.copies;
   return groups;
 }
 
 /// The copies of the weights, in groups of neighbours.
 parallel::ShardGroups shard_groups_of(const ParallelPlan& plan, comm::Context& context) {
-  const MeshShape copies(
-      {{"pp", plan.pipeline_ranks()}, {"dp", plan.weight_copies()}, {"tp", plan.tensor_ranks()}});
+  const MeshShape copies = plan.mesh().merge(axes_of_copies(), "dp");
   const MeshShape mesh = copies.split("dp", "dp-copies", "dp-shards", plan.shard_ranks());
   return {.shards = comm::make_new_group(context, mesh, {"dp-shards"}),
           .copies = comm::make_new_group(context, mesh, {"dp-copies"})};
@@ -95,7 +108,7 @@ PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
           "; make one with resolve_plan(config, context.world_size())");
   const MeshShape mesh = plan.mesh();
   PlanGroups groups = groups_along_axes(mesh, context);
-  groups.draw_number = mesh.place(context.rank(), {"pp", "dp", "cp"});
+  groups.draw_number = mesh.place(context.rank(), axes_that_share_none({Shared::kLayers}));
   if (plan.is_in_parts()) groups.holders = context.world();
   if (plan.has_shard_groups()) groups.shard_groups = shard_groups_of(plan, context);
   if (plan.trains_apart()) groups.sites = site_groups_of(plan, context);

@@ -26,10 +26,12 @@ struct PlanGroups {
   /// Ranks that together hold all parts of the model, for reductions over all of its gradients: those of a
   /// pipeline or, where replicas or layers are in parts, all ranks.
   comm::Group holders;
-  std::optional<comm::Group> copies = {};    ///< ranks that hold the same weights
+  std::optional<comm::Group> copies = {};    ///< ranks that hold the same weights, but those of experts
   std::optional<comm::Group> replicas = {};  ///< of them, those that read samples of their own
   std::optional<comm::Group> context = {};   ///< of them, those that have pieces of the same sequences
   std::optional<comm::Group> tensor = {};    ///< ranks that hold parts of the same layers
+  std::optional<comm::Group> experts = {};   ///< of `replicas`, those that share out the experts of a layer
+  std::optional<comm::Group> expert_copies = {};           ///< of `copies`, those that hold the same experts
   std::optional<parallel::ShardGroups> shard_groups = {};  ///< of `copies`
   std::optional<parallel::SiteGroups> sites = {};          ///< of `replicas`, where they train apart
   /// Of this rank among those that draw random numbers of their own: ranks with parts of the same layers have

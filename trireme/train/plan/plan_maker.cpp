@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -19,6 +20,7 @@
 #include "trireme/train/parts/internal/serving.h"
 #include "trireme/train/parts/noise_scale.h"
 #include "trireme/train/parts/recomputed_layers.h"
+#include "trireme/train/plan/internal/axis_ranks.h"
 #include "trireme/train/plan/internal/conflicts.h"
 #include "trireme/train/plan/internal/cures.h"
 #include "trireme/train/plan/internal/sharding.h"
@@ -164,9 +166,8 @@ class PlanMaker {
   }
 
   void lay_out_ranks() {
-    const ParallelOptions& parallel = config().parallel;
-    const std::int64_t asked = parallel.data, ranks = plan_.world_size_;
-    if (!is_pipeline() && !plan_.has_form()) {
+    const std::int64_t asked = config().parallel.data, ranks = plan_.world_size_;
+    if (ranks_of_other_axes(config()) == 1) {
       refuse_unless(asked == 0 || asked == ranks, {replicas_as_there_are_ranks()}, "parallel.data = ", asked,
                     " needs as many ranks, found ", ranks, "; start it with -n ", asked,
                     ", or leave the key out to use the ranks that there are");
@@ -177,29 +178,38 @@ class PlanMaker {
     check_tensor();
     check_objective();
     if (is_pipeline()) check_schedule();
-    plan_.num_replicas_ = static_cast<int>(ranks / (parallel.pipeline * parallel.tensor * parallel.context));
+    plan_.num_replicas_ = plan_.mesh().size(axes_that_share({Shared::kSamples}));
+  }
+
+  /// Axes that share samples make up the replicas, which parallel.data counts.
+  std::string mesh_in_words() const {
+    const std::int64_t asked = config().parallel.data;
+    std::vector<std::string> factors;
+    for (const AxisRow& row : mesh_axes()) {
+      const bool is_counted = row.is_rest || (row.shares(Shared::kSamples) && asked > 0);
+      const std::int64_t size = ranks_along(row, config());
+      if (!is_counted && size > 1) factors.push_back(text(row.key, " = ", size));
+    }
+    if (asked > 0) factors.push_back(text("parallel.data = ", asked));
+    return join(factors, " x ");
   }
 
   void check_mesh() const {
-    const ParallelOptions& parallel = config().parallel;
-    const std::int64_t asked = parallel.data, ranks = plan_.world_size_,
-                       per_replica = parallel.pipeline * parallel.tensor * parallel.context;
+    const std::int64_t asked = config().parallel.data, ranks = plan_.world_size_,
+                       experts = config().parallel.expert, others = ranks_of_other_axes(config()),
+                       least = least_ranks(config());
     Cures cures;
-    if (ranks % per_replica == 0) cures.push_back(replicas_as_there_are_ranks());
-    for (Cure& cure : other_contexts(config(), plan_.world_size_)) cures.push_back(std::move(cure));
-    for (Cure& cure : other_tensors(config(), plan_.world_size_)) cures.push_back(std::move(cure));
-    for (Cure& cure : other_pipelines(config(), plan_.world_size_)) cures.push_back(std::move(cure));
-    std::vector<std::string> factors;
-    const auto name = [&factors](const char* key, std::int64_t factor, bool counts) {
-      if (counts) factors.push_back(text(key, " = ", factor));
-    };
-    name("parallel.pipeline", parallel.pipeline, is_pipeline());
-    name("parallel.tensor", parallel.tensor, parallel.tensor > 1);
-    name("parallel.context", parallel.context, parallel.context > 1);
-    name("parallel.data", asked, asked > 0);
-    refuse_unless(ranks % per_replica == 0 && (asked == 0 || asked * per_replica == ranks), cures,
-                  join(factors, " x "), " does not fit ", ranks, ranks == 1 ? " rank" : " ranks",
-                  "; start it with -n ", per_replica * std::max<std::int64_t>(asked, 1),
+    if (ranks % others == 0) cures.push_back(replicas_as_there_are_ranks());
+    for (const AxisRow& row : mesh_axes() | std::views::reverse) {
+      if (row.is_rest) continue;
+      for (Cure& cure : other_ranks_along(row.key, config(), plan_.world_size_))
+        cures.push_back(std::move(cure));
+    }
+    refuse_unless(asked % experts == 0, cures, "parallel.data = ", asked,
+                  asked == 1 ? " replica" : " replicas",
+                  " cannot be cut into groups of parallel.expert = ", experts, "; take a multiple of it");
+    refuse_unless(ranks % others == 0 && (asked == 0 || ranks == least), cures, mesh_in_words(),
+                  " does not fit ", ranks, ranks == 1 ? " rank" : " ranks", "; start it with -n ", least,
                   asked == 0 ? " or a multiple of it" : "", "; ", ranks, ranks == 1 ? " rank" : " ranks",
                   " can be cut by ", divisors_in_words(ranks));
   }
@@ -208,7 +218,7 @@ class PlanMaker {
     const ParallelOptions& parallel = config().parallel;
     if (parallel.tensor == 1) return;
     const std::string what = text("parallel.tensor = ", parallel.tensor);
-    Cures cures = other_tensors(config(), plan_.world_size_);
+    Cures cures = other_ranks_along("parallel.tensor", config(), plan_.world_size_);
     cures.insert(cures.begin(), synchronous_schedule());
     bool asynchronous = false;
     at_place(pipeline_in_words(config()), {}, [&] { asynchronous = updates_under_way(config()); });
@@ -231,8 +241,8 @@ class PlanMaker {
   void check_objective() const {
     const std::int64_t ranks = config().parallel.context;
     refuse_unless(
-        ranks == 1 || config().objective.name != "model", other_contexts(config(), plan_.world_size_),
-        "parallel.context = ", ranks,
+        ranks == 1 || config().objective.name != "model",
+        other_ranks_along("parallel.context", config(), plan_.world_size_), "parallel.context = ", ranks,
         " with objective.name = \"model\": each rank of a sequence computes such a loss as a whole, and "
         "gradients of parameters in it would be counted ",
         ranks, " times; take an objective without parameters");

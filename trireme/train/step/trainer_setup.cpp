@@ -132,6 +132,10 @@ TrainerSetup set_up_trainer(const TrainerRequest& request) {
   std::shared_ptr<const FirstWeights> first_weights = prepare(request.plan, request.context, *whole);
   TrainedModel model = trained_model(request, groups, whole);
   ParallelPlan plan = fit(request.plan, *whole);
+  require(plan.expert_ranks() == 1, "parallel.expert = ", plan.expert_ranks(),
+          ": the trainer has no layer that replicas compute experts of, and adds up gradients of experts "
+          "over all "
+          "replicas; take parallel.expert = 1, or a loop of your own in the groups of train::make_groups()");
   model.device = device_for(plan, request.context);
   std::shared_ptr<optim::Offload> offload = offload_for(plan, request.context, model.device);
   StepParts parts = make_step_parts({.plan = plan,

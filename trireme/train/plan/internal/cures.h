@@ -30,11 +30,9 @@ std::string pipeline_in_words(const RunConfig& config);
 /// model that can be cut so often can be cut less often. None is shorter than `least`.
 Cures other_pipelines(const RunConfig& config, int world_size, std::int64_t least = 1);
 
-/// Fewer or more ranks for each layer that the ranks can make up, from the nearest on; fewer come first, as
-/// what can be cut so often can be cut less often.
-Cures other_tensors(const RunConfig& config, int world_size);
-/// The same for each sequence.
-Cures other_contexts(const RunConfig& config, int world_size);
+/// Fewer or more ranks along the axis of that key (base/mesh_axes.h) that the ranks can make up, from the
+/// nearest on; fewer come first, as what can be cut so often can be cut less often. None where it is 1.
+Cures other_ranks_along(const std::string& key, const RunConfig& config, int world_size);
 
 /// Other groups that so many copies of the weights can be cut into, from the largest on; one group last.
 Cures other_shard_ranks(int copies);

@@ -1,0 +1,29 @@
+#pragma once
+// Models with experts: layers of which each expert computes for some of the samples or tokens, and which
+// ranks can share out. A model of one's own says how many there are by deriving from HasExperts. The weights
+// of the experts of a layer are parameters whose rows (dim 0) are the experts; a rank that has some of them
+// says which by model/parameter_box.h. No model that is shipped has experts.
+
+#include <cstdint>
+
+#include "trireme/model/model.h"
+
+namespace trireme::model {
+
+class HasExperts {
+ public:
+  HasExperts() = default;
+  HasExperts(const HasExperts&) = default;
+  HasExperts& operator=(const HasExperts&) = default;
+  virtual ~HasExperts() = default;
+  /// Of each layer that has some; at least 1.
+  virtual std::int64_t num_experts() const = 0;
+};
+
+/// 0: the model has none.
+inline std::int64_t num_experts(const Model& model) {
+  const auto* own = dynamic_cast<const HasExperts*>(&model);
+  return own == nullptr ? 0 : own->num_experts();
+}
+
+}  // namespace trireme::model
