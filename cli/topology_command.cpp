@@ -10,6 +10,7 @@
 #include "cli/topology/report.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/mesh_axes.h"
 
 namespace trireme::cli {
 namespace {
@@ -18,6 +19,7 @@ struct TopologyArguments {
   int num_ranks = 0;
   std::string from;
   std::string why;
+  std::string mesh;
   std::string svg;
   MeasureOptions measure;
   bool json = false;
@@ -27,6 +29,7 @@ struct TopologyArguments {
 std::vector<std::string> options_of(const TopologyArguments& given) {
   std::vector<std::string> words = {"--timeout", text(given.measure.timeout_s)};
   if (!given.why.empty()) words.insert(words.end(), {"--why", given.why});
+  if (!given.mesh.empty()) words.insert(words.end(), {"--mesh", given.mesh});
   if (!given.svg.empty()) words.insert(words.end(), {"--svg", given.svg});
   if (!given.measure.cache.empty()) words.insert(words.end(), {"--cache", given.measure.cache});
   if (given.json) words.push_back("--json");
@@ -36,6 +39,9 @@ std::vector<std::string> options_of(const TopologyArguments& given) {
 /// What cannot work is said before anybody is started.
 void check(const TopologyArguments& given) {
   if (!given.why.empty()) parse_sizes(given.why);
+  if (!given.mesh.empty() && given.num_ranks > 0) parse_mesh(given.mesh, given.num_ranks);
+  require(!given.json || given.why.empty() || given.mesh.empty(),
+          "--json prints one thing: leave --why or --mesh out");
   require(given.from.empty() || (given.num_ranks == 0 && given.measure.cache.empty()),
           "--from reads what was measured before: leave -n and --cache out");
   if (given.svg.empty()) return;
@@ -45,12 +51,19 @@ void check(const TopologyArguments& given) {
 
 void show(const TopologyReport& report, const TopologyArguments& given) {
   const std::vector<double> sizes = given.why.empty() ? std::vector<double>() : parse_sizes(given.why);
+  std::optional<MeshShape> mesh;
+  if (!given.mesh.empty()) mesh = parse_mesh(given.mesh, report.table.num_ranks());
   if (!given.svg.empty()) write_file_atomic(given.svg, to_svg(report));
+  if (given.json && mesh) {
+    std::cout << axes_to_json(report, *mesh);
+    return;
+  }
   if (given.json) {
     std::cout << (sizes.empty() ? to_json(report) : choices_to_json(report, sizes));
     return;
   }
   print_topology(std::cout, report);
+  if (mesh) print_axes(std::cout, report, *mesh);
   if (!sizes.empty()) print_choices(std::cout, report, sizes);
   if (!given.svg.empty()) std::cout << "\nThe figure is in " << given.svg << "\n";
 }
@@ -76,7 +89,10 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--why", given->why,
                  "Sizes, such as 1KB,64KiB,25MB: what each all-reduce between hosts would take")
       ->type_name("SIZE,...");
-  app.add_flag("--json", given->json, "What was measured as JSON; with --why, that");
+  app.add_option("--mesh", given->mesh,
+                 "Axes, such as dp=2,tp=4: the slowest link along each; the rest of the ranks is dp")
+      ->type_name("AXIS=N,...");
+  app.add_flag("--json", given->json, "What was measured as JSON; with --why or --mesh, that");
   app.add_option("--svg", given->svg, "Also a figure of the hosts and their links")->type_name("FILE");
   app.add_option("--cache", given->measure.cache,
                  "Keep results there, and do not measure the same hosts again")
@@ -98,6 +114,7 @@ Command topology_command() {
       .examples =
           "  trireme topology -n 4\n"
           "  trireme topology -n 4 --why 1KB,64KB,1MB,25MB\n"
+          "  trireme topology -n 4 --mesh tp=2\n"
           "  trireme topology -n 2 --json > links.json; trireme topology --from links.json --svg links.svg\n"
           "  trireme launch -n 2 --nnodes 2 --node-rank 0 --master-addr node0 --master-port 29500 \\\n"
           "      --secret-file job.secret --no-prefix -- trireme topology\n",

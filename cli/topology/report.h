@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/topology/host_hardware.h"
+#include "trireme/base/mesh_shape.h"
 #include "trireme/topology/link_table.h"
 
 namespace trireme::cli {
@@ -34,6 +35,10 @@ std::vector<double> parse_sizes(const std::string& words);
 /// What each algorithm would take for an all-reduce of these sizes.
 void print_choices(std::ostream& out, const TopologyReport& report, const std::vector<double>& sizes);
 std::string choices_to_json(const TopologyReport& report, const std::vector<double>& sizes);
+
+/// The slowest link along each axis of a mesh (trireme/base/mesh_axes.h) of the report's ranks.
+void print_axes(std::ostream& out, const TopologyReport& report, const MeshShape& mesh);
+std::string axes_to_json(const TopologyReport& report, const MeshShape& mesh);
 
 /// Three digits that count: "1.25 ms", "118 MB/s".
 std::string seconds_text(double seconds);

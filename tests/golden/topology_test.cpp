@@ -43,6 +43,31 @@ TEST(CliTopology, PrintsAsJsonWhatItHasRead) {
   EXPECT_NEAR(why["choices"][0]["seconds"]["direct"], 0.01 + 2 * 1024 * (1e-8 + 0.125e-9), 1e-12);
 }
 
+/// Ranks 0 to 5 on three hosts, of which the last is 10 ms away.
+TEST(CliTopology, NamesTheSlowestLinkAlongEachAxisOfAMesh) {
+  const auto result = topology({"--from", kLinks, "--mesh", "ep=3,dp=2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, read_file(checkout("tests/golden/cli_topology_mesh.txt")));
+  const auto json = nlohmann::json::parse(topology({"--from", kLinks, "--json", "--mesh", "tp=2"}).out);
+  EXPECT_EQ(json["mesh"], "dp=3 x tp=2");
+  EXPECT_EQ(json["axes"][0]["axis"], "dp");
+  EXPECT_EQ(json["axes"][0]["groups"], (std::vector<std::vector<int>>{{0, 2, 4}, {1, 3, 5}}));
+  EXPECT_EQ(json["axes"][1]["key"], "parallel.tensor");
+  EXPECT_EQ(json["axes"][1]["most_hosts"], 1);
+}
+
+TEST(CliTopology, RejectsAMeshThatTheRanksDoNotMakeUp) {
+  const auto error_of = [](const std::string& mesh) {
+    return topology({"--from", kLinks, "--mesh", mesh}).err;
+  };
+  EXPECT_NE(error_of("tp=4").find("there are 6"), std::string::npos) << error_of("tp=4");
+  EXPECT_NE(error_of("ip=2").find("there is no axis 'ip'"), std::string::npos) << error_of("ip=2");
+  EXPECT_NE(error_of("tp").find("no AXIS=SIZE"), std::string::npos) << error_of("tp");
+  const auto both = topology({"--from", kLinks, "--json", "--why", "1KB", "--mesh", "tp=2"});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_NE(both.err.find("leave --why or --mesh out"), std::string::npos) << both.err;
+}
+
 TEST(CliTopology, DrawsEveryHostAndLink) {
   const TemporaryFolder folder;
   const std::string file = (folder / "links.svg").string();
