@@ -1,4 +1,6 @@
 // Layers of a model measured on micro-batches: memory and time.
+#include "trireme/train/estimate/internal/measured_model.h"
+
 #include <algorithm>
 #include <set>
 
@@ -10,7 +12,6 @@
 #include "trireme/parallel/zero/rounded_parameters.h"
 #include "trireme/train/estimate/layer_memory.h"
 #include "trireme/train/estimate/layer_profile.h"
-#include "trireme/train/estimate/internal/measured_model.h"
 #include "trireme/train/estimate/memory_forecast.h"
 #include "trireme/train/parts/convolutions.h"
 #include "trireme/train/plan/internal/chain_link.h"
@@ -129,10 +130,9 @@ MemoryForecast measure_memory(const ParallelPlan& plan, comm::Context& context, 
                               WeightsMemory weights, std::shared_ptr<model::Model> own,
                               const std::shared_ptr<const objective::Objective>& own_objective) {
   check_forecast(plan);
-  MeasuredModel measured = measure_model(plan, context, data,
-                                         {.samples = {plan.samples_of_microbatch()},
-                                          .model = std::move(own),
-                                          .objective = own_objective});
+  MeasuredModel measured = measure_model(
+      plan, context, data,
+      {.samples = {plan.samples_of_microbatch()}, .model = std::move(own), .objective = own_objective});
   MemoryForecast forecast{
       .plan = std::move(measured.plan), .model = std::move(measured.costs.front()), .ranks = {}};
   forecast.ranks = forecast_memory(forecast.plan, forecast.model, weights);

@@ -220,9 +220,10 @@ ModelUse without_samples(const ModelUse& model) {
 
 bool decides_layers(const ConfigKey& key) {
   constexpr std::array kTables = {"data.", "model.", "objective."};
-  constexpr std::array kOthers = {
-      "optimizer.name",     "train.precision", "train.device",    "train.convolution", "train.memory_format",
-      "comm.torch_threads", "comm.backend",    "parallel.tensor", "parallel.context",  "parallel.sequence"};
+  constexpr std::array kOthers = {"optimizer.name",    "train.precision",     "train.device",
+                                  "train.convolution", "train.memory_format", "comm.torch_threads",
+                                  "comm.backend",      "parallel.tensor",     "parallel.context",
+                                  "parallel.sequence", "parallel.expert"};
   const auto begins = [&](const char* table) { return key.name.starts_with(table); };
   return (key.on_resume == OnResume::kStays && std::ranges::any_of(kTables, begins)) ||
          std::ranges::find(kOthers, key.name) != kOthers.end();
