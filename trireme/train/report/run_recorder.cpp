@@ -228,7 +228,7 @@ void RunRecorder::summary(const RunResult& result) {
     note(text("memory of rank ", result.memory.rank, " at its peak: ", memory,
               offloaded_in_words(result.memory)));
   if (planned_s > 0 && result.step_s > 0)
-    note(text("a step took ", rounded_ms(result.step_s), "; the plan said ", milliseconds(planned_s)));
+    note(text("a step took ", rounded_ms(result.step_s), "; the plan said ", rounded_ms(planned_s)));
   note(text(result.status, " after ", result.steps, " steps in ", human_duration(result.wall_s), ", ",
             std::llround(result.samples_per_s), " samples/s",
             result.evaluation ? outcome_of(*result.evaluation, result.held_out) : std::string(), "; see ",
