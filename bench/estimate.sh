@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How near is an estimate to a step? A gpt on two ranks of one thread each. Costs are measured once with replicas; each
 # mode is estimated from them and then run. Only parts of layers, of sequences and another backend measure their own.
-# A row: the mean step of a run without its first two, the estimate, their ratio; of several passes the middle ratio,
+# A row: the median step of a run without its first two, the estimate, their ratio; of several passes the middle ratio,
 # with the smallest and the largest.
 #   [STEPS=24] [PASSES=3] bench/estimate.sh [NAME...]
 set -euo pipefail
@@ -43,8 +43,9 @@ one() { # MEASURED_WITH SETTINGS: "measured estimated", in ms
   local told
   told=$(value step_s "$runs/told.json")
   trireme train "${common[@]}" ${settings[@]+"${settings[@]}"} --set "train.max_steps=$steps" --set eval.every_steps=1000000 \
-    --set checkpoint.every_steps=0 --set "run.folder=$runs" --set run.name=run --set "parallel.planned_step_s=$told" >/dev/null
-  awk -v measured="$(value step_s "$runs/run/summary.json")" -v told="$told" 'BEGIN {print 1e3 * measured, 1e3 * told}'
+    --set checkpoint.every_steps=0 --set "run.folder=$runs" --set run.name=run --timeline timeline.html \
+    --trace-steps "3:$steps" >"$runs/out"
+  awk -v measured="$(sed -n 's/.*the median took \([0-9.]*\) ms.*/\1/p' "$runs/out" "$runs/err")" -v told="$told" 'BEGIN {print measured, 1000 * told}'
 }
 
 echo "| mode | measured, ms | estimated, ms | estimated / measured |"

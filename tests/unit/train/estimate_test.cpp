@@ -126,6 +126,15 @@ TEST(Estimate, OfRecomputedLayersRunsTheirForwardAgain) {
   EXPECT_DOUBLE_EQ(estimate_of(config, 1).step_s, 4 * 4 + 1);
 }
 
+TEST(Estimate, OfRecomputedStagesRunsTheirForwardAgain) {
+  RunConfig config = without_clipping();
+  config.parallel.pipeline = 2;
+  config.parallel.microbatches = 4;
+  config.parallel.schedule = "gpipe";
+  config.parallel.recompute = true;
+  EXPECT_DOUBLE_EQ(estimate_of(config, 2).step_s, (4 + 1) * (0.5 + 1.5) + 0.5);
+}
+
 TEST(Estimate, OfStagesThatUpdateOnTheirOwnTimeIsBetweenTwoUpdates) {
   RunConfig config = without_clipping();
   config.parallel.pipeline = 2;

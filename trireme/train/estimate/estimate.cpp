@@ -56,6 +56,7 @@ class StepCosts {
       cost.backward_weight += is_split ? time.backward_weight_s : 0;
       if (layout_.is_recomputed(i)) cost.backward_input += time.forward_s;
     }
+    if (plan_.config().parallel.recompute) cost.backward_input += cost.forward;
     const double bytes = bytes_of_stage(stage);
     cost.unshard = gathers_in_program() ? gather_s(bytes) : 0;
     cost.reduce = reduce_s(bytes);
@@ -73,9 +74,10 @@ class StepCosts {
     return seconds_of(line, bytes, measured_.exchanges.ranks, plan_.weight_copies());
   }
 
-  /// Ranks that have weights in one memory gather nothing.
+  /// Ranks that have weights in one memory gather nothing, and wait for each other.
   double gather_s(double bytes) const {
-    if (!plan_.is_sharded() || weights_ == WeightsMemory::kCommon) return 0;
+    if (!plan_.is_sharded()) return 0;
+    if (weights_ == WeightsMemory::kCommon) return exchange_s(measured_.exchanges.all_reduce, 0);
     return exchange_s(measured_.exchanges.all_gather, bytes);
   }
   /// Weights that stay whole are gathered once, after the update.
