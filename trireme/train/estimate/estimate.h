@@ -18,6 +18,7 @@ struct SecondsOfRank {
   double update = 0;
   double exchange = 0;  ///< of weights and gradients, as far as computations wait for it or lose by it
   double idle = 0;      ///< no work: the bubble of a pipeline, messages on their way, slower ranks
+  /// Of all parts.
   double total() const { return forward + backward + update + exchange + idle; }
 };
 

@@ -18,6 +18,7 @@ namespace trireme::train {
 /// A straight line: `fixed_s` and `unit_s` for each unit.
 struct CostLine {
   double fixed_s = 0, unit_s = 0;
+  /// Seconds of so many units.
   double of(double units) const { return fixed_s + unit_s * units; }
 };
 
