@@ -63,4 +63,13 @@ void check_peer(const char* operation, const char* role, int peer, const GroupPa
   require(peer != parts.rank, operation, ": ", role, " is ", peer, ", which is this rank itself");
 }
 
+std::vector<std::int64_t> numels_of(const at::Tensor& tensor, std::vector<std::int64_t> rows,
+                                    std::size_t num_ranks) {
+  if (rows.empty())
+    return std::vector<std::int64_t>(num_ranks, tensor.numel() / static_cast<std::int64_t>(num_ranks));
+  const std::int64_t of_row = tensor.numel() == 0 ? 0 : tensor.numel() / tensor.size(0);
+  for (std::int64_t& each : rows) each *= of_row;
+  return rows;
+}
+
 }  // namespace trireme::comm

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/rounding.h"
 #include "trireme/base/text.h"
 #include "trireme/comm/dtype.h"
 #include "trireme/comm/internal/arguments.h"
@@ -28,7 +29,7 @@ constexpr std::int64_t kAlignment = 16;
 constexpr std::size_t kMostDescribed = 8;
 constexpr std::size_t kMostLayoutCharacters = 1000;
 
-std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+std::int64_t aligned(std::int64_t bytes) { return round_up(bytes, kAlignment); }
 
 std::int64_t bytes_of(const at::Tensor& tensor, std::int64_t numel) {
   return numel * static_cast<std::int64_t>(tensor.element_size());
@@ -40,18 +41,6 @@ std::int64_t sum_of(const std::vector<std::int64_t>& numbers) {
 
 std::string elements_in_words(std::int64_t numel, std::int64_t dtype) {
   return text(numel, " ", name_of(static_cast<at::ScalarType>(dtype)));
-}
-
-/// Elements for each rank of a tensor of rows; without rows, of equal parts.
-std::vector<std::int64_t> numels_of(const at::Tensor& tensor, std::vector<std::int64_t> rows,
-                                    std::size_t size) {
-  if (rows.empty()) {
-    const auto ranks = static_cast<std::int64_t>(size);
-    return std::vector<std::int64_t>(size, tensor.numel() / ranks);
-  }
-  const std::int64_t of_row = tensor.numel() == 0 ? 0 : tensor.numel() / tensor.size(0);
-  for (std::int64_t& each : rows) each *= of_row;
-  return rows;
 }
 
 void check_equal_parts(const TensorExchange& pair, const std::string& where, std::int64_t size) {
@@ -87,7 +76,8 @@ void check_pair(const TensorExchange& pair, std::size_t number, c10::Device devi
 /// Waits for the messages, and gives the tensors what has come.
 class ExchangeWork final : public c10d::Work, public TimedWork {
  public:
-  ExchangeWork(int rank, comm::Work messages, std::shared_ptr<const CoalescedExchange> exchange, Tensors buffers)
+  ExchangeWork(int rank, comm::Work messages, std::shared_ptr<const CoalescedExchange> exchange,
+               Tensors buffers)
       : c10d::Work(rank, messages->retrieveOpType()),
         messages_(std::move(messages)),
         exchange_(std::move(exchange)),

@@ -12,6 +12,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/internal/arguments.h"
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/gloo_dtypes.h"
 #include "trireme/comm/internal/gloo_parts.h"
@@ -182,10 +183,11 @@ class GlooBackend : public c10d::Backend {
     }
     // Ranks have other numbers of elements: of the whole, the type alone is compared.
     const int with_tag = tag(kType, input.flatten().narrow(0, 0, 0), c10d::ReduceOp::SUM, 0);
-    return watch(
-        gloo_->exchange(parts_of(kType, with_tag, output, input),
-                        {.to = numels_of(input, input_parts), .from = numels_of(output, output_parts)}),
-        kType, {output});
+    const auto ranks = static_cast<std::size_t>(getSize());
+    return watch(gloo_->exchange(parts_of(kType, with_tag, output, input),
+                                 {.to = numels_of(input, input_parts, ranks),
+                                  .from = numels_of(output, output_parts, ranks)}),
+                 kType, {output});
   }
 
   Work barrier(const c10d::BarrierOptions& options) override {
@@ -225,15 +227,6 @@ class GlooBackend : public c10d::Backend {
   std::function<void()> division(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
     if (op != c10d::ReduceOp::AVG) return [] {};
     return [tensor = tensor, size = getSize()]() mutable { tensor.div_(size); };
-  }
-
-  /// Of parts with those rows, by rank; without rows, of equal parts.
-  std::vector<std::int64_t> numels_of(const at::Tensor& tensor, std::vector<std::int64_t> rows) const {
-    if (rows.empty())
-      return std::vector<std::int64_t>(static_cast<std::size_t>(getSize()), tensor.numel() / getSize());
-    const std::int64_t of_row = tensor.numel() == 0 ? 0 : tensor.numel() / tensor.size(0);
-    for (std::int64_t& each : rows) each *= of_row;
-    return rows;
   }
 
   PartsWork::Operation parts_of(c10d::OpType type, int tag, const at::Tensor& output,

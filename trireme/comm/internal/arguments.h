@@ -27,4 +27,8 @@ void check_rows(const char* operation, const char* name, const at::Tensor& tenso
 void check_exchanged_rows(const char* operation, const at::Tensor& output, const at::Tensor& input,
                           const RowSplits& rows, int rank);
 
+/// Elements for each of so many ranks of a tensor with those rows; without rows, of equal parts.
+std::vector<std::int64_t> numels_of(const at::Tensor& tensor, std::vector<std::int64_t> rows,
+                                    std::size_t num_ranks);
+
 }  // namespace trireme::comm
