@@ -91,6 +91,7 @@ int run_estimate(const Home& home, const EstimateArguments& arguments) {
   }
   const RankPlan ranks = plan_ranks(arguments.ranks);
   const train::ParallelPlan plan = train::check_run_config(config, ranks.world_size);
+  train::check_forecast(plan);
   if (ranks.launches) {
     RankCommand command{.name = "estimate",
                         .options = {},

@@ -142,7 +142,50 @@ TEST(Estimate, OfStagesThatUpdateOnTheirOwnTimeIsBetweenTwoUpdates) {
   config.parallel.microbatches = 1;
   config.train.global_batch = 4;
   // A stage's micro-batch and its update; the pipeline is never drained.
-  EXPECT_NEAR(estimate_of(config, 2).step_s, 1.5 + 0.5, 0.01);
+  const Estimate found = estimate_of(config, 2);
+  EXPECT_NEAR(found.step_s, 1.5 + 0.5, 0.01);
+  for (const EstimateOfRank& rank : found.ranks) {
+    EXPECT_NEAR(rank.seconds.total(), found.step_s, 1e-9) << "parts are of one step";
+    EXPECT_DOUBLE_EQ(rank.seconds.update, 0.5);
+  }
+}
+
+TEST(Estimate, OfShardedGradientsReducesEachMicroBatch) {
+  RunConfig config = without_clipping();
+  config.parallel.zero = 2;
+  config.train.accumulation = 2;
+  EXPECT_DOUBLE_EQ(estimate_of(config, 2).step_s, 2 * 4 * 0.75 + 2 * 4 + 0.5 + 4);
+  config.parallel.keep_gradients = true;
+  EXPECT_DOUBLE_EQ(estimate_of(config, 2).step_s, 2 * 4 * 0.75 + 4 + 0.5 + 4);
+}
+
+TEST(Estimate, OfShardGroupsExchangesWithinAndBetweenThem) {
+  RunConfig config = without_clipping();
+  config.parallel.zero = 1;
+  config.parallel.shard_ranks = 2;
+  config.train.global_batch = 32;
+  EXPECT_DOUBLE_EQ(estimate_of(config, 4).step_s, 4 * 1.5 + (4 + 2) + 0.5 + 4);
+}
+
+TEST(Estimate, CountsTheFixedCostOfAnUpdateOnceForARank) {
+  RunConfig config = without_clipping();
+  config.parallel.zero = 3;  // each layer is a stage
+  const ParallelPlan plan = resolve_plan(config, 2);
+  Measurements measured = known_costs(config, 2);
+  const double before = estimate(plan, measured, WeightsMemory::kCommon).step_s;
+  measured.update.fixed_s = 1;
+  EXPECT_DOUBLE_EQ(estimate(plan, measured, WeightsMemory::kCommon).step_s, before + 1);
+}
+
+TEST(Estimate, OfSeveralRanksNeedsExchangesThatWereMeasured) {
+  const RunConfig config = without_clipping();
+  Measurements measured = known_costs(config);
+  measured.exchanges = {};
+  EXPECT_THAT(
+      [&] { estimate(resolve_plan(config, 2), measured, WeightsMemory::kOwn); },
+      ThrowsMessage<InvalidArgument>(
+          AllOf(HasSubstr("measured by 1 rank"), HasSubstr("the plan has 2"), HasSubstr("2 ranks or more"))));
+  EXPECT_GT(estimate(resolve_plan(config, 1), measured, WeightsMemory::kOwn).step_s, 0);
 }
 
 TEST(Estimate, HasTheMemoryOfTheForecast) {
@@ -247,6 +290,31 @@ TEST(MeasureCosts, OfPartsOfLayersAreOfTheForm) {
     whole.parallel.tensor = 1;
     EXPECT_THAT([&] { estimate(resolve_plan(whole, 2), measured, WeightsMemory::kOwn); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("parallel.tensor")));
+  });
+}
+
+TEST(MeasureCosts, OfStagesOfPartsOfLayersAreOfTheForm) {
+  RunConfig config = config_of_four();
+  config.model.hidden = {64, 64};
+  config.parallel.tensor = 2;
+  config.parallel.pipeline = 2;
+  config.parallel.microbatches = 2;
+  comm::run_ranks_as_threads(4, [&](comm::Context& context) {
+    const data::DataSource data = data::open_data(config.data);
+    const ParallelPlan plan = resolve_plan(config, 4);
+    const Estimate found = estimate(plan, measure_costs(plan, context, data), WeightsMemory::kOwn);
+    EXPECT_EQ(found.ranks.size(), 2U);
+    EXPECT_EQ(found.plan.cuts().size(), 1U);
+  });
+}
+
+TEST(MeasureCosts, OfABatchLargerThanTheDataAreOfTheSamplesThatWereMeasured) {
+  RunConfig config = config_of_four();
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    const data::DataSource data = data::open_data(config.data);
+    config.train.global_batch = 4 * data.train->size();
+    const Measurements measured = measure_costs(resolve_plan(config, 1), context, data);
+    EXPECT_EQ(measured.costs.back().samples, data.train->size());
   });
 }
 

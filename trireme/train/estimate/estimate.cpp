@@ -70,33 +70,43 @@ class StepCosts {
     return bytes;
   }
 
-  double exchange_s(const CostLine& line, double bytes) const {
-    return seconds_of(line, bytes, measured_.exchanges.ranks, plan_.weight_copies());
+  double exchange_s(const CostLine& line, double bytes, int ranks) const {
+    return seconds_of(line, bytes, measured_.exchanges.ranks, ranks);
   }
 
   /// Ranks that have weights in one memory gather nothing, and wait for each other.
   double gather_s(double bytes) const {
     if (!plan_.is_sharded()) return 0;
-    if (weights_ == WeightsMemory::kCommon) return exchange_s(measured_.exchanges.all_reduce, 0);
-    return exchange_s(measured_.exchanges.all_gather, bytes);
+    const ExchangeCosts& costs = measured_.exchanges;
+    return weights_ == WeightsMemory::kCommon ? exchange_s(costs.all_reduce, 0, plan_.shard_ranks())
+                                              : exchange_s(costs.all_gather, bytes, plan_.shard_ranks());
   }
   /// Weights that stay whole are gathered once, after the update.
   bool gathers_in_program() const { return plan_.zero() == parallel::ZeroStage::kParameters; }
 
+  /// All reductions of a step: shards of gradients are reduced with each micro-batch, unless they add up
+  /// whole.
   double reduce_s(double bytes) const {
-    if (plan_.weight_copies() == 1) return 0;
-    return exchange_s(
-        plan_.is_sharded() ? measured_.exchanges.reduce_scatter : measured_.exchanges.all_reduce, bytes);
+    const ExchangeCosts& costs = measured_.exchanges;
+    if (!plan_.is_sharded()) return exchange_s(costs.all_reduce, bytes, plan_.weight_copies());
+    const int shards = plan_.shard_ranks();
+    const bool each_time =
+        plan_.zero() >= parallel::ZeroStage::kGradients && !plan_.config().parallel.keep_gradients;
+    return exchange_s(costs.reduce_scatter, bytes, shards) * (each_time ? plan_.num_microbatches() : 1) +
+           exchange_s(costs.all_reduce, bytes / shards, plan_.weight_copies() / shards);
   }
 
-  /// Of this rank's part of the stage, with the norm of all gradients where they are clipped.
+  /// Of this rank's part of the stage, with the norm of all gradients where they are clipped. What an update
+  /// costs whatever its size, the stages of a rank share.
   double update_s(int stage, double bytes) const {
     double numel = 0;
     for (const ParameterUse& each : layout_.parameters_of({stage})) numel += static_cast<double>(each.numel);
     if (plan_.is_sharded()) numel /= plan_.shard_ranks();
     const bool has_norm = plan_.config().train.clip_norm > 0;
-    const double norm_s = has_norm ? exchange_s(measured_.exchanges.all_reduce, 0) : 0;
-    return measured_.update.of(numel) + norm_s + (gathers_in_program() ? 0 : gather_s(bytes));
+    const double norm_s = has_norm ? exchange_s(measured_.exchanges.all_reduce, 0, plan_.world_size()) : 0;
+    const auto num_stages = static_cast<double>(layout_.stages_of(layout_.holder(stage)).size());
+    return (measured_.update.fixed_s + norm_s) / num_stages + measured_.update.unit_s * numel +
+           (gathers_in_program() ? 0 : gather_s(bytes));
   }
 
   const StageLayout& layout_;
@@ -105,26 +115,37 @@ class StepCosts {
   const WeightsMemory weights_;
 };
 
-SecondsOfRank seconds_of_rank(const schedule::Program& program, const schedule::Timeline& timeline,
-                              int rank) {
+/// Updates of a rank in the program: several of an asynchronous schedule.
+std::size_t num_updates(const schedule::Program& program, int rank, std::size_t num_stages) {
+  const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
+  const auto updates = static_cast<std::size_t>(
+      std::ranges::count(actions, ActionKind::kStep, [](const schedule::Action& each) { return each.kind; }));
+  return std::max<std::size_t>(updates / std::max<std::size_t>(num_stages, 1), 1);
+}
+
+/// Of one step of `step_s`, where the program has several: means over them.
+SecondsOfRank seconds_of_rank(const StageLayout& layout, const schedule::Timeline& timeline, int rank,
+                              double step_s) {
   SecondsOfRank seconds;
   const auto at = static_cast<std::size_t>(rank);
-  for (std::size_t i = 0; i < program.ranks[at].size(); ++i) {
-    const schedule::Action& action = program.ranks[at][i];
-    const double taken = timeline.spans[at][i].end - timeline.spans[at][i].start;
-    if (action.kind == ActionKind::kForward) seconds.forward += taken;
-    if (action.kind == ActionKind::kRecompute || schedule::makes_input_gradient(action.kind) ||
-        action.kind == ActionKind::kBackwardWeight)
+  const std::vector<schedule::Action>& actions = layout.program().ranks[at];
+  const auto steps = static_cast<double>(num_updates(layout.program(), rank, layout.stages_of(rank).size()));
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const double taken = (timeline.spans[at][i].end - timeline.spans[at][i].start) / steps;
+    const ActionKind kind = actions[i].kind;
+    if (kind == ActionKind::kForward) seconds.forward += taken;
+    if (kind == ActionKind::kRecompute || schedule::makes_input_gradient(kind) ||
+        kind == ActionKind::kBackwardWeight)
       seconds.backward += taken;
-    if (action.kind == ActionKind::kStep) seconds.update += taken;
+    if (kind == ActionKind::kStep) seconds.update += taken;
   }
-  seconds.exchange = timeline.exchanged.at(at);
-  seconds.idle = std::max(0.0, timeline.makespan - seconds.total());
+  seconds.exchange = timeline.exchanged.at(at) / steps;
+  seconds.idle = std::max(0.0, step_s - seconds.total());
   return seconds;
 }
 
 /// The first line that differs says why.
-void check_model(const ParallelPlan& plan, const Measurements& measured) {
+void check_measured(const ParallelPlan& plan, const Measurements& measured) {
   std::istringstream wanted(model_key(plan)), found(measured.model);
   std::string of_plan, of_measured;
   while (std::getline(wanted, of_plan)) {
@@ -133,18 +154,22 @@ void check_model(const ParallelPlan& plan, const Measurements& measured) {
             of_measured.empty() ? "fewer keys" : of_measured, ", and the plan has ", of_plan,
             "; measure again with this configuration");
   }
+  require(plan.world_size() == 1 || measured.exchanges.ranks > 1,
+          "the costs were measured by 1 rank, which "
+          "exchanges nothing, and the plan has ",
+          plan.world_size(), "; measure again with 2 ranks or more");
 }
 
 /// The plan with its cuts, where the model is cut: by the measured times where the plan says so.
 ParallelPlan cut(const ParallelPlan& plan, const ModelUse& model) {
   const bool is_cut = plan.is_cut() || plan.stages_are_layers();
   if (!is_cut || !plan.cuts().empty()) return plan;
-  ModelShape shape{.name = plan.config().model.name, .parameters = {}, .tensor = std::nullopt};
+  // Costs of parts of layers or sequences were measured with as many: the model has that form.
+  const parallel::TensorLimits as_measured{.sequences = true, .tokens = 2L * plan.context_ranks()};
+  ModelShape shape{.name = plan.config().model.name, .parameters = {}, .tensor = as_measured};
   std::vector<plan::Layer> layers;
   for (const LayerUse& layer : std::span(model.layers).first(model.layers.size() - 1)) {
-    double numel = 0;
-    for (const ParameterUse& each : layer.parameters) numel += static_cast<double>(each.numel);
-    shape.parameters.push_back(numel);
+    shape.parameters.push_back(static_cast<double>(numel_of(layer)));
     layers.push_back({.name = layer.name,
                       .forward_s = layer.time.forward_s,
                       .backward_s = layer.time.backward_s,
@@ -171,7 +196,7 @@ double seconds_between_updates(const schedule::Program& program, const schedule:
 
 Estimate estimate(const ParallelPlan& plan, const Measurements& measured, WeightsMemory weights) {
   check_forecast(plan);
-  check_model(plan, measured);
+  check_measured(plan, measured);
   const ModelUse model = model_at(measured, plan.samples_of_microbatch());
   Estimate estimate{.plan = cut(plan, model), .costs = {}, .timeline = {}, .ranks = {}};
   const StageLayout layout(estimate.plan, model);
@@ -181,7 +206,7 @@ Estimate estimate(const ParallelPlan& plan, const Measurements& measured, Weight
                                         : estimate.timeline.makespan;
   const std::vector<ForecastOfRank> memory = forecast_memory(estimate.plan, model, weights);
   for (int rank = 0; rank < layout.num_ranks(); ++rank) {
-    estimate.ranks.push_back({.seconds = seconds_of_rank(layout.program(), estimate.timeline, rank),
+    estimate.ranks.push_back({.seconds = seconds_of_rank(layout, estimate.timeline, rank, estimate.step_s),
                               .memory = memory[static_cast<std::size_t>(rank)]});
   }
   return estimate;

@@ -36,9 +36,9 @@ struct Estimate {
   std::vector<EstimateOfRank> ranks;
 };
 
-/// Throws InvalidArgument: measurements of another model (model_key()), a plan that cannot be cut so, one
-/// whose memory or time depends on servers, sites or disks (check_forecast()). Pure. Cost: a walk over the
-/// program.
+/// Throws InvalidArgument: measurements of another model (model_key()), or of one rank for several; a plan
+/// that cannot be cut so, one whose memory or time depends on servers, sites or disks (check_forecast()).
+/// Pure. Cost: a walk over the program.
 Estimate estimate(const ParallelPlan& plan, const Measurements& measured, WeightsMemory weights);
 
 }  // namespace trireme::train

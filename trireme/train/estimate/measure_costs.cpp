@@ -109,9 +109,7 @@ CostLine update_line(const RunConfig& config, std::int64_t numel, c10::Device de
 
 std::int64_t num_parameters(const ModelUse& model) {
   std::int64_t numel = 0;
-  for (const LayerUse& layer : model.layers) {
-    for (const ParameterUse& each : layer.parameters) numel += each.numel;
-  }
+  for (const LayerUse& layer : model.layers) numel += numel_of(layer);
   return numel;
 }
 
@@ -147,13 +145,14 @@ void agree(Measurements& measured, comm::Context& context) {
 double share_of_core(const comm::Context& context) {
   const double threads = static_cast<double>(at::get_num_threads()) * context.world_size();
   const auto cores = static_cast<double>(allowed_cores().size());
-  return std::clamp(threads / cores, 0.0, 1.0) < 1 ? 0 : 1;
+  return threads < cores ? 0 : 1;
 }
 
 }  // namespace
 
 Measurements measure_costs(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data) {
-  const std::int64_t samples = plan.samples_of_microbatch(), fewer = std::max<std::int64_t>(samples / 4, 1);
+  const std::int64_t samples = std::min(plan.samples_of_microbatch(), data.train->size()),
+                     fewer = std::max<std::int64_t>(samples / 4, 1);
   std::vector<std::int64_t> sizes = {fewer};
   if (samples > fewer) sizes.push_back(samples);
   MeasuredModel model = measure_model(plan, context, data, {.samples = sizes, .times = true});

@@ -326,12 +326,8 @@ std::optional<MemoryForecast> forecast_from(const MemoryForecast& measured, cons
   // Forms, and backwards in two parts, are measured.
   if (!are_alike || (is_cut && plan.has_form()) || (splits_backward(plan) && !has_parts)) return std::nullopt;
   ModelShape shape{.name = plan.config().model.name, .parameters = {}};
-  for (std::size_t i = 0; i + 1 < measured.model.layers.size(); ++i) {
-    double count = 0;
-    for (const ParameterUse& each : measured.model.layers[i].parameters)
-      count += static_cast<double>(each.numel);
-    shape.parameters.push_back(count);
-  }
+  for (std::size_t i = 0; i + 1 < measured.model.layers.size(); ++i)
+    shape.parameters.push_back(static_cast<double>(numel_of(measured.model.layers[i])));
   MemoryForecast forecast{
       .plan = is_cut ? plan.for_model(shape) : plan, .model = measured.model, .ranks = {}};
   if (forecast.plan.is_cut() && forecast.plan.cuts().empty()) {  // by time

@@ -33,6 +33,13 @@ struct LayerUse {
   LayerTime time = {};
 };
 
+/// Elements of all parameters of the layer.
+inline std::int64_t numel_of(const LayerUse& layer) {
+  std::int64_t numel = 0;
+  for (const ParameterUse& each : layer.parameters) numel += each.numel;
+  return numel;
+}
+
 /// A model on a micro-batch of `samples`.
 struct ModelUse {
   std::vector<LayerUse> layers = {};         ///< the last is the loss
