@@ -116,7 +116,7 @@ class Gpt(nn.Module):
 
     def forward(self, tokens):
         parts = self.transformer
-        values = parts.wte(tokens) + parts.wpe(torch.arange(tokens.shape[1]))
+        values = parts.wte(tokens) + parts.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for block in parts.h:
             values = block(values)
         return nn.functional.linear(parts.ln_f(values), parts.wte.weight)

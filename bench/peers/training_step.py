@@ -1,8 +1,10 @@
 """The work of bench/training_step.cpp with PyTorch's DistributedDataParallel over gloo.
 
 Started once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set (world size 1: no wrapper).
-    training_step.py [--model mlp|cnn|wide|resnet50|gpt] [--precision fp32|bf16] [--compile] [--channels-last]
+    training_step.py [--model mlp|cnn|wide|resnet50|gpt|gpt124|resnet50_224] [--precision fp32|bf16]
+                     [--optimizer sgd|adamw] [--device cpu|cuda] [--ddp] [--compile] [--channels-last]
                      [--zero 1|2|3] [--steps N]
+On a GPU over nccl; --ddp wraps one rank, too.
     training_step.py --summary FILE     medians and ratios of the JSON lines of many runs
     training_step.py --shards FILE      milliseconds per step and memory of each way to share out what ranks hold
     training_step.py --links FILE       milliseconds per step of each compression over each link
@@ -24,6 +26,11 @@ def workload(name):
     import torch
     from torch import nn
 
+    if name == "gpt124":
+        return (models.Gpt(layers=12, heads=12, width=768, block=1024, vocabulary=50304), torch.randint(50304, (8, 1024)),
+                torch.randint(50304, (8 * 1024,)))
+    if name == "resnet50_224":
+        return models.resnet50(num_classes=10), torch.randn(64, 3, 224, 224), torch.randint(10, (64,))
     if name == "resnet50":
         return models.resnet50(num_classes=10), torch.randn(8, 3, 64, 64), torch.randint(10, (8,))
     if name == "gpt":
@@ -81,50 +88,67 @@ def compress(model, compression):
         sys.exit(f"PyTorch has no hook {compression}")
 
 
-def measure(name, steps, precision, compiled, channels_last, zero, compression="none"):
+def make_optimizer(name, parameters):
+    import torch
+
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, lr=1e-4, fused=True)
+    return torch.optim.SGD(parameters, lr=1e-4, momentum=0.9, fused=True)
+
+
+def measure(name, steps, precision, compiled, channels_last, zero, compression="none", device="cpu",
+            optimizer_name="sgd", wraps=False):
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    wraps = wraps or ranks > 1
     model, x, y = workload(name)
+    model, x, y = model.to(device), x.to(device), y.to(device)
     if channels_last:
         model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
-    if ranks > 1:
-        dist.init_process_group("gloo")
+    if wraps:
+        for variable, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
+            os.environ.setdefault(variable, value)
+        dist.init_process_group("gloo" if device == "cpu" else "nccl")
     before_mib = peak_rss_mib()
     if ranks > 1 and zero > 0:
         model, optimizer = shared_out(model, zero)
-    elif ranks > 1:
+    elif wraps:
         model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         compress(model, compression)
     if compiled:
         model = torch.compile(model)
     if zero == 0:
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
+        optimizer = make_optimizer(optimizer_name, model.parameters())
 
-    def run(count):
+    def wait():
+        if device != "cpu":
+            torch.cuda.synchronize()
         if ranks > 1:
             dist.barrier()
+
+    def run(count):
+        wait()
         start = time.perf_counter()
         for _ in range(count):
             optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
                 logits = model(x)
             torch.nn.functional.cross_entropy(logits.float().flatten(0, -2), y).backward()
             optimizer.step()
-        if ranks > 1:
-            dist.barrier()
+        wait()
         return time.perf_counter() - start
 
     run(min(steps, 5))
     seconds = run(steps)
     if rank == 0:
-        system = "python" + " compiled" * compiled + " channels_last" * channels_last
-        print(json.dumps({"system": system, "model": label(name, precision), "ranks": ranks, "steps": steps,
+        system = "python" + " ddp" * (wraps and ranks == 1) + " compiled" * compiled + " channels_last" * channels_last
+        print(json.dumps({"system": system, "model": label(name, precision), "ranks": ranks, "steps": steps, "device": device, "optimizer": optimizer_name,
                           "zero": zero, "compression": compression, "step_ms": 1e3 * seconds / steps, "grown_mib": peak_rss_mib() - before_mib,
                           "samples_per_s": len(x) * steps * ranks / seconds}))
-    if ranks > 1:
+    if wraps:
         dist.destroy_process_group()
 
 
@@ -210,9 +234,12 @@ def summarise(path):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", default="mlp", choices=["mlp", "cnn", "wide", "resnet50", "gpt"])
+    parser.add_argument("--model", default="mlp", choices=["mlp", "cnn", "wide", "resnet50", "gpt", "gpt124", "resnet50_224"])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
+    parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adamw"])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--ddp", action="store_true")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--zero", type=int, default=0, choices=range(4))
@@ -229,4 +256,4 @@ if __name__ == "__main__":
     if args.summary or args.ways:
         sys.exit(summarise(args.summary) if args.summary else compare_ways(args.ways))
     measure(args.model, args.steps, args.precision, args.compile, args.channels_last, args.zero,
-            args.compression)
+            args.compression, args.device, args.optimizer, args.ddp)

@@ -1,9 +1,20 @@
 #include "tests/support/paths.h"
 
-namespace trireme::test {
+#include <cstdlib>
 
-std::string bin(const std::string& name) { return TRIREME_BIN_DIR "/" + name; }
-std::string checkout(const std::string& path) { return TRIREME_SOURCE_DIR "/" + path; }
+namespace trireme::test {
+namespace {
+
+/// A part of the bundle that the variable names, or where this build has it.
+std::string place(const char* part, const char* built) {
+  const char* bundle = std::getenv("TRIREME_TEST_BUNDLE");
+  return bundle == nullptr ? built : std::string(bundle) + part;
+}
+
+}  // namespace
+
+std::string bin(const std::string& name) { return place("/bin/", TRIREME_BIN_DIR "/") + name; }
+std::string checkout(const std::string& path) { return place("/checkout/", TRIREME_SOURCE_DIR "/") + path; }
 std::string build_folder() { return TRIREME_BINARY_DIR; }
 
 }  // namespace trireme::test

@@ -1,6 +1,7 @@
 #pragma once
 // Where things are. Only paths.cpp is compiled with them, so that a compiler cache serves every other test
-// wherever the checkout lies.
+// wherever the checkout lies. TRIREME_TEST_BUNDLE=FOLDER: programs are in FOLDER/bin, files of the checkout
+// in FOLDER/checkout (tools/gpu_bundle.sh).
 
 #include <string>
 
