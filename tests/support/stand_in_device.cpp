@@ -33,7 +33,7 @@ namespace {
 
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 
-std::atomic<std::int64_t> num_reads = 0, num_pageable = 0;
+std::atomic<std::int64_t> num_reads = 0, num_pageable = 0, num_event_waits = 0;
 thread_local c10::DeviceIndex current_device = 0;
 thread_local bool in_operator = false;
 thread_local std::array<c10::StreamId, kNumStandInDevices> current_streams = {};
@@ -177,7 +177,8 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& /*stream*/) const override { return true; }
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) order().host_waits(*static_cast<StreamOrder::Clock*>(event));
-    wait();
+    ++num_event_waits;
+    queue().finish();
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     order().host_waits(order().now(id_of(stream)));
@@ -408,6 +409,7 @@ const bool kRegistered = [] {
 }  // namespace
 
 std::int64_t reads_from_stand_in() { return num_reads; }
+std::int64_t waits_for_events_of_stand_in() { return num_event_waits; }
 std::int64_t copies_from_pageable_memory() { return num_pageable; }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {

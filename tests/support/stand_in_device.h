@@ -17,9 +17,13 @@ constexpr const char* kStandInDevice = "stand_in";
 constexpr int kNumStandInDevices = 4;
 
 /// Tensors and numbers that were read back to the host since the process began, and waits for the device.
-/// Each is a moment in which a device would have had to be waited for; what operators copy by themselves, and
+/// Each is a moment in which all that the device was given would have had to be waited for; what operators copy by themselves, and
 /// copies to pinned memory that need not block, are not counted.
 std::int64_t reads_from_stand_in();
+
+/// Waits for an event that was recorded on a stream, since the process began: not for what the device was given
+/// after it.
+std::int64_t waits_for_events_of_stand_in();
 
 /// Tensors of the host that were copied to the device since the process began, from memory that is not
 /// pinned: a device would have had to be waited for.

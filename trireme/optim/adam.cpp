@@ -36,13 +36,15 @@ void Adam::update(UpdateLists& lists, const GroupSettings& group, double lr) con
   const auto apply = [&](const auto& kernel) {
     kernel(lists.values, lists.gradients, exp_avg, exp_avg_sq, /*max_exp_avg_sqs=*/at::TensorList(), steps,
            lr, factors_.beta1, factors_.beta2, group.weight_decay, factors_.eps, /*amsgrad=*/false,
-           /*maximize=*/false);
+           /*maximize=*/false, /*grad_scale=*/std::nullopt, lists.leave_out);
   };
   if (decay_ == WeightDecay::kDecoupled) {
     apply([](const auto&... arguments) { at::_fused_adamw_(arguments...); });
   } else {
     apply([](const auto&... arguments) { at::_fused_adam_(arguments...); });
   }
+  // The kernels leave the counts of updates to their caller.
+  if (lists.leave_out) at::_foreach_add_(steps, *lists.leave_out, -1);
 }
 
 }  // namespace trireme::optim

@@ -19,6 +19,8 @@ class Adam : public UpdateRule {
   Adam(const OptimizerOptions& options, WeightDecay decay);
   std::vector<StateTensor> states() const override;
   bool goes_by_elements() const override { return true; }
+  /// With a variance that freezes, the host decides by counts.
+  bool can_leave_out() const override { return factors_.variance_steps == 0; }
   void update(UpdateLists& lists, const GroupSettings& group, double lr) const override;
 
  private:

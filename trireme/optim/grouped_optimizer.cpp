@@ -197,7 +197,12 @@ bool GroupedOptimizer::passes_in_parts() const {
          });
 }
 
-void GroupedOptimizer::update(double lr) {
+void GroupedOptimizer::update_unless(double lr, const at::Tensor& leave_out) {
+  if (!can_leave_out()) return Optimizer::update_unless(lr, leave_out);
+  update_lists(lr, leave_out);
+}
+
+void GroupedOptimizer::update_lists(double lr, const std::optional<at::Tensor>& leave_out) {
   const at::NoGradGuard no_grad;
   if (passes_in_parts()) {
     const std::vector<Part> parts = parts_to_update();
@@ -205,13 +210,16 @@ void GroupedOptimizer::update(double lr) {
     for (const Part& part : parts) views.push_back(part.views);
     offload_->in_parts(views, [&](std::size_t i, const Offload::Part& brought) {
       UpdateLists lists = lists_of(parts[i], brought);
+      lists.leave_out = leave_out;
       rule_->update(lists, groups_[parts[i].group].settings, lr);
     });
     return;
   }
   for (const Group& group : groups_) {
     std::optional<UpdateLists> lists = lists_of(group);
-    if (lists) rule_->update(*lists, group.settings, lr);
+    if (!lists) continue;
+    lists->leave_out = leave_out;
+    rule_->update(*lists, group.settings, lr);
   }
 }
 

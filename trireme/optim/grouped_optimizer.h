@@ -28,8 +28,11 @@ class GroupedOptimizer : public Optimizer {
                    const Surroundings& surroundings = {});
   std::map<std::string, at::Tensor> state() override;
 
+  bool can_leave_out() const override { return rule_->can_leave_out(); }
+
  protected:
-  void update(double lr) override;
+  void update(double lr) override { update_lists(lr, std::nullopt); }
+  void update_unless(double lr, const at::Tensor& leave_out) override;
 
  private:
   struct Group {
@@ -50,6 +53,7 @@ class GroupedOptimizer : public Optimizer {
     Offload::Part views;
   };
 
+  void update_lists(double lr, const std::optional<at::Tensor>& leave_out);
   void add_group(const GroupSettings& settings, NamedTensors parameters);
   std::vector<TensorVector> make_states(const NamedTensors& parameters) const;
   std::optional<UpdateLists> lists_of(const Group& group) const;

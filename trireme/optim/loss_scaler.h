@@ -3,7 +3,8 @@
 // GradScaler is the definition): the loss is multiplied by a scale before backward, so that small gradients
 // do not vanish; gradients are divided by it afterwards. When one is not finite, the step is left out and the
 // scale falls; after a row of good steps it grows. Where gradients are the same on all ranks, so is every
-// decision, without communication. Not thread-safe.
+// decision, without communication. On a device the decision can stay there (decide()): the host reads
+// nothing. Not thread-safe.
 
 #include "trireme/optim/optimizer.h"
 
@@ -20,15 +21,25 @@ struct LossScalerOptions {
 class LossScaler {
  public:
   /// Throws InvalidArgument: a factor of at most 1, limits in the wrong order, an initial scale outside.
-  explicit LossScaler(const LossScalerOptions& options);
+  explicit LossScaler(const LossScalerOptions& options, c10::Device device = c10::kCPU);
 
+  /// Waits for the device.
   double scale() const;
+  /// f64, no dims, on the device: of the steps until the next decision.
+  const at::Tensor& scale_there() const { return scale_; }
   /// Divides the gradients by the scale. False when one of them is not finite: the step has to be left out.
   bool unscale(const NamedTensors& parameters) const;
   /// After a step that was taken.
   void took_step();
   /// After `step` was left out. Throws DivergedError when the scale cannot fall any further.
   void left_out_step(std::int64_t step);
+  // The same without a wait for the device.
+  /// The step is left out where `left_out` (one number) is 1 and not 0: the scale falls or grows. It does not
+  /// fall below its least.
+  void decide(const at::Tensor& left_out);
+  /// Whether a scale that a step was left out with can fall; throws DivergedError if not.
+  void require_above_least(double scale, std::int64_t step) const;
+
   /// By name ("scale", "good_steps"), f64; shared, not copied: restore it in place.
   std::map<std::string, at::Tensor> state();
 
@@ -39,5 +50,9 @@ class LossScaler {
 
 /// Divides all gradients by `scale`; false when one of them is not finite. One pass over them.
 bool unscale_gradients(const NamedTensors& parameters, double scale);
+/// The same for a scale (f64, no dims) of which the host knows nothing. Returns 1 where a gradient is not
+/// finite, else 0: f32, one dim of 1, on the device of the gradients; undefined where no parameter has a
+/// gradient.
+at::Tensor unscale_gradients(const NamedTensors& parameters, const at::Tensor& scale);
 
 }  // namespace trireme::optim

@@ -1,6 +1,7 @@
 #include "trireme/optim/moving_average.h"
 
 #include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_lerp.h>
 
@@ -22,13 +23,16 @@ ExponentialMovingAverage::ExponentialMovingAverage(NamedTensors parameters, doub
   set_aside_.resize(parameters_.size());
 }
 
-void ExponentialMovingAverage::update() {
+void ExponentialMovingAverage::update(const at::Tensor& leave_out) {
   require_not_swapped("updated");
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> values;
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     values.push_back(parameters_[i].to(averages_[i].scalar_type()));  // itself where the type is the same
-  if (!averages_.empty()) at::_foreach_lerp_(averages_, values, 1 - decay_);
+  if (averages_.empty()) return;
+  if (!leave_out.defined()) return at::_foreach_lerp_(averages_, values, 1 - decay_);
+  const at::Tensor weight = (1 - leave_out) * (1 - decay_);
+  at::_foreach_lerp_(averages_, values, std::vector<at::Tensor>(averages_.size(), weight));
 }
 
 std::map<std::string, at::Tensor> ExponentialMovingAverage::state() {

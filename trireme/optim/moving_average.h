@@ -16,7 +16,10 @@ class ExponentialMovingAverage {
 
   /// Takes in the parameters as they are. Call it after every optimizer step. One foreach call. Throws
   /// InvalidArgument while the averages are swapped in.
-  void update();
+  void update() { update({}); }
+  /// The same, left out where `leave_out` (f32, no dims, on their device) is 1 and not 0: the averages then
+  /// keep their values. Undefined: taken.
+  void update(const at::Tensor& leave_out);
 
   /// State tensors by name ("average/fc1.weight"); shared, not copied: restore them in place. Throws
   /// InvalidArgument while the averages are swapped in.

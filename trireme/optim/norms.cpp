@@ -4,6 +4,7 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 
 #include <algorithm>
@@ -38,6 +39,13 @@ std::vector<at::Tensor> norms_of(const std::vector<at::Tensor>& tensors) {
   for (std::size_t i = 0; i < norms.size(); ++i)
     norms[i] = number_of(norms[i], [&] { return in_f64(tensors[i]).to(kept); });
   return norms;
+}
+
+double sum_of_squared_norms(const std::vector<at::Tensor>& tensors) {
+  if (tensors.empty()) return 0;
+  std::vector<at::Tensor> norms = norms_of(tensors);
+  for (at::Tensor& norm : norms) norm = norm.to(at::kDouble);
+  return at::stack(norms).square().sum().item<double>();
 }
 
 at::Tensor norm_of_norms(const at::Tensor& norms) {

@@ -75,6 +75,11 @@ class Optimizer {
   virtual ~Optimizer() = default;
   /// One update with the learning rate lr(). Gradients are read, not changed.
   void step() { update(lr_); }
+  /// The same, left out where `leave_out` (f32, no dims, on the device of the parameters) is 1 and not 0,
+  /// which the host does not read: parameters and state then keep their values. Throws InvalidArgument unless
+  /// can_leave_out().
+  void step(const at::Tensor& leave_out) { update_unless(lr_, leave_out); }
+  virtual bool can_leave_out() const { return false; }
   /// The rate of the steps from here on; a schedule sets it before each. No part of state():
   /// after a resume it is set again. Throws as require_learning_rate() does.
   void set_lr(double lr) {
@@ -109,6 +114,8 @@ class Optimizer {
   /// The rate of the options.
   explicit Optimizer(double lr) { set_lr(lr); }
   virtual void update(double lr) = 0;
+  /// Of optimizers that can_leave_out().
+  virtual void update_unless(double lr, const at::Tensor& leave_out);
 
  private:
   double lr_ = 0;

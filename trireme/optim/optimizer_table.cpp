@@ -74,6 +74,13 @@ OptimizerOptions with_defaults(OptimizerOptions options) {
   return options;
 }
 
+void Optimizer::update_unless(double /*lr*/, const at::Tensor& /*leave_out*/) {
+  throw InvalidArgument(
+      "this optimizer cannot leave an update out by a number of the device: can_leave_out() is false; read "
+      "the "
+      "number, and call step() or not");
+}
+
 void require_learning_rate(double lr) {
   require(std::isfinite(lr) && lr >= 0, "the learning rate is ", lr, "; expected a number of at least 0");
 }

@@ -14,6 +14,7 @@ class Sgd : public UpdateRule {
   explicit Sgd(const OptimizerOptions& options);
   std::vector<StateTensor> states() const override;
   bool goes_by_elements() const override { return true; }
+  bool can_leave_out() const override { return true; }
   void update(UpdateLists& lists, const GroupSettings& group, double lr) const override;
 
  private:

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct UpdateLists {
   /// By parameter what it is a part of, null for whole ones; empty: all are whole.
   std::vector<const PartOfTensor*> parts = {};
   const TensorParts* others = nullptr;  ///< that hold the rest of them
+  /// f32, no dims, on their device: nothing changes where it is 1 and not 0. None: all is updated. Only of
+  /// rules that can_leave_out().
+  std::optional<at::Tensor> leave_out = {};
 };
 
 class UpdateRule {
@@ -52,6 +56,8 @@ class UpdateRule {
   /// Whether each element is updated from its own value, gradient and state alone, so that runs of a tensor
   /// may be updated one by one.
   virtual bool goes_by_elements() const { return false; }
+  /// Whether it reads UpdateLists::leave_out.
+  virtual bool can_leave_out() const { return false; }
   /// Updates values and states in place, without recording gradients. Must not change gradients.
   virtual void update(UpdateLists& lists, const GroupSettings& group, double lr) const = 0;
 };

@@ -1,7 +1,14 @@
 // What a training step reads back from its device: each read would wait for all that it has been given to do.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "tests/support/stand_in_device.h"
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/safetensors.h"
 #include "trireme/data/producer.h"
 #include "trireme/train/config/registry.h"
 #include "trireme/train/step/trainer.h"
@@ -37,9 +44,8 @@ std::int64_t counted_in_a_step(const RunConfig& config, std::int64_t (*count)(),
   return counted;
 }
 
-std::int64_t reads_of_a_step(const RunConfig& config) {
-  return counted_in_a_step(config, test::reads_from_stand_in);
-}
+/// Reads and copies that the device has to be waited for.
+std::int64_t waits() { return test::reads_from_stand_in() + test::copies_from_pageable_memory(); }
 
 TEST(TrainerCopies, BatchesFromPinnedMemoryAlone) {
   RunConfig config = small_config();
@@ -62,38 +68,72 @@ TEST(TrainerCopies, BatchesFromPinnedMemoryAlone) {
   EXPECT_EQ(counted_in_a_step(config, test::copies_from_pageable_memory, made), 0);
 }
 
-TEST(TrainerCopies, AStateInTheHostsMemoryPassesWithoutAWait) {
+/// What a configuration changes of small_config(), one row for each part of a step and each optimizer.
+struct ModeOnOneRank {
+  const char* name;
+  std::function<void(RunConfig&)> change;
+};
+
+const ModeOnOneRank kModesOnOneRank[] = {
+    {"Plain", [](RunConfig&) {}},
+    {"EightMicroBatches", [](RunConfig& config) { config.train.accumulation = 8; }},
+    {"Clipped", [](RunConfig& config) { config.train.clip_norm = 0.01; }},
+    {"LogsEachStep", [](RunConfig& config) { config.run.log_every_steps = 1; }},
+    {"Bf16", [](RunConfig& config) { config.train.precision = "bf16"; }},
+    {"Fp16",
+     [](RunConfig& config) {
+       config.train.precision = "fp16";
+       config.scaler.initial = 1024;
+     }},
+    {"SkipsNonFinite", [](RunConfig& config) { config.train.non_finite = "skip"; }},
+    {"MovingAverage", [](RunConfig& config) { config.train.ema_decay = 0.9; }},
+    {"NoiseScale", [](RunConfig& config) { config.train.noise_scale_every_steps = 1; }},
+    {"ClassWeights",
+     [](RunConfig& config) { config.objective.class_weights = std::vector<double>(10, 0.5); }},
+    {"Recomputed", [](RunConfig& config) { config.train.recompute_layers = {"fc1"}; }},
+    {"Adam", [](RunConfig& config) { config.optimizer = {.name = "adam"}; }},
+    {"AdamW", [](RunConfig& config) { config.optimizer = {.name = "adamw"}; }},
+    {"Lamb", [](RunConfig& config) { config.optimizer = {.name = "lamb"}; }},
+    {"Lars", [](RunConfig& config) { config.optimizer = {.name = "lars"}; }},
+    {"Lion", [](RunConfig& config) { config.optimizer = {.name = "lion"}; }},
+    {"Muon", [](RunConfig& config) { config.optimizer = {.name = "muon"}; }},
+    {"Adagrad", [](RunConfig& config) { config.optimizer = {.name = "adagrad"}; }},
+    {"RmsProp", [](RunConfig& config) { config.optimizer = {.name = "rmsprop"}; }},
+    {"Zero1", [](RunConfig& config) { config.parallel.zero = 1; }},
+    {"Zero3Clipped",
+     [](RunConfig& config) {
+       config.parallel.zero = 3;
+       config.train.clip_norm = 0.01;
+     }},
+    {"StateInPinnedMemory",
+     [](RunConfig& config) {
+       config.optimizer.name = "adamw";
+       config.offload.optimizer = "host";
+       config.offload.part_mib = 0.001;
+     }},
+    {"ActivationsInPinnedMemory", [](RunConfig& config) { config.offload.activations = "host"; }},
+};
+
+std::ostream& operator<<(std::ostream& out, const ModeOnOneRank& mode) { return out << mode.name; }
+
+class StepsOnADevice : public testing::TestWithParam<ModeOnOneRank> {};
+
+TEST_P(StepsOnADevice, NeverWaitForWhatTheDeviceIsDoing) {
   RunConfig config = small_config();
   config.train.clip_norm = 0;
   config.run.log_every_steps = 1000;
-  config.optimizer.name = "adamw";
-  config.offload.optimizer = "host";
-  config.offload.part_mib = 0.001;
-  EXPECT_EQ(counted_in_a_step(config, test::copies_from_pageable_memory), 0);
-  EXPECT_EQ(reads_of_a_step(config), 1) << "of the loss alone";
+  GetParam().change(config);
+  EXPECT_EQ(counted_in_a_step(config, waits), 0);
 }
 
-TEST(TrainerReads, OnlyTheLossHoweverManyMicroBatchesThereAre) {
-  RunConfig config = small_config();
-  config.train.clip_norm = 0;
-  config.run.log_every_steps = 1000;
-  EXPECT_EQ(reads_of_a_step(config), 1);
-  config.train.accumulation = 8;
-  EXPECT_EQ(reads_of_a_step(config), 1);
-}
+INSTANTIATE_TEST_SUITE_P(Of, StepsOnADevice, testing::ValuesIn(kModesOnOneRank),
+                         [](const auto& row) { return std::string(row.param.name); });
 
-TEST(TrainerReads, TheNormBesidesWhereGradientsAreClipped) {
+TEST(TrainerReads, TheNumbersOfAStepWhileTheNextOneIsComputed) {
   RunConfig config = small_config();
   config.train.clip_norm = 0.01;
-  EXPECT_EQ(reads_of_a_step(config), 2);
-}
-
-TEST(TrainerReads, WhetherGradientsAreFiniteWhereTheLossIsScaled) {
-  RunConfig config = small_config();
-  config.train.precision = "fp16";
-  config.train.clip_norm = 0;
-  config.run.log_every_steps = 1000;
-  EXPECT_EQ(reads_of_a_step(config), 2);
+  EXPECT_EQ(counted_in_a_step(config, test::waits_for_events_of_stand_in), 2)
+      << "loss and norm of the step before";
 }
 
 TEST(TrainerReads, AnEvaluationOnceHoweverManyBatchesAndMetricsItHas) {
@@ -112,10 +152,75 @@ TEST(TrainerReads, AnEvaluationOnceHoweverManyBatchesAndMetricsItHas) {
                              {.device = test::kStandInDevice});
 }
 
-TEST(TrainerCopies, WeightsOfClassesOnce) {
+struct ScaledRun {
+  std::vector<double> losses, scales;
+  std::vector<bool> skipped;
+  std::string weights;
+};
+
+/// Ten steps whose first gradients are not finite, with a moving average.
+ScaledRun scaled_run(const std::string& device, const std::string& optimizer) {
   RunConfig config = small_config();
-  config.objective.class_weights = std::vector<double>(10, 0.5);
-  EXPECT_EQ(counted_in_a_step(config, test::copies_from_pageable_memory), 0);
+  config.comm.device = device;
+  config.train.precision = "fp16";
+  config.train.ema_decay = 0.9;
+  config.train.convolution = "aten";
+  config.scaler = {.initial = 16777216, .interval = 2};
+  config.optimizer = {.name = optimizer, .lr = 0.01};
+  ScaledRun run;
+  comm::run_ranks_as_threads(1,
+                             [&](comm::Context& context) {
+                               const data::DataSource data = open_data(config);
+                               Trainer trainer(config, context, data);
+                               const auto take = [&](const std::optional<StepReport>& report) {
+                                 if (!report) return false;
+                                 run.losses.push_back(report->skipped ? 0 : report->loss);
+                                 run.scales.push_back(report->loss_scale.value());
+                                 run.skipped.push_back(report->skipped);
+                                 return true;
+                               };
+                               for (int i = 0; i < 10; ++i) take(trainer.step());
+                               while (take(trainer.last_report())) {
+                               }
+                               checkpoint::TensorMap tensors;
+                               for (const StatePart& part : trainer.state()) {
+                                 for (const checkpoint::Shard& shard : part.shards)
+                                   tensors.emplace(shard.name, shard.tensor.detach().cpu());
+                               }
+                               run.weights = checkpoint::xxh3_of(tensors);
+                             },
+                             {.device = device});
+  return run;
+}
+
+TEST(TrainerReads, LeaveTheSameStepsOutAsTheCpu) {
+  for (const char* optimizer : {"sgd", "adamw", "lion"}) {
+    const ScaledRun here = scaled_run("cpu", optimizer), there = scaled_run(test::kStandInDevice, optimizer);
+    ASSERT_EQ(here.skipped.size(), 10U);
+    EXPECT_GT(std::count(here.skipped.begin(), here.skipped.end(), true), 1);
+    EXPECT_LT(std::count(here.skipped.begin(), here.skipped.end(), true), 8);
+    EXPECT_EQ(there.skipped, here.skipped) << optimizer;
+    EXPECT_EQ(there.scales, here.scales) << optimizer;
+    EXPECT_EQ(there.losses, here.losses) << optimizer;
+    EXPECT_EQ(there.weights, here.weights) << optimizer;
+  }
+}
+
+TEST(TrainerReads, ARunThatSkipsTooOftenEndsOneStepLater) {
+  RunConfig config = small_config();
+  config.train.precision = "fp16";
+  config.train.max_skipped_steps = 2;
+  config.scaler = {.initial = 16777216};
+  comm::run_ranks_as_threads(1,
+                             [&](comm::Context& context) {
+                               const data::DataSource data = open_data(config);
+                               Trainer trainer(config, context, data);
+                               trainer.step();
+                               trainer.step();
+                               EXPECT_EQ(trainer.skipped_in_a_row(), 2);
+                               EXPECT_THROW(trainer.step(), DivergedError);
+                             },
+                             {.device = test::kStandInDevice});
 }
 
 }  // namespace

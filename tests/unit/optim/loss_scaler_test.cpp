@@ -78,5 +78,21 @@ TEST(LossScaler, RefusesOptionsThatCannotWork) {
   EXPECT_THROW(LossScaler({.initial = 64, .most = 32}), InvalidArgument);
 }
 
+TEST(LossScaler, DecidesByANumberOfTheDeviceAsByTheHosts) {
+  const LossScalerOptions options{.initial = 8, .factor = 2, .interval = 2, .least = 2, .most = 16};
+  LossScaler host(options), device(options);
+  std::int64_t step = 0;
+  for (const bool left_out : {false, true, false, false, false, false, false, false, true, true}) {
+    ++step;
+    left_out ? host.left_out_step(step) : host.took_step();
+    device.decide(at::full({1}, left_out ? 1 : 0, at::kFloat));
+    EXPECT_EQ(device.scale(), host.scale()) << "step " << step;
+    EXPECT_TRUE(device.state().at("good_steps").equal(host.state().at("good_steps"))) << "step " << step;
+  }
+  EXPECT_EQ(host.scale(), 4);
+  for (int i = 0; i < 3; ++i) device.decide(at::ones({1}));
+  EXPECT_EQ(device.scale(), 2) << "its least";
+}
+
 }  // namespace
 }  // namespace trireme::optim

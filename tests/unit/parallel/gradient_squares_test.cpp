@@ -30,7 +30,7 @@ TEST(GradientSquares, AreThoseOfEachPassThoughTheirSumIsKept) {
   backward(w, {-3, -4});
   backward(v, {2});
   EXPECT_EQ(w.grad().abs().sum().item<double>(), 0);
-  EXPECT_DOUBLE_EQ(squares.take(), 25 + 25 + 4);
+  EXPECT_DOUBLE_EQ(squares.take().read(), 25 + 25 + 4);
 }
 
 TEST(GradientSquares, CountAWeightThatIsUsedTwiceInAPassOnceAsAWhole) {
@@ -38,7 +38,7 @@ TEST(GradientSquares, CountAWeightThatIsUsedTwiceInAPassOnceAsAWhole) {
   GradientSquares squares({{"w", w}, {"again", w}});
   squares.begin();
   (w * 2 + w * 3).sum().backward();
-  EXPECT_DOUBLE_EQ(squares.take(), 25);
+  EXPECT_DOUBLE_EQ(squares.take().read(), 25);
 }
 
 TEST(GradientSquares, LookAtNothingBeforeTheyBeginAndBehindTheSum) {
@@ -47,10 +47,10 @@ TEST(GradientSquares, LookAtNothingBeforeTheyBeginAndBehindTheSum) {
   backward(w, {3});
   squares.begin();
   backward(w, {2});
-  EXPECT_DOUBLE_EQ(squares.take(), 4);
+  EXPECT_DOUBLE_EQ(squares.take().read(), 4);
   backward(w, {3});
   squares.begin();
-  EXPECT_DOUBLE_EQ(squares.take(), 0);
+  EXPECT_DOUBLE_EQ(squares.take().read(), 0);
 }
 
 TEST(GradientSquares, LeaveNoHookBehind) {
@@ -61,7 +61,7 @@ TEST(GradientSquares, LeaveNoHookBehind) {
   GradientSquares squares({{"w", w}});
   squares.begin();
   backward(w, {3});
-  EXPECT_DOUBLE_EQ(squares.take(), 9);
+  EXPECT_DOUBLE_EQ(squares.take().read(), 9);
 }
 
 TEST(GradientSquares, PassOverGradientsThatAreAskedForAndNotAdded) {
@@ -72,7 +72,7 @@ TEST(GradientSquares, PassOverGradientsThatAreAskedForAndNotAdded) {
   const auto given = torch::autograd::grad({loss}, {w}, {}, /*retain_graph=*/true);
   EXPECT_EQ(given[0].item<double>(), 3);
   loss.backward();
-  EXPECT_DOUBLE_EQ(squares.take(), 9);
+  EXPECT_DOUBLE_EQ(squares.take().read(), 9);
 }
 
 TEST(SumOfSquares, IsRightForAnyKindOfTensor) {

@@ -97,8 +97,8 @@ void GradientSquares::begin() {
   sum_->active = true;
 }
 
-double GradientSquares::take() {
-  const double sum = sum_->on_host + (sum_->on_device.defined() ? sum_->on_device.item<double>() : 0);
+UnreadSum GradientSquares::take() {
+  UnreadSum sum(sum_->on_host, sum_->on_device);
   *sum_ = {};
   return sum;
 }

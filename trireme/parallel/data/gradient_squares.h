@@ -6,9 +6,26 @@
 
 #include <memory>
 
+#include "trireme/batch/device_numbers.h"
 #include "trireme/optim/optimizer.h"
 
 namespace trireme::parallel {
+
+/// A sum whose part on a device may still be on its way.
+class UnreadSum {
+ public:
+  UnreadSum(double on_host, const at::Tensor& on_device) : on_host_(on_host), on_device_(on_device) {}
+  /// The first call waits for the copy.
+  double read() const {
+    double sum = on_host_;
+    for (const double value : on_device_.read()) sum += value;
+    return sum;
+  }
+
+ private:
+  double on_host_;
+  batch::DeviceNumbers on_device_;
+};
 
 class GradientSquares {
  public:
@@ -20,8 +37,8 @@ class GradientSquares {
 
   /// Counts from zero, until the sum is taken. Without it nothing is looked at.
   void begin();
-  /// Sum over the backward passes since begin(), parameter by parameter; waits for the device.
-  double take();
+  /// Sum over the backward passes since begin(), parameter by parameter.
+  UnreadSum take();
 
  private:
   struct Sum;

@@ -4,7 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <numeric>
@@ -13,7 +13,6 @@
 #include "trireme/base/random.h"
 #include "trireme/optim/norms.h"
 #include "trireme/parallel/counted_memory.h"
-#include "trireme/parallel/data/exact_sum.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/parallel/pipeline/internal/placement.h"
 #include "trireme/parallel/tensor/internal/whole_parameters.h"
@@ -262,17 +261,16 @@ void Engine::go_on_with(schedule::Program program) {
   for (const auto& [number, weights] : weights_) weights->go_on_with(this->program(), group_.rank());
 }
 
-double Engine::take_loss() {
-  if (losses_.empty()) return 0;
-  // One read of the device for all of them.
+UnreadLoss Engine::take_loss() {
+  if (losses_.empty()) return {};
   std::vector<at::Tensor> losses;
-  for (const auto& [number, loss] : losses_) losses.push_back(loss.value);
-  const at::Tensor values = at::stack(losses).to(at::kCPU).to(at::kDouble);
-  const auto* value = values.const_data_ptr<double>();
-  std::vector<double> weighed;
-  for (const auto& [number, loss] : losses_) weighed.push_back(loss.weight * *value++);
+  std::vector<double> weights;
+  for (const auto& [number, loss] : losses_) {
+    losses.push_back(loss.value);
+    weights.push_back(loss.weight);
+  }
   losses_.clear();
-  return exact_ ? exact_sum(std::move(weighed)) : std::accumulate(weighed.begin(), weighed.end(), 0.0);
+  return {at::stack(losses), std::move(weights), exact_};
 }
 
 const MicroBatch& Engine::microbatch(int number) {
@@ -334,12 +332,7 @@ double Engine::clip_grad_norm(double max_norm) {
         in_pieces.contains(name) || (tied_.is_first_holder(name) && (!shards_ || shards_->rank() == 0));
     if (counts && parameter.grad().defined()) counted.push_back(parameter.grad());
   }
-  at::Tensor square = at::zeros({1}, at::kDouble);
-  if (!counted.empty()) {
-    std::vector<at::Tensor> norms = optim::norms_of(counted);
-    for (at::Tensor& norm : norms) norm = norm.to(at::kDouble);
-    square += at::stack(norms).square().sum().cpu();
-  }
+  at::Tensor square = at::full({1}, optim::sum_of_squared_norms(counted), at::kDouble);
   if (shards_) shards_->all_reduce(square);
   group_.all_reduce(square);
   const double norm = square.sqrt().item<double>();

@@ -41,8 +41,12 @@ void Engine::forward(const Action& action) {
 
 /// One for each output, undefined for those that have none.
 Engine::Tensors Engine::take_output_gradients(const Action& action) {
-  if (action.stage == last_stage())
-    return {at::full({}, microbatch(action).weight * stream_.gradient_scale, options_of(at::kFloat))};
+  if (action.stage == last_stage()) {
+    const double weight = microbatch(action).weight;
+    if (!stream_.gradient_scale_there.defined())
+      return {at::full({}, weight * stream_.gradient_scale, options_of(at::kFloat))};
+    return {(stream_.gradient_scale_there * weight).to(options_of(at::kFloat))};
+  }
   Tensors arrived = take(output_gradients_, place_of(action));
   const EdgeSpec& edge = edge_behind(action.stage, action.microbatch);
   for (const std::size_t i : edge.without_gradient)

@@ -89,7 +89,7 @@ void Pipeline::start(Stream stream) {
   under_way_ = true;
 }
 
-double Pipeline::advance(std::uint64_t number) {
+UnreadLoss Pipeline::advance_unread(std::uint64_t number) {
   require(!drained(), "nothing is under way in the pipeline: start() comes first");
   try {
     engine_->run_to_update(number);

@@ -32,6 +32,7 @@
 #include "trireme/model/layer.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
+#include "trireme/parallel/pipeline/unread_loss.h"
 #include "trireme/parallel/zero/pieces.h"
 #include "trireme/schedule/program.h"
 #include "trireme/schedule/transport.h"
@@ -92,6 +93,8 @@ class Pipeline {
     std::vector<Fields> shapes = {};
     Loss loss;
     double gradient_scale = 1;
+    /// The same as a number of the device (no dims), of which the host knows nothing; undefined: that above.
+    at::Tensor gradient_scale_there = {};
   };
   /// Throws InvalidArgument: one is under way, or an asynchronous one was left in the middle by an error.
   void start(Stream stream);
@@ -101,7 +104,9 @@ class Pipeline {
   /// messages depends (PipelineOptions::activations); step() counts from 1. Ranks of an asynchronous pipeline
   /// come to an update at different times, and none waits for the others. An error ends the stream. Throws as
   /// step() does.
-  double advance(std::uint64_t number);
+  double advance(std::uint64_t number) { return advance_unread(number).read(); }
+  /// The same, without waiting for the numbers of a device.
+  UnreadLoss advance_unread(std::uint64_t number);
   /// Drains an asynchronous pipeline after `num_updates` instead of those that it was started with: on all
   /// ranks the same, and more than any of them can have begun (asynchronous_margin() updates behind its own
   /// last one).

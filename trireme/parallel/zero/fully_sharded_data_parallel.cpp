@@ -178,14 +178,13 @@ void FullyShardedDataParallel::Passes::zero_grad() {
 double FullyShardedDataParallel::Passes::clip_grad_norm(double max_norm) {
   const at::NoGradGuard no_grad;
   for (const Unit& unit : units_) require_whole_parameters({unit.layer}, "FullyShardedDataParallel");
-  double squares = 0;
+  std::vector<at::Tensor> counted;
   for (const auto& [name, parameter] : parameters) {
     const bool is_whole = !pieces.contains(name);
     if (!parameter.grad().defined() || (is_whole && shards_.rank() != 0)) continue;
-    const double norm = optim::norms_of({parameter.grad()}).front().item<double>();
-    squares += norm * norm;
+    counted.push_back(parameter.grad());
   }
-  const double norm = std::sqrt(summed_over(shards_, squares));
+  const double norm = std::sqrt(summed_over(shards_, optim::sum_of_squared_norms(counted)));
   optim::clip_to_norm(parameters, norm, max_norm);
   return norm;
 }

@@ -1,4 +1,5 @@
 // train.clip_norm, and the norm of gradients in the metrics.
+#include "trireme/batch/device_numbers.h"
 #include "trireme/model/model.h"
 #include "trireme/train/parts/gradient_norm.h"
 #include "trireme/train/step/internal/all_parts.h"
@@ -33,9 +34,11 @@ class Clipping final : public StepPart {
     if (clips || step.wants_norm || (step.logs && logs_norm_)) step.grad_norm = norm_->measure();
     if (clips) optim::clip_to_norm(parameters_, step.grad_norm, max_norm_);
   }
-  /// After everything that the step gave the device to do.
   void end_step(Step& step) override {
-    if (step.grad_norm.defined()) step.report.grad_norm = step.grad_norm.item<double>();
+    if (!step.grad_norm.defined()) return;
+    step.completions.push_back([norm = batch::DeviceNumbers(step.grad_norm)](StepReport& report) {
+      report.grad_norm = norm.read().front();
+    });
   }
 
  private:

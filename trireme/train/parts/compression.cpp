@@ -189,6 +189,8 @@ class GradientCompression final : public StepPart {
     hook_->set_gradient_scale(stream.gradient_scale);
     if (before_step_) before_step_->take();
   }
+  /// Compressed gradients are divided by a scale that the host knows, and leave residuals.
+  bool asks_for_skips() const override { return before_step_ && name_ != "none"; }
   void skipped(Step& /*step*/) override {
     if (before_step_) before_step_->bring_back();
   }

@@ -48,24 +48,24 @@ class ExactSums final : public StepPart {
   void begin_step(Step& step) override { step_ = step.report.step - 1; }
   /// The sum of what all replicas' micro-batches have lost, on the first of them; 0 on the others.
   void end_step(Step& step) override {
-    const double mine = step.report.loss;
     if (!replicas_ || replicas_->size() == 1) return;
+    step.completions.push_back([this](StepReport& report) { report.loss = sum_of_replicas(report.loss); });
+  }
+
+ private:
+  double sum_of_replicas(double mine) {
     at::Tensor all = at::full({replicas_->size()}, 0, at::kDouble);
     replicas_->all_gather(all, at::full({1}, mine, at::kDouble));
     // Whose loss is no number says so itself, and is named.
-    if (!std::isfinite(mine)) return;
-    if (replicas_->rank() > 0) {
-      step.report.loss = 0;
-      return;
-    }
+    if (!std::isfinite(mine)) return mine;
+    if (replicas_->rank() > 0) return 0;
     const auto* first = all.const_data_ptr<double>();
     std::vector<double> losses(first, first + replicas_->size());
     std::ranges::replace_if(
         losses, [](double loss) { return !std::isfinite(loss); }, 0);
-    step.report.loss = parallel::exact_sum(std::move(losses));
+    return parallel::exact_sum(std::move(losses));
   }
 
- private:
   std::optional<comm::Group> replicas_;
   const std::uint64_t seed_;
   const int num_microbatches_;

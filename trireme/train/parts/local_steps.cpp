@@ -136,12 +136,17 @@ class LocalSgd final : public StepPart {
     waited_s_ += now_s() - began_s;
     step.count = sum.item<double>();
   }
+  /// Sites count the steps that they take.
+  bool asks_for_skips() const override { return true; }
   void gradients_ready(Step& step) override {
     if (steps_together(step)) outer_->add_gradients();
   }
   void updated(Step& step) override { outer_->after_step(step.report.step); }
   /// Sites do not know the count of the whole batch: they report sums.
-  void end_step(Step& step) override { step.report.loss *= step.count.value_or(0); }
+  void end_step(Step& step) override {
+    step.completions.push_back(
+        [count = step.count.value_or(0)](StepReport& report) { report.loss *= count; });
+  }
   void synchronize() override {
     const telemetry::OwnWork work(context_.status(), "waiting for the models of all sites");
     outer_->meet();

@@ -1,8 +1,12 @@
 // train.precision = "fp16" and train.non_finite = "skip": the loss is scaled before backward, gradients are
 // unscaled, and a step whose gradients are not finite on any rank is skipped on all.
-#include <ATen/ops/full.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 
 #include "trireme/base/error.h"
+#include "trireme/batch/device_numbers.h"
 #include "trireme/checkpoint/checkpoint_part.h"
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/train/step/internal/all_parts.h"
@@ -12,32 +16,50 @@ namespace {
 
 class LossScaling final : public StepPart {
  public:
-  explicit LossScaling(const ParallelPlan& plan) : most_skipped_(plan.config().train.max_skipped_steps) {
-    if (plan.precision().scales_loss) scaler_.emplace(plan.config().scaler);
+  explicit LossScaling(const PartSetup& setup)
+      : most_skipped_(setup.plan.config().train.max_skipped_steps),
+        device_(setup.device),
+        skipped_in_a_row_(at::zeros({}, at::device(setup.device).dtype(at::kDouble))) {
+    if (setup.plan.precision().scales_loss) scaler_.emplace(setup.plan.config().scaler, setup.device);
   }
 
   void attach(const TrainerObjects& objects) override {
     held_ = &objects.parameters.held;
     judged_ = objects.parameters.judged;
     holders_ = objects.groups.holders;
+    stays_on_device_ = objects.skips_on_device;
   }
   void begin_stream(parallel::Pipeline::Stream& stream, std::int64_t /*steps_done*/) override {
-    if (scaler_) stream.gradient_scale = scaler_->scale();
+    if (!scaler_) return;
+    if (stays_on_device_)
+      stream.gradient_scale_there = scaler_->scale_there().clone();
+    else
+      stream.gradient_scale = scaler_->scale();
   }
   void gradients_ready(Step& step) override {
-    if (scaler_) step.report.loss_scale = scaler_->scale();
-    const bool finite =
-        on_all_holders(scaler_ ? scaler_->unscale(judged_) : optim::unscale_gradients(judged_, 1));
-    step.report.skipped = !finite;
-    if (scaler_) finite ? scaler_->took_step() : scaler_->left_out_step(step.report.step);
+    const at::Tensor scale = scaler_ ? scaler_->scale_there().clone() : at::Tensor();
+    const at::Tensor left_out = on_any_holder(unscaled());
+    // Who looks at gradients is not shown those of a step that is left out.
+    const bool stays = stays_on_device_ && !step.is_observed;
+    if (stays)
+      step.leave_out = left_out.reshape({});
+    else
+      step.report.skipped = left_out.item<float>() > 0;
+    count(left_out);
+    const auto complete = [this, skipped = batch::DeviceNumbers(left_out),
+                           scales = batch::DeviceNumbers(scale),
+                           in_a_row = batch::DeviceNumbers(skipped_in_a_row_)](StepReport& report) {
+      report.skipped = skipped.read().front() > 0;
+      if (scaler_) report.loss_scale = scales.read().front();
+      if (report.skipped) require_progress(report, in_a_row.read().front());
+    };
+    if (stays)
+      step.completions.emplace_back(complete);
+    else
+      complete(step.report);
   }
-  void skipped(Step& step) override {
-    if (step.skipped_in_a_row < most_skipped_) return;
-    throw DivergedError(text("step ", step.report.step, ": ", step.skipped_in_a_row,
-                             " steps in a row were skipped, because gradients were not finite "
-                             "(train.max_skipped_steps; learning rate ",
-                             step.report.lr,
-                             "); lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
+  std::int64_t skipped_in_a_row() const override {
+    return static_cast<std::int64_t>(skipped_in_a_row_.item<double>());
   }
   void add_state(StateParts& state) override {
     if (!scaler_) return;
@@ -45,16 +67,38 @@ class LossScaling final : public StepPart {
   }
 
  private:
-  bool on_all_holders(bool here) {
-    if (holders_->size() == 1) return here;
-    at::Tensor flag = at::full({1}, here ? 1 : 0, at::kInt);
-    holders_->all_reduce(flag, comm::ReduceOp::kMin);
-    return flag.item<int>() == 1;
+  /// 1 where a gradient of this rank is not finite, else 0; one number, on the device.
+  at::Tensor unscaled() const {
+    const at::Tensor scale =
+        scaler_ ? scaler_->scale_there() : at::ones({}, at::device(device_).dtype(at::kDouble));
+    const at::Tensor found = optim::unscale_gradients(judged_, scale);
+    return found.defined() ? found.to(device_) : at::zeros({1}, at::device(device_).dtype(at::kFloat));
+  }
+  at::Tensor on_any_holder(at::Tensor left_out) {
+    if (holders_->size() > 1) holders_->all_reduce(left_out, comm::ReduceOp::kMax);
+    return left_out;
+  }
+  void count(const at::Tensor& left_out) {
+    const at::NoGradGuard no_grad;
+    skipped_in_a_row_ = (skipped_in_a_row_ + 1) * left_out.reshape({}).to(at::kDouble);
+    if (scaler_) scaler_->decide(left_out);
+  }
+  void require_progress(const StepReport& report, double skipped_in_a_row) const {
+    if (scaler_) scaler_->require_above_least(*report.loss_scale, report.step);
+    if (skipped_in_a_row < static_cast<double>(most_skipped_)) return;
+    throw DivergedError(text("step ", report.step, ": ", skipped_in_a_row,
+                             " steps in a row were skipped, because gradients were not finite "
+                             "(train.max_skipped_steps; learning rate ",
+                             report.lr,
+                             "); lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
   }
 
   const std::int64_t most_skipped_;
+  const c10::Device device_;
   const HeldParts* held_ = nullptr;
   std::optional<optim::LossScaler> scaler_;  ///< none: gradients are only looked at
+  at::Tensor skipped_in_a_row_;              ///< f64, no dims, on the device
+  bool stays_on_device_ = false;             ///< the decision
   optim::NamedTensors judged_;
   std::optional<comm::Group> holders_;
 };
@@ -62,7 +106,7 @@ class LossScaling final : public StepPart {
 }  // namespace
 
 std::unique_ptr<StepPart> make_loss_scaling(const PartSetup& setup) {
-  return setup.plan.skips_non_finite() ? std::make_unique<LossScaling>(setup.plan) : nullptr;
+  return setup.plan.skips_non_finite() ? std::make_unique<LossScaling>(setup) : nullptr;
 }
 
 }  // namespace trireme::train

@@ -17,7 +17,7 @@ class MovingAverage final : public StepPart {
     average_.emplace(objects.parameters.all, decay_);
     for (const auto& [name, tensor] : average_->state()) parallel::count_as(MemoryKind::kOptimizer, tensor);
   }
-  void updated(Step& /*step*/) override { average_->update(); }
+  void updated(Step& step) override { average_->update(step.leave_out); }
   std::shared_ptr<void> evaluated_weights() override {
     return std::make_shared<optim::ExponentialMovingAverage::SwapScope>(*average_);
   }

@@ -79,13 +79,15 @@ class NoiseScale final : public StepPart {
   }
   /// This rank's sums go into its report.
   void end_step(Step& step) override {
-    StepReport& report = step.report;
     if (measures_) {
-      const double scale = report.loss_scale.value_or(1), norm = report.grad_norm.value_or(0);
-      report.squares = {.of_parts = squares_->take() / (scale * scale),
-                        .of_mean = norm * norm,
-                        .shares = counts_shares_ ? shares_ : 0,
-                        .samples = static_cast<double>(report.samples)};
+      const double shares = counts_shares_ ? shares_ : 0;
+      step.completions.push_back([squares = squares_->take(), shares](StepReport& report) {
+        const double scale = report.loss_scale.value_or(1), norm = report.grad_norm.value_or(0);
+        report.squares = {.of_parts = squares.read() / (scale * scale),
+                          .of_mean = norm * norm,
+                          .shares = shares,
+                          .samples = static_cast<double>(report.samples)};
+      });
     }
     store();
   }

@@ -13,15 +13,19 @@ namespace trireme::train {
 
 struct Step {
   StepReport report = {};
-  std::int64_t skipped_in_a_row = 0;  ///< steps up to now, since the last update
-  bool logs = false;                  ///< a line of metrics is written for it
-  bool is_observed = false;           ///< Trainer::on_gradients() has an observer
-  bool wants_norm = false;            ///< a part reads report.grad_norm
+  bool logs = false;         ///< a line of metrics is written for it
+  bool is_observed = false;  ///< Trainer::on_gradients() has an observer
+  /// f32, no dims, on the device: 1 where the update is left out, else 0, which the host does not know yet;
+  /// undefined: report.skipped says it.
+  at::Tensor leave_out = {};
+  bool wants_norm = false;  ///< a part reads report.grad_norm
   at::Tensor grad_norm =
       {};  ///< 2-norm of all gradients before clipping, f32 without dims; undefined: not computed
   /// What the losses of the batch at hand are divided by: an asynchronous pipeline takes one during the step
   /// before its own. Unset when a batch arrives: the count of the global batch.
   std::optional<double> count = std::nullopt;
+  /// Complete the report when the device's numbers are on the host: the loss is there before those of parts.
+  Completions completions = {};
 };
 
 /// Totals of this rank since its trainer was made.

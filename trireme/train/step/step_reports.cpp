@@ -61,8 +61,11 @@ std::string ranks_to_blame(const double* votes, int num_ranks) {
 
 }  // namespace
 
-StepReports::StepReports(comm::Group group, int depth, Bundling bundling)
-    : group_(std::move(group)), depth_(static_cast<std::size_t>(depth)), bundling_(bundling) {
+StepReports::StepReports(comm::Group group, int depth, Bundling bundling, Numbers numbers)
+    : group_(std::move(group)),
+      depth_(static_cast<std::size_t>(depth)),
+      bundling_(bundling),
+      numbers_(numbers) {
   const std::size_t most = bundling == Bundling::kNone ? 1 : kMostInBundle;
   for (int i = 0; i <= depth; ++i)
     spare_.push_back(group_.allocate(static_cast<std::int64_t>(most) * num_votes(), at::kDouble));
@@ -98,7 +101,23 @@ void StepReports::write(const StepReport& mine, double* votes) const {
   if (!mine.work_s.empty()) own(kWork) = mine.work_s.front();
 }
 
-std::optional<StepReport> StepReports::start(const StepReport& mine) {
+StepReport StepReports::Unread::complete() {
+  for (const auto& completion : completions) completion(report);
+  return std::move(report);
+}
+
+std::optional<StepReport> StepReports::start(StepReport mine, Completions completions) {
+  Unread unread{.report = std::move(mine), .completions = std::move(completions)};
+  if (numbers_ == Numbers::kAtOnce) {
+    add(unread.complete());
+  } else if (std::optional<Unread> before = std::exchange(unread_, std::move(unread))) {
+    add(before->complete());
+  }
+  if (told_.empty()) return std::nullopt;
+  return told();
+}
+
+void StepReports::add(const StepReport& mine) {
   if (is_due(filling_.reports.size() + 1) && under_way_.size() == depth_) land();
   if (filling_.reports.empty()) {
     filling_.votes = std::move(spare_.back());
@@ -109,8 +128,6 @@ std::optional<StepReport> StepReports::start(const StepReport& mine) {
   began_s_ = now_s();
   filling_.reports.push_back(mine);
   if (is_due(filling_.reports.size())) send();
-  if (told_.empty()) return std::nullopt;
-  return told();
 }
 
 void StepReports::send() {
@@ -140,6 +157,7 @@ void StepReports::land() {
 
 std::optional<StepReport> StepReports::finish() {
   if (told_.empty()) {
+    if (std::optional<Unread> last = std::exchange(unread_, std::nullopt)) add(last->complete());
     if (under_way_.empty() && !filling_.reports.empty()) send();
     if (under_way_.empty()) return std::nullopt;
     land();

@@ -2,10 +2,12 @@
 // What every rank learns about a step: the loss over the global batch, whether any rank was asked to stop,
 // and whether some rank's loss is no finite number. One small all-reduce per step, which runs while the next
 // step computes and is read when that one ends: decisions are the same on all ranks and one step late, and no
-// rank waits. One thread; collective like the all-reduce below it.
+// rank waits. On a device they are two steps late: the numbers of a step are on their way to the host while
+// the next one is given to the device. One thread; collective like the all-reduce below it.
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -47,6 +49,15 @@ struct StepReport {
   std::vector<double> work_s = {};
 };
 
+/// What completes a report with numbers that a device had to compute first, called in this order.
+using Completions = std::vector<std::function<void(StepReport&)>>;
+
+/// When the numbers of a step are on the host.
+enum class Numbers {
+  kAtOnce,    ///< the CPU's
+  kStepLate,  ///< a device's: while it computes the next step
+};
+
 /// Whether reports of several steps share an exchange.
 enum class Bundling {
   kNone,    ///< each report goes by itself
@@ -57,11 +68,12 @@ class StepReports {
  public:
   /// `depth`: exchanges under way at most. Above 1 it is for ranks that come to a step at different times (an
   /// asynchronous pipeline, sites): decisions are as many exchanges late.
-  explicit StepReports(comm::Group group, int depth = 1, Bundling bundling = Bundling::kNone);
+  explicit StepReports(comm::Group group, int depth = 1, Bundling bundling = Bundling::kNone,
+                       Numbers numbers = Numbers::kAtOnce);
 
-  /// Hands in this rank's part. Returns what finish() does for the oldest step whose exchange is over; one is
-  /// waited for where `depth` are under way and the next is due.
-  std::optional<StepReport> start(const StepReport& mine);
+  /// Hands in this rank's part, to be completed. Returns what finish() does for the oldest step whose
+  /// exchange is over; one is waited for where `depth` are under way and the next is due.
+  std::optional<StepReport> start(StepReport mine, Completions completions = {});
   /// The oldest report that is to come, waiting for it; nothing when there is none. The loss of a step that
   /// was skipped may be no number. Throws DivergedError when that of another step, or its gradient norm, is
   /// not finite: it names the step and the ranks whose loss it is, or where all are numbers those with the
@@ -79,7 +91,15 @@ class StepReports {
     std::vector<double> votes;
   };
 
+  /// A report whose numbers may still be on a device.
+  struct Unread {
+    StepReport report;
+    Completions completions;
+    StepReport complete();
+  };
+
   std::int64_t num_votes() const;
+  void add(const StepReport& mine);
   bool is_due(std::size_t num_reports) const { return num_reports >= most_in_bundle_; }
   void write(const StepReport& mine, double* votes) const;
   void send();
@@ -89,6 +109,8 @@ class StepReports {
   comm::Group group_;
   const std::size_t depth_;
   const Bundling bundling_;
+  const Numbers numbers_;
+  std::optional<Unread> unread_;  ///< of the last step
   std::size_t most_in_bundle_ = 1;
   double began_s_ = 0;             ///< the last start()
   std::vector<at::Tensor> spare_;  ///< votes of no exchange

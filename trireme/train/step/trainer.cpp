@@ -86,7 +86,7 @@ Trainer::Trainer(TrainerSetup&& setup)
       optimizer_(set_up_optimizer(setup, pipeline_, parameters_)),
       batches_(plan_, context_, groups_, data_, model_, computed_by(pipeline_)),
       learning_rate_(make_learning_rate(plan_.config(), total_steps())),
-      reports_(set_up_reports(setup.parts, context_)),
+      reports_(set_up_reports(setup.parts, context_, model_.device)),
       parts_(std::move(setup.parts)) {
   pipeline_.free_other_stages();
   *setup.update = [this] {
@@ -101,7 +101,9 @@ Trainer::Trainer(TrainerSetup&& setup)
                                .parameters = parameters_,
                                .optimizer = *optimizer_,
                                .learning_rate = *learning_rate_,
-                               .batches = batches_};
+                               .batches = batches_,
+                               .skips_on_device = !model_.device.is_cpu() && optimizer_->can_leave_out() &&
+                                                  std::ranges::none_of(parts_, &StepPart::asks_for_skips)};
   for (const auto& part : parts_) part->attach(objects);
 }
 
@@ -130,15 +132,16 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   step_ = begin_step(stop_signal);
   for (const auto& part : parts_) part->begin_step(step_);
   optimizer_->set_lr(step_.report.lr);
-  step_.report.loss =
+  const parallel::UnreadLoss loss =
       within([this] { return text("step ", step_.report.step); }, [&] { return run_program(); });
+  if (model_.reports_loss())
+    step_.completions.push_back([loss](StepReport& report) { report.loss = loss.read(); });
   for (const auto& part : parts_) part->end_step(step_);
-  if (!model_.reports_loss()) step_.report.loss = 0;
   steps_done_ = step_.report.step;
   const data::LoadingReport loaded = loading();
   step_.report.data_waits = {{.seconds = loaded.waited_s, .stage = data::slowest_stage(loaded.counts)}};
   step_.report.work_s = {now_s() - began_s - (counters().comm_wait_s - waited_s)};
-  return known(reports_.start(step_.report));
+  return known(reports_.start(step_.report, std::move(step_.completions)));
 }
 
 Step Trainer::begin_step(int stop_signal) const {
@@ -150,14 +153,13 @@ Step Trainer::begin_step(int stop_signal) const {
                      .full_batch = batch.full,
                      .count = model_.count_of_sample * static_cast<double>(batch.size),
                      .stop_signal = stop_signal},
-          .skipped_in_a_row = step_.skipped_in_a_row,
           .logs = calendar().logs(number),
           .is_observed = listeners_.gradients != nullptr,
           .count = step_.count};
 }
 
 /// Up to and with this rank's next update. Returns this rank's part of the loss.
-double Trainer::run_program() {
+parallel::UnreadLoss Trainer::run_program() {
   if (pipeline_.drained()) {
     pipeline_.zero_grad();
     batches_.begin_stream(steps_done_);
@@ -170,7 +172,7 @@ double Trainer::run_program() {
   }
   const parallel::JointPass of_layers(model_.form_options.group),
       of_sequences(groups_.context.value_or(context_.self()));
-  return pipeline_.advance(static_cast<std::uint64_t>(step_.report.step));
+  return pipeline_.advance_unread(static_cast<std::uint64_t>(step_.report.step));
 }
 
 parallel::MicroBatch Trainer::microbatch(int m) {
@@ -200,14 +202,13 @@ void Trainer::update() {
     part->gradients_ready(step_);
     if (step_.report.skipped) break;
   }
-  step_.skipped_in_a_row = step_.report.skipped ? step_.skipped_in_a_row + 1 : 0;
   if (step_.report.skipped) {
     for (const auto& part : parts_) part->skipped(step_);
     return;
   }
   if (listeners_.gradients) observe_gradients();
   for (const auto& part : parts_) part->before_update(step_);
-  optimizer_->step();
+  step_.leave_out.defined() ? optimizer_->step(step_.leave_out) : optimizer_->step();
   for (const auto& part : parts_) part->updated(step_);
 }
 
@@ -361,6 +362,12 @@ StepCounters Trainer::counters() const {
 
 void Trainer::summarize(RunResult& result) const {
   for (const auto& part : parts_) part->summarize(result);
+}
+
+std::int64_t Trainer::skipped_in_a_row() const {
+  std::int64_t steps = 0;
+  for (const auto& part : parts_) steps = std::max(steps, part->skipped_in_a_row());
+  return steps;
 }
 
 MemoryReport Trainer::memory() const {

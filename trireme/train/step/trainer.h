@@ -116,7 +116,8 @@ class Trainer {
   }
 
   /// Steps that were left out since the last update, because gradients were not finite.
-  std::int64_t skipped_in_a_row() const { return step_.skipped_in_a_row; }
+  /// May wait for the device.
+  std::int64_t skipped_in_a_row() const;
   /// A tensor of state() that must be finite (StatePart) and holds, on this rank, a number that is not; empty
   /// when all are. One pass over them.
   std::string not_finite();
@@ -169,7 +170,7 @@ class Trainer {
   void tell_of_changes() const;
   void seed_generators(std::string_view purpose) const;
   Step begin_step(int stop_signal) const;
-  double run_program();
+  parallel::UnreadLoss run_program();
   void update();
   void observe_gradients();
   /// A report that all ranks have, completed by the parts.

@@ -171,16 +171,17 @@ std::unique_ptr<optim::Optimizer> set_up_optimizer(const TrainerSetup& setup, pa
   return optimizer;
 }
 
-StepReports set_up_reports(const StepParts& parts, comm::Context& context) {
+StepReports set_up_reports(const StepParts& parts, comm::Context& context, c10::Device device) {
+  const Numbers numbers = device.is_cpu() ? Numbers::kAtOnce : Numbers::kStepLate;
   std::optional<ReportExchange> exchange;
   for (const auto& part : parts) {
     if (!exchange) exchange = part->report_exchange();
   }
-  if (!exchange) return StepReports(context.world());
+  if (!exchange) return StepReports(context.world(), 1, Bundling::kNone, numbers);
   std::vector<int> everybody(static_cast<std::size_t>(context.world_size()));
   std::iota(everybody.begin(), everybody.end(), 0);
   return StepReports(*context.new_group(everybody, context.free_group_name("reports")), exchange->depth,
-                     exchange->bundling);
+                     exchange->bundling, numbers);
 }
 
 }  // namespace trireme::train

@@ -41,9 +41,9 @@ class Engine {
   void set_program(schedule::Program program);
   void go_on_with(schedule::Program program);
   bool at_end() const { return executor_.at_end(); }
-  /// Sum of weight * loss of the forwards of the last stage since it was asked last, micro-batch by
-  /// micro-batch as ranks are added up, or as exact_sum() adds them; 0 on other ranks.
-  double take_loss();
+  /// Sum of weight * loss of the forwards of the last stage since the last call, micro-batch by micro-batch
+  /// as ranks are added up, or as exact_sum() adds them; 0 on other ranks.
+  UnreadLoss take_loss();
 
   Fields evaluate(const Fields& inputs);
   void sit_out_evaluation() {

@@ -63,6 +63,8 @@ struct TrainerObjects {
   optim::Optimizer& optimizer;
   const optim::LearningRate& learning_rate;
   BatchFeed& batches;
+  /// Which steps are skipped is decided on the device (Step::leave_out), and known to the host later.
+  bool skips_on_device;
 };
 
 /// Exchanges of step reports that may be under way, and whether several steps share one.
@@ -102,8 +104,11 @@ class StepPart {
   virtual void batch_arrived(Step& /*step*/, const data::StepBatch& /*batch*/) {}
   /// A micro-batch, whose losses get that weight, enters the pipeline.
   virtual void microbatch_enters(const data::Example& /*samples*/, double /*weight*/) {}
+  /// Whether its hooks have to know which steps are skipped, before their update.
+  virtual bool asks_for_skips() const { return false; }
   /// All gradients are reduced; the part may change them, or set step.report.skipped: then skipped() of all
-  /// parts comes next, in the place of the hooks up to and with updated(). Collective.
+  /// parts comes next, in the place of the hooks up to and with updated(). Or it sets step.leave_out.
+  /// Collective.
   virtual void gradients_ready(Step& /*step*/) {}
   /// What observers of gradients get instead of this rank's own. Collective.
   virtual std::optional<optim::NamedTensors> observed_gradients() { return std::nullopt; }
@@ -134,6 +139,8 @@ class StepPart {
   virtual void restored(std::int64_t /*steps_done*/) {}
 
   // For reports.
+  /// Steps that were skipped since the last update. May wait for the device.
+  virtual std::int64_t skipped_in_a_row() const { return 0; }
   virtual void count(StepCounters& /*counters*/) const {}
   virtual void report_memory(MemoryReport& /*report*/) const {}
   virtual void summarize(RunResult& /*result*/) const {}

@@ -47,6 +47,6 @@ std::unique_ptr<optim::Optimizer> set_up_optimizer(const TrainerSetup& setup, pa
                                                    const UpdatedParameters& parameters);
 
 /// Exchanges of as many reports as the parts ask for. Collective.
-StepReports set_up_reports(const StepParts& parts, comm::Context& context);
+StepReports set_up_reports(const StepParts& parts, comm::Context& context, c10::Device device);
 
 }  // namespace trireme::train
