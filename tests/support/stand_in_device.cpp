@@ -25,6 +25,7 @@
 #include <optional>
 #include <utility>
 
+#include "tests/support/stand_in_graph.h"
 #include "tests/support/stand_in_memory.h"
 #include "tests/support/stand_in_streams.h"
 
@@ -176,6 +177,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* /*event*/) const override { return true; }
   bool queryStream(const c10::Stream& /*stream*/) const override { return true; }
   void synchronizeEvent(void* event) const override {
+    StandInGraph::reject_wait("the host waits for an event");
     if (event != nullptr) order().host_waits(*static_cast<StreamOrder::Clock*>(event));
     ++num_event_waits;
     queue().finish();
@@ -195,6 +197,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
 
  private:
   static void wait() {
+    StandInGraph::reject_wait("the host waits for the device");
     ++num_reads;
     queue().finish();
   }
@@ -241,21 +244,28 @@ void use(const at::Tensor& tensor, bool writes, const std::string& operation) {
 /// The host waits for what the stream at hand has been given to do.
 void host_waits(c10::Device device) { order().host_waits(order().now(stream_on(device))); }
 
+/// What is allocated while a graph is captured belongs to it.
+at::Tensor in_graph(at::Tensor tensor) {
+  if (StandInGraph* graph = StandInGraph::capturing()) graph->made(tensor);
+  return tensor;
+}
+
 at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> type,
                  std::optional<at::Layout> /*layout*/, std::optional<c10::Device> device,
                  std::optional<bool> /*pinned*/, std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(device.value_or(c10::Device(kType, current_device)));
-  return at::detail::empty_generic(sizes, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                   type.value_or(at::kFloat), format);
+  return in_graph(at::detail::empty_generic(sizes, &allocator,
+                                            c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                            type.value_or(at::kFloat), format));
 }
 
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> type,
                          std::optional<at::Layout> /*layout*/, std::optional<c10::Device> device,
                          std::optional<bool> /*pinned*/) {
   const c10::DeviceGuard guard(device.value_or(c10::Device(kType, current_device)));
-  return at::detail::empty_strided_generic(sizes, strides, &allocator,
-                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                           type.value_or(at::kFloat));
+  return in_graph(at::detail::empty_strided_generic(sizes, strides, &allocator,
+                                                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                                    type.value_or(at::kFloat)));
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
@@ -268,6 +278,16 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   if (!in_operator) {
     use(from, /*writes=*/false, "a copy");
     use(to, /*writes=*/true, "a copy");
+    if (StandInGraph* graph = StandInGraph::capturing()) {
+      if (to.is_cpu()) StandInGraph::reject_wait("a tensor is read on the host");
+      TORCH_CHECK(!from.is_cpu() || PinnedAllocator::one().holds(from.const_data_ptr()),
+                  "a tensor of pageable memory of the host is copied while a graph is captured");
+      queue().finish();
+      graph->will_write(to);
+      graph->add("a copy", {from, to}, {}, [](const auto& arguments, const auto& /*results*/) {
+        seen_by_cpu(arguments[1].toTensor()).copy_(seen_by_cpu(arguments[0].toTensor()));
+      });
+    }
   }
   if (non_blocking && !in_operator && from.is_cpu()) {
     queue().add_to_device([from, to] { seen_by_cpu(to).copy_(from); });
@@ -293,6 +313,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 
 at::Scalar local_scalar(const at::Tensor& tensor) {
   if (!in_operator) {
+    StandInGraph::reject_wait("a number is read on the host");
     ++num_reads;
     use(tensor, /*writes=*/false, "reading a number");
     host_waits(tensor.device());
@@ -392,11 +413,60 @@ void check_streams(const c10::OperatorHandle& op, const torch::jit::Stack& stack
   }
 }
 
+void for_each_tensor(const c10::IValue& value, const std::function<void(const at::Tensor&)>& see) {
+  if (value.isTensor()) see(value.toTensor());
+  if (!value.isTensorList()) return;
+  for (const at::Tensor& tensor : value.toTensorList()) see(tensor);
+}
+
+/// Once more, into the tensors that came out the first time.
+void repeat(const c10::OperatorHandle& op, const std::vector<c10::IValue>& arguments,
+            const std::vector<c10::IValue>& results) {
+  const OperatorScope scope;
+  const at::AutoDispatchBelowAutograd kernels_alone;
+  torch::jit::Stack stack(arguments.begin(), arguments.end());
+  at::native::cpu_fallback(op, &stack);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    std::vector<at::Tensor> first, now;
+    for_each_tensor(results[i], [&](const at::Tensor& tensor) { first.push_back(tensor); });
+    for_each_tensor(stack[i], [&](const at::Tensor& tensor) { now.push_back(tensor); });
+    for (std::size_t k = 0; k < first.size(); ++k) {
+      if (first[k].defined() && first[k].numel() > 0 && !first[k].is_same(now[k]))
+        seen_by_cpu(first[k]).copy_(seen_by_cpu(now[k]));
+    }
+  }
+}
+
+void capture(StandInGraph& graph, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const std::vector<c10::Argument>& described = op.schema().arguments();
+  const std::vector<c10::IValue> arguments(stack->end() - static_cast<std::ptrdiff_t>(described.size()),
+                                           stack->end());
+  for (std::size_t i = 0; i < described.size(); ++i) {
+    if (described[i].alias_info() != nullptr && described[i].alias_info()->isWrite())
+      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { graph.will_write(tensor); });
+  }
+  at::native::cpu_fallback(op, stack);
+  const auto num_results = static_cast<std::ptrdiff_t>(op.schema().returns().size());
+  const std::vector<c10::IValue> results(stack->end() - num_results, stack->end());
+  for (const c10::IValue& result : results) {
+    for_each_tensor(result, [&](const at::Tensor& tensor) {
+      bool is_argument = false;
+      for (const c10::IValue& argument : arguments)
+        for_each_tensor(argument,
+                        [&](const at::Tensor& each) { is_argument = is_argument || each.is_same(tensor); });
+      if (!is_argument) graph.made(tensor);
+    });
+  }
+  graph.add(op.schema().name(), arguments, results,
+            [op](const auto& first, const auto& made) { repeat(op, first, made); });
+}
+
 void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_one_device(op, *stack);
   check_streams(op, *stack);
   const OperatorScope scope;
   queue().work();
+  if (StandInGraph* graph = StandInGraph::capturing(); graph != nullptr) return capture(*graph, op, stack);
   at::native::cpu_fallback(op, stack);
 }
 
@@ -409,6 +479,12 @@ const bool kRegistered = [] {
 }  // namespace
 
 std::int64_t reads_from_stand_in() { return num_reads; }
+std::unique_ptr<StandInGraph> make_stand_in_graph() {
+  return std::make_unique<StandInGraph>([](const void* address) {
+    queue().finish();
+    return memory().behind(address);
+  });
+}
 std::int64_t waits_for_events_of_stand_in() { return num_event_waits; }
 std::int64_t copies_from_pageable_memory() { return num_pageable; }
 

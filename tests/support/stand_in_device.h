@@ -10,6 +10,7 @@
 // loaded: programs link it, or have it preloaded (LD_PRELOAD). Thread-safe.
 
 #include <cstdint>
+#include <memory>
 
 namespace trireme::test {
 
@@ -28,5 +29,9 @@ std::int64_t waits_for_events_of_stand_in();
 /// Tensors of the host that were copied to the device since the process began, from memory that is not
 /// pinned: a device would have had to be waited for.
 std::int64_t copies_from_pageable_memory();
+
+class StandInGraph;
+/// Captures and replays what the device is given (stand_in_graph.h).
+std::unique_ptr<StandInGraph> make_stand_in_graph();
 
 }  // namespace trireme::test

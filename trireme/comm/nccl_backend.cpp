@@ -34,7 +34,8 @@ CudaObject load_cuda_object(const std::string& path) {
       load_optional_object(path, /*global=*/true, "'make setup-cuda' fetches the CUDA libraries");
   if (!loaded.missing_because.empty()) return missing(loaded.missing_because);
   CudaObject object;
-  const bool complete = loaded.find("trireme_cuda_make_nccl", object.make_nccl);
+  const bool complete = loaded.find("trireme_cuda_make_nccl", object.make_nccl) &&
+                        loaded.find("trireme_cuda_make_graph", object.make_graph);
   return complete ? object : missing(text(path, " is from another version: build it again"));
 }
 

@@ -33,15 +33,18 @@ void Adam::update(UpdateLists& lists, const GroupSettings& group, double lr) con
   }
   const TensorVector &exp_avg = lists.states[0], &exp_avg_sq = lists.states[1], &steps = lists.states[2];
   at::_foreach_add_(steps, 1);
-  const auto apply = [&](const auto& kernel) {
+  const auto apply = [&](const auto& kernel, const auto& rate) {
     kernel(lists.values, lists.gradients, exp_avg, exp_avg_sq, /*max_exp_avg_sqs=*/at::TensorList(), steps,
-           lr, factors_.beta1, factors_.beta2, group.weight_decay, factors_.eps, /*amsgrad=*/false,
+           rate, factors_.beta1, factors_.beta2, group.weight_decay, factors_.eps, /*amsgrad=*/false,
            /*maximize=*/false, /*grad_scale=*/std::nullopt, lists.leave_out);
   };
+  const auto apply_rate = [&](const auto& kernel) {
+    lists.lr ? apply(kernel, *lists.lr) : apply(kernel, lr);
+  };
   if (decay_ == WeightDecay::kDecoupled) {
-    apply([](const auto&... arguments) { at::_fused_adamw_(arguments...); });
+    apply_rate([](const auto&... arguments) { at::_fused_adamw_(arguments...); });
   } else {
-    apply([](const auto&... arguments) { at::_fused_adam_(arguments...); });
+    apply_rate([](const auto&... arguments) { at::_fused_adam_(arguments...); });
   }
   // The kernels leave the counts of updates to their caller.
   if (lists.leave_out) at::_foreach_add_(steps, *lists.leave_out, -1);

@@ -211,6 +211,7 @@ void GroupedOptimizer::update_lists(double lr, const std::optional<at::Tensor>& 
     offload_->in_parts(views, [&](std::size_t i, const Offload::Part& brought) {
       UpdateLists lists = lists_of(parts[i], brought);
       lists.leave_out = leave_out;
+      if (lr_there().defined()) lists.lr = lr_there();
       rule_->update(lists, groups_[parts[i].group].settings, lr);
     });
     return;
@@ -219,6 +220,7 @@ void GroupedOptimizer::update_lists(double lr, const std::optional<at::Tensor>& 
     std::optional<UpdateLists> lists = lists_of(group);
     if (!lists) continue;
     lists->leave_out = leave_out;
+    if (lr_there().defined()) lists->lr = lr_there();
     rule_->update(*lists, group.settings, lr);
   }
 }

@@ -13,7 +13,8 @@ namespace trireme::optim {
 /// One number without dims for each tensor, on its device, which is not waited for; of half precision in f32.
 std::vector<at::Tensor> norms_of(const std::vector<at::Tensor>& tensors);
 
-/// In f64 on the host, the sum of the squares of their norms; 0 for none. One read of the device for all of them.
+/// In f64 on the host, the sum of the squares of their norms; 0 for none. One read of the device for all of
+/// them.
 double sum_of_squared_norms(const std::vector<at::Tensor>& tensors);
 
 /// In f64, the norm of all tensors that these (one dim) are the norms of.

@@ -85,8 +85,13 @@ class Optimizer {
   void set_lr(double lr) {
     require_learning_rate(lr);
     lr_ = lr;
+    if (lr_there_.defined()) lr_there_.fill_(lr);
   }
   double lr() const { return lr_; }
+  /// From here on step() reads the rate from a number of that device, which set_lr() writes without a wait:
+  /// an update that is captured in a graph (parallel/graphed_step.h) then follows set_lr(). The number is
+  /// f32. Throws InvalidArgument unless can_leave_out(), whose kernels take such a rate as well.
+  virtual void keep_lr_on(c10::Device device);
   /// State tensors by name ("momentum/fc1.weight"); shared, not copied. The same set for the same parameters
   /// from the start on. Those that live elsewhere are of the meta device, and Offload has their values.
   virtual std::map<std::string, at::Tensor> state() = 0;
@@ -116,9 +121,12 @@ class Optimizer {
   virtual void update(double lr) = 0;
   /// Of optimizers that can_leave_out().
   virtual void update_unless(double lr, const at::Tensor& leave_out);
+  /// Undefined without keep_lr_on().
+  const at::Tensor& lr_there() const { return lr_there_; }
 
  private:
   double lr_ = 0;
+  at::Tensor lr_there_;  ///< f32, no dims
 };
 
 /// One row per optimizer in optimizer_table.cpp. Throws InvalidArgument that names the optimizer, the value

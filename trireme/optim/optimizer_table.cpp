@@ -1,3 +1,5 @@
+#include <ATen/ops/full.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -72,6 +74,14 @@ OptimizerOptions with_defaults(OptimizerOptions options) {
   options.beta2 = options.beta2.value_or(defaults.beta2);
   options.eps = options.eps.value_or(defaults.eps);
   return options;
+}
+
+void Optimizer::keep_lr_on(c10::Device device) {
+  require(
+      can_leave_out(),
+      "this optimizer takes its rate from the host alone, and a captured update would keep the rate of the "
+      "capture; take sgd, adam or adamw, or do not capture the update");
+  lr_there_ = at::full({}, lr_, at::device(device).dtype(at::kFloat));
 }
 
 void Optimizer::update_unless(double /*lr*/, const at::Tensor& /*leave_out*/) {

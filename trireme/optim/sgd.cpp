@@ -20,9 +20,12 @@ std::vector<StateTensor> Sgd::states() const {
 
 void Sgd::update(UpdateLists& lists, const GroupSettings& group, double lr) const {
   const TensorVector momentum = lists.states.empty() ? TensorVector() : lists.states[0];
-  at::_fused_sgd_(lists.values, lists.gradients, momentum, group.weight_decay, momentum_, lr,
-                  /*dampening=*/0, nesterov_, /*maximize=*/false, /*is_first_step=*/false, /*grad_scale=*/{},
-                  lists.leave_out);
+  const auto apply = [&](const auto& rate) {
+    at::_fused_sgd_(lists.values, lists.gradients, momentum, group.weight_decay, momentum_, rate,
+                    /*dampening=*/0, nesterov_, /*maximize=*/false, /*is_first_step=*/false,
+                    /*grad_scale=*/{}, lists.leave_out);
+  };
+  lists.lr ? apply(*lists.lr) : apply(lr);
 }
 
 }  // namespace trireme::optim

@@ -46,6 +46,8 @@ struct UpdateLists {
   /// f32, no dims, on their device: nothing changes where it is 1 and not 0. None: all is updated. Only of
   /// rules that can_leave_out().
   std::optional<at::Tensor> leave_out = {};
+  /// f32, no dims, on their device: the rate, instead of the host's. The same rules.
+  std::optional<at::Tensor> lr = {};
 };
 
 class UpdateRule {

@@ -7,9 +7,13 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "trireme/comm/device_graph.h"
+
 extern "C" {
 /// The caller owns one reference to the result. May throw c10::Error.
 c10d::Backend* trireme_cuda_make_nccl(c10d::Store* store, int rank, int size, double timeout_s);
+/// The caller owns it.
+trireme::comm::DeviceGraph* trireme_cuda_make_graph(int device);
 }
 
 namespace trireme::comm {
@@ -17,6 +21,7 @@ namespace trireme::comm {
 struct CudaObject {
   std::string missing_because;  ///< empty when the functions are there
   decltype(&trireme_cuda_make_nccl) make_nccl = nullptr;
+  decltype(&trireme_cuda_make_graph) make_graph = nullptr;
 };
 
 const CudaObject& cuda_object();

@@ -1,0 +1,157 @@
+#include "trireme/parallel/graphed_step.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/error.h"
+
+namespace trireme::parallel {
+namespace {
+
+/// `later` goes on when all that `earlier` was given is done.
+void order(const c10::Stream& earlier, const c10::Stream& later) {
+  c10::Event passed(earlier.device_type());
+  passed.record(earlier);
+  passed.block(later);
+}
+
+/// What is issued while it lives goes to `stream`, after what was issued before and before what is issued
+/// later.
+class OnStream {
+ public:
+  OnStream(const c10::Stream& outside, const c10::Stream& stream) : outside_(outside), stream_(stream) {
+    order(outside_, stream_);
+    guard_.emplace(stream_);
+  }
+  ~OnStream() {
+    guard_.reset();
+    order(stream_, outside_);
+  }
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+ private:
+  const c10::Stream outside_, stream_;
+  std::optional<c10::StreamGuard> guard_;
+};
+
+bool are_alike(const Fields& one, const Fields& other) {
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                    [](const auto& left, const auto& right) {
+                      return left.name == right.name && left.tensor.sizes() == right.tensor.sizes() &&
+                             left.tensor.scalar_type() == right.tensor.scalar_type();
+                    });
+}
+
+/// Ends what begin() began, whatever has happened in between.
+class Capture {
+ public:
+  explicit Capture(comm::DeviceGraph& graph) : graph_(graph) { graph_.begin(); }
+  void end() {
+    ended_ = true;
+    graph_.end();
+  }
+  ~Capture() {
+    if (ended_) return;
+    try {
+      graph_.end();
+    } catch (const std::exception&) {
+      // The body's own error is thrown already.
+    }
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+ private:
+  comm::DeviceGraph& graph_;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+GraphedStep::GraphedStep(c10::Device device, Body body, const GraphOptions& options)
+    : device_(device), body_(std::move(body)), options_(options) {
+  require(options_.warm_up >= 1, "a step is captured after at least 1 call that runs as it is, not after ",
+          options_.warm_up);
+  if (options_.use == GraphUse::kOff) {
+    why_not_ = "graphs are switched off";
+    return;
+  }
+  why_not_ = comm::graphs_unavailable_because(device_);
+  require(options_.use == GraphUse::kAuto || why_not_.empty(),
+          "the step cannot be captured in a graph: ", why_not_);
+  if (why_not_.empty())
+    stream_ = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
+}
+
+std::size_t GraphedStep::num_graphs() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(shapes_, [](const auto& shape) { return shape->graph != nullptr; }));
+}
+
+Fields GraphedStep::operator()(const Fields& inputs) {
+  if (!stream_) return body_(inputs.on(device_));
+  const OnStream scope(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_), *stream_);
+  Shape& shape = shape_for(inputs);
+  copy_inputs(inputs, shape);
+  run(shape);
+  return shape.outputs;
+}
+
+GraphedStep::Shape& GraphedStep::shape_for(const Fields& inputs) {
+  for (const auto& shape : shapes_) {
+    if (are_alike(shape->inputs, inputs)) return *shape;
+  }
+  const at::NoGradGuard no_grad;
+  auto shape = std::make_unique<Shape>();
+  shape->inputs = inputs.map([this](const at::Tensor& tensor) {
+    return at::empty_like(tensor, tensor.options().device(device_).requires_grad(false).pinned_memory(false));
+  });
+  return *shapes_.emplace_back(std::move(shape));
+}
+
+void GraphedStep::copy_inputs(const Fields& inputs, Shape& shape) {
+  const at::NoGradGuard no_grad;
+  auto from = inputs.begin();
+  for (const batch::Field& field : shape.inputs) {
+    const at::Tensor& given = (from++)->tensor;
+    at::Tensor(field.tensor).copy_(given, /*non_blocking=*/true);
+    // Its memory is not used for something else before it was copied.
+    if (given.device() == device_)
+      c10::impl::VirtualGuardImpl(device_.type()).recordDataPtrOnStream(given.storage().data_ptr(), *stream_);
+  }
+}
+
+void GraphedStep::run(Shape& shape) {
+  if (shape.graph == nullptr && why_not_.empty() && shape.num_warm >= options_.warm_up) capture(shape);
+  if (shape.graph == nullptr) {
+    ++shape.num_warm;
+    shape.outputs = body_(shape.inputs);
+    return;
+  }
+  shape.graph->replay();
+  ++num_replays_;
+}
+
+/// What is recorded is not done: a step that cannot be captured is done afterwards as it is.
+void GraphedStep::capture(Shape& shape) {
+  auto graph = comm::make_device_graph(device_);
+  try {
+    Capture capture(*graph);
+    shape.outputs = body_(shape.inputs);
+    capture.end();
+  } catch (const c10::Error& error) {
+    why_not_ = error.what_without_backtrace();
+    require(options_.use == GraphUse::kAuto, "the step cannot be captured in a graph: ", why_not_);
+    return;
+  }
+  shape.graph = std::move(graph);
+}
+
+}  // namespace trireme::parallel
