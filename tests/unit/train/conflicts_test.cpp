@@ -19,7 +19,7 @@ using testing::Not;
 using testing::ThrowsMessage;
 
 std::string table_of_conflicts() {
-  std::string table = "| feature | needs | does not fit |\n| --- | --- | --- |\n";
+  std::string table = "| feature | requires | conflicts with |\n| --- | --- | --- |\n";
   std::string row, last;
   for (const Conflict& conflict : all_conflicts()) {
     row = text("| ", conflict.needing, " | ", conflict.need, " | ");
@@ -44,8 +44,9 @@ TEST(Conflicts, NameBothFeaturesTheNeedAndTheReasons) {
   EXPECT_THAT(
       [&] { resolve_plan(config, 4); },
       ThrowsMessage<InvalidArgument>(AllOf(
-          HasSubstr("parallel.mode = \"ps\" needs whole layers on each rank (each rank over servers "
-                    "computes all of them); parallel.tensor = 2: it cuts layers; leave one of the two out"),
+          HasSubstr(
+              "parallel.mode = \"ps\" needs unsharded layers on each rank (each rank with a parameter server "
+              "computes whole layers); parallel.tensor = 2: it shards layers; leave one of the two out"),
           HasSubstr("the nearest plan that works on 4 ranks: parallel.tensor = 1"))));
 }
 

@@ -230,7 +230,7 @@ TEST(ExactRefusals, NameTheReasonAndTheNearestPlan) {
               AllOf(HasSubstr("a power of two"), HasSubstr("parallel.microbatches = 4")));
   EXPECT_THAT(
       refusal(2, [](RunConfig& c) { c.parallel.compression = "bf16"; }),
-      AllOf(HasSubstr("rounds gradients once for each rank"), HasSubstr("parallel.compression = \"none\"")));
+      AllOf(HasSubstr("rounds the gradients of each rank"), HasSubstr("parallel.compression = \"none\"")));
   EXPECT_THAT(refusal(2,
                       [](RunConfig& c) {
                         c.parallel = {.pipeline = 2, .schedule = "pipedream"};

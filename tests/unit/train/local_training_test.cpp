@@ -459,12 +459,12 @@ TEST_F(LocalRuns, WhatDoesNotFitIsRefusedWithTheNearestThatDoes) {
           "parallel.local_ranks = 2");
   refused([](RunConfig& c) { c.parallel.local_delay = 4; }, "sent anew", "parallel.local_delay = 3");
   refused([](RunConfig& c) { c.parallel.zero = 1; }, "each rank of a site needs all", "parallel.zero = 0");
-  refused([](RunConfig& c) { c.parallel.compression = "int8"; },
-          "gradients that travel as they were computed", "parallel.compression = \"none\"");
-  refused([](RunConfig& c) { c.train.precision = "fp16"; }, "sites would not leave out the same steps",
+  refused([](RunConfig& c) { c.parallel.compression = "int8"; }, "uncompressed gradients",
+          "parallel.compression = \"none\"");
+  refused([](RunConfig& c) { c.train.precision = "fp16"; }, "sites would not skip the same steps",
           "train.precision = \"bf16\"");
   refused([](RunConfig& c) { c.train.ema_decay = 0.9; }, "mean of the sites", "train.ema_decay = 0.0");
-  refused([](RunConfig& c) { c.run.exact = true; }, "how many there are", "run.exact = false");
+  refused([](RunConfig& c) { c.run.exact = true; }, "the number of sites", "run.exact = false");
   refused([](RunConfig& c) { c.parallel.local_steps = 1, c.parallel.outer_optimizer = "nesterov"; },
           "set parallel.local_steps", "parallel.outer_optimizer = \"average\"");
   refused([](RunConfig& c) { c.parallel.local_steps = 1, c.parallel.local_delay = 2; },

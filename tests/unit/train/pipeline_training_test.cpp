@@ -401,7 +401,7 @@ TEST(PipelineConfig, WhatCannotWorkIsRefusedBeforeAnyRankStarts) {
               AllOf(HasSubstr("train.clip_norm = 0.5"), HasSubstr("different times")));
   EXPECT_THAT(of_pipedream(2, [](RunConfig& c) { c.train.precision = "fp16"; }), HasSubstr("loss scale"));
   EXPECT_THAT(of_pipedream(2, [](RunConfig& c) { c.train.non_finite = "skip"; }),
-              HasSubstr("leave a step out"));
+              HasSubstr("skip a step together"));
   EXPECT_THAT(of_pipedream(2, [](RunConfig& c) { c.train.accumulation = 2; }), HasSubstr("flush"));
   EXPECT_THAT(of_pipedream(4, [](RunConfig&) {}), HasSubstr("cannot share gradients; start it with -n 2"));
   EXPECT_THAT(of_pipedream(2, [](RunConfig& c) { c.parallel.schedule = "1f1b-rr"; }),

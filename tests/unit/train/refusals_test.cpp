@@ -103,7 +103,7 @@ const Refusal kRefusals[] = {
        pipedream(c);
        c.data.balance = "dynamic";
      },
-     "has to know all their sizes ahead", "parallel.schedule = \"1f1b\""},
+     "needs all their sizes in advance", "parallel.schedule = \"1f1b\""},
     {"DealingAnewToRanksThatDrift", 2,
      [](RunConfig& c) {
        c.parallel.mode = "ps";
@@ -124,47 +124,47 @@ const Refusal kRefusals[] = {
        c.parallel.priority = "forward";
        c.train.clip_norm = 2;
      },
-     "the norm of all gradients is known when the last one is there", "train.clip_norm = 0.0"},
+     "the norm of all gradients is known only after the last one", "train.clip_norm = 0.0"},
     {"PriorityOfCompressedGradients", 2,
      [](RunConfig& c) {
        c.parallel.priority = "forward";
        c.train.clip_norm = 0;
        c.parallel.compression = "top-k";
      },
-     "slices are reduced as they are", "parallel.compression = \"none\""},
+     "slices are reduced uncompressed", "parallel.compression = \"none\""},
     {"PriorityOfStepsThatAreLeftOut", 2,
      [](RunConfig& c) {
        c.parallel.priority = "forward";
        c.train.clip_norm = 0;
        c.train.non_finite = "skip";
      },
-     "whether a step is left out is decided when the last gradient is there", "train.non_finite = \"stop\""},
+     "whether a step is skipped is known only after the last gradient", "train.non_finite = \"stop\""},
     {"PriorityOfSharedUpdates", 2,
      [](RunConfig& c) {
        c.parallel.priority = "forward";
        c.train.clip_norm = 0;
        c.parallel.zero = 1;
      },
-     "shares updates out among ranks", "parallel.zero = 0"},
+     "shards updates over ranks", "parallel.zero = 0"},
     {"DealingAnewToSites", 2,
      [](RunConfig& c) {
        c.parallel.local_steps = 4;
        c.data.balance = "dynamic";
      },
-     "parallel.local_steps = 4: sites do not add up gradients of one batch", "parallel.local_steps = 1"},
+     "parallel.local_steps = 4: sites do not sum gradients of one batch", "parallel.local_steps = 1"},
     {"DealingAnewWithExactBits", 2,
      [](RunConfig& c) {
        c.run.exact = true;
        c.data.balance = "dynamic";
      },
-     "bits depend on which samples are added up together", "run.exact = false"},
+     "bits depend on which samples are summed together", "run.exact = false"},
     {"RoundedActivationsWithExactBits", 2,
      [](RunConfig& c) {
        c.run.exact = true;
        c.parallel.pipeline = 2;
        c.parallel.activation_compression = "int8";
      },
-     "rounds what goes from rank to rank", "parallel.activation_compression = \"none\""},
+     "rounds values sent between ranks", "parallel.activation_compression = \"none\""},
     {"NoiseOfOneMicrobatch", 1, [](RunConfig& c) { c.train.noise_scale_every_steps = 1; },
      "train.noise_scale_every_steps = 1: the noise is told by the differences between micro-batches",
      "train.accumulation = 2"},
@@ -186,19 +186,19 @@ const Refusal kRefusals[] = {
        c.parallel.compression = "top-k";
        c.train.noise_scale_every_steps = 1;
      },
-     "is not the mean of the gradients that were sent in it", "parallel.compression = \"none\""},
+     "is not the mean of the gradients of that step", "parallel.compression = \"none\""},
     {"NoiseOfCutLayers", 4,
      [](RunConfig& c) {
        c.parallel.tensor = 2;
        c.train.noise_scale_every_steps = 1;
      },
-     "parallel.tensor = 2: it cuts layers", "parallel.tensor = 1"},
+     "parallel.tensor = 2: it shards layers", "parallel.tensor = 1"},
     {"NoiseOfAnExactRun", 2,
      [](RunConfig& c) {
        c.run.exact = true;
        c.train.noise_scale_every_steps = 1;
      },
-     "squares are added up rank by rank", "run.exact = false"},
+     "squares are summed rank by rank", "run.exact = false"},
     {"TheFastestKernelsOfAnExactRun", 1,
      [](RunConfig& c) {
        c.run.exact = true;
@@ -228,7 +228,7 @@ const Refusal kRefusals[] = {
        pipedream(c);
        c.train.non_finite = "skip";
      },
-     "leave a step out", "train.non_finite = \"stop\""},
+     "skip a step together", "train.non_finite = \"stop\""},
     {"PipedreamWithRounds", 2,
      [](RunConfig& c) {
        pipedream(c);

@@ -111,7 +111,7 @@ TEST_F(GatheredTraining, IsRefusedWhereItCannotBeHadWithTheReason) {
               AllOf(HasSubstr("nothing is gathered"), HasSubstr("parallel.weight_compression = \"none\"")));
   RunConfig exact = gathered("no", "int8");
   exact.run.exact = true;
-  EXPECT_THAT(refusal(exact), AllOf(HasSubstr("there is nothing to round"),
+  EXPECT_THAT(refusal(exact), AllOf(HasSubstr("ranks that gather nothing round nothing"),
                                     HasSubstr("parallel.weight_compression = \"none\"")));
   EXPECT_THAT([&] { check_verifiable(resolve_plan(gathered("no", "int8"), 2)); },
               ThrowsMessage<InvalidArgument>(HasSubstr("rounds the weights that ranks compute with")));
