@@ -98,12 +98,11 @@ class Pipeline {
   };
   /// Throws InvalidArgument: one is under way, or an asynchronous one was left in the middle by an error.
   void start(Stream stream);
-  /// Runs on up to and with this rank's next update (options.update); what the last stage does in between is
-  /// the sum of weight * loss that is returned, 0 on ranks without it. `number` is the step that status pages
-  /// show, and of which what is drawn for
-  /// messages depends (PipelineOptions::activations); step() counts from 1. Ranks of an asynchronous pipeline
-  /// come to an update at different times, and none waits for the others. An error ends the stream. Throws as
-  /// step() does.
+  /// Runs up to and including this rank's next update (options.update). Returns the sum of weight * loss of
+  /// the last stage in between; 0 on ranks without it. `number`: global step, shown in status pages and used
+  /// to seed stochastic rounding of messages (PipelineOptions::activations); step() counts from 1. Ranks of
+  /// an asynchronous pipeline reach an update at different times, and none waits for the others. An error
+  /// ends the stream. Throws like step().
   double advance(std::uint64_t number) { return advance_unread(number).read(); }
   /// The same, without waiting for the numbers of a device.
   UnreadLoss advance_unread(std::uint64_t number);
