@@ -26,10 +26,13 @@ RECIPES = ROOT / "docs/recipes"
 MANIFEST = RECIPES / "parameter-server.yaml"
 SCRIPT = RECIPES / "parameter-server.slurm"
 TRAIN = RECIPES / "train.slurm"
+TRAIN_MANIFEST = RECIPES / "train.yaml"
 TRIREME = ""
-VERSIONS = {"Service": "v1", "StatefulSet": "apps/v1", "PodDisruptionBudget": "policy/v1", "Job": "batch/v1"}
+VERSIONS = {"Service": "v1", "PersistentVolumeClaim": "v1", "ConfigMap": "v1", "StatefulSet": "apps/v1", "PodDisruptionBudget": "policy/v1",
+            "Job": "batch/v1"}
 
-KINDS = {"Service": "io.k8s.api.core.v1.Service", "StatefulSet": "io.k8s.api.apps.v1.StatefulSet",
+KINDS = {"Service": "io.k8s.api.core.v1.Service", "PersistentVolumeClaim": "io.k8s.api.core.v1.PersistentVolumeClaim",
+         "ConfigMap": "io.k8s.api.core.v1.ConfigMap", "StatefulSet": "io.k8s.api.apps.v1.StatefulSet",
          "PodDisruptionBudget": "io.k8s.api.policy.v1.PodDisruptionBudget", "Job": "io.k8s.api.batch.v1.Job"}
 VERSION = re.search(r"^KUBERNETES_VALIDATE_VERSION=(.*)$", (ROOT / "tools/versions.sh").read_text(), re.M)[1]
 SCHEMAS = ROOT / f".deps/kubernetes-validate-{VERSION}/definitions-1.27.json"
@@ -303,6 +306,74 @@ class TrainScript(unittest.TestCase):
         ran = subprocess.run([TRAIN], capture_output=True, text=True, timeout=60)
         self.assertEqual(ran.returncode, 2)
         self.assertIn("say what to train", ran.stderr)
+
+
+class TrainManifest(unittest.TestCase):
+    def setUp(self):
+        self.all = {each["kind"]: each for each in yaml.safe_load_all(TRAIN_MANIFEST.read_text()) if each}
+        self.job = self.all["Job"]["spec"]
+        self.pod = self.job["template"]["spec"]
+        self.container = self.pod["containers"][0]
+        self.script = self.container["command"][2]
+
+    @unittest.skipUnless(DEFINITIONS, f"the set-up has not fetched {SCHEMAS}")
+    def test_schemas_of_kubernetes_hold(self):
+        for kind, each in self.all.items():
+            self.assertEqual(each["apiVersion"], VERSIONS[kind])
+            self.assertEqual(list(faults(each, {"$ref": KINDS[kind]}, kind)), [])
+
+    def test_parts_fit_each_other(self):
+        service = self.all["Service"]
+        self.assertEqual(service["spec"]["clusterIP"], "None")
+        self.assertTrue(service["spec"]["publishNotReadyAddresses"])  # ranks meet before a pod is ready
+        self.assertEqual(service["spec"]["selector"], self.job["template"]["metadata"]["labels"])
+        self.assertEqual(self.pod["subdomain"], service["metadata"]["name"])
+        self.assertEqual((self.job["completionMode"], self.job["completions"]), ("Indexed", self.job["parallelism"]))
+        self.assertIn(f"--nnodes={self.job['completions']}", self.script)
+        # A pod of an indexed Job is called after the Job and its index.
+        self.assertIn(f"--master-addr={self.all['Job']['metadata']['name']}-0.{self.pod['subdomain']}", self.script)
+        port = self.container["ports"][0]["containerPort"]
+        self.assertIn(f"--master-port={port}", self.script)
+        self.assertEqual(service["spec"]["ports"][0]["port"], port)
+        mounts = {each["name"]: each["mountPath"] for each in self.container["volumeMounts"]}
+        volumes = {each["name"]: each for each in self.pod["volumes"]}
+        self.assertEqual(set(mounts), set(volumes))
+        self.assertEqual(volumes["runs"]["persistentVolumeClaim"]["claimName"], self.all["PersistentVolumeClaim"]["metadata"]["name"])
+        self.assertEqual(volumes["config"]["configMap"]["name"], self.all["ConfigMap"]["metadata"]["name"])
+        self.assertIn(f"{mounts['config']}/{next(iter(self.all['ConfigMap']['data']))}", self.script)
+        rule = self.job["podFailurePolicy"]["rules"][0]["onExitCodes"]
+        self.assertEqual((rule["containerName"], rule["values"]), (self.container["name"], [2, 5]))  # as docs/errors.md has them
+        self.assertEqual(self.pod["restartPolicy"], "Never")  # a failure policy takes no other
+
+    def test_its_options_are_those_of_the_programs(self):
+        line = re.search(r"trireme launch (.*) -- trireme train (.*)", self.script.replace("\\\n", " "))
+        self.assertEqual(set(re.findall(r"--[a-z][a-z-]*", line.group(1))) - options_of("launch"), set())
+        self.assertIn("--resume", options_of("train"))
+
+    def test_two_pods_train_and_resume_after_a_second_start(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            os.symlink(TRIREME, folder / "trireme")
+            for epochs, sentence in (("1", "training mlp on synthetic"), ("2", "resuming mlp on synthetic: steps 17 to 32")):
+                config = self.all["ConfigMap"]["data"]["train.toml"].replace("/runs", f"{folder}/runs")
+                (folder / "train.toml").write_text(config.replace("epochs = 20", f"epochs = {epochs}"))
+                port = free_ports()
+                script = (self.script.replace("/runs", f"{folder}/runs").replace("/config", name).replace("train-0.train", "127.0.0.1")
+                          .replace("29500", str(port)))
+                environment = {"PATH": f"{folder}:{os.environ['PATH']}", "TRIREME_SECRET": "0123456789abcdef0123456789abcdef",
+                               "OMP_NUM_THREADS": "1"}
+                pods = [subprocess.Popen(["/bin/sh", "-c", script], cwd=name, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                         env={**environment, "INDEX": str(index), "TRIREME_HOST_ID": f"pod{index}"},
+                                         start_new_session=True) for index in (0, 1)]
+                try:
+                    said = [pod.communicate(timeout=100)[0] for pod in pods]
+                finally:
+                    for pod in pods:
+                        if pod.poll() is None:
+                            os.killpg(pod.pid, signal.SIGKILL)
+                self.assertEqual([pod.returncode for pod in pods], [0, 0], said)
+                self.assertIn(sentence, said[0])
+            self.assertEqual(len(list((folder / "runs").iterdir())), 1)  # the second start went on in the folder of the first
 
 
 if __name__ == "__main__":
