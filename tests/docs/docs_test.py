@@ -123,10 +123,41 @@ class FirstPages(unittest.TestCase):
                     lines = [line for line in paragraph.strip().split("\n") if not line.startswith("#")]
                     self.assertLessEqual(len(lines), 5, f"{name}: a long paragraph: {paragraph}")
 
-    def test_readers_find_them_in_the_readme(self):
-        table = (ROOT / "README.md").read_text().split("## Where to begin")[1].split("\n## ")[0]
+    def test_readers_find_them_under_get_started(self):
+        table = (ROOT / "docs/index.md").read_text().split("## Get started")[1].split("\n## ")[0]
         for name, _ in self.each():
-            self.assertIn(f"(docs/{name})", table)
+            self.assertIn(f"({name})", table)
+
+
+class Index(unittest.TestCase):
+    """docs/index.md, and README, which leads there"""
+
+    def test_the_index_has_the_kinds_of_pages_and_each_page_once(self):
+        text = (ROOT / "docs/index.md").read_text()
+        self.assertEqual(re.findall(r"^## (.*)$", text, re.M), ["Get started", "How-to guides", "Concepts", "Reference", "Contributing"])
+        rows = "\n".join(line for line in text.split("\n") if line.startswith("|"))
+        listed = re.findall(r"\]\((\w[\w-]*\.md)\)", rows)
+        there = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+        self.assertEqual(sorted(listed), sorted(there), "each page of docs/ is in one row of docs/index.md")
+
+    def test_the_readme_is_short_and_leads_to_each_kind(self):
+        text = (ROOT / "README.md").read_text()
+        self.assertLessEqual(text.count("\n"), 100)
+        for kind in ("get-started", "how-to-guides", "concepts", "reference", "contributing"):
+            self.assertIn(f"(docs/index.md#{kind})", text)
+
+
+class HowTo(unittest.TestCase):
+    NAMES = ("mixed-precision", "gradient-accumulation", "fault-tolerance", "choose-parallelism", "performance", "from-pytorch",
+             "from-lightning-deepspeed", "troubleshooting", "kubernetes")
+
+    def test_they_say_what_when_and_when_not_before_a_first_example(self):
+        for name in self.NAMES:
+            text = (ROOT / f"docs/{name}.md").read_text()
+            places = [text.find(f"\n**{word}.**") for word in ("What it is", "When to use it", "When not")]
+            places += [text.find("\n```"), text.find("\n## ")]
+            self.assertNotIn(-1, places, name)
+            self.assertEqual(places, sorted(places), name)
 
 
 def tests_that_there_are():

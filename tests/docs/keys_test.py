@@ -2,6 +2,7 @@
 """What messages and guides call a key of a configuration is one."""
 import pathlib
 import re
+import tomllib
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -55,6 +56,18 @@ class Keys(unittest.TestCase):
                 table, key = span.split(".")
                 if table in tables and key not in FILES and span not in known:
                     wrong.append(f"{path.relative_to(ROOT)}: `{span}` is no key of a configuration")
+        self.assertEqual(wrong, [])
+
+    def test_those_of_toml_in_guides_are_keys(self):
+        known, wrong, read = keys(), [], 0
+        for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+            for code in re.findall(r"^```toml\n(.*?)^```$", path.read_text(), re.M | re.S):
+                for table, values in tomllib.loads(code).items():
+                    for key in values if isinstance(values, dict) else ():
+                        read += 1
+                        if f"{table}.{key}" not in known:
+                            wrong.append(f"{path.relative_to(ROOT)}: [{table}] {key} is no key of a configuration")
+        self.assertGreater(read, 20)
         self.assertEqual(wrong, [])
 
 

@@ -26,7 +26,7 @@ else
 fi
 use_programs "$moved" "${hide[@]}"
 build_project "$moved"
-program=$work/project/build/separate
+program=$work/project/build/my_program
 # Read to its end: the loader would fail on a pipe that the first match closes.
 loaded=$(env -i LD_TRACE_LOADED_OBJECTS=1 "$program")
 grep -qF "libtorch_cpu.so => $moved/lib/trireme/torch/lib/" <<<"$loaded" \

@@ -75,7 +75,7 @@ build_project() {  # build_project PREFIX [EXAMPLE...]: configured against the i
 
 use_project() {  # use_project PREFIX: over two processes, by our launcher and, where there is one, by mpirun
   # Both ranks have the right weights for both axes only if their gradients were averaged.
-  local program=$work/project/build/separate words="separate: 2 ranks, weights 2.000 -3.000"
+  local program=$work/project/build/my_program words="separate: 2 ranks, weights 2.000 -3.000"
   expect "$words" "$1/bin/trireme" launch -n 2 -- "$program"
   if command -v mpirun >/dev/null; then
     local options=(--oversubscribe)
