@@ -21,7 +21,7 @@ test_packages=(libgtest-dev libgmock-dev lld openmpi-bin iproute2 procps etcd-se
   munge slurmctld slurmd slurm-client libucx-dev)
 bench_packages=(libopenmpi-dev openmpi-bin python3-venv)
 check_packages=(clang-format-14)
-docs_packages=(doxygen python3)
+docs_packages=(doxygen python3 python3-pip)
 fetch_packages=(python3 python3-pip ca-certificates)
 torch_folder=.deps/torch-$TORCH_VERSION
 
@@ -83,13 +83,13 @@ install_packages() {
     || { tail -n 20 "$log" >&2; die "apt-get failed; the whole log is in $log"; }
 }
 
-fetch_wheels() {  # fetch_wheels FOLDER LIST: all of a list in tools/requirements/, and nothing else
+fetch_wheels() {  # fetch_wheels FOLDER LIST [PYTHON]: all of a list in tools/requirements/, and nothing else; for that Python
   local folder=$1 list=tools/requirements/$2.txt
   [ -f "$list" ] || die "there are no hashes in $list to check the download against; tools/pin.py writes them (tools/pin.py --help)"
   local machine; machine=$(uname -m)
   local pip=(python3 -m pip install --quiet --no-compile --only-binary=:all: --no-deps --require-hashes --requirement "$list"
     --disable-pip-version-check --root-user-action=ignore --no-warn-script-location
-    --python-version "$WHEEL_PYTHON" --implementation cp --target "$folder")
+    --python-version "${3:-$WHEEL_PYTHON}" --implementation cp --target "$folder")
   local version
   for version in {28..17}; do pip+=(--platform "manylinux_2_${version}_$machine"); done
   pip+=(--platform "manylinux2014_$machine")
@@ -140,6 +140,20 @@ install_kubernetes_schemas() {  # of the package, the one file that a test reads
   rm -rf "$partial"
 }
 
+install_site_generator() {  # for the Python that will run it; without a network `make docs` builds the C++ reference alone
+  local folder=.deps/mkdocs-material-$MKDOCS_MATERIAL_VERSION partial=.deps/partial-site python
+  [ ! -d "$folder" ] || return 0
+  lock
+  [ ! -d "$folder" ] || return 0
+  echo "setup: fetching the generator of the site into $folder"
+  python=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  if ! python3 -m pip --version >/dev/null 2>&1 || ! (fetch_wheels "$partial" "mkdocs-material-$MKDOCS_MATERIAL_VERSION" "$python"); then
+    echo "setup: continuing without it; the pages of the site are not built" >&2
+    return 0
+  fi
+  mv "$partial" "$folder"
+}
+
 install_minimum_torch() {
   [ ! -f ".deps/torch-$TORCH_MINIMUM_VERSION/torch/lib/libtorch_cpu.so" ] || return 0
   lock
@@ -162,14 +176,14 @@ install_cuda_wheels() {  # everything libtorch_cuda needs at run time
   touch "$torch_folder/cuda-is-complete"
 }
 
-packages=() torch= cuda= minimum= tidy= schemas= locked=
+packages=() torch= cuda= minimum= tidy= schemas= site= locked=
 for part in "${@:-build}"; do
   case $part in
     build) packages+=("${build_packages[@]}"); torch=yes ;;
-    test)  packages+=("${test_packages[@]}") schemas=yes ;;
+    test)  packages+=("${test_packages[@]}") schemas=yes site=yes ;;
     bench) packages+=("${bench_packages[@]}") ;;
     check) packages+=("${check_packages[@]}" "${fetch_packages[@]}"); tidy=yes ;;
-    docs)  packages+=("${docs_packages[@]}") ;;
+    docs)  packages+=("${docs_packages[@]}") site=yes ;;
     cuda)  torch=yes cuda=yes ;;
     torch-minimum) packages+=("${fetch_packages[@]}"); minimum=yes ;;
     *) die "unknown part '$part'; known: build test bench check docs cuda torch-minimum" ;;
@@ -185,3 +199,4 @@ fi
 [ -z "$minimum" ] || install_minimum_torch
 [ -z "$tidy" ] || install_clang_tidy
 [ -z "$schemas" ] || install_kubernetes_schemas
+[ -z "$site" ] || install_site_generator

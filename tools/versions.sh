@@ -8,3 +8,5 @@ WHEEL_PYTHON=3.12
 CLANG_TIDY_VERSION=23.1.4
 # Of it tests read the schemas of Kubernetes alone.
 KUBERNETES_VALIDATE_VERSION=1.37.0
+# Of `make docs`: the generator of the site, with its dependencies.
+MKDOCS_MATERIAL_VERSION=9.8.1

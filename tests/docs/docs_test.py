@@ -16,7 +16,9 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/docs"))
 import headers
+import input
 import pages
+import site_pages as site
 import snippets_test
 import undocumented
 
@@ -76,13 +78,14 @@ class Headers(unittest.TestCase):
 
 class Pages(unittest.TestCase):
     def page(self, text):
-        site = pages.Site(ROOT, {"docs/one.md": text, "docs/wire.md": "# W\n\n## A channel's end\n"}, ["trireme/wire/node.h"])
+        site = pages.Site(ROOT, {"docs/one.md": text, "docs/wire.md": "# W\n\n## A channel's end\n"}, {"trireme/wire/node.h": "api/node_8h.html"})
         return site.page("docs/one.md"), site.problems
 
-    def test_links_lead_to_pages_headings_and_headers(self):
-        out, problems = self.page("# One\n\n[a](wire.md) [b](wire.md#a-channels-end) [c](../trireme/wire/node.h)\n")
-        self.assertIn("# One {#page_docs_one}", out)
-        self.assertIn("[a](@ref page_docs_wire) [b](@ref page_docs_wire--a-channels-end) [c](@ref trireme/wire/node.h)", out)
+    def test_links_lead_to_pages_headings_headers_and_examples(self):
+        out, problems = self.page("# One\n\n[a](wire.md) [b](wire.md#a-channels-end) [c](../trireme/wire/node.h) [d](../examples/own_loop.cpp)\n"
+                                  "[e](../cli/command.h)\n")
+        self.assertIn("[a](wire.md) [b](wire.md#a-channels-end) <a href=\"../api/node_8h.html\">c</a> [d](../examples/own_loop.cpp.md)\n"
+                      "e (`cli/command.h`)", out)
         self.assertEqual(problems, [])
 
     def test_dead_links_are_named(self):
@@ -96,6 +99,26 @@ class Pages(unittest.TestCase):
         self.assertIn("    [](const Tensor& x) { return x; }\n", out)
         self.assertIn("# a <b> [x](y)\n", out)
         self.assertEqual(problems, [])
+
+    def test_words_in_angle_brackets_are_no_tags(self):
+        self.assertIn("kill &lt;pid>, `Group<T>`, 1 < 2", self.page("# One\n\nkill <pid>, `Group<T>`, 1 < 2\n")[0])
+
+    def test_lists_fences_and_bars_are_as_python_markdown_reads_them(self):
+        out = self.page("# One\n\nText:\n- a\n  more\n  - b\n- c\n```\ncode\n```\n| `a \\| b` |\n")[0]
+        self.assertIn("Text:\n\n- a\n  more\n    - b\n- c\n\n```\ncode\n```\n| `a | b` |\n", out)
+
+
+class Navigation(unittest.TestCase):
+    def test_it_is_that_of_the_index(self):
+        texts = {file: (ROOT / file).read_text() for file in input.files("*.md", "docs/*.md", "docs/adr/*.md", "bench/results/*.md")
+                 if "/0000-" not in file}
+        sections, unnamed = site.navigation(texts)
+        self.assertEqual([name for each in sections for name in each],
+                         ["Home", "All pages", "Get started", "How-to guides", "Concepts", "Reference", "Contributing"])
+        self.assertEqual(unnamed, [])
+        first = next(iter(sections[2]["Get started"][0].values()))
+        self.assertEqual(first, "docs/start-loop.md")
+        self.assertIn({"C++ reference": "api/index.html"}, sections[5]["Reference"])
 
 
 class FirstPages(unittest.TestCase):
@@ -238,10 +261,20 @@ class Undocumented(unittest.TestCase):
                                     "/// Another.\nclass B : public elsewhere::Base {\n public:\n  void take(int x) override;\n};\n"), [])
 
 
+def foreign_parts(folder):
+    """What pages of the site would fetch from another host."""
+    return [f"{path.relative_to(folder)} fetches {each[0] or each[1]}" for path in sorted(folder.rglob("*.html")) if "api" not in path.parts
+            for each in re.findall(r'<(?:script|img|iframe)[^>]* src="(https?:[^"]*)|<link rel="(?:stylesheet|preconnect)" href="(https?:[^"]*)',
+                                   path.read_text())]
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] != ["--tree"]:
         unittest.main()
     if not shutil.which("doxygen"):
         print("skipped: doxygen is not installed; tools/setup.sh docs installs it")
         sys.exit(77)
-    sys.exit(subprocess.run([ROOT / "tools/docs.sh", sys.argv[2]]).returncode)
+    code = subprocess.run([ROOT / "tools/docs.sh", sys.argv[2]]).returncode
+    foreign = foreign_parts(pathlib.Path(sys.argv[2]))
+    print(*foreign, sep="\n")
+    sys.exit(code or len(foreign) > 0)
