@@ -50,6 +50,25 @@ const Case kCases[] = {
      .ranks = 6,
      .settings = {"parallel.pipeline=3", "model.hidden=[32, 32]", "comm.backend=shm",
                   "parallel.compression=bf16"}},
+    {.name = "TopK", .settings = {"parallel.compression=top-k", "parallel.compression_fraction=0.05"}},
+    {.name = "Dgc",
+     .settings = {"parallel.compression=dgc", "optimizer.name=sgd", "optimizer.momentum=0.9",
+                  "train.non_finite=skip"}},
+    {.name = "Int8ByPieces", .ranks = 3, .settings = {"parallel.compression=int8"}},
+    {.name = "Int8OfShards",
+     .settings = {"parallel.compression=int8", "parallel.zero=3", "parallel.weight_compression=int8",
+                  "comm.backend=gloo"}},
+    {.name = "TopKOfShards", .settings = {"parallel.compression=top-k", "parallel.zero=2"}},
+};
+
+/// A device adds up what these encode in another order.
+const Case kRoundedCases[] = {
+    {.name = "PowerSgd", .settings = {"parallel.compression=power-sgd"}},
+    {.name = "Sign", .ranks = 3, .settings = {"parallel.compression=sign"}},
+    {.name = "OneBit",
+     .settings = {"parallel.compression=one-bit", "parallel.compression_warmup_steps=1",
+                  "optimizer.name=adamw", "train.clip_norm=0"}},
+    {.name = "SignOfShards", .settings = {"parallel.compression=sign", "parallel.zero=3"}},
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& row) { return out << row.name; }
@@ -85,18 +104,36 @@ TEST_P(DeviceRunsOf, HaveTheBitsOfTheCpu) {
 INSTANTIATE_TEST_SUITE_P(Table, DeviceRunsOf, testing::ValuesIn(kCases),
                          [](const auto& row) { return std::string(row.param.name); });
 
+class RoundedDeviceRunsOf : public DeviceRuns, public testing::WithParamInterface<Case> {};
+
+/// Sums of f32 differ by 272 2^-24 of their magnitudes at most (DeviceCodecs.RoundTheScaleOfABlockAsASum):
+/// the losses of the first steps by no more than three times that, and what a sign that turns makes of it.
+TEST_P(RoundedDeviceRunsOf, HaveTheLossesOfTheCpuUpToRounding) {
+  Settings settings = GetParam().settings;
+  settings.insert(settings.end(), {"train.max_steps=3", "train.global_batch=120"});
+  const TrainedRun here = trained("here", "cpu", GetParam().ranks, settings);
+  const TrainedRun there = trained("there", "stand_in", GetParam().ranks, settings);
+  ASSERT_EQ(there.losses.size(), here.losses.size());
+  for (std::size_t step = 0; step < here.losses.size(); ++step)
+    EXPECT_NEAR(there.losses[step] / here.losses[step], 1, 1e-4) << step;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, RoundedDeviceRunsOf, testing::ValuesIn(kRoundedCases),
+                         [](const auto& row) { return std::string(row.param.name); });
+
 TEST_F(DeviceRuns, GoOnOnAnotherDevice) {
-  const Settings common = {"checkpoint.every_steps=2", "optimizer.name=adamw"};
-  const auto with_steps = [&](int steps) {
-    Settings settings = common;
-    settings.push_back(text("train.max_steps=", steps));
-    return settings;
-  };
-  const TrainedRun whole = trained("whole", "cpu", 2, with_steps(8));
-  trained("moved", "stand_in", 2, with_steps(4));
-  trained("moved", "cpu", 2, with_steps(6), {"--resume"});
-  const TrainedRun moved = trained("moved", "stand_in", 2, with_steps(8), {"--resume"});
-  EXPECT_EQ(moved.weights_xxh3, whole.weights_xxh3);
+  for (const char* compression : {"none", "top-k"}) {
+    const auto with_steps = [&](int steps) {
+      return Settings{"checkpoint.every_steps=2", "optimizer.name=adamw",
+                      text("parallel.compression=", compression), text("train.max_steps=", steps)};
+    };
+    const std::string name = text("moved ", compression);
+    const TrainedRun whole = trained(text("whole ", compression), "cpu", 2, with_steps(8));
+    trained(name, "stand_in", 2, with_steps(4));
+    trained(name, "cpu", 2, with_steps(6), {"--resume"});
+    const TrainedRun moved = trained(name, "stand_in", 2, with_steps(8), {"--resume"});
+    EXPECT_EQ(moved.weights_xxh3, whole.weights_xxh3) << compression;
+  }
 }
 
 TEST_F(DeviceRuns, AreVerified) {

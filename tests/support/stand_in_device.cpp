@@ -34,7 +34,7 @@ namespace {
 
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 
-std::atomic<std::int64_t> num_reads = 0, num_pageable = 0, num_event_waits = 0;
+std::atomic<std::int64_t> num_reads = 0, num_read_bytes = 0, num_pageable = 0, num_event_waits = 0;
 thread_local c10::DeviceIndex current_device = 0;
 thread_local bool in_operator = false;
 thread_local std::array<c10::StreamId, kNumStandInDevices> current_streams = {};
@@ -273,6 +273,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   if (from.numel() == 0 && to.numel() == 0) return to;
   const bool reads = to.is_cpu() && !in_operator;
   if (reads && !(non_blocking && PinnedAllocator::one().holds(to.const_data_ptr()))) ++num_reads;
+  if (reads) num_read_bytes += static_cast<std::int64_t>(from.nbytes());
   if (from.is_cpu() && !to.is_cpu() && !in_operator && !PinnedAllocator::one().holds(from.const_data_ptr()))
     ++num_pageable;
   if (!in_operator) {
@@ -315,6 +316,7 @@ at::Scalar local_scalar(const at::Tensor& tensor) {
   if (!in_operator) {
     StandInGraph::reject_wait("a number is read on the host");
     ++num_reads;
+    num_read_bytes += static_cast<std::int64_t>(tensor.element_size());
     use(tensor, /*writes=*/false, "reading a number");
     host_waits(tensor.device());
   }
@@ -486,6 +488,7 @@ std::unique_ptr<StandInGraph> make_stand_in_graph() {
   });
 }
 std::int64_t waits_for_events_of_stand_in() { return num_event_waits; }
+std::int64_t bytes_read_from_stand_in() { return num_read_bytes; }
 std::int64_t copies_from_pageable_memory() { return num_pageable; }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {

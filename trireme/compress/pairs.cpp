@@ -17,33 +17,31 @@ TRIREME_INLINE bool reaches(const float* values, std::size_t count, std::uint32_
   return any != 0;
 }
 
-/// The pairs of one range, as they lie.
-struct Pairs {
-  std::size_t count;
-  const Unaligned<std::uint16_t>* places;
-  const Unaligned<float>* values;
-};
+std::size_t num_ranges(std::size_t num_values) { return (num_values + kRange - 1) / kRange; }
+std::size_t count_bytes(std::size_t num_values) { return num_ranges(num_values) * sizeof(std::uint32_t); }
 
-/// Takes the pairs of the next range from `left`; of no more than so many values. Whether there are some.
-bool take_pairs(std::span<const std::byte>& left, std::size_t most, Pairs& pairs) {
-  std::uint32_t count = 0;
-  if (left.size() < sizeof count) return false;
-  std::memcpy(&count, left.data(), sizeof count);
-  left = left.subspan(sizeof count);
-  if (count > most || left.size() < count * kPairBytes) return false;
-  pairs = {count, numbers_at<std::uint16_t>(left.data()),
-           numbers_at<float>(left.data() + count * sizeof(std::uint16_t))};
-  left = left.subspan(count * kPairBytes);
-  return true;
-}
+/// The parts of bytes that fit.
+struct Parts {
+  Parts(std::span<const std::byte> bytes, std::size_t num_values)
+      : counts(numbers_at<std::uint32_t>(bytes.data())),
+        count((bytes.size() - count_bytes(num_values)) / kPairBytes),
+        values(numbers_at<float>(bytes.data() + count_bytes(num_values))),
+        places(numbers_at<std::uint16_t>(bytes.data() + count_bytes(num_values) + count * sizeof(float))) {}
+
+  const Unaligned<std::uint32_t>* counts;
+  std::size_t count;  ///< of all ranges
+  const Unaligned<float>* values;
+  const Unaligned<std::uint16_t>* places;
+};
 
 /// Calls `use(place, value)` for all; `bytes` fit.
 template <class Use>
 void for_each_pair(std::span<const std::byte> bytes, std::size_t num_values, const Use& use) {
-  Pairs pairs{};
-  for (std::size_t first = 0; first < num_values; first += kRange) {
-    take_pairs(bytes, kRange, pairs);
-    for (std::size_t i = 0; i < pairs.count; ++i) use(first + pairs.places[i].value, pairs.values[i].value);
+  const Parts parts(bytes, num_values);
+  std::size_t i = 0;
+  for (std::size_t range = 0; range < num_ranges(num_values); ++range) {
+    const std::size_t first = range * kRange, end = i + parts.counts[range].value;
+    for (; i < end; ++i) use(first + parts.places[i].value, parts.values[i].value);
   }
 }
 
@@ -72,40 +70,42 @@ Places places_from(std::span<const float> values, std::uint32_t threshold, std::
 }
 
 std::size_t PairsCodec::bytes_for(std::size_t num_values, std::size_t num_named) {
-  return (num_values + kRange - 1) / kRange * sizeof(std::uint32_t) + num_named * kPairBytes;
+  return count_bytes(num_values) + num_named * kPairBytes;
 }
 
 std::size_t PairsCodec::encode(std::span<const float> values, const Options& options,
                                std::span<std::byte> bytes) const {
   const Places places = choose(values, options);
-  std::byte* to = bytes.data();
+  auto* count = numbers_at<std::uint32_t>(bytes.data());
+  auto* value = numbers_at<float>(bytes.data() + count_bytes(values.size()));
+  auto* offset = numbers_at<std::uint16_t>(reinterpret_cast<std::byte*>(value + places.size()));
   auto begin = places.begin();
-  for (std::size_t first = 0; first < values.size(); first += kRange) {
+  for (std::size_t first = 0; first < values.size(); first += kRange, ++count) {
     const auto end = std::lower_bound(begin, places.end(), first + kRange);
-    const auto count = static_cast<std::uint32_t>(end - begin);
-    std::memcpy(to, &count, sizeof count);
-    auto* offset = numbers_at<std::uint16_t>(to + sizeof count);
-    auto* value = numbers_at<float>(to + sizeof count + count * sizeof(std::uint16_t));
+    count->value = static_cast<std::uint32_t>(end - begin);
     for (; begin != end; ++begin, ++offset, ++value) {
       offset->value = static_cast<std::uint16_t>(*begin - first);
       value->value = values[*begin];
     }
-    to += sizeof count + count * kPairBytes;
   }
   return bytes_for(values.size(), places.size());
 }
 
 bool PairsCodec::fits(std::span<const std::byte> bytes, std::size_t num_values) const {
-  Pairs pairs{};
-  for (std::size_t first = 0; first < num_values; first += kRange) {
-    const std::size_t most = std::min(kRange, num_values - first);
-    if (!take_pairs(bytes, most, pairs)) return false;
-    for (std::size_t i = 0; i < pairs.count; ++i) {
-      const std::size_t place = pairs.places[i].value;
-      if (place >= most || (i > 0 && place <= pairs.places[i - 1].value)) return false;
+  if (bytes.size() < count_bytes(num_values)) return false;
+  const Parts parts(bytes, num_values);
+  if (bytes.size() != bytes_for(num_values, parts.count)) return false;
+  std::size_t i = 0;
+  for (std::size_t range = 0; range < num_ranges(num_values); ++range) {
+    const std::size_t most = std::min(kRange, num_values - range * kRange), begin = i;
+    const std::size_t count = parts.counts[range].value;
+    if (count > most || count > parts.count - begin) return false;
+    for (; i < begin + count; ++i) {
+      const std::size_t place = parts.places[i].value;
+      if (place >= most || (i > begin && place <= parts.places[i - 1].value)) return false;
     }
   }
-  return bytes.empty();
+  return i == parts.count;
 }
 
 void PairsCodec::decode(std::span<const std::byte> bytes, std::span<float> values) const {

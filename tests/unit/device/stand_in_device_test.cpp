@@ -70,6 +70,18 @@ TEST(StandInDevice, CountsWhatIsReadBack) {
   EXPECT_EQ(reads_from_stand_in(), before + 2);
 }
 
+TEST(StandInDevice, CountsTheBytesThatAreReadBack) {
+  const at::Tensor there = numbers().to(stand_in());
+  const std::int64_t before = bytes_read_from_stand_in();
+  const at::Tensor sum = (there * there).sum();
+  EXPECT_EQ(bytes_read_from_stand_in(), before) << "operators read nothing";
+  sum.item<float>();
+  there.narrow(0, 0, 10).cpu();
+  const at::Tensor pinned = at::empty({1000}, at::TensorOptions().pinned_memory(true));
+  pinned.copy_(there, /*non_blocking=*/true);
+  EXPECT_EQ(bytes_read_from_stand_in() - before, 4 + 4 * 10 + 4 * 1000);
+}
+
 TEST(StandInDevice, CopiesThatDoNotBlockAreLate) {
   const at::Tensor there = numbers().to(stand_in());
   const at::Tensor here = at::full({1000}, -7, at::kFloat);

@@ -1,8 +1,8 @@
 #pragma once
-// What codecs have in common that name some of the values: these as they are, and where they stand. Bytes,
-// for each 65536 values:
+// Codecs that name some of the values store these as they are, and where they stand. Values are in ranges of
+// 65536. What is named of all ranges is in their order, rising in each. Bytes:
 //
-//   u32 count | u16 places[count], rising | f32 values[count]
+//   u32 counts[ceil(n / 65536)] | f32 values[m] | u16 places[m], in their range; m is the sum of the counts
 //
 // Functions without state; any thread.
 

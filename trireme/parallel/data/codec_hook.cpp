@@ -7,11 +7,11 @@
 // ICLR 2018) sends the greatest of what velocities have added up to, and stops the velocity of what was sent
 // (momentum correction and factor masking, section 3).
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
@@ -67,25 +67,31 @@ class CodecHook final : public CompressingHook {
   };
 
   bool takes(std::int64_t /*rows*/, std::int64_t /*columns*/) const override { return true; }
-  void add(const comm::Group& group, const std::string& name, std::int64_t rows,
-           std::int64_t columns) override {
-    Kept& kept = kept_[name];
+  void add(const comm::Group& group, const Taken& parameter) override {
+    Kept& kept = kept_[parameter.name];
+    const std::int64_t numel = parameter.rows * parameter.columns;
     kept.draws = at::zeros({1}, at::kLong);
-    if (codec_.leaves_out()) kept.residual = at::zeros({rows * columns}, at::kFloat);
-    if (with_velocity_) kept.velocity = at::zeros({rows * columns}, at::kFloat);
-    kept.by_pieces = says_all_ && is_less_by_pieces(codec_, rows * columns, group.size());
-    if (kept.by_pieces) kept.piece = piece_of_rank(rows * columns, group.rank(), group.size());
-    if (kept.by_pieces && codec_.leaves_out()) kept.sums_residual = at::zeros({kept.piece.numel}, at::kFloat);
+    if (codec_.leaves_out()) kept.residual = at::zeros({numel}, parameter.like);
+    if (with_velocity_) kept.velocity = at::zeros({numel}, parameter.like);
+    kept.by_pieces = says_all_ && is_less_by_pieces(codec_, numel, group.size());
+    if (kept.by_pieces) kept.piece = piece_of_rank(numel, group.rank(), group.size());
+    if (kept.by_pieces && codec_.leaves_out())
+      kept.sums_residual = at::zeros({kept.piece.numel}, parameter.like);
     for (const at::Tensor& each : {kept.residual, kept.velocity, kept.sums_residual})
       count_as(MemoryKind::kOptimizer, each);
   }
 
-  void add_uncompressed(const std::string& name, std::int64_t numel) override {
-    if (with_velocity_) velocities_[name] = at::zeros({numel}, at::kFloat);
+  void add_uncompressed(const std::string& name, const at::Tensor& parameter) override {
+    if (with_velocity_)
+      velocities_[name] =
+          at::zeros({parameter.numel()}, at::TensorOptions(at::kFloat).device(parameter.device()));
   }
   void finish_uncompressed(const std::string& name, const at::Tensor& values) override {
-    if (!with_velocity_ || !is_finite(values)) return;
-    at::Tensor(values).copy_(velocities_.at(name).mul_(options().momentum).add_(values));
+    if (!with_velocity_) return;
+    const at::Tensor& velocity = velocities_.at(name);
+    const Flag finite = Flag::is_finite(values);
+    finite.change(velocity, [&](at::Tensor changed) { changed.mul_(options().momentum).add_(values); });
+    finite.change(values, [&](at::Tensor changed) { changed.copy_(velocity); });
   }
   std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
                                ReduceScale scale) override;
@@ -94,14 +100,14 @@ class CodecHook final : public CompressingHook {
     CompressedPart part;
     at::Tensor sent;  ///< that is encoded; what the codec leaves out stays there
     compress::Codec::Options how;
-    std::size_t bytes = 0;  ///< of its slot: the same on all ranks
+    std::int64_t bytes = 0;  ///< of its slot: the same on all ranks
 
     bool is_less_dense(int num_ranks) const {
-      return static_cast<std::size_t>(num_ranks) * bytes > 2 * part.values.nbytes();
+      return num_ranks * bytes > 2 * static_cast<std::int64_t>(part.values.nbytes());
     }
   };
   Outgoing hand_in(const CompressedPart& part, int rank);
-  std::span<const std::byte> encode(const Outgoing& each, std::span<std::byte> slot);
+  void encode(const Outgoing& each, const at::Tensor& slot);
   std::function<void()> send(comm::Group& group, const std::vector<CompressedPart>& parts, ReduceScale scale);
   std::function<void()> gather(comm::Group& group, std::vector<Outgoing> all, ReduceScale scale);
   std::function<void()> reduce_densely(comm::Group& group, const std::vector<Outgoing>& all,
@@ -110,7 +116,6 @@ class CodecHook final : public CompressingHook {
   Random random_for(const CompressedPart& part, int rank) const;
   /// Of a gradient in its next step.
   double fraction_for(const CompressedPart& part) const;
-  void add_slot(const CompressedPart& part, std::span<const std::byte> slot) const;
 
   const compress::Codec& codec_;
   const bool with_velocity_;
@@ -139,28 +144,24 @@ CodecHook::Outgoing CodecHook::hand_in(const CompressedPart& part, int rank) {
                 .sent = part.values,
                 .how = {.fraction = fraction_for(part), .seed = random_for(part, rank).bits()}};
   ++*kept.draws.data_ptr<std::int64_t>();
-  if (!part.finite) return each;
-  if (with_velocity_) each.sent = kept.velocity.mul_(options().momentum).add_(part.values);
-  if (kept.residual.defined()) each.sent = kept.residual.add_(each.sent);
+  if (part.finite.is_known(false)) return each;
+  if (with_velocity_) {
+    part.finite.change(kept.velocity,
+                       [&](at::Tensor changed) { changed.mul_(options().momentum).add_(part.values); });
+    each.sent = kept.velocity;
+  }
+  if (kept.residual.defined()) {
+    part.finite.change(kept.residual, [&](at::Tensor changed) { changed.add_(each.sent); });
+    each.sent = kept.residual;
+  }
   return each;
 }
 
-/// Returns what it says of a gradient that is finite.
-std::span<const std::byte> CodecHook::encode(const Outgoing& each, std::span<std::byte> slot) {
-  if (!each.part.finite) {
-    write_not_finite(slot);
-    return {};
-  }
+void CodecHook::encode(const Outgoing& each, const at::Tensor& slot) {
   const Kept& kept = kept_.at(each.part.name);
-  const std::span<const std::byte> said = write_slot(codec_, span_of(each.sent), each.how, slot);
-  if (kept.residual.defined()) codec_.take_out(said, span_of(kept.residual));
-  if (with_velocity_) codec_.take_out(said, span_of(kept.velocity));
-  return said;
-}
-
-void CodecHook::add_slot(const CompressedPart& part, std::span<const std::byte> slot) const {
-  if (!parallel::add_slot(codec_, slot, part.span(), part.name))
-    at::Tensor(part.values).fill_(std::numeric_limits<float>::quiet_NaN());
+  write_slot(codec_, each.sent, each.how, each.part.finite, slot);
+  if (kept.residual.defined()) take_out(codec_, slot, each.part.finite, kept.residual);
+  if (with_velocity_) take_out(codec_, slot, each.part.finite, kept.velocity);
 }
 
 std::function<void()> CodecHook::reduce(comm::Group& group, std::vector<CompressedPart> parts,
@@ -202,7 +203,7 @@ std::function<void()> CodecHook::send(comm::Group& group, const std::vector<Comp
                                       ReduceScale scale) {
   std::vector<Outgoing> all;
   for (const CompressedPart& part : parts) all.push_back(hand_in(part, group.rank()));
-  for (Outgoing& each : all) each.bytes = slot_bytes(codec_, each.part.span().size(), each.how);
+  for (Outgoing& each : all) each.bytes = slot_bytes(codec_, each.part.values.numel(), each.how);
   const auto first_dense = std::stable_partition(
       all.begin(), all.end(), [&](const Outgoing& each) { return !each.is_less_dense(group.size()); });
   const std::vector<Outgoing> dense(first_dense, all.end());
@@ -217,27 +218,31 @@ std::function<void()> CodecHook::send(comm::Group& group, const std::vector<Comp
 }
 
 std::function<void()> CodecHook::gather(comm::Group& group, std::vector<Outgoing> all, ReduceScale scale) {
-  std::size_t size = 0;
+  std::int64_t size = 0;
   for (const Outgoing& each : all) size += each.bytes;
   const std::string& of = all.front().part.name;
-  const at::Tensor message = room_for(group, "message " + of, size);
-  at::Tensor messages = room_for(group, "messages " + of, size * static_cast<std::size_t>(group.size()));
-  std::size_t at = 0;
+  const c10::Device device = all.front().part.values.device();
+  const at::Tensor message = room_for(group, "message " + of, size, device);
+  at::Tensor messages = room_for(group, "messages " + of, size * group.size(), device);
+  std::int64_t at = 0;
   for (const Outgoing& each : all) {
-    encode(each, bytes_of(message).subspan(at, each.bytes));
+    encode(each, message.narrow(0, at, each.bytes));
     at += each.bytes;
   }
   count(all_gather_bytes(group, message));
   return [this, all = std::move(all), message, messages, size, scale, num_ranks = group.size(),
           pending = group.all_gather_async(messages, message)]() mutable {
     pending.wait();
-    std::size_t place = 0;
+    std::int64_t place = 0;
     for (const Outgoing& each : all) {
       at::Tensor values = each.part.values;
       values.zero_();
-      for (int rank = 0; rank < num_ranks; ++rank)
-        add_slot(each.part,
-                 bytes_of(messages).subspan(static_cast<std::size_t>(rank) * size + place, each.bytes));
+      Flag finite = true;
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        const at::Tensor slot = messages.narrow(0, rank * size + place, each.bytes);
+        finite = add_slot(codec_, slot, values, each.part.name) && finite;
+      }
+      finite.show_in(values);
       if (scale == ReduceScale::kMean) values.div_(num_ranks);
       place += each.bytes;
     }
@@ -251,13 +256,9 @@ std::function<void()> CodecHook::reduce_densely(comm::Group& group, const std::v
   std::vector<comm::Pending> sums;
   for (const Outgoing& each : all) {
     at::Tensor values = each.part.values;
-    std::vector<std::byte> slot(each.bytes);
-    const std::span<const std::byte> said = encode(each, slot);
-    if (each.part.finite) {
-      codec_.decode(said, each.part.span());
-    } else {
-      values.fill_(std::numeric_limits<float>::quiet_NaN());
-    }
+    const at::Tensor slot = at::empty({each.bytes}, values.options().dtype(at::kByte));
+    encode(each, slot);
+    read_slot(codec_, slot, values, each.part.name).show_in(values);
     count(all_reduce_bytes(group, values));
     sums.push_back(group.all_reduce_async(values, op));
   }

@@ -1,14 +1,12 @@
 #include "trireme/parallel/data/internal/compressing_hook.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/isfinite.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/rounding.h"
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/internal/encoded_sum.h"
 
@@ -83,11 +81,6 @@ std::string kept_already(const std::string& compression, const std::string& para
               "' already: a hook belongs to one model; make another one with make_comm_hook()");
 }
 
-bool is_finite(const at::Tensor& values) {
-  // A sum is not finite when an addend is not; large numbers may overflow, and then each is looked at.
-  return std::isfinite(values.sum().item<float>()) || at::isfinite(values).all().item<bool>();
-}
-
 CompressingHook::CompressingHook(const CompressionOptions& options) : options_(options) {
   require(options.fraction > 0 && options.fraction <= 0.5,
           "the fraction of a gradient that is sent must be above 0 and at most 0.5; found ",
@@ -114,11 +107,14 @@ void CompressingHook::prepare(const comm::Group& group, const optim::NamedTensor
   for (const auto& [name, parameter] : parameters) {
     require(prepared_.insert(name).second, kept_already(options_.name, name));
     if (!is_taken(parameter)) {
-      add_uncompressed(name, parameter.numel());
+      add_uncompressed(name, parameter);
       continue;
     }
     const std::int64_t rows = outermost_size(parameter);
-    add(group, name, rows, parameter.numel() / rows);
+    add(group, {.name = name,
+                .rows = rows,
+                .columns = parameter.numel() / rows,
+                .like = at::TensorOptions(at::kFloat).device(parameter.device())});
   }
 }
 
@@ -129,71 +125,74 @@ void CompressingHook::set_gradient_scale(double scale) {
 
 std::function<void()> CompressingHook::start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) {
   const at::Tensor flat = bucket.flat;
-  const at::Tensor host = flat.is_cpu() ? flat : flat.cpu();
   Uncompressed uncompressed;
   std::vector<std::string> names;  // of these, without the flag
   std::vector<CompressedPart> parts;
   std::vector<at::Tensor> scaled;
   for (const auto& [name, gradient] : bucket.gradients) {
     const Place place = place_of(gradient, bucket);
-    if (gradient_scale_ != 1) scaled.push_back(place.in(host).mul_(1 / gradient_scale_));
+    if (gradient_scale_ != 1) scaled.push_back(place.in(flat).mul_(1 / gradient_scale_));
     if (!is_taken(gradient) || !is_due(name)) {
       uncompressed.add(place);
       names.push_back(name);
       continue;
     }
-    const at::Tensor values = place.in(host);
-    parts.push_back(
-        {.name = name, .values = values, .rows = outermost_size(gradient), .finite = is_finite(values)});
+    const at::Tensor values = place.in(flat);
+    parts.push_back({.name = name,
+                     .values = values,
+                     .rows = outermost_size(gradient),
+                     .finite = Flag::is_finite(values)});
   }
   if (bucket.flag.defined()) uncompressed.add(place_of(bucket.flag, bucket));
   at::Tensor packed;
   comm::Pending plain;
   if (uncompressed.numel() > 0) {
-    packed =
-        room(group, text("uncompressed ", bucket.gradients.front().first), uncompressed.numel(), at::kFloat);
-    uncompressed.pack(host, packed);
+    packed = room(group, text("uncompressed ", bucket.gradients.front().first), uncompressed.numel(),
+                  flat.options());
+    uncompressed.pack(flat, packed);
     count(all_reduce_bytes(group, packed));
     plain = group.all_reduce_async(
         packed, scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
   }
   std::function<void()> rest = parts.empty() ? [] {} : reduce(group, std::move(parts), scale);
-  return [this, flat, host, uncompressed = std::move(uncompressed), names = std::move(names), packed,
+  return [this, flat, uncompressed = std::move(uncompressed), names = std::move(names), packed,
           plain = std::move(plain), rest = std::move(rest), scaled = std::move(scaled),
           scale_of_them = gradient_scale_]() mutable {
     plain.wait();
-    uncompressed.unpack(packed, host);
+    uncompressed.unpack(packed, flat);
     for (std::size_t i = 0; i < names.size(); ++i)
-      finish_uncompressed(names[i], uncompressed.places()[i].in(host));
+      finish_uncompressed(names[i], uncompressed.places()[i].in(flat));
     rest();
     for (at::Tensor& each : scaled) each.mul_(scale_of_them);
-    if (!flat.is_same(host)) flat.copy_(host);
   };
 }
 
 at::Tensor CompressingHook::room(const comm::Group& group, const std::string& use, std::int64_t numel,
-                                 at::ScalarType type) {
+                                 const at::TensorOptions& options) {
   at::Tensor& found = rooms_[use];
   if (!found.defined() || found.numel() != numel) {
-    found = group.allocate(numel, at::TensorOptions().dtype(type));
+    found = group.allocate(numel, options);
     count_as(MemoryKind::kCommunication, found);
   }
   return found;
 }
 
-at::Tensor CompressingHook::room_for(const comm::Group& group, const std::string& use, std::size_t bytes) {
+at::Tensor CompressingHook::room_for(const comm::Group& group, const std::string& use, std::int64_t bytes,
+                                     c10::Device device) {
   // In eight steps from one power of two to the next.
-  const std::size_t step = std::max<std::size_t>(64, std::bit_floor(bytes) / 8);
-  const auto rounded = static_cast<std::int64_t>((bytes + step - 1) / step * step);
-  return room(group, use, rounded, at::kByte).narrow(0, 0, static_cast<std::int64_t>(bytes));
+  const auto floor = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(bytes)));
+  const at::TensorOptions options = at::TensorOptions(at::kByte).device(device);
+  return room(group, use, round_up(bytes, std::max<std::int64_t>(64, floor / 8)), options)
+      .narrow(0, 0, bytes);
 }
 
 std::function<std::vector<Summand>()> CompressingHook::start_sums(comm::Group& group,
                                                                   const compress::Codec& codec,
                                                                   std::vector<Summand> summands) {
   const std::int64_t per_piece = bytes_per_piece(summands, codec, group.size());
+  const at::TensorOptions bytes = summands.front().values.options().dtype(at::kByte);
   const auto room_for = [&](const char* use, std::int64_t pieces) {
-    return room(group, text(use, " ", summands.front().name), pieces * per_piece, at::kByte);
+    return room(group, text(use, " ", summands.front().name), pieces * per_piece, bytes);
   };
   const SumRooms rooms{.to_pieces = room_for("to pieces", group.size()),
                        .from_ranks = room_for("from ranks", group.size()),

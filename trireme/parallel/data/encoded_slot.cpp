@@ -1,67 +1,103 @@
 #include "trireme/parallel/data/internal/encoded_slot.h"
 
+#include <ATen/ops/full_like.h>
+
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "trireme/base/error.h"
+#include "trireme/base/rounding.h"
+#include "trireme/parallel/data/internal/device_codec.h"
+#include "trireme/parallel/data/internal/spans.h"
 
 namespace trireme::parallel {
 namespace {
 
-using Head = std::uint64_t;
-constexpr Head kNotFinite = ~Head{0};
+using Head = std::int64_t;
+constexpr std::int64_t kHeadBytes = sizeof(Head);
+constexpr Head kNotFinite = -1;
 
-std::size_t with_head(std::size_t bytes) {
-  return sizeof(Head) + (bytes + sizeof(Head) - 1) / sizeof(Head) * sizeof(Head);
-}
+/// Without the word in front.
+at::Tensor body_of(const at::Tensor& slot) { return slot.narrow(0, kHeadBytes, slot.numel() - kHeadBytes); }
+/// On a device: without dims.
+at::Tensor head_of(const at::Tensor& slot) { return numbers_in(slot, 0, 1, at::kLong).select(0, 0); }
 
 /// None: its vector is not finite. Throws CommError.
-std::optional<std::span<const std::byte>> said_in(const compress::Codec& codec,
-                                                  std::span<const std::byte> slot, std::size_t num_values,
-                                                  const std::string& what) {
+std::optional<std::span<const std::byte>> said_in(const compress::Codec& codec, const at::Tensor& slot,
+                                                  std::int64_t num_values, const std::string& what) {
+  const std::span<const std::byte> bytes = bytes_of(slot);
   Head head = 0;
-  std::memcpy(&head, slot.data(), sizeof head);
+  std::memcpy(&head, bytes.data(), sizeof head);
   if (head == kNotFinite) return {};
-  const bool is_inside = head <= slot.size() - sizeof head;
-  if (!is_inside || !codec.fits(slot.subspan(sizeof head, head), num_values))
+  const bool is_inside = head >= 0 && head <= slot.numel() - kHeadBytes;
+  if (!is_inside || !codec.fits(bytes.subspan(sizeof head, static_cast<std::size_t>(head)),
+                                static_cast<std::size_t>(num_values)))
     throw CommError(text("a rank sent ", head, " bytes for '", what,
                          "' that this compression did not make: all ranks need the same version of the "
                          "program"));
-  return slot.subspan(sizeof head, head);
+  return bytes.subspan(sizeof head, static_cast<std::size_t>(head));
+}
+
+DeviceCodec::Said said_on_device(const compress::Codec& codec, const at::Tensor& slot,
+                                 std::int64_t num_values) {
+  return device_codec(codec).decode(body_of(slot), head_of(slot), num_values);
 }
 
 }  // namespace
 
-std::span<std::byte> bytes_of(const at::Tensor& message) {
-  return std::as_writable_bytes(std::span(message.data_ptr<std::uint8_t>(), message.nbytes()));
+std::int64_t slot_bytes(const compress::Codec& codec, std::int64_t num_values,
+                        const compress::Codec::Options& how) {
+  const auto most = static_cast<std::int64_t>(codec.most_bytes(static_cast<std::size_t>(num_values), how));
+  return kHeadBytes + round_up(most, kHeadBytes);
 }
 
-std::size_t slot_bytes(const compress::Codec& codec, std::size_t num_values,
-                       const compress::Codec::Options& how) {
-  return with_head(codec.most_bytes(num_values, how));
+void write_slot(const compress::Codec& codec, const at::Tensor& values, const compress::Codec::Options& how,
+                const Flag& finite, const at::Tensor& slot) {
+  if (!slot.is_cpu()) {
+    const at::Tensor used = values.numel() == 0 ? number_on(slot.device(), 0)
+                                                : device_codec(codec).encode(values, how, body_of(slot));
+    head_of(slot).copy_(at::where(finite.on(slot.device()), used, at::full_like(used, kNotFinite)));
+    return;
+  }
+  const std::span<std::byte> bytes = bytes_of(slot);
+  Head head = kNotFinite;
+  if (finite.is_known(true))
+    head = static_cast<Head>(codec.encode(span_of(values), how, bytes.subspan(sizeof head)));
+  std::memcpy(bytes.data(), &head, sizeof head);
 }
 
-std::span<const std::byte> write_slot(const compress::Codec& codec, std::span<const float> values,
-                                      const compress::Codec::Options& how, std::span<std::byte> slot) {
-  const std::span<std::byte> room = slot.subspan(sizeof(Head));
-  const Head head = codec.encode(values, how, room);
-  std::memcpy(slot.data(), &head, sizeof head);
-  return room.first(head);
+void take_out(const compress::Codec& codec, const at::Tensor& slot, const Flag& finite,
+              const at::Tensor& values) {
+  if (!codec.leaves_out() || values.numel() == 0) return;
+  finite.change(values, [&](const at::Tensor& changed) {
+    if (!slot.is_cpu())
+      return device_codec(codec).take_out(said_on_device(codec, slot, changed.numel()).values, changed);
+    codec.take_out(*said_in(codec, slot, changed.numel(), "this rank's own"), span_of(changed));
+  });
 }
 
-void write_not_finite(std::span<std::byte> slot) { std::memcpy(slot.data(), &kNotFinite, sizeof kNotFinite); }
-
-bool add_slot(const compress::Codec& codec, std::span<const std::byte> slot, std::span<float> values,
+Flag add_slot(const compress::Codec& codec, const at::Tensor& slot, const at::Tensor& values,
               const std::string& what) {
-  const auto said = said_in(codec, slot, values.size(), what);
-  if (said) codec.add(*said, values);
+  if (values.numel() == 0 && !slot.is_cpu()) return true;
+  if (!slot.is_cpu()) {
+    const DeviceCodec::Said said = said_on_device(codec, slot, values.numel());
+    at::Tensor(values).add_(said.values);
+    return said.fits;
+  }
+  const auto said = said_in(codec, slot, values.numel(), what);
+  if (said) codec.add(*said, span_of(values));
   return said.has_value();
 }
 
-bool read_slot(const compress::Codec& codec, std::span<const std::byte> slot, std::span<float> values,
+Flag read_slot(const compress::Codec& codec, const at::Tensor& slot, const at::Tensor& values,
                const std::string& what) {
-  const auto said = said_in(codec, slot, values.size(), what);
-  if (said) codec.decode(*said, values);
+  if (!slot.is_cpu()) {
+    at::Tensor(values).zero_();
+    return add_slot(codec, slot, values, what);
+  }
+  const auto said = said_in(codec, slot, values.numel(), what);
+  if (said) codec.decode(*said, span_of(values));
   return said.has_value();
 }
 

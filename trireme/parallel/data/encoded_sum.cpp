@@ -3,7 +3,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "trireme/base/random.h"
 #include "trireme/parallel/data/internal/encoded_slot.h"
@@ -11,16 +10,8 @@
 namespace trireme::parallel {
 namespace {
 
-std::size_t bytes_of_piece(const Summand& summand, const compress::Codec& codec, int num_ranks) {
-  const std::int64_t longest = piece_of_rank(summand.values.numel(), 0, num_ranks).numel;
-  return slot_bytes(codec, static_cast<std::size_t>(longest), summand.how);
-}
-
-/// Encodes `values`, and leaves in them what that does not say, where it is kept.
-void write(const compress::Codec& codec, const compress::Codec::Options& how, const at::Tensor& values,
-           bool keeps, std::span<std::byte> slot) {
-  const std::span<const std::byte> said = write_slot(codec, span_of(values), how, slot);
-  if (keeps) codec.take_out(said, span_of(values));
+std::int64_t bytes_of_piece(const Summand& summand, const compress::Codec& codec, int num_ranks) {
+  return slot_bytes(codec, piece_of_rank(summand.values.numel(), 0, num_ranks).numel, summand.how);
 }
 
 void leave_out_masked(const Summand& summand, const at::Tensor& values, const PieceOfRank& piece) {
@@ -34,22 +25,17 @@ class EncodedSum {
         codec_(codec),
         summands_(std::move(summands)),
         rooms_(std::move(rooms)),
-        per_piece_(static_cast<std::size_t>(rooms_.of_piece.numel())) {}
+        per_piece_(rooms_.of_piece.numel()) {}
 
   void send_pieces() {
-    std::size_t at = 0;
-    for (Summand& summand : summands_) {
-      const std::size_t size = bytes_of_piece(summand, codec_, group_.size());
-      for (int rank = 0; rank < group_.size(); ++rank) write_not_finite(to_piece(rank, at, size));
-      if (summand.finite) encode(summand, at, size);
-      at += size;
-    }
+    std::int64_t at = 0;
+    for (Summand& summand : summands_) at += encode(summand, at);
     pending_ = group_.all_to_all_async(rooms_.from_ranks, rooms_.to_pieces);
   }
 
   std::vector<Summand> finish() {
     pending_.wait();
-    std::size_t at = 0;
+    std::int64_t at = 0;
     for (const Summand& summand : summands_) at += sum_up_piece(summand, at);
     group_.all_gather(rooms_.of_pieces, rooms_.of_piece);
     at = 0;
@@ -58,61 +44,66 @@ class EncodedSum {
   }
 
  private:
-  std::span<std::byte> to_piece(int rank, std::size_t at, std::size_t size) const {
-    return bytes_of(rooms_.to_pieces).subspan(static_cast<std::size_t>(rank) * per_piece_ + at, size);
+  /// Of the vectors of a message, that of a rank.
+  at::Tensor slot_of(const at::Tensor& messages, int rank, std::int64_t at, std::int64_t size) const {
+    return messages.narrow(0, rank * per_piece_ + at, size);
   }
 
-  void encode(Summand& summand, std::size_t at, std::size_t size) const {
+  std::int64_t encode(Summand& summand, std::int64_t at) const {
+    const std::int64_t size = bytes_of_piece(summand, codec_, group_.size());
     const bool keeps = summand.residual.defined();
-    const at::Tensor sent = keeps ? summand.residual.add_(summand.values) : summand.values;
-    const PieceOfRank whole{.begin = 0, .numel = sent.numel()};
-    leave_out_masked(summand, sent, whole);
+    const PieceOfRank whole{.begin = 0, .numel = summand.values.numel()};
+    const at::Tensor sent = keeps ? summand.residual : summand.values;
+    summand.finite.change(sent, [&](at::Tensor changed) {
+      if (keeps) changed.add_(summand.values);
+      leave_out_masked(summand, changed, whole);
+    });
     Random random(summand.how.seed);
     for (int rank = 0; rank < group_.size(); ++rank) {
       const PieceOfRank piece = piece_of_rank(sent.numel(), rank, group_.size());
       summand.how.seed = random.bits();
-      write(codec_, summand.how, sent.narrow(0, piece.begin, piece.numel), keeps, to_piece(rank, at, size));
+      const at::Tensor part = sent.narrow(0, piece.begin, piece.numel);
+      const at::Tensor slot = slot_of(rooms_.to_pieces, rank, at, size);
+      write_slot(codec_, part, summand.how, summand.finite, slot);
+      if (keeps) take_out(codec_, slot, summand.finite, part);
     }
-    if (keeps) leave_out_masked(summand, sent, whole);
+    if (keeps)
+      summand.finite.change(sent, [&](at::Tensor changed) { leave_out_masked(summand, changed, whole); });
     summand.how.seed = random.bits();
-  }
-
-  std::size_t sum_up_piece(const Summand& summand, std::size_t at) {
-    const std::size_t size = bytes_of_piece(summand, codec_, group_.size());
-    const PieceOfRank piece = piece_of_rank(summand.values.numel(), group_.rank(), group_.size());
-    const bool keeps = summand.sums_residual.defined();
-    at::Tensor sum = keeps ? summand.sums_residual.clone() : at::zeros({piece.numel}, at::kFloat);
-    bool finite = true;
-    for (int rank = 0; rank < group_.size(); ++rank) {
-      const auto slot =
-          bytes_of(rooms_.from_ranks).subspan(static_cast<std::size_t>(rank) * per_piece_ + at, size);
-      finite = add_slot(codec_, slot, span_of(sum), summand.name) && finite;
-    }
-    const std::span<std::byte> to_all = bytes_of(rooms_.of_piece).subspan(at, size);
-    if (!finite) {
-      write_not_finite(to_all);
-      return size;
-    }
-    leave_out_masked(summand, sum, piece);
-    write(codec_, summand.how, sum, keeps, to_all);
-    leave_out_masked(summand, sum, piece);
-    if (keeps) at::Tensor(summand.sums_residual).copy_(sum);
     return size;
   }
 
-  std::size_t take_sum(Summand& summand, std::size_t at) {
-    const std::size_t size = bytes_of_piece(summand, codec_, group_.size());
+  std::int64_t sum_up_piece(const Summand& summand, std::int64_t at) {
+    const std::int64_t size = bytes_of_piece(summand, codec_, group_.size());
+    const PieceOfRank piece = piece_of_rank(summand.values.numel(), group_.rank(), group_.size());
+    const bool keeps = summand.sums_residual.defined();
+    at::Tensor sum =
+        keeps ? summand.sums_residual.clone() : at::zeros({piece.numel}, summand.values.options());
+    Flag finite = true;
+    for (int rank = 0; rank < group_.size(); ++rank)
+      finite = add_slot(codec_, slot_of(rooms_.from_ranks, rank, at, size), sum, summand.name) && finite;
+    const at::Tensor to_all = rooms_.of_piece.narrow(0, at, size);
+    leave_out_masked(summand, sum, piece);
+    write_slot(codec_, sum, summand.how, finite, to_all);
+    if (!keeps) return size;
+    take_out(codec_, to_all, finite, sum);
+    leave_out_masked(summand, sum, piece);
+    finite.change(summand.sums_residual, [&](at::Tensor changed) { changed.copy_(sum); });
+    return size;
+  }
+
+  std::int64_t take_sum(Summand& summand, std::int64_t at) {
+    const std::int64_t size = bytes_of_piece(summand, codec_, group_.size());
     summand.values.zero_();
     summand.finite = true;
     for (int rank = 0; rank < group_.size(); ++rank) {
       const PieceOfRank piece = piece_of_rank(summand.values.numel(), rank, group_.size());
-      const auto slot =
-          bytes_of(rooms_.of_pieces).subspan(static_cast<std::size_t>(rank) * per_piece_ + at, size);
+      const at::Tensor slot = slot_of(rooms_.of_pieces, rank, at, size);
       const at::Tensor part = summand.values.narrow(0, piece.begin, piece.numel);
-      summand.finite = add_slot(codec_, slot, span_of(part), summand.name) && summand.finite;
+      summand.finite = add_slot(codec_, slot, part, summand.name) && summand.finite;
       leave_out_masked(summand, part, piece);
     }
-    if (!summand.finite) summand.values.fill_(std::numeric_limits<float>::quiet_NaN());
+    summand.finite.show_in(summand.values);
     return size;
   }
 
@@ -120,7 +111,7 @@ class EncodedSum {
   const compress::Codec& codec_;
   std::vector<Summand> summands_;
   SumRooms rooms_;
-  std::size_t per_piece_;
+  std::int64_t per_piece_;
   comm::Pending pending_;
 };
 
@@ -134,13 +125,13 @@ PieceOfRank piece_of_rank(std::int64_t numel, int rank, int num_ranks) {
 
 std::int64_t bytes_per_piece(const std::vector<Summand>& summands, const compress::Codec& codec,
                              int num_ranks) {
-  std::size_t bytes = 0;
+  std::int64_t bytes = 0;
   for (const Summand& summand : summands) bytes += bytes_of_piece(summand, codec, num_ranks);
-  return static_cast<std::int64_t>(bytes);
+  return bytes;
 }
 
 bool is_less_by_pieces(const compress::Codec& codec, std::int64_t numel, int num_ranks) {
-  const auto bytes = [&](std::int64_t of) { return slot_bytes(codec, static_cast<std::size_t>(of), {}); };
+  const auto bytes = [&](std::int64_t of) { return slot_bytes(codec, of, {}); };
   return 2 * bytes(piece_of_rank(numel, 0, num_ranks).numel) < bytes(numel);
 }
 

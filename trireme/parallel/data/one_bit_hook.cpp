@@ -53,6 +53,10 @@ class OneBitHook final : public CompressingHook {
     }
     return state;
   }
+  /// The optimizer may have been, too.
+  void restored() override {
+    for (auto& [name, kept] : kept_) kept.has_begun = false;
+  }
   std::string describe() const override {
     return text(CompressingHook::describe(), ", momentum ", options().momentum);
   }
@@ -63,15 +67,16 @@ class OneBitHook final : public CompressingHook {
     at::Tensor residual, sums_residual;
     PieceOfRank piece = {};                     ///< of the sum, that this rank encodes
     at::Tensor momentum, mean_square, updates;  ///< the optimizer's
+    mutable bool has_begun = false;             ///< the warm-up has ended: nothing is read any more
   };
 
   bool takes(std::int64_t /*rows*/, std::int64_t /*columns*/) const override { return true; }
-  void add(const comm::Group& group, const std::string& name, std::int64_t rows,
-           std::int64_t columns) override {
-    Kept& kept = kept_[name];
-    kept.piece = piece_of_rank(rows * columns, group.rank(), group.size());
-    kept.residual = at::zeros({rows * columns}, at::kFloat);
-    kept.sums_residual = at::zeros({kept.piece.numel}, at::kFloat);
+  void add(const comm::Group& group, const Taken& parameter) override {
+    Kept& kept = kept_[parameter.name];
+    const std::int64_t numel = parameter.rows * parameter.columns;
+    kept.piece = piece_of_rank(numel, group.rank(), group.size());
+    kept.residual = at::zeros({numel}, parameter.like);
+    kept.sums_residual = at::zeros({kept.piece.numel}, parameter.like);
     for (const at::Tensor& each : {kept.residual, kept.sums_residual}) count_as(MemoryKind::kOptimizer, each);
   }
   bool is_due(const std::string& name) const override {
@@ -79,7 +84,9 @@ class OneBitHook final : public CompressingHook {
     require(kept.updates.defined(),
             "compression \"one-bit\" compresses the optimizer's momentum: call "
             "attach_optimizer() with its state before the first step");
-    return kept.updates.item<float>() >= static_cast<float>(options().warmup_steps);
+    if (!kept.has_begun)
+      kept.has_begun = kept.updates.item<float>() >= static_cast<float>(options().warmup_steps);
+    return kept.has_begun;
   }
   std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
                                ReduceScale scale) override;
@@ -89,7 +96,9 @@ class OneBitHook final : public CompressingHook {
 };
 
 /// In the order of its memory, which is that of the gradient's.
-at::Tensor flat_on_host(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}).cpu(); }
+at::Tensor flat_on(c10::Device device, const at::Tensor& tensor) {
+  return tensor.as_strided({tensor.numel()}, {1}).to(device);
+}
 
 std::function<void()> OneBitHook::reduce(comm::Group& group, std::vector<CompressedPart> parts,
                                          ReduceScale scale) {
@@ -99,7 +108,7 @@ std::function<void()> OneBitHook::reduce(comm::Group& group, std::vector<Compres
   std::vector<at::Tensor> momenta;
   for (CompressedPart& part : parts) {
     Kept& kept = kept_.at(part.name);
-    momenta.push_back(flat_on_host(kept.momentum));
+    momenta.push_back(flat_on(part.values.device(), kept.momentum));
     // Of a sum, each rank has its share of the momentum.
     part.values.mul_(1 - beta).add_(momenta.back(), in_mean ? beta : beta / group.size());
     summands.push_back({.name = part.name,
@@ -108,7 +117,7 @@ std::function<void()> OneBitHook::reduce(comm::Group& group, std::vector<Compres
                         .how = {},
                         .residual = kept.residual,
                         .sums_residual = kept.sums_residual,
-                        .mask = flat_on_host(kept.mean_square).ne(0).to(at::kFloat)});
+                        .mask = flat_on(part.values.device(), kept.mean_square).ne(0).to(at::kFloat)});
   }
   return [wait = start_sums(group, codec_, std::move(summands)), momenta = std::move(momenta), beta, in_mean,
           num_ranks = group.size()] {

@@ -5,12 +5,12 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <limits>
-
 #include "trireme/base/random.h"
 #include "trireme/compress/low_rank.h"
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/internal/compressing_hook.h"
+#include "trireme/parallel/data/internal/low_rank_tensors.h"
+#include "trireme/parallel/data/internal/spans.h"
 
 namespace trireme::parallel {
 namespace {
@@ -47,13 +47,14 @@ class PowerSgdHook final : public CompressingHook {
     return compress::is_worth_it(static_cast<std::size_t>(rows), static_cast<std::size_t>(columns),
                                  static_cast<std::size_t>(rank_of(rows, columns)));
   }
-  void add(const comm::Group& /*group*/, const std::string& name, std::int64_t rows,
-           std::int64_t columns) override {
-    Kept& kept = kept_[name];
-    kept.residual = at::zeros({rows, columns}, at::kFloat);
-    kept.q = at::zeros({columns, rank_of(rows, columns)}, at::kFloat);
-    Random random(options().seed, Random::key_of(name));
-    for (float& value : span_of(kept.q)) value = 2 * random.uniform() - 1;
+  void add(const comm::Group& /*group*/, const Taken& parameter) override {
+    Kept& kept = kept_[parameter.name];
+    kept.residual = at::zeros({parameter.rows, parameter.columns}, parameter.like);
+    const at::Tensor q =
+        at::zeros({parameter.columns, rank_of(parameter.rows, parameter.columns)}, at::kFloat);
+    Random random(options().seed, Random::key_of(parameter.name));
+    for (float& value : span_of(q)) value = 2 * random.uniform() - 1;
+    kept.q = q.to(parameter.like.device());
     count_as(MemoryKind::kOptimizer, kept.residual);
   }
   std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
@@ -73,8 +74,9 @@ std::function<void()> PowerSgdHook::reduce(comm::Group& group, std::vector<Compr
     q_numel += kept.q.numel();
   }
   const std::string of = parts.front().name;
-  at::Tensor p_of_all = room(group, "p " + of, p_numel, at::kFloat);
-  at::Tensor q_of_all = room(group, "q " + of, q_numel, at::kFloat);
+  const at::TensorOptions like = parts.front().values.options();
+  at::Tensor p_of_all = room(group, "p " + of, p_numel, like);
+  at::Tensor q_of_all = room(group, "q " + of, q_numel, like);
   p_numel = q_numel = 0;
   for (CompressedPart& part : parts) {
     Kept& kept = kept_.at(part.name);
@@ -84,13 +86,11 @@ std::function<void()> PowerSgdHook::reduce(comm::Group& group, std::vector<Compr
                     .q = q_of_all.narrow(0, q_numel, kept.q.numel()).view(kept.q.sizes())};
     p_numel += factors.p.numel();
     q_numel += factors.q.numel();
-    if (factors.part.finite) {
-      kept.residual.add_(factors.part.values.view(kept.residual.sizes()));
-      compress::multiply(span_of(kept.residual), span_of(kept.q), static_cast<std::size_t>(rank),
-                         span_of(factors.p));
-    } else {
-      factors.p.fill_(std::numeric_limits<float>::quiet_NaN());
-    }
+    const Flag& finite = factors.part.finite;
+    finite.change(kept.residual,
+                  [&](at::Tensor changed) { changed.add_(factors.part.values.view(kept.residual.sizes())); });
+    if (!finite.is_known(false)) multiply(kept.residual, kept.q, factors.p);
+    finite.show_in(factors.p);
     all.push_back(std::move(factors));
   }
   count(all_reduce_bytes(group, p_of_all));
@@ -98,10 +98,8 @@ std::function<void()> PowerSgdHook::reduce(comm::Group& group, std::vector<Compr
           pending = group.all_reduce_async(p_of_all)]() mutable {
     pending.wait();
     for (Factors& factors : all) {
-      const auto rank = static_cast<std::size_t>(factors.p.size(1));
-      compress::orthogonalise(span_of(factors.p), rank);
-      compress::multiply_turned(span_of(kept_.at(factors.part.name).residual), span_of(factors.p), rank,
-                                span_of(factors.q));
+      orthogonalise(factors.p);
+      multiply_turned(kept_.at(factors.part.name).residual, factors.p, factors.q);
     }
     count(all_reduce_bytes(group, q_of_all));
     group.all_reduce(q_of_all, scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
@@ -112,15 +110,14 @@ std::function<void()> PowerSgdHook::reduce(comm::Group& group, std::vector<Compr
 void PowerSgdHook::finish(const Factors& factors, ReduceScale scale, int num_ranks) {
   Kept& kept = kept_.at(factors.part.name);
   at::Tensor values = factors.part.values.view(kept.residual.sizes());
-  if (!is_finite(factors.p) || !is_finite(factors.q)) {
-    if (factors.part.finite) kept.residual.sub_(values);
-    values.fill_(std::numeric_limits<float>::quiet_NaN());
-    return;
-  }
-  compress::multiply_transposed(span_of(factors.p), span_of(factors.q),
-                                static_cast<std::size_t>(factors.q.size(1)), span_of(values));
-  kept.residual.sub_(values, scale == ReduceScale::kMean ? 1.0 : 1.0 / num_ranks);
-  kept.q.copy_(factors.q);
+  const Flag finite = Flag::is_finite(factors.p) && Flag::is_finite(factors.q);
+  (!finite && factors.part.finite).change(kept.residual, [&](at::Tensor changed) { changed.sub_(values); });
+  if (!finite.is_known(false)) multiply_transposed(factors.p, factors.q, values);
+  finite.change(kept.residual, [&](at::Tensor changed) {
+    changed.sub_(values, scale == ReduceScale::kMean ? 1.0 : 1.0 / num_ranks);
+  });
+  finite.change(kept.q, [&](at::Tensor changed) { changed.copy_(factors.q); });
+  finite.show_in(values);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "trireme/base/error.h"
+#include "trireme/parallel/data/internal/device_codec.h"
 
 namespace trireme::parallel {
 namespace {
@@ -76,20 +77,31 @@ at::Tensor EdgeCodec::room_for(const TensorSpec& spec) const {
 at::Tensor EdgeCodec::encode(const at::Tensor& tensor, std::uint64_t seed) const {
   const at::NoGradGuard no_grad;
   if (by_block_ == nullptr) return tensor.to(rounded_to_).contiguous();
-  const at::Tensor values = tensor.to(at::kCPU, at::kFloat).contiguous();
+  const at::Tensor values = tensor.to(device_, at::kFloat).contiguous();
   const auto count = static_cast<std::size_t>(values.numel());
-  at::Tensor message = at::empty({static_cast<std::int64_t>(by_block_->most_bytes(count, {}))}, at::kByte);
+  at::Tensor message = at::empty({static_cast<std::int64_t>(by_block_->most_bytes(count, {}))},
+                                 at::TensorOptions(at::kByte).device(device_));
+  if (!message.is_cpu()) {
+    device_codec(*by_block_).encode(values.view(-1), {.seed = seed}, message);
+    return message;
+  }
   by_block_->encode({values.const_data_ptr<float>(), count}, {.seed = seed},
                     std::as_writable_bytes(std::span(message.data_ptr<std::uint8_t>(), message.nbytes())));
-  return message.to(device_);
+  return message;
 }
 
 at::Tensor EdgeCodec::decode(const at::Tensor& message, const TensorSpec& spec) const {
   const at::NoGradGuard no_grad;
   if (by_block_ == nullptr) return message.to(spec.type);
-  const at::Tensor bytes = message.to(at::kCPU);
+  if (!message.is_cpu()) {
+    const at::Tensor used = number_on(message.device(), message.numel());
+    return device_codec(*by_block_)
+        .decode(message, used, numel_of(spec))
+        .values.view(spec.sizes)
+        .to(spec.type);
+  }
   at::Tensor values = at::empty(spec.sizes, at::kFloat);
-  by_block_->decode(std::as_bytes(std::span(bytes.const_data_ptr<std::uint8_t>(), bytes.nbytes())),
+  by_block_->decode(std::as_bytes(std::span(message.const_data_ptr<std::uint8_t>(), message.nbytes())),
                     {values.data_ptr<float>(), static_cast<std::size_t>(values.numel())});
   return values.to(device_, spec.type);
 }

@@ -297,9 +297,12 @@ optim::NamedTensors GradientShards::whole_gradients() const {
   return gradients;
 }
 
-/// Of the type in which gradients are reduced, which is not that of a rounded parameter.
+/// Sizes, device and the type in which gradients are reduced, which is not that of a rounded parameter. It has no
+/// memory: nothing may read or write it.
 at::Tensor GradientShards::whole_gradient(std::size_t bucket, const ShardSlot& slot) const {
-  return at::empty(parameters_[slot.parameter].tensor.sizes(), likes_[bucket].options().device(at::kMeta));
+  at::Tensor gradient = at::empty({0}, likes_[bucket].options());
+  gradient.unsafeGetTensorImpl()->set_sizes_contiguous(parameters_[slot.parameter].tensor.sizes());
+  return gradient;
 }
 
 /// `flat` is the memory of the bucket. Where the pool keeps all, the sum may lie there.

@@ -4,10 +4,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "trireme/base/random.h"
@@ -20,11 +18,11 @@ namespace trireme::parallel {
 /// Of a reduction: to each rank, and from each rank.
 struct ShardCodec::Messages {
   std::map<std::size_t, compress::Codec::Options> how;  ///< by parameter: this rank's, in size as all ranks'
-  std::size_t bytes = 0;                                ///< of each message
+  std::int64_t bytes = 0;                               ///< of each message
   at::Tensor to, from;
 
-  std::span<std::byte> of(const at::Tensor& messages, int rank) const {
-    return bytes_of(messages).subspan(static_cast<std::size_t>(rank) * bytes, bytes);
+  at::Tensor of(const at::Tensor& messages, int rank) const {
+    return messages.narrow(0, rank * bytes, bytes);
   }
 };
 
@@ -56,25 +54,25 @@ ShardCodec::Reduction ShardCodec::start(const at::Tensor& flat) {
   for (const ShardSlot& slot : bucket_.slots)
     messages->how[slot.parameter] = hook_->next(names_[slot.parameter], group_.rank());
   for (const std::vector<ShardPiece>& runs : runs_) {
-    std::size_t bytes = 0;
+    std::int64_t bytes = 0;
     for (const ShardPiece& run : runs)
-      bytes += slot_bytes(hook_->codec(), static_cast<std::size_t>(run.numel), messages->how[run.parameter]);
+      bytes += slot_bytes(hook_->codec(), run.numel, messages->how[run.parameter]);
     messages->bytes = std::max(messages->bytes, bytes);
   }
-  const auto all = static_cast<std::int64_t>(messages->bytes) * exchange_.size();
+  const std::int64_t all = messages->bytes * exchange_.size();
   for (at::Tensor* each : {&messages->to, &messages->from}) {
-    *each = at::empty({all}, at::kByte);
+    *each = at::empty({all}, flat.options().dtype(at::kByte));
     count_as(MemoryKind::kCommunication, *each);
   }
-  hook_->count(all - static_cast<std::int64_t>(messages->bytes));
+  hook_->count(all - messages->bytes);
   const double scale = hook_->gradient_scale();
-  const auto sum = [this, messages, scale, device = flat.device()] {
+  const auto sum = [this, messages, scale] {
     at::Tensor part = sum_of(*messages);
     if (scale != 1) part.mul_(scale);
-    return part.to(device);
+    return part;
   };
-  const at::Tensor values = flat.is_cpu() ? flat : flat.cpu();
-  if (scale != 1) values.mul_(1 / scale);
+  const at::Tensor& values = flat;
+  if (scale != 1) at::Tensor(values).mul_(1 / scale);
   if (hosts_ == nullptr) {
     encode(values, *messages);
     return {.wait = [pending = send(*messages)]() mutable { pending.wait(); }, .sum = sum};
@@ -95,8 +93,8 @@ comm::Pending ShardCodec::send(Messages& messages) {
 /// So that all places of the host see it.
 void ShardCodec::spread_not_finite(const at::Tensor& values) const {
   for (const ShardSlot& slot : bucket_.slots) {
-    at::Tensor of_parameter = values.narrow(0, slot.begin, slot.numel);
-    if (!is_finite(of_parameter)) of_parameter.fill_(std::numeric_limits<float>::quiet_NaN());
+    const at::Tensor of_parameter = values.narrow(0, slot.begin, slot.numel);
+    Flag::is_finite(of_parameter).show_in(of_parameter);
   }
 }
 
@@ -116,54 +114,56 @@ std::vector<comm::Pending> ShardCodec::start_sums(const at::Tensor& values) cons
 
 void ShardCodec::encode(const at::Tensor& values_of_bucket, Messages& messages) const {
   const compress::Codec& codec = hook_->codec();
-  std::map<std::size_t, at::Tensor> values_of;  // by parameter; undefined: it is not finite
+  struct Whole {
+    at::Tensor values;
+    Flag finite;  ///< by hosts each run is looked at
+  };
+  std::map<std::size_t, Whole> values_of;  // by parameter
   std::map<std::size_t, Random> seeds;
   for (const ShardSlot& slot : bucket_.slots) {
     const at::Tensor values = values_of_bucket.narrow(0, slot.begin, slot.numel);
     seeds.emplace(slot.parameter, messages.how[slot.parameter].seed);
-    if (hosts_ != nullptr || is_finite(values)) values_of[slot.parameter] = values;
+    values_of[slot.parameter] = {values, hosts_ != nullptr ? Flag(true) : Flag::is_finite(values)};
   }
   for (int to = 0; to < exchange_.size(); ++to) {
     std::map<std::size_t, std::uint64_t> seed_for_rank;
     for (auto& [parameter, random] : seeds) seed_for_rank[parameter] = random.bits();
-    std::span<std::byte> message = messages.of(messages.to, to);
+    const at::Tensor message = messages.of(messages.to, to);
+    std::int64_t at = 0;
     for (const ShardPiece& run : runs_[static_cast<std::size_t>(to)]) {
       compress::Codec::Options how = messages.how[run.parameter];
       how.seed = seed_for_rank[run.parameter];
-      const std::size_t bytes = slot_bytes(codec, static_cast<std::size_t>(run.numel), how);
-      const std::span<std::byte> slot = message.first(bytes);
-      message = message.subspan(bytes);
-      const auto whole = values_of.find(run.parameter);
-      at::Tensor sent;
-      if (whole != values_of.end()) sent = whole->second.narrow(0, run.begin, run.numel);
-      if (!sent.defined() || (hosts_ != nullptr && !is_finite(sent))) {
-        write_not_finite(slot);  // what is kept stays as it was
-        continue;
-      }
+      const at::Tensor slot = message.narrow(0, at, slot_bytes(codec, run.numel, how));
+      at += slot.numel();
+      const Whole& whole = values_of.at(run.parameter);
+      at::Tensor sent = whole.values.narrow(0, run.begin, run.numel);
+      const Flag finite = hosts_ != nullptr ? Flag::is_finite(sent) : whole.finite;
       const at::Tensor residual = hook_->residual(names_[run.parameter]);
-      if (residual.defined()) sent = residual.narrow(0, run.begin, run.numel).add_(sent);
-      const std::span<float> values = span_of(sent);
-      const std::span<const std::byte> said = write_slot(codec, values, how, slot);
-      if (codec.leaves_out()) codec.take_out(said, values);
+      if (residual.defined()) {
+        const at::Tensor kept = residual.narrow(0, run.begin, run.numel);
+        finite.change(kept, [&](at::Tensor changed) { changed.add_(sent); });
+        sent = kept;
+      }
+      write_slot(codec, sent, how, finite, slot);
+      if (residual.defined()) take_out(codec, slot, finite, sent);
     }
   }
 }
 
 at::Tensor ShardCodec::sum_of(const Messages& messages) const {
   const compress::Codec& codec = hook_->codec();
-  at::Tensor part = at::zeros({bucket_.part}, at::kFloat);
+  at::Tensor part = at::zeros({bucket_.part}, messages.from.options().dtype(at::kFloat));
   count_as(MemoryKind::kGradients, part);
-  std::size_t at = 0;
+  std::int64_t at = 0;
   for (const ShardPiece& run : runs_[static_cast<std::size_t>(exchange_.rank())]) {
-    const std::size_t bytes =
-        slot_bytes(codec, static_cast<std::size_t>(run.numel), messages.how.at(run.parameter));
-    at::Tensor values = part.narrow(0, run.place, run.numel);
-    bool finite = true;
+    const std::int64_t bytes = slot_bytes(codec, run.numel, messages.how.at(run.parameter));
+    const at::Tensor values = part.narrow(0, run.place, run.numel);
+    Flag finite = true;
     for (int from = 0; from < exchange_.size(); ++from) {
-      const std::span<const std::byte> slot = messages.of(messages.from, from).subspan(at, bytes);
-      finite = add_slot(codec, slot, span_of(values), names_[run.parameter]) && finite;
+      const at::Tensor slot = messages.of(messages.from, from).narrow(0, at, bytes);
+      finite = add_slot(codec, slot, values, names_[run.parameter]) && finite;
     }
-    if (!finite) values.fill_(std::numeric_limits<float>::quiet_NaN());
+    finite.show_in(values);
     at += bytes;
   }
   return part;

@@ -115,7 +115,7 @@ void ShardingHook::add(const std::string& name, const at::Tensor& parameter) {
   Kept& kept = place->second;
   kept.draws = at::zeros({1}, at::kLong);
   if (!codec_->leaves_out()) return;
-  kept.residual = at::zeros({parameter.numel()}, at::kFloat);
+  kept.residual = at::zeros({parameter.numel()}, at::TensorOptions(at::kFloat).device(parameter.device()));
   count_as(MemoryKind::kOptimizer, kept.residual);
 }
 

@@ -248,27 +248,25 @@ void WeightShards::count(std::int64_t bytes) const {
   if (hook_) hook_->count(bytes);
 }
 
-std::size_t WeightShards::bytes_of_message(const Shard& shard, int rank) const {
-  std::size_t bytes = 0;
+std::int64_t WeightShards::bytes_of_message(const Shard& shard, int rank) const {
+  std::int64_t bytes = 0;
   for (const ShardPiece& run : shard.runs[static_cast<std::size_t>(rank)])
-    bytes += slot_bytes(*hook_->weights(), static_cast<std::size_t>(run.numel), {});
+    bytes += slot_bytes(*hook_->weights(), run.numel, {});
   return bytes;
 }
 
 /// Messages are as long as the longest.
 void WeightShards::gather_encoded(Shard& shard) {
-  std::size_t bytes = 0;
+  std::int64_t bytes = 0;
   for (int rank = 0; rank < group_.size(); ++rank) bytes = std::max(bytes, bytes_of_message(shard, rank));
-  const at::Tensor mine = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte),
-                   values = values_of(shard).cpu();
-  std::span<std::byte> rest = bytes_of(mine);
+  const at::Tensor values = values_of(shard), mine = at::empty({bytes}, values.options().dtype(at::kByte));
+  std::int64_t at = 0;
   for (const ShardPiece& run : shard.runs[static_cast<std::size_t>(group_.rank())]) {
-    const std::span<std::byte> slot =
-        rest.first(slot_bytes(*hook_->weights(), static_cast<std::size_t>(run.numel), {}));
-    write_slot(*hook_->weights(), span_of(values.narrow(0, run.place, run.numel)), {}, slot);
-    rest = rest.subspan(slot.size());
+    const at::Tensor slot = mine.narrow(0, at, slot_bytes(*hook_->weights(), run.numel, {}));
+    write_slot(*hook_->weights(), values.narrow(0, run.place, run.numel), {}, true, slot);
+    at += slot.numel();
   }
-  shard.arriving = at::empty({mine.numel() * group_.size()}, at::kByte);
+  shard.arriving = at::empty({mine.numel() * group_.size()}, mine.options());
   for (const at::Tensor& each : {mine, shard.arriving}) count_as(MemoryKind::kCommunication, each);
   count(all_gather_bytes(group_, mine));
   pending_.push_back(group_.all_gather_async(shard.arriving, mine));
@@ -277,18 +275,17 @@ void WeightShards::gather_encoded(Shard& shard) {
 void WeightShards::take_messages(Shard& shard) const {
   const at::NoGradGuard no_grad;
   const std::int64_t part = shard.whole.numel() / group_.size();
-  const auto bytes = static_cast<std::size_t>(shard.arriving.numel() / group_.size());
-  const bool is_plain = shard.whole.is_cpu() && shard.whole.scalar_type() == at::kFloat;
+  const std::int64_t bytes = shard.arriving.numel() / group_.size();
+  const bool is_plain = shard.whole.scalar_type() == at::kFloat;
   for (int rank = 0; rank < group_.size(); ++rank) {
     at::Tensor place = shard.whole.narrow(0, part * rank, part);
-    const at::Tensor values = is_plain ? place : at::zeros({part}, at::kFloat);
-    std::span<const std::byte> rest =
-        bytes_of(shard.arriving).subspan(static_cast<std::size_t>(rank) * bytes, bytes);
+    const at::Tensor values = is_plain ? place : at::zeros({part}, place.options().dtype(at::kFloat));
+    std::int64_t at = rank * bytes;
     for (const ShardPiece& run : shard.runs[static_cast<std::size_t>(rank)]) {
-      const auto slot = rest.first(slot_bytes(*hook_->weights(), static_cast<std::size_t>(run.numel), {}));
-      read_slot(*hook_->weights(), slot, span_of(values.narrow(0, run.place, run.numel)),
-                names_[run.parameter]);
-      rest = rest.subspan(slot.size());
+      const at::Tensor slot = shard.arriving.narrow(0, at, slot_bytes(*hook_->weights(), run.numel, {}));
+      const at::Tensor of_run = values.narrow(0, run.place, run.numel);
+      read_slot(*hook_->weights(), slot, of_run, names_[run.parameter]).show_in(of_run);
+      at += slot.numel();
     }
     if (!is_plain) place.copy_(values);
   }

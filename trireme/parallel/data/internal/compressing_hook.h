@@ -1,18 +1,18 @@
 #pragma once
 // What all compressions of gradients have in common. Of a bucket, large gradients of several dims are
 // compressed, each by itself, so that neither their order nor the buckets matter; what is small, vectors and
-// the flag go together, as they are. Gradients are f32; those of a device are compressed in the host's
-// memory. A gradient that is not finite is never hidden: it ends as NaN on all ranks, and what was kept of
-// earlier ones stays as it was. Scaled ones are divided by their scale before they are looked at, and what
-// comes is multiplied by it. One thread.
+// the flag go together, as they are. Gradients are f32; those of a device are compressed there, and what is
+// kept of them stays there. A gradient that is not finite is never hidden: it ends as NaN on all ranks, and
+// what was kept of earlier ones stays as it was. Scaled ones are divided by their scale before they are
+// looked at, and what comes is multiplied by it. One thread.
 
 #include <map>
 #include <set>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "trireme/parallel/data/comm_hook.h"
+#include "trireme/parallel/data/internal/flag.h"
 
 namespace trireme::compress {
 class Codec;
@@ -22,19 +22,12 @@ namespace trireme::parallel {
 
 struct Summand;
 
-/// Of a contiguous tensor of f32 on the CPU.
-inline std::span<float> span_of(const at::Tensor& tensor) {
-  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
-}
-
 /// A gradient that is compressed.
 struct CompressedPart {
   std::string name;
   at::Tensor values;      ///< flat, in the order of the gradient's memory; the result belongs there
   std::int64_t rows = 1;  ///< size of the dim that is outermost in that memory
-  bool finite = true;     ///< this rank's
-
-  std::span<float> span() const { return span_of(values); }
+  Flag finite = true;     ///< this rank's
 };
 
 class CompressingHook : public CommHook {
@@ -51,23 +44,30 @@ class CompressingHook : public CommHook {
   const CompressionOptions& options() const { return options_; }
   /// Whether a matrix of that size is compressed at all.
   virtual bool takes(std::int64_t rows, std::int64_t columns) const = 0;
-  /// A parameter that is taken; called once, before any gradient of it comes.
-  virtual void add(const comm::Group& group, const std::string& name, std::int64_t rows,
-                   std::int64_t columns) = 0;
+  /// A parameter that is taken, and where its gradients lie.
+  struct Taken {
+    std::string name;
+    std::int64_t rows, columns;
+    at::TensorOptions like;  ///< f32, on its device
+  };
+  /// Called once, before any gradient of it comes.
+  virtual void add(const comm::Group& group, const Taken& parameter) = 0;
   /// Whether its next gradient is compressed, and does not go as it is for once; on all ranks alike.
   virtual bool is_due(const std::string& /*name*/) const { return true; }
   /// The same of one that goes as it is; and what becomes of its reduced gradient, on all ranks alike.
-  virtual void add_uncompressed(const std::string& /*name*/, std::int64_t /*numel*/) {}
+  virtual void add_uncompressed(const std::string& /*name*/, const at::Tensor& /*parameter*/) {}
   virtual void finish_uncompressed(const std::string& /*name*/, const at::Tensor& /*values*/) {}
   /// As CommHook::start(), of all compressed gradients of a bucket.
   virtual std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
                                        ReduceScale scale) = 0;
 
   /// Room in the group's memory, the same one for the same `use` as long as the size stays.
-  at::Tensor room(const comm::Group& group, const std::string& use, std::int64_t numel, at::ScalarType type);
+  at::Tensor room(const comm::Group& group, const std::string& use, std::int64_t numel,
+                  const at::TensorOptions& options);
   /// Of bytes, when their number changes from step to step: the same memory as long as it suffices and is not
   /// far too large.
-  at::Tensor room_for(const comm::Group& group, const std::string& use, std::size_t bytes);
+  at::Tensor room_for(const comm::Group& group, const std::string& use, std::int64_t bytes,
+                      c10::Device device);
   /// Starts encoded sums (encoded_sum.h) in rooms of this hook, and counts them.
   std::function<std::vector<Summand>()> start_sums(comm::Group& group, const compress::Codec& codec,
                                                    std::vector<Summand> summands);
@@ -90,8 +90,6 @@ void require_gradient_scale(double scale);
 void require_f32(const std::string& compression, const optim::NamedTensors& parameters);
 /// What is said where a hook knows a parameter of that name.
 std::string kept_already(const std::string& compression, const std::string& parameter);
-
-bool is_finite(const at::Tensor& values);
 
 /// What a rank of a ring sends in an all-reduce, and in an all-gather of which this is its part.
 std::int64_t all_reduce_bytes(const comm::Group& group, const at::Tensor& tensor);

@@ -22,8 +22,8 @@ PieceOfRank piece_of_rank(std::int64_t numel, int rank, int num_ranks);
 /// A vector to be added up.
 struct Summand {
   std::string name;
-  at::Tensor values;              ///< flat, on the CPU; in: this rank's, out: the sum
-  bool finite = true;             ///< in: this rank's; out: all are, and the sum is there; else it is NaN
+  at::Tensor values;              ///< flat; in: this rank's, out: the sum
+  Flag finite = true;             ///< in: this rank's; out: all are, and the sum is there; else it is NaN
   compress::Codec::Options how;   ///< with a seed of this rank, step and vector
   at::Tensor residual = {};       ///< undefined: the codec leaves nothing out
   at::Tensor sums_residual = {};  ///< the same, of this rank's piece of the sum

@@ -100,7 +100,7 @@ class WeightShards {
   void gather_parts();
   void gather_encoded(Shard& shard);
   void take_messages(Shard& shard) const;
-  std::size_t bytes_of_message(const Shard& shard, int rank) const;
+  std::int64_t bytes_of_message(const Shard& shard, int rank) const;
   void count(std::int64_t bytes) const;
 
   comm::Group group_;
