@@ -12,6 +12,7 @@
 #include "trireme/base/host.h"
 #include "trireme/base/mesh_axes.h"
 #include "trireme/base/text.h"
+#include "trireme/comm/device.h"
 #include "trireme/comm/tensor_blocks.h"
 #include "trireme/comm/vector_math.h"
 #include "trireme/data/dataset.h"
@@ -40,6 +41,7 @@ struct Mode {
 struct Room {
   std::uint64_t limit_bytes = 0;
   std::optional<std::int64_t> base_bytes = {};
+  std::string device = {};  ///< whose memory tensors take: "cuda"; empty: the host's
 
   std::int64_t bytes_of(const train::ForecastOfRank& rank) const {
     return base_bytes ? train::process_bytes(rank, *base_bytes) : rank.at_peak.total();
@@ -174,6 +176,7 @@ void print_text(const std::vector<Mode>& modes, const MemoryArguments& arguments
     std::cout << "\nprocess: tensors, 1/8 of those that ranks do not share, " << in_words(*room.base_bytes)
               << " measured here, and " << in_words(train::kRunBytes);
   }
+  if (!room.device.empty()) std::cout << "\ntensors: memory of the device (" << room.device << ")";
   std::cout << "\nfits: into " << human_bytes(room.limit_bytes)
             << (arguments.limit_gib > 0 ? ", as --limit says" : ", a rank's share of what this host has left")
             << std::endl;
@@ -206,6 +209,7 @@ void print_json(const std::vector<Mode>& modes, const Room& room) {
         {{"fits", room.takes(mode)}, {"cuts", mode.forecast.plan.cuts()}, {"ranks_of_a_pipeline", ranks}});
   }
   ordered_json told = {{"limit_bytes", room.limit_bytes}};
+  told["tensors_on"] = room.device.empty() ? "host" : room.device;
   if (room.base_bytes) told["base_bytes"] = *room.base_bytes;
   told["modes"] = rows;
   std::cout << told.dump(2) << std::endl;
@@ -220,7 +224,11 @@ int run_memory(const Home& home, const MemoryArguments& arguments) {
   std::vector<Mode> modes = {forecasts.as_configured()};
   const train::ParallelPlan configured = modes.front().forecast.plan;
   Room room{.limit_bytes = limit_of(arguments, configured)};
-  if (configured.device() == c10::kCPU) room.base_bytes = train::measured_base_bytes();
+  if (configured.device() == c10::kCPU) {
+    room.base_bytes = train::measured_base_bytes();
+  } else {
+    room.device = comm::name_of(configured.device());
+  }
   for (const Settings& settings : others(configured)) {
     if (auto mode = forecasts.with(settings, modes)) modes.push_back(*std::move(mode));
   }

@@ -11,6 +11,7 @@
 #include "cli/launch/shared_libraries.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/gpu_options.h"
+#include "trireme/telemetry/nvml.h"
 
 namespace trireme::cli {
 namespace {
@@ -47,6 +48,28 @@ Findings check_gpu_variables(const comm::GpuSurroundings& here) {
   return findings;
 }
 
+/// What NVML tells, where there is a GPU, or a library was named.
+Findings check_nvml(int devices) {
+  if (devices == 0 && std::getenv("TRIREME_NVML") == nullptr) return {};
+  const telemetry::Nvml& nvml = telemetry::Nvml::of_process();
+  if (!nvml.missing_because().empty()) {
+    return {{.subject = "NVML",
+             .state = FindingState::kSlow,
+             .found = nvml.missing_because(),
+             .advice = "metrics will not say what the GPUs do"}};
+  }
+  Findings findings = {{.subject = "NVML", .found = text("driver ", nvml.driver_version()), .advice = ""}};
+  for (int i = 0; i < nvml.num_devices(); ++i) {
+    const auto reading = nvml.read(i);
+    findings.push_back(
+        {.subject = text("GPU ", i),
+         .state = reading ? FindingState::kOk : FindingState::kFails,
+         .found = reading ? text(reading->name, ": ", telemetry::describe(*reading)) : "tells nothing",
+         .advice = reading ? "" : "it may be lost: see whether nvidia-smi shows it, and restart the host"});
+  }
+  return findings;
+}
+
 Finding check_gpus(int devices) {
   if (devices == 0)
     return {.subject = "GPUs",
@@ -67,6 +90,7 @@ Finding check_gpus(int devices) {
 Findings check_devices() {
   const comm::GpuSurroundings here = comm::gpu_surroundings();
   Findings findings = {check_gpus(here.num_gpus)};
+  for (Finding& gpu : check_nvml(here.num_gpus)) findings.push_back(std::move(gpu));
   for (Finding& variable : check_gpu_variables(here)) findings.push_back(std::move(variable));
   return findings;
 }

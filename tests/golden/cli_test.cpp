@@ -200,6 +200,26 @@ TEST(CliDoctor, ShowsTheVariablesThatLibrariesOfGpusRead) {
   EXPECT_FALSE(lines.contains("NCCL_IB_HCA")) << "it is not set";
 }
 
+TEST(CliDoctor, ShowsWhatGpusTellOfThemselves) {
+  const auto lines_with = [](const std::string& library, const std::string& code) {
+    const auto result =
+        run({bin("trireme"), "doctor", "--json"}, {{"TRIREME_NVML", library}, {"STAND_IN_NVML_INIT", code}});
+    std::map<std::string, nlohmann::json> lines;
+    for (const auto& row : nlohmann::json::parse(result.out)) lines[row["subject"]] = row;
+    return lines;
+  };
+  auto lines = lines_with(bin("stand_in_nvml.so"), "0");
+  EXPECT_EQ(lines["NVML"]["found"], "driver 550.0.stand-in");
+  EXPECT_EQ(lines["GPU 0"]["found"], "Stand-in A: 87 %, 12.0 GiB of 80.0 GiB, 65 C, 311 W");
+  EXPECT_EQ(lines["GPU 1"]["state"], "ok");
+  lines = lines_with(bin("stand_in_nvml.so"), "18");
+  EXPECT_EQ(lines["NVML"]["state"], "slow");
+  EXPECT_NE(lines["NVML"].value("found", "").find("version mismatch"), std::string::npos);
+  EXPECT_FALSE(lines.contains("GPU 0"));
+  lines = lines_with("/nowhere.so", "0");
+  EXPECT_NE(lines["NVML"].value("found", "").find("cannot load /nowhere.so"), std::string::npos);
+}
+
 TEST(CliBackends, AreListedWithTheNetworksBetweenHostsAndWhyOneIsNotThere) {
   const ChildResult without =
       run({bin("trireme"), "backends", "--json"}, {{"TRIREME_UCX_OBJECT", "/nowhere"}});

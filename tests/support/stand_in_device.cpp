@@ -73,15 +73,34 @@ LateCopies& queue() {
   return *kQueue;
 }
 
-class StandInAllocator final : public c10::Allocator {
+/// Lives as long as the process, too.
+AllocatedOnDevices& allocated() {
+  static auto* const kAllocated = new AllocatedOnDevices(kNumStandInDevices);
+  return *kAllocated;
+}
+
+class StandInAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::Device here(kType, current_device);
     if (bytes == 0) return {nullptr, here};
     void* address = memory().take(bytes);
     order().allocated(address, stream_on(here));
+    allocated().add(address, bytes, current_device);
     return {address, address, give_back, here};
   }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t /*pool*/) override {}
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    order().lent(memory().begin_of(data.get()), {stream.device_index(), stream.id()});
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    stats.allocated_bytes.at(0) = allocated().on(device);  // of all pools
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
+  void resetPeakStats(c10::DeviceIndex device) override { allocated().reset_peak(device); }
   c10::DeleterFnPtr raw_deleter() const override { return give_back; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     std::memcpy(memory().behind(to), memory().behind(from), bytes);
@@ -89,6 +108,7 @@ class StandInAllocator final : public c10::Allocator {
 
  private:
   static void give_back(void* taken) {
+    allocated().remove(taken);
     order().given_back(taken);
     memory().give_back(taken);
   }

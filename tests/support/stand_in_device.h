@@ -22,11 +22,12 @@ constexpr int kNumStandInDevices = 4;
 /// copies to pinned memory that need not block, are not counted.
 std::int64_t reads_from_stand_in();
 
-/// Waits for an event that was recorded on a stream, since the process began: not for what the device was given
-/// after it.
+/// Waits for an event that was recorded on a stream, since the process began: not for what the device was
+/// given after it.
 std::int64_t waits_for_events_of_stand_in();
-/// Bytes of tensors and numbers that were copied to the host since the process began, to pinned memory as well.
-/// What operators copy by themselves is not counted.
+
+/// Bytes of tensors and numbers that were copied to the host since the process began, to pinned memory as
+/// well. What operators copy by themselves is not counted.
 std::int64_t bytes_read_from_stand_in();
 
 /// Tensors of the host that were copied to the device since the process began, from memory that is not

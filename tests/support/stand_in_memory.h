@@ -2,6 +2,8 @@
 // What the stand-in device's memory is, and copies that are made as late as a device's may be. Thread-safe.
 
 #include <ATen/Context.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace trireme::test {
 
@@ -24,7 +27,7 @@ class HiddenMemory {
     void* address = ::mmap(nullptr, range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     TORCH_CHECK(address != MAP_FAILED, "the stand-in device has no addresses left");
     const std::lock_guard lock(mutex_);
-    blocks_[static_cast<std::byte*>(address)] = at::getCPUAllocator()->allocate(bytes);
+    blocks_[static_cast<std::byte*>(address)] = c10::GetDefaultCPUAllocator()->allocate(bytes);
     sizes_[static_cast<std::byte*>(address)] = range;
     return address;
   }
@@ -101,6 +104,39 @@ class LateCopies {
 
   std::mutex mutex_;
   std::deque<Copy> copies_;
+};
+
+/// Bytes that are allocated on each device, as libtorch's allocators count them.
+class AllocatedOnDevices {
+ public:
+  explicit AllocatedOnDevices(std::size_t num_devices) : stats_(num_devices) {}
+  void add(const void* address, std::size_t bytes, c10::DeviceIndex device) {
+    const std::lock_guard lock(mutex_);
+    blocks_[address] = {bytes, device};
+    of(device).increase(bytes);
+  }
+  void remove(const void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto [bytes, device] = blocks_.extract(address).mapped();
+    of(device).decrease(bytes);
+  }
+  c10::CachingAllocator::Stat on(c10::DeviceIndex device) {
+    const std::lock_guard lock(mutex_);
+    return of(device);
+  }
+  void reset_peak(c10::DeviceIndex device) {
+    const std::lock_guard lock(mutex_);
+    of(device).reset_peak();
+  }
+
+ private:
+  c10::CachingAllocator::Stat& of(c10::DeviceIndex device) {
+    return stats_.at(static_cast<std::size_t>(device));
+  }
+
+  std::mutex mutex_;
+  std::map<const void*, std::pair<std::size_t, c10::DeviceIndex>> blocks_;
+  std::vector<c10::CachingAllocator::Stat> stats_;
 };
 
 }  // namespace trireme::test

@@ -5,6 +5,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "trireme/base/error.h"
@@ -60,6 +61,17 @@ void settle_gpu_libraries(const CudaOptions& cuda, const NcclOptions& nccl) {
   if (cuda.tf32 == "auto") return;
   libtorch.setAllowTF32CuDNN(cuda.tf32 != "none");
   libtorch.setAllowTF32CuBLAS(cuda.tf32 == "all");
+}
+
+std::vector<std::string> pci_bus_ids_of_ranks(c10::DeviceType type, int num_ranks) {
+  if (type != c10::kCUDA) return {};
+  std::vector<std::string> ids;
+  for (int device = 0; device < std::min(num_ranks, count_of(type)); ++device) {
+    std::array<char, 32> id = {};
+    if (cuda_object().pci_bus_id(device, id.data(), static_cast<int>(id.size())) != 0)
+      ids.emplace_back(id.data());
+  }
+  return ids;
 }
 
 c10::Device device_of_rank(c10::DeviceType type, int local_rank, DeviceUse use) {

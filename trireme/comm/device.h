@@ -28,6 +28,10 @@ enum class DeviceUse { kOwn, kShared };
 /// than devices, each of which is to have its own.
 c10::Device device_of_rank(c10::DeviceType type, int local_rank, DeviceUse use);
 
+/// Of the GPUs that the first so many ranks of this host have, each once, in the order of ranks:
+/// "0000:3b:00.0". Empty for devices that are no GPUs of NVIDIA's.
+std::vector<std::string> pci_bus_ids_of_ranks(c10::DeviceType type, int num_ranks);
+
 /// Sets what CUDA's libraries and NCCL are to do in this process (gpu_options.h), before the first use of a
 /// GPU: what they have read they keep, and what was switched on stays on. Throws InvalidArgument as
 /// gpu_variables() does.

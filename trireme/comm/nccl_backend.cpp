@@ -35,7 +35,8 @@ CudaObject load_cuda_object(const std::string& path) {
   if (!loaded.missing_because.empty()) return missing(loaded.missing_because);
   CudaObject object;
   const bool complete = loaded.find("trireme_cuda_make_nccl", object.make_nccl) &&
-                        loaded.find("trireme_cuda_make_graph", object.make_graph);
+                        loaded.find("trireme_cuda_make_graph", object.make_graph) &&
+                        loaded.find("trireme_cuda_pci_bus_id", object.pci_bus_id);
   return complete ? object : missing(text(path, " is from another version: build it again"));
 }
 

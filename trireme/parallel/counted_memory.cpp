@@ -3,6 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "trireme/base/large_blocks.h"
+#include "trireme/parallel/device_memory.h"
 
 namespace trireme::parallel {
 namespace {
@@ -46,7 +47,8 @@ void count_allocations() {
 }
 
 void count_as(MemoryKind kind, const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage() || !tensor.is_cpu()) return;
+  if (!tensor.defined() || !tensor.has_storage() || tensor.is_meta()) return;
+  if (!tensor.is_cpu()) return DeviceMemory::of_process().name(kind, tensor);
   if (tensor.storage().nbytes() == 0) return;  // a parameter whose memory is released has none to ask for
   const void* begin = tensor.storage().data();
   if (begin != nullptr) MemoryLedger::of_process().name(begin, kind);

@@ -145,6 +145,27 @@ std::string slowest_in_words(const Record& record) {
 
 }  // namespace
 
+namespace {
+
+/// "gpu 87% 12.0 GiB": the mean utilization of the GPUs, and the most memory that one of them uses.
+std::string gpus_in_words(const Record& record) {
+  double utilization = 0, most_bytes = -1;
+  int told = 0;
+  for (int gpu = 0;; ++gpu) {
+    const std::string used = text("gpu_", gpu, "_utilization"),
+                      bytes = text("gpu_", gpu, "_memory_used_bytes");
+    if (!record.has(used) && !record.has(bytes)) break;
+    if (record.has(used)) utilization += record.number(used, 0), ++told;
+    most_bytes = std::max(most_bytes, record.number(bytes, -1));
+  }
+  std::vector<std::string> words;
+  if (told > 0) words.push_back(format("%.0f", 100 * utilization / told) + "%");
+  if (most_bytes >= 0) words.push_back(human_bytes(static_cast<std::uint64_t>(most_bytes)));
+  return words.empty() ? "" : "gpu " + join(words, " ");
+}
+
+}  // namespace
+
 std::vector<std::string> ConsoleSink::parts_of(const Record& record) const {
   const auto step = static_cast<std::int64_t>(record.number("step", 0));
   std::vector<std::string> parts = {text("step ", step, "/", options_.total_steps),
@@ -161,6 +182,7 @@ std::vector<std::string> ConsoleSink::parts_of(const Record& record) const {
                          slowest_in_words(record), " comm ",
                          format("%.0f", 100 * record.number("comm_wait", 0)), "%"));
   }
+  if (std::string gpus = gpus_in_words(record); !gpus.empty()) parts.push_back(std::move(gpus));
   if (record.has("grad_norm")) parts.push_back("norm " + format("%.3g", record.number("grad_norm", 0)));
   if (record.has("noise_scale")) parts.push_back("noise " + format("%.3g", record.number("noise_scale", 0)));
   if (record.has("loss_scale")) parts.push_back("scale " + format("%.0f", record.number("loss_scale", 0)));

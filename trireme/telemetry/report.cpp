@@ -1,6 +1,7 @@
 #include "trireme/telemetry/report.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <iomanip>
@@ -130,6 +131,35 @@ Chart time_chart(const RunData& run) {
           .scale = ChartScale::kShares};
 }
 
+/// What the GPUs of rank 0's host told, each a curve.
+struct GpuChart {
+  const char *title, *unit, *field;
+  double factor = 1;  ///< of the field's numbers
+  ChartScale scale = ChartScale::kFromZero;
+};
+constexpr std::array kGpuCharts = {
+    GpuChart{
+        .title = "GPU utilization", .unit = "percent of the time", .field = "utilization", .factor = 100},
+    GpuChart{
+        .title = "GPU memory", .unit = "GiB, all processes", .field = "memory_used_bytes", .factor = 0x1p-30},
+    GpuChart{.title = "GPU power", .unit = "W", .field = "power_w"},
+    GpuChart{.title = "GPU temperature",
+             .unit = "degrees Celsius",
+             .field = "temperature_c",
+             .scale = ChartScale::kFitted}};
+
+Chart gpu_chart(const RunData& run, const GpuChart& row) {
+  constexpr int kMostGpus = 16, kNumColours = 4;  // of the page's style
+  Chart chart{.title = row.title, .unit = row.unit, .series = {}, .scale = row.scale};
+  for (int gpu = 0; gpu < kMostGpus; ++gpu) {
+    Curve curve = run.curve(text("gpu_", gpu, "_", row.field));
+    for (auto& point : curve) point.value *= row.factor;
+    if (!curve.empty())
+      chart.series.push_back({text("GPU ", gpu), curve, gpu % kNumColours, LineStyle::kLine});
+  }
+  return chart;
+}
+
 std::string charts(const RunData& run) {
   std::string out = figure_of(loss_chart(run));
   std::vector<std::string> metrics = measures_of(run);
@@ -160,6 +190,7 @@ std::string charts(const RunData& run) {
                     .unit = "",
                     .series = {{"loss scale", run.curve("loss_scale"), 0, LineStyle::kLine}},
                     .scale = ChartScale::kAuto});
+  for (const GpuChart& row : kGpuCharts) out += figure_of(gpu_chart(run, row));
   if (out.empty()) return "<p class=\"sub\">No step was written down.</p>\n";
   return text("<div class=\"charts\">\n", out, "</div>\n");
 }
@@ -188,6 +219,8 @@ Facts memory(const RunData& run) {
     add("peak", "");
     add("update", " before an update");
     add("formula", " by formula");
+    add("device_peak", " on the device");
+    add("device_update", " there before an update");
     if (!parts.empty()) rows.emplace_back(kind, join(parts, ", "));
   }
   return rows;

@@ -149,6 +149,24 @@ TEST_F(Report, ReadsSettingsCurvesAndResults) {
   EXPECT_EQ(run.result("nothing"), std::nullopt);
 }
 
+TEST_F(Report, DrawsWhatGpusTell) {
+  write_run();
+  const auto page_of = [&] {
+    write_report(folder_.path());
+    return read_file(folder_ / "report.html");
+  };
+  EXPECT_THAT(page_of(), Not(HasSubstr("GPU")));
+  write("metrics.jsonl",
+        "{\"event\":\"step\",\"step\":1,\"gpu_0_utilization\":0.5,\"gpu_0_memory_used_bytes\":3221225472,"
+        "\"gpu_1_utilization\":0.25}\n");
+  const std::string page = page_of();
+  EXPECT_THAT(page, HasSubstr("GPU utilization"));
+  EXPECT_THAT(page, HasSubstr("step 1\nGPU 0 50"));
+  EXPECT_THAT(page, HasSubstr("GPU memory"));
+  EXPECT_THAT(page, HasSubstr("step 1\nGPU 0 3"));
+  EXPECT_THAT(page, Not(HasSubstr("GPU power"))) << "nothing was told of it";
+}
+
 TEST_F(Report, SettingsAreWrittenAsShortAsTheyReadBack) {
   write_run();
   write("config.toml",

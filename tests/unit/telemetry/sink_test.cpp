@@ -142,6 +142,25 @@ TEST(ConsoleSink, NamesTheRankThatWaitsForDataAndWhatFor) {
             "data 0% comm 0%\n");
 }
 
+TEST(ConsoleSink, ShowsTheMeanUtilizationOfGpusAndTheMostMemoryOfOne) {
+  const auto line_of = [](std::vector<std::pair<std::string, FieldValue>> fields) {
+    std::ostringstream out;
+    ConsoleSink sink(out, {.style = ConsoleStyle::kPlain, .total_steps = 2});
+    Record record = step_record(1);
+    record.fields.insert(record.fields.end(), fields.begin(), fields.end());
+    sink.write(record);
+    return out.str();
+  };
+  EXPECT_THAT(line_of({{"gpu_0_utilization", 0.87}, {"gpu_0_memory_used_bytes", std::int64_t{12} << 30}}),
+              EndsWith("lr 0.05  gpu 87% 12.0 GiB\n"));
+  EXPECT_THAT(line_of({{"gpu_0_utilization", 0.87},
+                       {"gpu_0_memory_used_bytes", std::int64_t{1} << 30},
+                       {"gpu_1_memory_used_bytes", std::int64_t{3} << 30},
+                       {"gpu_2_utilization", 0.13}}),
+              EndsWith("lr 0.05  gpu 50% 3.0 GiB\n"));
+  EXPECT_THAT(line_of({}), Not(HasSubstr("gpu")));
+}
+
 TEST(ConsoleSink, ANarrowTerminalLosesTheBarThenTheLeastImportant) {
   EXPECT_EQ(bar_of(110),
             "[====     ] step 100000/200000  loss 0.5000  1000 samples/s  eta 2h 46m  lr 0.05  "

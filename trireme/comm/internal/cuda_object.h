@@ -14,6 +14,8 @@ extern "C" {
 c10d::Backend* trireme_cuda_make_nccl(c10d::Store* store, int rank, int size, double timeout_s);
 /// The caller owns it.
 trireme::comm::DeviceGraph* trireme_cuda_make_graph(int device);
+/// Writes "0000:3b:00.0" and its end into `id`, which has room for so many bytes. 0: there is no such device.
+int trireme_cuda_pci_bus_id(int device, char* id, int bytes);
 }
 
 namespace trireme::comm {
@@ -22,6 +24,7 @@ struct CudaObject {
   std::string missing_because;  ///< empty when the functions are there
   decltype(&trireme_cuda_make_nccl) make_nccl = nullptr;
   decltype(&trireme_cuda_make_graph) make_graph = nullptr;
+  decltype(&trireme_cuda_pci_bus_id) pci_bus_id = nullptr;
 };
 
 const CudaObject& cuda_object();

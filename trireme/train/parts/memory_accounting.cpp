@@ -2,6 +2,7 @@
 #include <map>
 
 #include "trireme/parallel/counted_memory.h"
+#include "trireme/parallel/device_memory.h"
 #include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
@@ -34,10 +35,14 @@ class MemoryAccounting final : public StepPart {
     for (const at::Tensor& buffer : model_.buffers()) parallel::count_as(MemoryKind::kWeights, buffer);
     count(MemoryKind::kOptimizer, objects.optimizer.state());
   }
-  void gradients_ready(Step& /*step*/) override { at_update_ = MemoryLedger::of_process().now(); }
+  void gradients_ready(Step& /*step*/) override {
+    at_update_ = MemoryLedger::of_process().now();
+    if (has_device()) device_at_update_ = parallel::DeviceMemory::of_process().now(device());
+  }
   /// What set-up took is no part of a step.
   void end_step(Step& /*step*/) override {
     if (!has_stepped_) MemoryLedger::of_process().reset_peak();
+    if (!has_stepped_ && has_device()) parallel::DeviceMemory::of_process().reset_peak(device());
     has_stepped_ = true;
   }
   void report_memory(MemoryReport& report) const override {
@@ -46,12 +51,18 @@ class MemoryAccounting final : public StepPart {
                                      : WeightsMemory::kOwn;
     report.at_update = at_update_;
     report.at_peak = MemoryLedger::of_process().at_peak();
+    if (has_device()) {
+      report.device_at_update = device_at_update_;
+      report.device_at_peak = parallel::DeviceMemory::of_process().at_peak(device());
+    }
     if (objects_->parameters.offload)
       report.offloaded_bytes += objects_->parameters.offload->offloaded_bytes();
     report.formula = state_by_formula(objects_->plan, bytes_of_parameters(common), common);
   }
 
  private:
+  c10::Device device() const { return objects_->model.device; }
+  bool has_device() const { return !device().is_cpu(); }
   std::vector<ParameterBytes> bytes_of_parameters(WeightsMemory memory) const {
     const ParallelPlan& plan = objects_->plan;
     const bool decodes = plan.rounds_weights() && memory == WeightsMemory::kOwn;
@@ -72,7 +83,7 @@ class MemoryAccounting final : public StepPart {
   model::Model& model_;
   std::optional<TrainerObjects> objects_;
   std::map<std::string, std::int64_t> whole_bytes_;
-  MemoryUse at_update_;
+  MemoryUse at_update_, device_at_update_;
   bool has_stepped_ = false;
 };
 

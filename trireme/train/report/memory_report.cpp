@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "trireme/base/text.h"
@@ -33,7 +34,17 @@ std::int64_t weights_of(const ParallelPlan& plan, const ParameterBytes& paramete
   return is_released ? part : own + whole;
 }
 
-constexpr std::size_t kNumValues = 3 * kNumMemoryKinds + 1;
+/// Those that ranks tell each other.
+template <class Report>
+auto uses_of(Report& report) {
+  return std::array{&report.at_update, &report.at_peak, &report.formula, &report.device_at_update,
+                    &report.device_at_peak};
+}
+constexpr std::size_t kNumValues = 5 * kNumMemoryKinds + 1;
+
+std::int64_t peak_of(const MemoryReport& report) {
+  return report.at_peak.total() + report.device_at_peak.total();
+}
 
 /// Of so much state in memory: all, or three parts.
 std::int64_t in_memory(const ParallelPlan& plan, std::int64_t state_bytes) {
@@ -70,21 +81,21 @@ MemoryUse state_by_formula(const ParallelPlan& plan, const std::vector<Parameter
 MemoryReport largest(comm::Context& context, const MemoryReport& mine) {
   at::Tensor numbers = at::empty({static_cast<std::int64_t>(kNumValues)}, at::kLong);
   auto* next = numbers.data_ptr<std::int64_t>();
-  for (const MemoryUse* use : {&mine.at_update, &mine.at_peak, &mine.formula})
-    next = std::copy(use->bytes.begin(), use->bytes.end(), next);
+  for (const MemoryUse* use : uses_of(mine)) next = std::copy(use->bytes.begin(), use->bytes.end(), next);
   *next = mine.offloaded_bytes;
   at::Tensor all = at::empty({context.world_size() * numbers.numel()}, at::kLong);
   context.world().all_gather(all, numbers);
   MemoryReport result;
   for (int rank = 0; rank < context.world_size(); ++rank) {
     const std::int64_t* from = all.const_data_ptr<std::int64_t>() + rank * numbers.numel();
-    MemoryReport found{.at_update = {}, .at_peak = {}, .formula = {}, .offloaded_bytes = 0, .rank = rank};
-    for (MemoryUse* use : {&found.at_update, &found.at_peak, &found.formula}) {
+    MemoryReport found;
+    found.rank = rank;
+    for (MemoryUse* use : uses_of(found)) {
       std::copy_n(from, kNumMemoryKinds, use->bytes.begin());
       from += kNumMemoryKinds;
     }
     found.offloaded_bytes = *from;
-    if (rank == 0 || found.at_peak.total() > result.at_peak.total()) result = found;
+    if (rank == 0 || peak_of(found) > peak_of(result)) result = found;
   }
   return result;
 }

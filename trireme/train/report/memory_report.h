@@ -15,6 +15,8 @@ struct MemoryReport {
   MemoryUse at_update;  ///< before the newest update: all gradients are there, and no activations
   MemoryUse at_peak;    ///< when most was there, the first step left out
   MemoryUse formula;    ///< of weights, gradients and optimizer; 0 for the other kinds
+  MemoryUse device_at_update = {},
+            device_at_peak = {};     ///< the same on the rank's device; the others: the host's
   std::int64_t offloaded_bytes = 0;  ///< that live elsewhere
   int rank = 0;
 };
@@ -36,7 +38,7 @@ enum class WeightsMemory { kOwn, kCommon };
 MemoryUse state_by_formula(const ParallelPlan& plan, const std::vector<ParameterBytes>& parameters,
                            WeightsMemory memory);
 
-/// The report of the rank with the highest peak. Collective.
+/// The report of the rank with the highest peak, of host and device together. Collective.
 MemoryReport largest(comm::Context& context, const MemoryReport& mine);
 
 /// "weights 1.2 MiB, gradients 1.2 MiB, ...": kinds without bytes are left out.

@@ -6,6 +6,8 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/files.h"
+#include "trireme/base/num_fields.h"
+#include "trireme/comm/device.h"
 #include "trireme/telemetry/console_sink.h"
 #include "trireme/telemetry/jsonl_sink.h"
 #include "trireme/telemetry/report.h"
@@ -37,7 +39,7 @@ void add_measures(telemetry::Record& record, const Evaluation& evaluation, const
   record.fields.emplace_back(held_out + "_loss", evaluation.loss);
 }
 
-/// "memory_peak_weights_bytes": of the three columns, what is not 0.
+/// "memory_peak_weights_bytes", "memory_device_peak_weights_bytes": of the columns, what is not 0.
 void add_memory(telemetry::Record& record, const MemoryReport& memory) {
   const auto add = [&](const std::string& column, const MemoryUse& use) {
     for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
@@ -49,6 +51,8 @@ void add_memory(telemetry::Record& record, const MemoryReport& memory) {
   add("peak", memory.at_peak);
   add("update", memory.at_update);
   add("formula", memory.formula);
+  add("device_peak", memory.device_at_peak);
+  add("device_update", memory.device_at_update);
   if (memory.offloaded_bytes > 0) record.fields.emplace_back("offloaded_bytes", memory.offloaded_bytes);
 }
 
@@ -92,8 +96,33 @@ std::string offloaded_in_words(const MemoryReport& memory) {
 
 }  // namespace
 
-RunRecorder::RunRecorder(const RunConfig& config, const RunOutline& outline)
-    : config_(config), folder_{config.run_folder()}, started_s_(now_s()), log_(folder_.console()) {
+StepTimes operator-(const StepTimes& a, const StepTimes& b) {
+  static_assert(num_fields<StepTimes>() == 13, "each field has its difference");
+  return {.steps_s = a.steps_s - b.steps_s,
+          .data_wait_s = a.data_wait_s - b.data_wait_s,
+          .comm_wait_s = a.comm_wait_s - b.comm_wait_s,
+          .read_ahead = a.read_ahead - b.read_ahead,
+          .looked = a.looked - b.looked,
+          .read_bytes = a.read_bytes - b.read_bytes,
+          .cache_hits = a.cache_hits - b.cache_hits,
+          .cache_misses = a.cache_misses - b.cache_misses,
+          .sent_bytes = a.sent_bytes - b.sent_bytes,
+          .sent_to_sites_bytes = a.sent_to_sites_bytes - b.sent_to_sites_bytes,
+          .sent_to_stages_bytes = a.sent_to_stages_bytes - b.sent_to_stages_bytes,
+          .steps = a.steps - b.steps,
+          .samples = a.samples - b.samples};
+}
+
+std::vector<std::string> gpus_of_host(const comm::Context& context) {
+  return comm::pci_bus_ids_of_ranks(context.device().type(), context.local_world_size());
+}
+
+RunRecorder::RunRecorder(const RunConfig& config, std::vector<std::string> gpus, const RunOutline& outline)
+    : config_(config),
+      folder_{config.run_folder()},
+      started_s_(now_s()),
+      log_(folder_.console()),
+      gauge_(std::move(gpus)) {
   sinks_.push_back(std::make_unique<telemetry::ConsoleSink>(
       std::cout, telemetry::ConsoleOptions{.style = telemetry::style_of_stdout(),
                                            .total_steps = outline.total_steps,
@@ -175,6 +204,7 @@ void RunRecorder::step(const StepReport& report, const StepTimes& since_last,
   if (since_last.sent_to_stages_bytes > 0)
     record.fields.emplace_back("sent_to_stages_bytes", since_last.sent_to_stages_bytes / steps);
   record.fields.emplace_back("step_s", steps_s / static_cast<double>(steps));
+  gauge_.add_to(record);
   write(record);
 }
 
@@ -229,6 +259,8 @@ void RunRecorder::summary(const RunResult& result) {
               offloaded_in_words(result.memory)));
   if (planned_s > 0 && result.step_s > 0)
     note(text("a step took ", rounded_ms(result.step_s), "; the plan said ", rounded_ms(planned_s)));
+  if (const std::string memory = describe(result.memory.device_at_peak); !memory.empty())
+    note(text("memory of the device of rank ", result.memory.rank, " at its peak: ", memory));
   note(text(result.status, " after ", result.steps, " steps in ", human_duration(result.wall_s), ", ",
             std::llround(result.samples_per_s), " samples/s",
             result.evaluation ? outcome_of(*result.evaluation, result.held_out) : std::string(), "; see ",

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/telemetry/append_stream.h"
+#include "trireme/telemetry/device_gauge.h"
 #include "trireme/telemetry/sink.h"
 #include "trireme/train/report/loading_summary.h"
 #include "trireme/train/run/run.h"
@@ -31,6 +32,8 @@ struct StepTimes {
   std::int64_t steps = 0;
   std::int64_t samples = 0;
 };
+/// Of a later span and an earlier one that it contains: what came after that.
+StepTimes operator-(const StepTimes& a, const StepTimes& b);
 
 /// What the record of a run begins with.
 struct RunOutline {
@@ -41,10 +44,14 @@ struct RunOutline {
   std::filesystem::path earlier = {};  ///< where an earlier run of the name lies now; empty: there was none
 };
 
+/// Of the ranks on this host, by PCI bus id.
+std::vector<std::string> gpus_of_host(const comm::Context& context);
+
 class RunRecorder {
  public:
-  /// Opens the run's files behind the first step, in a folder that is there. Throws DataError.
-  RunRecorder(const RunConfig& config, const RunOutline& outline);
+  /// Opens the run's files behind the first step, in a folder that is there. Steps say what GPUs with these
+  /// PCI bus ids tell. Throws DataError.
+  RunRecorder(const RunConfig& config, std::vector<std::string> gpus, const RunOutline& outline);
   ~RunRecorder();
 
   /// A line for people, on the console and in console.log.
@@ -66,6 +73,7 @@ class RunRecorder {
   const double started_s_;
   telemetry::AppendStream log_;  ///< console.log: what is said, whoever reads it
   std::vector<std::unique_ptr<telemetry::Sink>> sinks_;
+  telemetry::DeviceGauge gauge_;
   bool stdout_lost_ = false;
 };
 

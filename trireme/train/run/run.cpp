@@ -11,7 +11,6 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
-#include "trireme/base/num_fields.h"
 #include "trireme/base/run_main.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/background_saver.h"
@@ -40,23 +39,6 @@ constexpr std::int64_t kWarmUpSteps = 2;
 
 using Destination = checkpoint::BackgroundSaver::Destination;
 using Destinations = std::vector<Destination>;
-
-StepTimes operator-(const StepTimes& a, const StepTimes& b) {
-  static_assert(num_fields<StepTimes>() == 13, "each field has its difference");
-  return {.steps_s = a.steps_s - b.steps_s,
-          .data_wait_s = a.data_wait_s - b.data_wait_s,
-          .comm_wait_s = a.comm_wait_s - b.comm_wait_s,
-          .read_ahead = a.read_ahead - b.read_ahead,
-          .looked = a.looked - b.looked,
-          .read_bytes = a.read_bytes - b.read_bytes,
-          .cache_hits = a.cache_hits - b.cache_hits,
-          .cache_misses = a.cache_misses - b.cache_misses,
-          .sent_bytes = a.sent_bytes - b.sent_bytes,
-          .sent_to_sites_bytes = a.sent_to_sites_bytes - b.sent_to_sites_bytes,
-          .sent_to_stages_bytes = a.sent_to_stages_bytes - b.sent_to_stages_bytes,
-          .steps = a.steps - b.steps,
-          .samples = a.samples - b.samples};
-}
 
 /// One run on one rank.
 class Run {
@@ -215,12 +197,13 @@ void Run::open_folder(RunLock& lock) {
   const telemetry::OwnWork work(context_.status(), "preparing the folder " + folder_.root.string());
   std::filesystem::path earlier;
   first_step == 0 ? static_cast<void>(earlier = lock.start_fresh(start)) : lock.assign_to(start);
-  recorder_.emplace(config_, RunOutline{.model = model_name(),
-                                        .data = data_name_,
-                                        .world_size = context_.world_size(),
-                                        .first_step = first_step,
-                                        .total_steps = trainer_.total_steps(),
-                                        .earlier = earlier});
+  recorder_.emplace(config_, gpus_of_host(context_),
+                    RunOutline{.model = model_name(),
+                               .data = data_name_,
+                               .world_size = context_.world_size(),
+                               .first_step = first_step,
+                               .total_steps = trainer_.total_steps(),
+                               .earlier = earlier});
 }
 
 void Run::save_in_background() {

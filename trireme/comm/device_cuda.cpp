@@ -1,0 +1,12 @@
+// Of the optional CUDA object, libtrireme_cuda.so (nccl_cuda.cpp): where a GPU is.
+#include <cuda_runtime.h>
+
+#include "trireme/comm/internal/cuda_object.h"
+
+extern "C" {
+
+int trireme_cuda_pci_bus_id(int device, char* id, int bytes) {
+  return cudaDeviceGetPCIBusId(id, bytes, device) == cudaSuccess ? 1 : 0;
+}
+
+}  // extern "C"
