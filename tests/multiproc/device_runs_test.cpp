@@ -7,6 +7,7 @@
 #include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_run.h"
+#include "trireme/base/files.h"
 #include "trireme/base/text.h"
 
 namespace trireme::test {
@@ -134,6 +135,17 @@ TEST_F(DeviceRuns, GoOnOnAnotherDevice) {
     const TrainedRun moved = trained(name, "stand_in", 2, with_steps(8), {"--resume"});
     EXPECT_EQ(moved.weights_xxh3, whole.weights_xxh3) << compression;
   }
+}
+
+TEST_F(DeviceRuns, TellTheMemoryOfTheDeviceApartFromTheHosts) {
+  trained("run", "stand_in", 2, {"train.max_steps=3", "optimizer.name=adamw"});
+  const std::string summary = read_file(folder_ / "run" / "summary.json");
+  for (const char* kind : {"weights", "gradients", "optimizer", "activations"})
+    EXPECT_THAT(summary, HasSubstr(text("memory_device_peak_", kind, "_bytes")));
+  EXPECT_THAT(summary, testing::Not(HasSubstr("memory_peak_weights_bytes")));
+  const Settings words = {"memory", checkout("examples/quick.toml"), "-n", "2", "--limit", "1"};
+  EXPECT_THAT(run_on("stand_in", words, {}).out, HasSubstr("tensors: memory of the device (stand_in)"));
+  EXPECT_THAT(run_on("cpu", words, {}).out, testing::Not(HasSubstr("memory of the device")));
 }
 
 TEST_F(DeviceRuns, AreVerified) {

@@ -16,6 +16,7 @@ namespace trireme::parallel {
 
 class DeviceMemory {
  public:
+  /// The one of this process. It is never destroyed, so that tensors may be named while the process ends.
   static DeviceMemory& of_process();
 
   /// The memory that a tensor of a device is a part of is of that kind, until it is freed.

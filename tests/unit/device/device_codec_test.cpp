@@ -82,6 +82,17 @@ at::Tensor decoded(const Row& row, const at::Tensor& slot, std::int64_t count) {
   return values.cpu();
 }
 
+TEST_F(DeviceCodecs, AreThereForEachOfTheHost) {
+  for (const auto& [names, codec] : {std::pair(compress::codec_names(), &compress::codec),
+                                     std::pair(compress::nearest_codec_names(), &compress::nearest_codec)}) {
+    for (const std::string& name : names) {
+      if (name != "none") {
+        EXPECT_NO_THROW(device_codec(*codec(name))) << name;
+      }
+    }
+  }
+}
+
 void expect_same_bytes(const Row& row, const at::Tensor& values, double fraction, std::uint64_t seed = 5) {
   const compress::Codec::Options how{.fraction = fraction, .seed = seed};
   const at::Tensor here = used_bytes(slot_with(row, values, how));
