@@ -50,7 +50,7 @@ at::Tensor sample_of(const at::Tensor& magnitudes, std::uint64_t seed) {
 /// How many values are named: i64, one element.
 at::Tensor num_named(const at::Tensor& magnitudes, std::int64_t most, std::uint64_t seed) {
   const std::int64_t num_values = magnitudes.numel();
-  const at::Tensor exact = magnitudes.gt(0).sum().clamp_max(most).view({1});
+  at::Tensor exact = magnitudes.gt(0).sum().clamp_max(most).view({1});
   if (num_values <= kTopKSample) return exact;
   const std::int64_t of_sample = (most * kTopKSample + most * kTopKSample / 2) / num_values;
   const at::Tensor reached =
