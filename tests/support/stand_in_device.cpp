@@ -1,7 +1,6 @@
 #include "tests/support/stand_in_device.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/GeneratorForPrivateuseone.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -20,8 +19,6 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -112,41 +109,6 @@ class StandInAllocator final : public c10::DeviceAllocator {
     order().given_back(taken);
     memory().give_back(taken);
   }
-};
-
-/// Memory of the host that the device could read by itself.
-class PinnedAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(std::size_t bytes) override {
-    c10::DataPtr taken = at::getCPUAllocator()->allocate(bytes);
-    auto* begin = static_cast<std::byte*>(taken.get());
-    const std::lock_guard lock(mutex_);
-    if (bytes > 0) blocks_[begin] = {bytes, std::move(taken)};
-    return {begin, begin, give_back, c10::kCPU};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return give_back; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    std::memcpy(to, from, bytes);
-  }
-  bool holds(const void* address) {
-    const auto* wanted = static_cast<const std::byte*>(address);
-    const std::lock_guard lock(mutex_);
-    const auto behind = blocks_.upper_bound(const_cast<std::byte*>(wanted));
-    return behind != blocks_.begin() && wanted < std::prev(behind)->first + std::prev(behind)->second.first;
-  }
-  static PinnedAllocator& one() {
-    static auto* const kOne = new PinnedAllocator;  // tensors may be given back late
-    return *kOne;
-  }
-
- private:
-  static void give_back(void* taken) {
-    const std::lock_guard lock(one().mutex_);
-    one().blocks_.erase(static_cast<std::byte*>(taken));
-  }
-
-  std::mutex mutex_;
-  std::map<std::byte*, std::pair<std::size_t, c10::DataPtr>> blocks_;
 };
 
 StandInAllocator allocator;
@@ -529,22 +491,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
   library.impl("convolution_overrideable", convolution);
   library.impl("convolution_backward_overrideable", convolution_backward);
-}
-
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
-  library.fallback(torch::CppFunction::makeFallthrough());
-}
-
-// What autocast computes in fewer bits on the CPU, of what our models need.
-TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
-  KERNEL_PRIVATEUSEONE(linear, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(matmul, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(mm, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(addmm, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(bmm, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(baddbmm, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(conv2d, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(scaled_dot_product_attention, lower_precision_fp)
 }
 
 }  // namespace trireme::test

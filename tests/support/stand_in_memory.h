@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <iterator>
@@ -137,6 +138,41 @@ class AllocatedOnDevices {
   std::mutex mutex_;
   std::map<const void*, std::pair<std::size_t, c10::DeviceIndex>> blocks_;
   std::vector<c10::CachingAllocator::Stat> stats_;
+};
+
+/// Memory of the host that the device could read by itself.
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    c10::DataPtr taken = at::getCPUAllocator()->allocate(bytes);
+    auto* begin = static_cast<std::byte*>(taken.get());
+    const std::lock_guard lock(mutex_);
+    if (bytes > 0) blocks_[begin] = {bytes, std::move(taken)};
+    return {begin, begin, give_back, c10::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return give_back; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+  bool holds(const void* address) {
+    const auto* wanted = static_cast<const std::byte*>(address);
+    const std::lock_guard lock(mutex_);
+    const auto behind = blocks_.upper_bound(const_cast<std::byte*>(wanted));
+    return behind != blocks_.begin() && wanted < std::prev(behind)->first + std::prev(behind)->second.first;
+  }
+  static PinnedAllocator& one() {
+    static auto* const kOne = new PinnedAllocator;  // tensors may be given back late
+    return *kOne;
+  }
+
+ private:
+  static void give_back(void* taken) {
+    const std::lock_guard lock(one().mutex_);
+    one().blocks_.erase(static_cast<std::byte*>(taken));
+  }
+
+  std::mutex mutex_;
+  std::map<std::byte*, std::pair<std::size_t, c10::DataPtr>> blocks_;
 };
 
 }  // namespace trireme::test

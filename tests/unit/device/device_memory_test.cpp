@@ -12,11 +12,11 @@
 namespace trireme::parallel {
 namespace {
 
-const c10::Device kDevice{std::string(test::kStandInDevice) + ":2"};
+const c10::Device kThirdDevice{std::string(test::kStandInDevice) + ":2"};
 constexpr std::int64_t kNumel = 1 << 16, kBytes = 4 * kNumel;
 
-at::Tensor on_device() { return at::empty({kNumel}, at::TensorOptions().device(kDevice)); }
-MemoryUse now() { return DeviceMemory::of_process().now(kDevice); }
+at::Tensor on_device() { return at::empty({kNumel}, at::TensorOptions().device(kThirdDevice)); }
+MemoryUse now() { return DeviceMemory::of_process().now(kThirdDevice); }
 
 TEST(DeviceMemory, IsOfTheKindThatItsOwnerNamesUntilItIsFreed) {
   const MemoryUse before = now();
@@ -41,14 +41,14 @@ TEST(DeviceMemory, RemembersThePeakOfTheAllocator) {
   DeviceMemory& memory = DeviceMemory::of_process();
   const at::Tensor kept = on_device();
   count_as(MemoryKind::kOptimizer, kept);
-  memory.reset_peak(kDevice);
-  const MemoryUse before = memory.at_peak(kDevice);
+  memory.reset_peak(kThirdDevice);
+  const MemoryUse before = memory.at_peak(kThirdDevice);
   on_device();
-  const MemoryUse peak = memory.at_peak(kDevice);
+  const MemoryUse peak = memory.at_peak(kThirdDevice);
   EXPECT_EQ(peak[MemoryKind::kActivations] - before[MemoryKind::kActivations], kBytes);
   EXPECT_EQ(peak[MemoryKind::kOptimizer], before[MemoryKind::kOptimizer]);
-  memory.reset_peak(kDevice);
-  EXPECT_EQ(memory.at_peak(kDevice).total(), before.total());
+  memory.reset_peak(kThirdDevice);
+  EXPECT_EQ(memory.at_peak(kThirdDevice).total(), before.total());
 }
 
 TEST(DeviceMemory, ForgetsWhatWasFreedHoweverOftenNamesAreGiven) {
