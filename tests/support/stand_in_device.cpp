@@ -31,7 +31,8 @@ namespace {
 
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 
-std::atomic<std::int64_t> num_reads = 0, num_read_bytes = 0, num_pageable = 0, num_event_waits = 0;
+std::atomic<std::int64_t> num_reads = 0, num_read_bytes = 0, num_pageable = 0, num_event_waits = 0,
+                          num_side_copies = 0;
 thread_local c10::DeviceIndex current_device = 0;
 thread_local bool in_operator = false;
 thread_local std::array<c10::StreamId, kNumStandInDevices> current_streams = {};
@@ -259,6 +260,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   if (from.is_cpu() && !to.is_cpu() && !in_operator && !PinnedAllocator::one().holds(from.const_data_ptr()))
     ++num_pageable;
   if (!in_operator) {
+    const c10::Device device = from.is_cpu() ? to.device() : from.device();
+    if (non_blocking && from.is_cpu() != to.is_cpu() && stream_on(device).second != 0) ++num_side_copies;
     use(from, /*writes=*/false, "a copy");
     use(to, /*writes=*/true, "a copy");
     if (StandInGraph* graph = StandInGraph::capturing()) {
@@ -469,6 +472,7 @@ std::unique_ptr<StandInGraph> make_stand_in_graph() {
     return memory().behind(address);
   });
 }
+std::int64_t copies_on_own_streams_of_stand_in() { return num_side_copies; }
 std::int64_t waits_for_events_of_stand_in() { return num_event_waits; }
 std::int64_t bytes_read_from_stand_in() { return num_read_bytes; }
 std::int64_t copies_from_pageable_memory() { return num_pageable; }

@@ -18,8 +18,8 @@ constexpr const char* kStandInDevice = "stand_in";
 constexpr int kNumStandInDevices = 4;
 
 /// Tensors and numbers that were read back to the host since the process began, and waits for the device.
-/// Each is a moment in which all that the device was given would have had to be waited for; what operators copy by themselves, and
-/// copies to pinned memory that need not block, are not counted.
+/// Each is a moment in which all that the device was given would have had to be waited for; what operators
+/// copy by themselves, and copies to pinned memory that need not block, are not counted.
 std::int64_t reads_from_stand_in();
 
 /// Waits for an event that was recorded on a stream, since the process began: not for what the device was
@@ -33,6 +33,10 @@ std::int64_t bytes_read_from_stand_in();
 /// Tensors of the host that were copied to the device since the process began, from memory that is not
 /// pinned: a device would have had to be waited for.
 std::int64_t copies_from_pageable_memory();
+
+/// Copies between pinned memory and the device on another stream than its default one, since the process
+/// began.
+std::int64_t copies_on_own_streams_of_stand_in();
 
 class StandInGraph;
 /// Captures and replays what the device is given (stand_in_graph.h).

@@ -12,6 +12,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/io_thread.h"
 #include "trireme/base/scratch_file.h"
+#include "trireme/batch/copy_stream.h"
 
 namespace trireme::model {
 namespace {
@@ -213,8 +214,8 @@ class InFile final : public ActivationStore::Keeping {
   IoThread reader_{"activations in"}, writer_{"activations out"};  ///< end first
 };
 
-/// Copies go in the device's stream, so that nobody waits for them, and memory that is free again is filled
-/// behind what was read from it.
+/// Copies go in a stream of their own, so that neither host nor device waits for them, and memory that is
+/// free again is filled after what was read from it.
 class OnHost final : public ActivationStore::Keeping {
  public:
   explicit OnHost(const ActivationStoreOptions& options) : Keeping(options) {
@@ -231,7 +232,9 @@ class OnHost final : public ActivationStore::Keeping {
  private:
   void begin(const MemoryPointer& memory) override {
     memory->on_host = room_for(memory->bytes);
-    memory->on_host.copy_(bytes_of_storage(memory->saved), /*non_blocking=*/true);
+    const at::Tensor bytes = bytes_of_storage(memory->saved);
+    copies_.run([&] { memory->on_host.copy_(bytes, /*non_blocking=*/true); });
+    copies_.lend(bytes);
     memory->saved.reset();
     memory->state = State::kAway;
   }
@@ -240,7 +243,9 @@ class OnHost final : public ActivationStore::Keeping {
     const std::lock_guard lock(mutex_);
     if (memory->state == State::kAway) {
       memory->back = empty_bytes(memory->bytes, at::device(options_.device));
-      memory->back.copy_(memory->on_host, /*non_blocking=*/true);
+      copies_.run([&] { memory->back.copy_(memory->on_host, /*non_blocking=*/true); });
+      copies_.lend(memory->back);
+      copies_.join(copies_.mark());
       memory->state = State::kBack;
     }
     return memory->back.storage();
@@ -268,6 +273,7 @@ class OnHost final : public ActivationStore::Keeping {
     }
   }
 
+  batch::CopyStream copies_{options_.device};     ///< the forward goes on while activations leave
   std::multimap<std::int64_t, at::Tensor> free_;  ///< under the mutex, by bytes
 };
 

@@ -57,7 +57,8 @@ void finish(std::future<void>& work) {
 
 }  // namespace
 
-Offload::Offload(Options options) : options_(std::move(options)) {}
+Offload::Offload(Options options)
+    : options_(std::move(options)), to_device_(options_.device), from_device_(options_.device) {}
 Offload::~Offload() = default;
 
 std::vector<at::Tensor> Offload::make(Purpose purpose, const std::vector<at::Tensor>& like) {
@@ -165,6 +166,7 @@ void Offload::make_room(const std::vector<Part>& parts) {
     slot.on_device = options_.device.is_cpu()
                          ? slot.memory
                          : at::empty({largest}, at::TensorOptions(at::kByte).device(options_.device));
+    for (const batch::CopyStream* stream : {&to_device_, &from_device_}) stream->lend(slot.on_device);
     if (passes_memory) MemoryLedger::of_process().name(slot.memory.const_data_ptr(), MemoryKind::kOptimizer);
   }
 }
@@ -173,18 +175,24 @@ bool Offload::all_in_memory() const {
   return std::ranges::all_of(kept_, [](const auto& each) { return each.second->in_memory(); });
 }
 
-/// Of what is in the host's memory, without waiting for the device.
-void Offload::copy_kept(const Slot& slot, Way way) const {
-  for (const Segment& each : slot.segments) {
-    std::int64_t place = each.place;
-    for (const at::Tensor& kept : each.kept->memory(each.offset, static_cast<std::uint64_t>(each.bytes))) {
-      const at::Tensor room = slot.on_device.narrow(0, place, kept.numel());
-      device_copies_ = !options_.device.is_cpu();
-      way == Way::kToDevice ? room.copy_(kept, /*non_blocking=*/true)
-                            : kept.copy_(room, /*non_blocking=*/true);
-      place += kept.numel();
+/// Of what is in the host's memory, without waiting for the device. What comes waits for what has left the
+/// buffer.
+void Offload::copy_kept(Slot& slot, Way way) {
+  const bool comes = way == Way::kToDevice;
+  if (comes) to_device_.wait_for(slot.left);
+  batch::CopyStream& copies = comes ? to_device_ : from_device_;
+  copies.run([&] {
+    for (const Segment& each : slot.segments) {
+      std::int64_t place = each.place;
+      for (const at::Tensor& kept : each.kept->memory(each.offset, static_cast<std::uint64_t>(each.bytes))) {
+        const at::Tensor room = slot.on_device.narrow(0, place, kept.numel());
+        device_copies_ = !options_.device.is_cpu();
+        comes ? room.copy_(kept, /*non_blocking=*/true) : kept.copy_(room, /*non_blocking=*/true);
+        place += kept.numel();
+      }
     }
-  }
+  });
+  (comes ? slot.came : slot.left) = copies.mark();
 }
 
 /// Between the device and the buffer, of what is in files.
@@ -253,11 +261,13 @@ void Offload::settle() noexcept {
 void Offload::pass(const std::vector<Part>& parts,
                    const std::function<void(std::size_t part, const Part& brought)>& update) {
   const auto slot_of = [&](std::size_t part) -> Slot& { return slots_[part % kNumSlots]; };
+  to_device_.wait_for(from_device_.mark());  // parts may be other ones than those of the pass before
   start_read(slot_of(0), parts[0]);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (i + 1 < parts.size()) start_read(slot_of(i + 1), parts[i + 1]);
     Slot& slot = slot_of(i);
     finish(slot.reading);
+    to_device_.join(slot.came);
     if (slot.memory.defined()) copy_buffer(slot, Way::kToDevice);
     update(i, brought(slot, parts[i]));
     start_write(slot);

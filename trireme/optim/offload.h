@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "trireme/base/io_thread.h"
+#include "trireme/batch/copy_stream.h"
 #include "trireme/optim/offload_options.h"
 
 namespace trireme::optim {
@@ -99,6 +100,7 @@ class Offload {
     at::Tensor on_device;  ///< where parts are worked on elsewhere
     std::vector<Segment> segments;
     std::future<void> reading, writing;
+    batch::CopyStream::Mark came, left;  ///< of what is kept in memory, to and from the device
   };
 
   const Home& home_of(const at::Tensor& view) const;
@@ -109,7 +111,7 @@ class Offload {
   void start_read(Slot& slot, const Part& part);
   void start_write(Slot& slot);
   enum class Way { kToDevice, kFromDevice };
-  void copy_kept(const Slot& slot, Way way) const;
+  void copy_kept(Slot& slot, Way way);
   static void copy_buffer(const Slot& slot, Way way);
   bool all_in_memory() const;
   /// What was updated last may be on its way to the host's memory.
@@ -126,6 +128,8 @@ class Offload {
   mutable std::mutex mutex_;
   std::map<const void*, std::int64_t> lost_;  ///< under the mutex: bytes that are to be put again, by storage
   std::array<Slot, kNumSlots> slots_;
+  batch::CopyStream to_device_,
+      from_device_;  ///< copies of what is kept in memory, while the device computes
   IoThread reader_{"offload read"}, writer_{"offload write"};  ///< end before the buffers
 };
 

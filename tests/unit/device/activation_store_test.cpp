@@ -50,7 +50,9 @@ TEST(ActivationsOfADevice, LiveInTheHostsMemoryAndNothingWaitsForThem) {
   };
   const ActivationStore store(
       {.owner = "rank 0", .device = c10::Device(std::string(test::kStandInDevice) + ":0"), .least_bytes = 1});
+  const std::int64_t copies_before = test::copies_on_own_streams_of_stand_in();
   EXPECT_EQ(reads_of(&store), reads_of(nullptr));
+  EXPECT_GT(test::copies_on_own_streams_of_stand_in(), copies_before) << "none while the device computes";
   expect_same_bits({.owner = "rank 0"});
 }
 

@@ -28,6 +28,7 @@ void set_gradients(const NamedTensors& parameters, int step) {
 
 TEST(OffloadToHost, HasTheBitsOfTheDeviceAtOnceBehindAStep) {
   for (const std::int64_t part_bytes : {1, 1 << 20}) {
+    const std::int64_t copies_before = test::copies_on_own_streams_of_stand_in();
     const NamedTensors expected = parameters(), found = parameters();
     const auto offload = std::make_shared<Offload>(
         Offload::Options{.folder = {},
@@ -48,6 +49,7 @@ TEST(OffloadToHost, HasTheBitsOfTheDeviceAtOnceBehindAStep) {
         if (offload->has(tensor)) fetched[name] = offload->fetch(tensor);
       }
       EXPECT_EQ(fetched.size(), 6u);
+      EXPECT_GT(test::copies_on_own_streams_of_stand_in(), copies_before) << "none while the device computes";
       for (const auto& [name, tensor] : fetched)
         EXPECT_TRUE(tensor.equal(on_device->state().at(name).cpu())) << name << ", " << step;
     }
