@@ -36,7 +36,7 @@ std::string meaning_of(int exit_code) {
     case kExitDiverged:
       return " (training diverged)";
     case kExitInternal:
-      return " (a bug)";
+      return " (an unexpected exception, or no memory: see its last lines)";
     case 126:
     case 127:
       return " (a program it wanted to run is missing)";

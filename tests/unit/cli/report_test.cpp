@@ -42,6 +42,13 @@ TEST(LaunchReport, PassesOnTheCodeOfTheRankWithAReasonOfItsOwn) {
   EXPECT_EQ(exit_code_of(world), 4);
 }
 
+TEST(LaunchReport, CallsNoExceptionOfAProgramABug) {
+  const WorldStory world{.ranks = {rank(0, exited(70), 1.0)}};
+  EXPECT_EQ(exit_code_of(world), 70);
+  EXPECT_THAT(report(world)[0], AllOf(HasSubstr("code 70 (an unexpected exception, or no memory"),
+                                      HasSubstr("rank 0"), testing::Not(HasSubstr("bug"))));
+}
+
 TEST(LaunchReport, BlamesTheFirstOfEquals) {
   const WorldStory world{.ranks = {rank(0, exited(4), 2.0), rank(1, exited(5), 1.0)}};
   EXPECT_EQ(exit_code_of(world), 5);
