@@ -99,6 +99,17 @@ void require_whole(const torch::nn::Module& module) {
   }
 }
 
+/// Of tensors that are saved as the first rank has them.
+void require_same_everywhere(const TensorMap& others) {
+  for (const auto& [name, tensor] : others) {
+    const auto wrapper = optim::wrapper_of(tensor);
+    require(wrapper == nullptr, "others has a tensor '", name, "' that belongs to a ",
+            wrapper ? wrapper->name : "", ", of which this rank has a part; expected the same values on all ",
+            "ranks: return a Shard of it from ShardedLoopState::shards, as train::sharded_loop() does for a ",
+            "FullyShardedDataParallel, and whole_shard() for a Pipeline");
+  }
+}
+
 at::Device device_of(const torch::nn::Module& module) {
   const std::vector<at::Tensor> parameters = module.parameters();
   return parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
@@ -232,6 +243,7 @@ LoopCheckpoints::LoopCheckpoints(comm::Context& context, fs::path folder, std::u
       schedulers_(std::move(state.schedulers)),
       keep_(keep) {
   require(keep_ >= 1, "keep is ", keep_, "; at least 1 checkpoint stays");
+  require_same_everywhere(others_);
   if (generators_.empty()) generators_ = {at::detail::getDefaultCPUGenerator()};
   const fs::path witness = folder_ / ".ranks";
   comm::on_every_rank(context_.world(), [&] {
@@ -246,6 +258,7 @@ LoopCheckpoints::~LoopCheckpoints() = default;
 
 Shards LoopCheckpoints::shards_to_save() const {
   Shards shards = content_->to_save();
+  require_same_everywhere(others_);
   add(shards, kOfOthers, others_);
   for (std::size_t i = 0; i < schedulers_.size(); ++i) add(shards, of_scheduler(i), schedulers_[i].state());
   for (std::size_t i = 0; i < generators_.size(); ++i)

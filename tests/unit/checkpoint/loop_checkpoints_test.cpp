@@ -232,6 +232,29 @@ TEST_F(LoopCheckpointsTest, RejectAModuleOfWhichThisRankHasAPart) {
   });
 }
 
+TEST_F(LoopCheckpointsTest, RejectOtherTensorsOfWhichThisRankHasAPart) {
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    Loop loop;
+    const at::Tensor piece = at::ones({3});
+    LoopState state = loop.state();
+    state.others = {{"generator", piece}};
+    ShardedLoopState sharded{.shards = [] { return Shards(); }, .others = state.others};
+    auto wrapper =
+        std::make_shared<trireme::optim::Wrapper>(trireme::optim::Wrapper{"FullyShardedDataParallel"});
+    trireme::optim::mark_wrapped(piece, wrapper);
+    const auto rejected = ThrowsMessage<InvalidArgument>(
+        AllOf(HasSubstr("others has a tensor 'generator' that belongs to a FullyShardedDataParallel"),
+              HasSubstr("expected the same values on all ranks"), HasSubstr("ShardedLoopState::shards")));
+    EXPECT_THAT([&] { LoopCheckpoints(context, folder_.path(), state); }, rejected);
+    EXPECT_THAT([&] { LoopCheckpoints(context, folder_.path(), sharded); }, rejected);
+    wrapper.reset();
+    LoopCheckpoints checkpoints(context, folder_.path(), state);
+    wrapper = std::make_shared<trireme::optim::Wrapper>(trireme::optim::Wrapper{"Pipeline"});
+    trireme::optim::mark_wrapped(piece, wrapper);
+    EXPECT_THAT([&] { checkpoints.save(1); }, ThrowsMessage<InvalidArgument>(HasSubstr("'generator'")));
+  });
+}
+
 /// Rotary positions are complex numbers that do not learn.
 struct Rotary : nn::Module {
   explicit Rotary(double angle)
