@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <string>
+#include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/base/printable.h"
+#include "trireme/base/text.h"
 #include "trireme/comm/dtype.h"
 
 namespace trireme::checkpoint {
@@ -27,8 +30,14 @@ std::string in_capitals(at::ScalarType type) {
 }  // namespace
 
 std::string dtype_name(at::ScalarType type, const std::string& tensor) {
-  require(std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end(), "tensor '", printable(tensor),
-          "' of type ", c10::toString(type), " cannot be saved as safetensors");
+  if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end()) {
+    std::vector<std::string> known;
+    for (const at::ScalarType each : kTypes) known.emplace_back(comm::name_of(each));
+    throw InvalidArgument(
+        text("tensor '", printable(tensor), "' of type ", c10::toString(type),
+             " cannot be saved as safetensors; expected one of ", join(known),
+             ": convert it, or register at::view_as_real(tensor) in place of a complex one"));
+  }
   return in_capitals(type);
 }
 
