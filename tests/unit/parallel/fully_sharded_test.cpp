@@ -1,5 +1,7 @@
 // Sharded weights in loops of one's own: the same numbers as replicas, whatever the loop does with forward
 // and backward; and second uses.
+#include <ATen/ops/ones.h>
+#include <ATen/ops/real.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -454,6 +456,31 @@ TEST(FullyShardedOptions, AreRefusedWhereNothingIsSharedOut) {
     EXPECT_THROW(FullyShardedDataParallel(context, {function([](const at::Tensor& x) { return x; })}, {}),
                  InvalidArgument);
   });
+}
+
+/// A layer of complex numbers, between real ones.
+struct Spectral : torch::nn::Module {
+  Spectral() : weight(register_parameter("weight", at::ones({5}, at::kComplexFloat))) {}
+  at::Tensor forward(const at::Tensor& x) { return at::real(x * weight); }
+  at::Tensor weight;
+};
+
+TEST(FullyShardedErrors, AComplexParameterIsRejectedByItsName) {
+  for (const ZeroStage stage : {ZeroStage::kOptimizer, ZeroStage::kGradients, ZeroStage::kParameters}) {
+    run_ranks_as_threads(2, [&](Context& context) {
+      const auto spectral = std::make_shared<Spectral>();
+      const auto wrapped = [&] {
+        FullyShardedDataParallel(context,
+                                 named_by_place({test::one(torch::nn::Linear(7, 5)), test::one(spectral)}),
+                                 {.zero = {.stage = stage}});
+      };
+      EXPECT_THAT(wrapped, testing::ThrowsMessage<InvalidArgument>(
+                               testing::AllOf(HasSubstr("parameter '1.inner.weight' is complex (c64)"),
+                                              HasSubstr("at::view_as_real"))));
+      spectral->weight.requires_grad_(false);
+      wrapped();
+    });
+  }
 }
 
 }  // namespace

@@ -27,7 +27,6 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_rep
   collect_parameters();
   if (!options.hook) options.hook = make_comm_hook("none");
   if (group.size() == 1) return;
-  require_real_parameters();
   optim::NamedTensors reduced;
   for (Parameter& parameter : parameters_) {
     if (!parameter.learns) continue;

@@ -79,16 +79,6 @@ void DistributedDataParallel::Reducer::check_module() const {
   }
 }
 
-/// Of those that require a gradient.
-void DistributedDataParallel::Reducer::require_real_parameters() const {
-  for (const Parameter& parameter : parameters_) {
-    require(!parameter.tensor.is_complex() || !parameter.tensor.requires_grad(), "parameter '",
-            parameter.name, "' is complex (", comm::name_of(parameter.tensor.scalar_type()),
-            "), and only real gradients are reduced; register its real and imaginary parts as one parameter, "
-            "at::view_as_real(parameter), and call at::view_as_complex() on that in forward");
-  }
-}
-
 bool DistributedDataParallel::Reducer::requires_other_gradients() const {
   return std::ranges::any_of(
       parameters_, [](const Parameter& each) { return each.learns != each.tensor.requires_grad(); });
@@ -106,7 +96,6 @@ void DistributedDataParallel::Reducer::follow_module() {
   if (!other_gradients && !has_other_buffers()) return;
   check_replicas(group, replica, options,
                  "freeze, unfreeze or convert on every rank before the same backward pass");
-  require_real_parameters();
   build_buffers();
   if (!other_gradients) return;
   optim::NamedTensors added;

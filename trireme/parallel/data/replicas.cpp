@@ -94,16 +94,28 @@ std::string first_difference(const std::vector<Fact>& ours, int our_rank, const 
               their_rank);
 }
 
+/// Of parameters that require a gradient.
+void require_real(const optim::NamedTensors& parameters) {
+  for (const auto& [name, tensor] : parameters) {
+    require(!tensor.is_complex() || !tensor.requires_grad(), "parameter '", name, "' is complex (",
+            comm::name_of(tensor.scalar_type()),
+            "), and only real gradients are reduced; register its real and imaginary parts as one parameter, "
+            "at::view_as_real(parameter), and call at::view_as_complex() on that in forward");
+  }
+}
+
 }  // namespace
 
 void check_replicas(comm::Group& group, const Replica& replica, const DataParallelOptions& options,
                     const char* advice) {
   const auto difference = comm::find_text_difference(group, to_text(facts_of(replica, options)));
-  if (!difference) return;
-  throw CommError(text("the ranks of group '", group.name(), "' have different models or options: ",
-                       first_difference(from_text(difference->of_rank), difference->rank,
-                                        from_text(difference->of_other_rank), difference->other_rank),
-                       "; ", advice));
+  if (difference) {
+    throw CommError(text("the ranks of group '", group.name(), "' have different models or options: ",
+                         first_difference(from_text(difference->of_rank), difference->rank,
+                                          from_text(difference->of_other_rank), difference->other_rank),
+                         "; ", advice));
+  }
+  if (group.size() > 1) require_real(replica.parameters);
 }
 
 void broadcast_module(comm::Group& group, const torch::nn::Module& module) {

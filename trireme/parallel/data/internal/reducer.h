@@ -85,7 +85,6 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   bool requires_other_gradients() const;
   bool has_other_buffers() const;
   void follow_module();
-  void require_real_parameters() const;
   void set_learning(std::size_t number, bool learns);
   void hook_up(std::size_t number);
   void take_early_gradient(std::size_t number);

@@ -11,7 +11,8 @@
 namespace trireme::parallel {
 
 /// Checks that all ranks of the group hold the same parameters, buffers and options. Throws CommError, on
-/// every rank, with the first difference and the advice.
+/// every rank, with the first difference and the advice; and InvalidArgument, on every rank of several, for a
+/// complex parameter that requires a gradient.
 void check_replicas(comm::Group& group, const Replica& replica, const DataParallelOptions& options,
                     const char* advice = "build the same module on every rank");
 
