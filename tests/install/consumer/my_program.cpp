@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "trireme/train/sharded_loop.h"
 #include "trireme/trireme.h"
 
 struct Line : torch::nn::Module {

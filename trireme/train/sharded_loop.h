@@ -1,0 +1,4 @@
+#pragma once
+// Where train::sharded_loop() was declared before its header moved; programs that include this go on.
+
+#include "trireme/train/run/sharded_loop.h"  // IWYU pragma: export
