@@ -314,6 +314,7 @@ class Coordinator::Office {
     try {
       check(create.spec);
       TableSpec spec = create.spec;
+      spec.optimizer = with_defaults(spec.optimizer);
       if (spec.kind == TableKind::kSparse)
         spec.rows.num_partitions = static_cast<std::uint32_t>(draft_.partitions.size());
       const TableSpec* there = draft_.table(spec.name);
@@ -324,8 +325,7 @@ class Coordinator::Office {
       require(there != nullptr || draft_.tables.size() < kMostTables, "there are ", kMostTables,
               " tables, which is the most: put more values into each");
       if (there == nullptr) {
-        draft_.tables[spec.id] = spec;
-        new_tables_.push_back(spec);
+        new_tables_.push_back(draft_.tables[spec.id] = spec);
         commit_soon();
       }
     } catch (const InvalidArgument& error) {

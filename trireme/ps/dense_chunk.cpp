@@ -54,7 +54,7 @@ void DenseChunk::update(const TableSpec& spec, std::span<const float> gradient, 
   }
   changed_at_ = version;
   ++num_updates_;
-  OptimizerSpec optimizer = spec.optimizer;
+  OptimizerSpec optimizer = with_defaults(spec.optimizer);
   if (lr != kTableRate) optimizer.lr = lr;
   optimizer_rule(optimizer.name)
       .update(optimizer, {.values = values_.change(),

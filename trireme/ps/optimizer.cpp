@@ -9,26 +9,49 @@
 namespace trireme::ps {
 namespace {
 
+/// Of what is not given. Those of PyTorch's optimizers are its own (torch/optim, 2.11 to 2.15).
+struct Defaults {
+  double lr = 1e-3, weight_decay = 0, eps = 1e-8;
+};
+
 struct NamedRule {
   std::string_view name;
   const OptimizerRule& (*rule)();
+  Defaults defaults = {};
 };
 
 constexpr std::array kRules = {
-    NamedRule{"sum", sum_rule},         NamedRule{"sgd", sgd_rule},
-    NamedRule{"adagrad", adagrad_rule}, NamedRule{"rowwise_adagrad", rowwise_adagrad_rule},
-    NamedRule{"adam", adam_rule},       NamedRule{"adamw", adamw_rule},
-    NamedRule{"rmsprop", rmsprop_rule}, NamedRule{"ftrl", ftrl_rule},
-    NamedRule{"lamb", lamb_rule},
+    NamedRule{"sum", sum_rule, {.lr = 1}},
+    NamedRule{"sgd", sgd_rule},
+    NamedRule{"adagrad", adagrad_rule, {.lr = 1e-2, .eps = 1e-10}},
+    NamedRule{"rowwise_adagrad", rowwise_adagrad_rule, {.lr = 1e-2, .eps = 1e-10}},
+    NamedRule{"adam", adam_rule},
+    NamedRule{"adamw", adamw_rule, {.weight_decay = 1e-2}},
+    NamedRule{"rmsprop", rmsprop_rule, {.lr = 1e-2}},
+    NamedRule{"ftrl", ftrl_rule},
+    NamedRule{"lamb", lamb_rule, {.eps = 1e-6}},
 };
+
+const NamedRule& find_rule(std::string_view name) {
+  for (const NamedRule& row : kRules) {
+    if (row.name == name) return row;
+  }
+  throw InvalidArgument(text("there is no optimizer '", name, "'", suggest(name, optimizer_rule_names())));
+}
 
 }  // namespace
 
-const OptimizerRule& optimizer_rule(std::string_view name) {
-  for (const NamedRule& row : kRules) {
-    if (row.name == name) return row.rule();
-  }
-  throw InvalidArgument(text("there is no optimizer '", name, "'", suggest(name, optimizer_rule_names())));
+const OptimizerRule& optimizer_rule(std::string_view name) { return find_rule(name).rule(); }
+
+OptimizerSpec with_defaults(OptimizerSpec spec) {
+  const Defaults& defaults = find_rule(spec.name).defaults;
+  const auto fill_in = [](double& option, double value) {
+    if (option == kOptimizerDefault) option = value;
+  };
+  fill_in(spec.lr, defaults.lr);
+  fill_in(spec.weight_decay, defaults.weight_decay);
+  fill_in(spec.eps, defaults.eps);
+  return spec;
 }
 
 std::vector<std::string> optimizer_rule_names() {
@@ -37,8 +60,8 @@ std::vector<std::string> optimizer_rule_names() {
   return names;
 }
 
-void check(const OptimizerSpec& spec) {
-  optimizer_rule(spec.name);
+void check(const OptimizerSpec& given) {
+  const OptimizerSpec spec = with_defaults(given);
   const auto demand = [&](bool holds, const char* option, const char* range, double value) {
     require(holds, "the ", option, " of ", spec.name, " must be ", range, ", not ", value);
   };

@@ -4,6 +4,7 @@
 // the same updates hold the same bits.
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,15 +16,19 @@ namespace trireme::ps {
 /// Of an update: the rate of the table's own optimizer.
 inline constexpr double kTableRate = -1;
 
-/// Names and defaults are those of the optimizers above the torch line.
+/// An option that is not given: with_defaults() replaces it.
+inline constexpr double kOptimizerDefault = std::numeric_limits<double>::lowest();
+
+/// Names and defaults are those of the optimizers above the torch line: PyTorch's, where PyTorch has the
+/// optimizer.
 struct OptimizerSpec {
   std::string name = "sum";
-  double lr = 1;
-  double weight_decay = 0;
+  double lr = kOptimizerDefault;
+  double weight_decay = kOptimizerDefault;
   double momentum = 0;
   bool nesterov = false;
   double beta1 = 0.9, beta2 = 0.999, alpha = 0.99;
-  double eps = 1e-8;
+  double eps = kOptimizerDefault;
   double l1 = 0, l2 = 0;   ///< ftrl
   double lr_power = -0.5;  ///< ftrl
   double first_sum = 0;    ///< adagrad, rowwise_adagrad, ftrl: what the sum of squares begins as
@@ -53,6 +58,7 @@ class OptimizerRule {
   virtual bool looks_at_whole() const { return false; }
   /// Whether a row may be updated as if it were a tensor of its own.
   virtual bool fits_rows() const { return true; }
+  /// Of options that are all given (with_defaults()).
   virtual void update(const OptimizerSpec& spec, const OptimizerSpan& span) const = 0;
 };
 
@@ -60,7 +66,12 @@ class OptimizerRule {
 const OptimizerRule& optimizer_rule(std::string_view name);
 std::vector<std::string> optimizer_rule_names();
 
-/// Throws InvalidArgument: "the beta1 of adam must be in [0, 1), not 1.5".
-void check(const OptimizerSpec& spec);
+/// Options that are not given become those of the optimizer; given ones stay. The coordinator does so for
+/// tables that are opened. Throws InvalidArgument with the known names.
+OptimizerSpec with_defaults(OptimizerSpec spec);
+
+/// Of all options, those that are not given as with_defaults() fills them in. Throws InvalidArgument: "the
+/// beta1 of adam must be in [0, 1), not 1.5".
+void check(const OptimizerSpec& given);
 
 }  // namespace trireme::ps

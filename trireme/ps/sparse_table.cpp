@@ -91,7 +91,7 @@ bool SparseTable::admits(std::uint64_t key, std::uint32_t count, std::uint32_t c
 void SparseTable::push(const RowBatch& batch, double lr, WorkerClock worker_clock) {
   const std::uint32_t clock = in_row(worker_clock);
   const std::size_t row_bytes = rows_.pages().row_bytes();
-  OptimizerSpec optimizer = spec_.optimizer;
+  OptimizerSpec optimizer = with_defaults(spec_.optimizer);
   if (lr != kTableRate) optimizer.lr = lr;
   const auto key_at = [&](std::size_t i) { return batch.key(i); };
   rows_.visit(batch.size(), row_bytes, key_at, [&](std::size_t i, Row row) {

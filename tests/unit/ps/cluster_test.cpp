@@ -290,7 +290,7 @@ TEST_F(ClusterTest, SumsInWorkerOrderHaveTheBitsOfOneProcessAlsoOverAFailure) {
     std::vector<float> sum(kElements);
     for (std::size_t i = 0; i < kElements; ++i)
       sum[i] = (gradient(0, k, i) + gradient(1, k, i)) + gradient(2, k, i);
-    optimizer_rule("sgd").update(spec.optimizer,
+    optimizer_rule("sgd").update(with_defaults(spec.optimizer),
                                  {.values = expected, .gradient = sum, .state = velocity, .step = k + 1});
   }
   for (const auto& values : pulled) EXPECT_EQ(values, expected);
@@ -314,6 +314,20 @@ TEST_F(ClusterTest, AppliesEachPushWithItsOwnRate) {
     EXPECT_EQ(push_at(none).error, ErrorKind::kMalformed);
   ASSERT_EQ(push(0, all(1)).error, ErrorKind::kNone);  // the table's
   EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.75F));
+}
+
+TEST_F(ClusterTest, HasPyTorchsRateWhereNoneIsGiven) {
+  TableSpec spec = small_table();
+  spec.optimizer.name = "sgd";
+  begin(spec);
+  ASSERT_EQ(push(0, all(1)).error, ErrorKind::kNone);
+  EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.001F));
+  const auto open_with = [&](double lr) {
+    spec.optimizer.lr = lr;
+    return cluster->wait([&](Done done) { cluster->worker(1).create_table(spec, std::move(done)); }).error;
+  };
+  EXPECT_EQ(open_with(1e-3), ErrorKind::kNone);
+  EXPECT_NE(open_with(1), ErrorKind::kNone);
 }
 
 TEST_F(ClusterTest, AnAssignmentBeginsTheOptimizersStateAnewAndARestoreGoesOnWithIt) {

@@ -44,6 +44,7 @@ struct Reference {
   OptimizerSpec spec() const {
     OptimizerSpec spec;
     spec.name = metadata["name"];
+    spec.weight_decay = 0;  // of references that name none
     const auto read = [&](const char* key, double& field) {
       if (metadata.contains(key)) field = std::stod(metadata[key].get<std::string>());
     };
@@ -55,7 +56,7 @@ struct Reference {
     read("alpha", spec.alpha);
     read("eps", spec.eps);
     spec.nesterov = metadata.contains("nesterov");
-    return spec;
+    return with_defaults(spec);
   }
 };
 
@@ -103,6 +104,7 @@ TEST(RowwiseAdagrad, IsThatOfItsDefinition) {
   OptimizerSpec spec;
   spec.name = "rowwise_adagrad";
   spec.lr = 0.1;
+  spec = with_defaults(spec);
   Random random(1);
   std::vector<float> values(16), gradient(16), state(1);
   for (float& value : values) value = random.uniform();
@@ -129,6 +131,7 @@ TEST(Ftrl, IsThatOfItsPaper) {
   spec.lr = 0.5;
   spec.l1 = 0.3;
   spec.l2 = 0.2;
+  spec = with_defaults(spec);
   Random random(2);
   std::vector<float> values(8), gradient(8), state(16);
   std::vector<double> z(8), n(8);
@@ -155,6 +158,27 @@ TEST(Ftrl, IsThatOfItsPaper) {
     }
   }
   EXPECT_GT(num_zero, 0U);
+}
+
+/// As torch.optim has them; lamb's are those of trireme::optim.
+TEST(OptimizerTable, HasPyTorchsDefaults) {
+  const auto expect = [](const char* name, double lr, double weight_decay, double eps) {
+    OptimizerSpec spec;
+    spec.name = name;
+    spec = with_defaults(spec);
+    EXPECT_EQ(std::tie(spec.lr, spec.weight_decay, spec.eps), std::tie(lr, weight_decay, eps)) << name;
+    check(spec);
+  };
+  expect("sgd", 1e-3, 0, 1e-8);
+  expect("adam", 1e-3, 0, 1e-8);
+  expect("adamw", 1e-3, 1e-2, 1e-8);
+  expect("adagrad", 1e-2, 0, 1e-10);
+  expect("rmsprop", 1e-2, 0, 1e-8);
+  expect("lamb", 1e-3, 0, 1e-6);
+  OptimizerSpec given;
+  given.name = "adamw";
+  given.weight_decay = 0;
+  EXPECT_EQ(with_defaults(given).weight_decay, 0);
 }
 
 TEST(OptimizerTable, NamesWhatIsWrong) {

@@ -380,7 +380,7 @@ TEST_F(SparseCluster, SumsInWorkerOrderHaveTheBitsOfOneProcessAlsoOverAFailure) 
           sum[i] = is_first ? gradient(worker, k, key, i) : sum[i] + gradient(worker, k, key, i);
       }
       if (sum.empty()) continue;
-      optimizer_rule("adam").update(spec.optimizer,
+      optimizer_rule("adam").update(with_defaults(spec.optimizer),
                                     {.values = row, .gradient = sum, .state = state, .step = ++num_updates});
     }
     expected.insert(expected.end(), row.begin(), row.end());

@@ -100,7 +100,7 @@ TEST_P(SparseRules, UpdateARowAsTheyUpdateAChunkWithItsOwnCountOfSteps) {
       const std::span<float> gradient = writer.put(i, keys[i], 1);
       for (float& one : gradient) one = 2 * random.uniform() - 1;
       Dense& dense = expected[keys[i]];
-      rule.update(spec.optimizer,
+      rule.update(with_defaults(spec.optimizer),
                   {.values = dense.values, .gradient = gradient, .state = dense.state, .step = ++dense.step});
     }
     const wire::Buffer body = std::move(writer).buffer();

@@ -46,7 +46,7 @@ class LambAlone {
   }
   const std::vector<float>& after(std::uint64_t step) {
     const std::vector<float> pushed = lamb_gradient(step);
-    optimizer_rule("lamb").update(lamb_layer().optimizer,
+    optimizer_rule("lamb").update(with_defaults(lamb_layer().optimizer),
                                   {.values = values_, .gradient = pushed, .state = state_, .step = step});
     return values_;
   }
