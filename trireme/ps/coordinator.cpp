@@ -320,7 +320,7 @@ class Coordinator::Office {
       const TableSpec* there = draft_.table(spec.name);
       spec.id = there == nullptr ? static_cast<TableId>(draft_.tables.size() + 1) : there->id;
       require(there == nullptr || wire::encode(*there) == wire::encode(spec), "there is a table ", spec.name,
-              " already, of another size or kind");
+              " already, with other options; open it with those, or another name");
       reply.table = spec.id;
       require(there != nullptr || draft_.tables.size() < kMostTables, "there are ", kMostTables,
               " tables, which is the most: put more values into each");
