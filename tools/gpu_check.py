@@ -337,7 +337,12 @@ def figures(check):
             continue
         with Utilisation(check) as utilisation:
             code, output, seconds, summary = check.train(name.replace(" ", "_"), *shared, *settings, ranks=ranks, example="gpt_char.toml", most=40)
-        check.tell(f"gpt: {name}", code == 0, samples_per_s=summary.get("samples_per_s"), seconds=seconds, said=tail(output, 2), **utilisation.fields())
+        moved = {}
+        if summary.get("offloaded_bytes") and summary.get("samples_per_s"):
+            # The state comes and goes once in each step of 8 samples, while the device computes.
+            moved = {"copied_bytes_per_s": 2 * summary["offloaded_bytes"] * summary["samples_per_s"] / 8}
+        check.tell(f"gpt: {name}", code == 0, samples_per_s=summary.get("samples_per_s"), seconds=seconds, said=tail(output, 2), **moved,
+                   **utilisation.fields())
 
 
 # The whole.
