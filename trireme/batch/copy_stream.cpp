@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace trireme::batch {
+
 CopyStream::CopyStream(c10::Device device) : device_(device) {
   if (!device_.is_cpu())
     stream_ = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);

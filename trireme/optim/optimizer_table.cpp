@@ -86,9 +86,8 @@ void Optimizer::keep_lr_on(c10::Device device) {
 
 void Optimizer::update_unless(double /*lr*/, const at::Tensor& /*leave_out*/) {
   throw InvalidArgument(
-      "this optimizer cannot leave an update out by a number of the device: can_leave_out() is false; read "
-      "the "
-      "number, and call step() or not");
+      "this optimizer cannot leave an update out by a number of the device: can_leave_out() is false; "
+      "read the number, and call step() or not");
 }
 
 void require_learning_rate(double lr) {

@@ -130,6 +130,8 @@ void GraphedStep::copy_inputs(const Fields& inputs, Shape& shape) {
 
 void GraphedStep::run(Shape& shape) {
   if (shape.graph == nullptr && why_not_.empty() && shape.num_warm >= options_.warm_up) capture(shape);
+  require(options_.use != GraphUse::kOn || why_not_.empty(),
+          "the step cannot be captured in a graph: ", why_not_);
   if (shape.graph == nullptr) {
     ++shape.num_warm;
     shape.outputs = body_(shape.inputs);
@@ -148,7 +150,6 @@ void GraphedStep::capture(Shape& shape) {
     capture.end();
   } catch (const c10::Error& error) {
     why_not_ = error.what_without_backtrace();
-    require(options_.use == GraphUse::kAuto, "the step cannot be captured in a graph: ", why_not_);
     return;
   }
   shape.graph = std::move(graph);

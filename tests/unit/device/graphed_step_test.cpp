@@ -85,6 +85,9 @@ TEST_F(GraphedStepTest, NamesWhatCannotBeCaptured) {
                              {.use = use, .warm_up = 1});
             step(test::batch_of(0, 4));
             if (use == GraphUse::kOn) {
+              // The second call as well: it does not run as it is in silence.
+              for (int call = 0; call < 2; ++call)
+                EXPECT_THROW(step(test::batch_of(1, 4)), InvalidArgument) << wrong.name << ", " << call;
               EXPECT_THAT([&] { step(test::batch_of(1, 4)); },
                           ThrowsMessage<InvalidArgument>(
                               AllOf(HasSubstr("cannot be captured"), HasSubstr(wrong.says))))
