@@ -60,7 +60,7 @@ TEST_F(OffloadFaults, AFolderThatMayNotBeWrittenIsNamed) {
   std::filesystem::permissions(runs_.path(), std::filesystem::perms::all);
   const ChildResult refused = run(words);
   EXPECT_EQ(refused.exit_code, 4) << refused.out << refused.err;
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("rank 0: cannot make a file of the optimizer's state"),
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("rank 0: cannot create the storage of the optimizer's state"),
                                  HasSubstr(scratch_.path().string()), HasSubstr("Permission denied")));
 }
 

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
-#include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
@@ -17,17 +16,14 @@ namespace trireme {
 namespace fs = std::filesystem;
 namespace {
 
-/// Another rank may remove a folder that it has made in between making it and making a file there.
-constexpr int kMostScratchTries = 100;
-
-/// Those of the path that are missing, the outermost last.
-std::vector<fs::path> missing_folders(const fs::path& folder) {
-  std::vector<fs::path> missing;
+/// The folder, or the nearest above it that exists: of the same file system, and writable where the folder
+/// could be made. Making the folder for a file without a name would mean to remove it again, under other
+/// ranks that use it.
+fs::path nearest_that_exists(const fs::path& folder) {
   std::error_code ignored;
-  for (fs::path each = fs::absolute(folder); !each.empty() && !fs::exists(each, ignored);
-       each = each.parent_path())
-    missing.push_back(each);
-  return missing;
+  fs::path nearest = fs::absolute(folder);
+  while (nearest.has_relative_path() && !fs::exists(nearest, ignored)) nearest = nearest.parent_path();
+  return nearest;
 }
 
 /// A new file without a name; not open, with errno, on failure.
@@ -48,16 +44,8 @@ std::string free_in_words(int descriptor) {
 
 ScratchFile::ScratchFile(const Options& options)
     : folder_(options.folder), owner_(options.owner), purpose_(options.purpose) {
-  for (int tries = 0; !descriptor_.is_open(); ++tries) {
-    const std::vector<fs::path> made = missing_folders(folder_);
-    std::error_code error;
-    fs::create_directories(folder_, error);
-    if (error) fail("make the folder", error.value());
-    descriptor_ = open_nameless(folder_);
-    const int code = errno;
-    for (const fs::path& each : made) ::rmdir(each.c_str());  // where nobody else has put anything into it
-    if (!descriptor_.is_open() && (code != ENOENT || tries == kMostScratchTries)) fail("make a file", code);
-  }
+  descriptor_ = open_nameless(nearest_that_exists(folder_));
+  if (!descriptor_.is_open()) fail("create the storage", errno);
   reserve(options.bytes);
 }
 

@@ -21,13 +21,13 @@ class ScratchFile {
  public:
   /// Where the file lies, how long it is, and what messages call it.
   struct Options {
-    std::filesystem::path folder;  ///< made where it is missing; what was made goes again
+    std::filesystem::path folder;  ///< where it is missing, the nearest above it
     std::string owner;             ///< for messages: "rank 2"
     std::string purpose;           ///< for messages: "the optimizer's state"
     std::uint64_t bytes = 0;
   };
 
-  /// All bytes are 0. Throws DataError: the folder cannot be made or written to, or has no room, with the
+  /// All bytes are 0. Throws DataError: the folder cannot be written to, or has no room, with the
   /// bytes that are needed and those that are free.
   explicit ScratchFile(const Options& options);
   ScratchFile(const ScratchFile&) = delete;

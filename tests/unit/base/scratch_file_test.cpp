@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 #include <vector>
 
 #include "tests/support/scratch_files.h"
@@ -91,12 +92,21 @@ TEST(ScratchFile, WhatHasNoRoomIsRefusedAtOnceWithBothNumbers) {
   file.reserve(5000);
 }
 
-TEST(ScratchFile, AFolderThatCannotBeMadeIsNamed) {
+TEST(ScratchFile, RanksShareAFolderThatIsMissing) {
+  const test::TemporaryFolder folder;
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 8; ++rank)
+    ranks.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) EXPECT_NO_THROW(ScratchFile(in(folder / "a" / "b", 10)));
+    });
+}
+
+TEST(ScratchFile, AFolderThatCannotExistIsNamed) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "a", "a file");
   EXPECT_THAT(
       [&] { const ScratchFile file(in(folder / "a" / "b", 10)); },
-      ThrowsMessage<DataError>(AllOf(HasSubstr("rank 2: cannot make the folder of some state in a file of"),
+      ThrowsMessage<DataError>(AllOf(HasSubstr("rank 2: cannot create the storage of some state in a file of"),
                                      HasSubstr((folder / "a" / "b").string()))));
 }
 
