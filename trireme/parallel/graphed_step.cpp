@@ -7,6 +7,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -49,16 +50,23 @@ bool are_alike(const Fields& one, const Fields& other) {
                     });
 }
 
+std::atomic<int> captures_under_way = 0;
+
 /// Ends what begin() began, whatever has happened in between.
 class Capture {
  public:
-  explicit Capture(comm::DeviceGraph& graph) : graph_(graph) { graph_.begin(); }
+  explicit Capture(comm::DeviceGraph& graph) : graph_(graph) {
+    graph_.begin();
+    ++captures_under_way;
+  }
   void end() {
     ended_ = true;
+    --captures_under_way;
     graph_.end();
   }
   ~Capture() {
     if (ended_) return;
+    --captures_under_way;
     try {
       graph_.end();
     } catch (const std::exception&) {
@@ -89,6 +97,8 @@ GraphedStep::GraphedStep(c10::Device device, Body body, const GraphOptions& opti
   if (why_not_.empty())
     stream_ = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
 }
+
+bool GraphedStep::is_capturing() { return captures_under_way > 0; }
 
 std::size_t GraphedStep::num_graphs() const {
   return static_cast<std::size_t>(

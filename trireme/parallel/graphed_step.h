@@ -71,6 +71,8 @@ class GraphedStep {
   /// Steps that were replayed, and graphs that were captured, since it was made.
   std::int64_t num_replays() const { return num_replays_; }
   std::size_t num_graphs() const;
+  /// One captures now, on any thread: the host must not read a device.
+  static bool is_capturing();
   /// Why steps run as they are; empty where they are captured, or were not tried yet.
   const std::string& why_not() const { return why_not_; }
 

@@ -43,7 +43,7 @@ struct Sharding {
 };
 
 class FullyShardedModule : public testing::TestWithParam<Sharding> {
- protected:
+ public:
   using Body = std::function<void(nn::Sequential&, FullyShardedDataParallel&)>;
   static void run(const Body& body) {
     comm::run_ranks_as_threads(2,
@@ -116,6 +116,62 @@ TEST_P(FullyShardedModule, RejectsAnOptimizerOfTheModulesParameters) {
                                                   AllOf(HasSubstr("'0.weight'"), HasSubstr("parameters()"))));
     }
   });
+}
+
+/// Of a loop whose optimizer `make` makes of the pieces; both ranks'.
+std::string warnings_of(const std::function<std::function<void()>(const FullyShardedDataParallel&)>& make,
+                        const std::function<void(const FullyShardedModule::Body&)>& run) {
+  testing::internal::CaptureStderr();
+  run([&](nn::Sequential&, FullyShardedDataParallel& sharded) {
+    const std::function<void()> step = make(sharded);
+    for (int i = 0; i < 40; ++i) {
+      sharded.zero_grad();
+      loss_of(sharded).backward();
+      step();
+    }
+  });
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST_P(FullyShardedModule, WarnsOncePerRankOfPiecesThatNoOptimizerChanges) {
+  const std::string warnings = warnings_of(
+      [](const FullyShardedDataParallel& sharded) {
+        std::vector<at::Tensor> some;
+        for (const auto& [name, piece] : sharded.parameters())
+          if (name != "0.weight") some.push_back(piece);
+        return [sgd = std::make_shared<torch::optim::SGD>(some, 0.05)] { sgd->step(); };
+      },
+      run);
+  EXPECT_THAT(warnings, HasSubstr("no optimizer has changed parameter '0.weight', with gradients in 32"));
+  std::size_t lines = 0;
+  for (std::size_t at = warnings.find("no optimizer"); at != std::string::npos;
+       at = warnings.find("no optimizer", at + 1))
+    ++lines;
+  EXPECT_LE(lines, 2U);
+}
+
+TEST_P(FullyShardedModule, WarnsOfAllPiecesWhereNoOptimizerHasAny) {
+  const std::string warnings = warnings_of([](const FullyShardedDataParallel&) { return [] {}; }, run);
+  EXPECT_THAT(warnings, testing::ContainsRegex("parameter '[02].(weight|bias)' and [123] more"));
+}
+
+TEST_P(FullyShardedModule, DoesNotWarnOfPiecesThatAnOptimizerHas) {
+  EXPECT_EQ(warnings_of(
+                [](const FullyShardedDataParallel& sharded) {
+                  return [adam = std::make_shared<torch::optim::Adam>(tensors_of_pieces(sharded))] {
+                    adam->step();
+                  };
+                },
+                run),
+            "");
+  EXPECT_EQ(warnings_of(
+                [](const FullyShardedDataParallel& sharded) {
+                  const std::shared_ptr<optim::Optimizer> own =
+                      optim::make_optimizer({.name = "adamw", .lr = 0.01}, sharded.parameters());
+                  return [own] { own->step(); };
+                },
+                run),
+            "");
 }
 
 TEST_P(FullyShardedModule, NamesWhatWasFrozenOrUnfrozenAfterwards) {

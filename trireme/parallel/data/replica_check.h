@@ -1,8 +1,7 @@
 #pragma once
 // Finds replicas that have drifted apart: ranks compare digests of the tensors that ought to have the same
 // bits on all of them. A forward that writes its parameters (embedding max_norm, spectral norm, weight
-// standardisation) or an update that not every rank makes is otherwise silent. XXH3 of each tensor in the
-// host's memory; on a device the sum of its words, so that one number for each tensor is read back.
+// standardisation) or an update that not every rank makes is otherwise silent.
 //
 //   parallel::ReplicaCheck check(context.world(), {{"head.weight", head->weight}, ...});
 //   for (...) {

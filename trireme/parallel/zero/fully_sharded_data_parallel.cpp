@@ -73,11 +73,12 @@ double summed_over(comm::Group& group, double value) {
 }  // namespace
 
 FullyShardedDataParallel::Passes::Passes(comm::Group group, std::vector<model::Layer> layers,
-                                         const FullyShardedOptions& options)
+                                         const FullyShardedOptions& options, Log log)
     : group_(std::move(group)),
       shards_(options.shard_groups ? options.shard_groups->shards : group_),
       gathered_(checked(options, layers).zero.gathered_stages),
-      carried_(model::carried_skips(layers)) {
+      carried_(model::carried_skips(layers)),
+      watch_(std::move(log)) {
   const std::set<std::string> shared = shared_names(layers);
   const auto buckets = std::make_shared<BucketPool>(shards_, options.zero, own_parameters(layers, shared));
   for (model::Layer& layer : layers) add_unit(std::move(layer), options, buckets, shared);
@@ -197,11 +198,14 @@ double FullyShardedDataParallel::Passes::waited_s() const {
 
 FullyShardedDataParallel::FullyShardedDataParallel(comm::Context& context, std::vector<model::Layer> layers,
                                                    const FullyShardedOptions& options)
-    : FullyShardedDataParallel(context.world(), std::move(layers), options) {}
+    : passes_(std::make_shared<Passes>(context.world(), std::move(layers), options, context.log())) {
+  passes_->hook_leaves();
+}
 
 FullyShardedDataParallel::FullyShardedDataParallel(comm::Group group, std::vector<model::Layer> layers,
                                                    const FullyShardedOptions& options)
-    : passes_(std::make_shared<Passes>(std::move(group), std::move(layers), options)) {
+    : passes_(std::make_shared<Passes>(group, std::move(layers), options,
+                                       Log(text("trireme[rank ", group.rank(), "]")))) {
   passes_->hook_leaves();
 }
 

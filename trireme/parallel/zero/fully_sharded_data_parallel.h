@@ -88,8 +88,9 @@ class FullyShardedDataParallel {
   /// and element-wise optimizers.
   double clip_grad_norm(double max_norm);
 
-  /// This rank's pieces, by the names of the model, with their gradients behind a backward: what an optimizer
-  /// gets, and a checkpoint saves and loads.
+  /// This rank's pieces, by the names of the model, with their gradients after a backward: what an optimizer
+  /// gets, and a checkpoint saves and loads. Pieces with gradients that no optimizer has changed in 32 backward
+  /// passes are named in a warning.
   const optim::NamedTensors& parameters() const;
   const Pieces& pieces() const;
   const optim::NamedTensors& buffers() const;

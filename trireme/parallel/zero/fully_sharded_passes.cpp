@@ -260,6 +260,7 @@ void FullyShardedDataParallel::Passes::end_reduction() {
   in_step_ = false;
   if (shared_) shared_->finish_reduction();
   for (Unit& unit : units_) unit.weights->finish();
+  watch_.reduced(parameters);
   weights_changed();
 }
 

@@ -18,6 +18,7 @@
 #include "trireme/parallel/zero/fully_sharded_data_parallel.h"
 #include "trireme/parallel/zero/internal/autograd_pass.h"
 #include "trireme/parallel/zero/internal/sharded_weights.h"
+#include "trireme/parallel/zero/internal/update_watch.h"
 
 namespace trireme::parallel {
 
@@ -55,7 +56,7 @@ struct GraphWeights {
 
 class FullyShardedDataParallel::Passes : public std::enable_shared_from_this<Passes> {
  public:
-  Passes(comm::Group group, std::vector<model::Layer> layers, const FullyShardedOptions& options);
+  Passes(comm::Group group, std::vector<model::Layer> layers, const FullyShardedOptions& options, Log log);
   ~Passes();
   Passes(const Passes&) = delete;
   Passes& operator=(const Passes&) = delete;
@@ -132,6 +133,7 @@ class FullyShardedDataParallel::Passes : public std::enable_shared_from_this<Pas
   std::optional<DistributedDataParallel::NoSync> shared_adds_up_;
   bool in_step_ = false;  ///< gradients that are kept, or reduced, since the last reduction ended
   std::optional<Pass> pass_;
+  UpdateWatch watch_;
   std::size_t current_ = kNone;                              ///< the unit that the pass computes gradients of
   std::vector<std::shared_ptr<GraphWeights>> without_hook_;  ///< until the next pass that accumulates
 };
