@@ -56,13 +56,8 @@ class Collector {
   void collect(const ShardCatalogue::Entry& entry, const Box& common, const Box& piece,
                const at::Tensor& whole) {
     const int source = entry.holders.front();
-    Place from;
-    if (group_.rank() == source) {
-      const auto mine = std::find_if(mine_.begin(), mine_.end(), [&](const Shard& shard) {
-        return shard.name == entry.name && shard.offsets == entry.box.offsets && shard.box() == entry.box;
-      });
-      from = mine->place_of(common);
-    }
+    const bool is_mine = group_.rank() == source;
+    const Place from = is_mine ? place_in(mine_, entry.name, entry.box, common) : Place();
     carry(group_, from, source, {.tensor = whole.defined() ? view_of(whole, piece, common) : whole}, 0);
   }
 

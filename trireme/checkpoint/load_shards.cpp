@@ -145,12 +145,9 @@ class Deliveries {
       reader->read(entry.name, piece, buffer);
     }
     for (const int rank : entry.holders) {
-      const auto target =
-          rank != group_.rank() ? mine.end() : std::find_if(mine.begin(), mine.end(), [&](const Shard& s) {
-            return s.name == entry.name && s.box() == entry.box;
-          });
-      carry(group_, {.tensor = buffer}, source, target == mine.end() ? Place() : target->place_of(piece),
-            rank);
+      const bool is_mine = rank == group_.rank();
+      carry(group_, {.tensor = buffer}, source,
+            is_mine ? place_in(mine, entry.name, entry.box, piece) : Place(), rank);
     }
   }
 

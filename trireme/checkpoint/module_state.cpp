@@ -68,29 +68,32 @@ void with_state_type(optim::Optimizer& optimizer, Use&& use) {
   throw InvalidArgument(
       "checkpoints know the state of torch::optim's SGD, Adam, AdamW, RMSprop and Adagrad, and this "
       "optimizer "
-      "is none of them; hand its tensors over by name (LoopState::others)");
+      "is none of them; give its tensors by name (LoopOptions::others)");
 }
 
-struct NamedParameter {
-  std::string name;
-  at::Tensor parameter;
-};
-
-/// The optimizer's parameters under the module's names.
-std::vector<NamedParameter> parameters_of(const torch::nn::Module& module, optim::Optimizer& optimizer) {
+/// The optimizer's parameters under their names.
+trireme::optim::NamedTensors parameters_of(const trireme::optim::NamedTensors& parameters,
+                                           optim::Optimizer& optimizer) {
   std::map<const void*, std::string> names;
-  for (const auto& item : module.named_parameters())
-    names.emplace(item.value().unsafeGetTensorImpl(), item.key());
-  std::vector<NamedParameter> found;
+  for (const auto& [name, parameter] : parameters) names.emplace(parameter.unsafeGetTensorImpl(), name);
+  trireme::optim::NamedTensors found;
   for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       const auto name = names.find(parameter.unsafeGetTensorImpl());
       require(name != names.end(), "the optimizer has a parameter of ", parameter.numel(),
-              " elements that is not the module's: give the module that holds all of them");
-      found.push_back({name->second, parameter});
+              " elements that is not the model's; expected an optimizer of the parameters that it is saved ",
+              "with: of one module that holds all of them, or of parameters() of a Pipeline or ",
+              "FullyShardedDataParallel");
+      found.emplace_back(name->second, parameter);
     }
   }
   return found;
+}
+
+trireme::optim::NamedTensors parameters_of(const torch::nn::Module& module) {
+  trireme::optim::NamedTensors parameters;
+  for (const auto& item : module.named_parameters()) parameters.emplace_back(item.key(), item.value());
+  return parameters;
 }
 
 std::string lr_of_group(std::size_t number) { return text("lr/", number); }
@@ -147,10 +150,14 @@ void restore(torch::nn::Module& module, const TensorMap& state, const std::strin
 }
 
 TensorMap state_of(const torch::nn::Module& module, optim::Optimizer& optimizer) {
+  return state_of(parameters_of(module), optimizer);
+}
+
+TensorMap state_of(const trireme::optim::NamedTensors& parameters, optim::Optimizer& optimizer) {
   TensorMap result;
   with_state_type(optimizer, [&](auto&& fresh) {
     using State = std::decay_t<decltype(fresh)>;
-    for (const auto& [name, parameter] : parameters_of(module, optimizer)) {
+    for (const auto& [name, parameter] : parameters_of(parameters, optimizer)) {
       const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
       if (found == optimizer.state().end()) continue;
       const Collect collect{name, result};
@@ -165,11 +172,16 @@ TensorMap state_of(const torch::nn::Module& module, optim::Optimizer& optimizer)
 
 void restore(const torch::nn::Module& module, optim::Optimizer& optimizer, const TensorMap& state,
              const std::string& source) {
+  restore(parameters_of(module), optimizer, state, source);
+}
+
+void restore(const trireme::optim::NamedTensors& parameters, optim::Optimizer& optimizer,
+             const TensorMap& state, const std::string& source) {
   std::set<std::string> taken;
   std::map<void*, std::unique_ptr<optim::OptimizerParamState>> restored;
   with_state_type(optimizer, [&](auto&& fresh) {
     using State = std::decay_t<decltype(fresh)>;
-    for (const auto& [name, parameter] : parameters_of(module, optimizer)) {
+    for (const auto& [name, parameter] : parameters_of(parameters, optimizer)) {
       auto own = std::make_unique<State>();
       Take take{name, state, taken};
       visit_fields(*own, take);

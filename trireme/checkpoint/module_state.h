@@ -8,6 +8,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "trireme/checkpoint/safetensors.h"
+#include "trireme/optim/optimizer.h"
 
 namespace trireme::checkpoint {
 
@@ -22,11 +23,15 @@ void restore(torch::nn::Module& module, const TensorMap& state, const std::strin
 /// "step/fc1.weight" and the rate of each group, "lr/0". Nothing of parameters that no step has reached.
 /// Throws InvalidArgument for another type, and for a parameter that is not the module's.
 TensorMap state_of(const torch::nn::Module& module, torch::optim::Optimizer& optimizer);
+/// The same of an optimizer of parameters by name, such as a rank's part of a model.
+TensorMap state_of(const trireme::optim::NamedTensors& parameters, torch::optim::Optimizer& optimizer);
 
 /// The optimizer goes on from there, and keeps the tensors. Throws as state_of() does; DataError where the
 /// state is another type's.
 void restore(const torch::nn::Module& module, torch::optim::Optimizer& optimizer, const TensorMap& state,
              const std::string& source = "the state");
+void restore(const trireme::optim::NamedTensors& parameters, torch::optim::Optimizer& optimizer,
+             const TensorMap& state, const std::string& source = "the state");
 
 at::Tensor state_of(at::Generator generator);
 void restore(at::Generator generator, const at::Tensor& state);

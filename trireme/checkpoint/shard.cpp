@@ -137,6 +137,12 @@ Place Shard::place_of(const Box& part) const {
   return {.tensor = view_of(tensor, box(), part), .elsewhere = elsewhere};
 }
 
+Place place_in(const Shards& shards, const std::string& name, const Box& of, const Box& box) {
+  const auto found = std::ranges::find_if(
+      shards, [&](const Shard& shard) { return shard.name == name && shard.box() == of; });
+  return found == shards.end() ? Place() : found->place_of(box);
+}
+
 Shard whole_shard(std::string name, at::Tensor tensor) {
   Shard shard{.name = std::move(name), .global_sizes = tensor.sizes().vec(), .offsets = {}, .tensor = {}};
   shard.offsets.assign(shard.global_sizes.size(), 0);

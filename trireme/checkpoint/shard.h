@@ -84,6 +84,9 @@ struct Shard {
 };
 using Shards = std::vector<Shard>;
 
+/// Of the shard of that name whose box is `of`, the part that holds `box`; no tensor where there is none.
+Place place_in(const Shards& shards, const std::string& name, const Box& of, const Box& box);
+
 /// A shard that is all of the tensor, which it shares.
 Shard whole_shard(std::string name, at::Tensor tensor);
 Shards whole_shards(const TensorMap& tensors);

@@ -62,7 +62,8 @@ struct Loop {
       optimizer->step();
     }
   }
-  LoopState state() { return {.module = *net, .optimizers = {optimizer.get()}, .generators = {generator}}; }
+  LoopModels models() { return {*net, {optimizer.get()}}; }
+  LoopOptions options() { return {.generators = {generator}}; }
   nn::Sequential net;
   std::unique_ptr<optim::Optimizer> optimizer;
   at::Generator generator;
@@ -79,7 +80,7 @@ class LoopCheckpointsTest : public testing::Test {
                 MakeOptimizer make_optimizer = adamw, int width = 5) {
     comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
       Loop loop(make_optimizer, width, /*seed=*/7);
-      LoopCheckpoints checkpoints(context, folder_.path(), loop.state());
+      LoopCheckpoints checkpoints(context, folder_.path(), loop.models(), loop.options());
       body(context, checkpoints, loop);
     });
   }
@@ -200,33 +201,38 @@ TEST_F(LoopCheckpointsTest, AnotherModuleOrOptimizerIsRefusedByName) {
     return std::make_unique<optim::LBFGS>(of);
   };
   EXPECT_THAT([&] { on_ranks(1, restores, lbfgs); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("LoopState::others")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("LoopOptions::others")));
 }
 
-TEST_F(LoopCheckpointsTest, MoreTensorsAreFilledAgain) {
+TEST_F(LoopCheckpointsTest, MoreTensorsAndCountersAreFilledAgain) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     Loop loop;
-    LoopState state = loop.state();
-    state.others = {{"average", at::ones({3})}};
-    LoopCheckpoints(context, folder_.path(), state).save(1);
-    state.others["average"] = at::zeros({3});
-    LoopCheckpoints(context, folder_.path(), state).restore();
-    EXPECT_TRUE(at::equal(state.others["average"], at::ones({3})));
+    LoopOptions options = loop.options();
+    std::int64_t epoch = 5, best = -2;
+    options.others = {{"average", at::ones({3})}};
+    options.counters = {{"epoch", &epoch}, {"best", &best}};
+    LoopCheckpoints(context, folder_.path(), loop.models(), options).save(1);
+    options.others["average"] = at::zeros({3});
+    epoch = best = 0;
+    LoopCheckpoints(context, folder_.path(), loop.models(), options).restore();
+    EXPECT_TRUE(at::equal(options.others["average"], at::ones({3})));
+    EXPECT_EQ(epoch, 5);
+    EXPECT_EQ(best, -2);
   });
 }
 
 TEST_F(LoopCheckpointsTest, RejectAModuleOfWhichThisRankHasAPart) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     Loop loop;
-    LoopCheckpoints checkpoints(context, folder_.path(), loop.state());
+    LoopCheckpoints checkpoints(context, folder_.path(), loop.models(), loop.options());
     checkpoints.save(1);
     auto wrapper = std::make_shared<trireme::optim::Wrapper>(trireme::optim::Wrapper{"Pipeline"});
     trireme::optim::mark_wrapped(loop.net->parameters()[2], wrapper);
     const auto rejected = ThrowsMessage<InvalidArgument>(
-        AllOf(HasSubstr("'1.weight' that belongs to a Pipeline"), HasSubstr("ShardedLoopState")));
+        AllOf(HasSubstr("'1.weight' that belongs to a Pipeline"), HasSubstr("train::pipeline_loop")));
     EXPECT_THAT([&] { checkpoints.save(2); }, rejected);
     EXPECT_THAT([&] { checkpoints.restore(); }, rejected);
-    EXPECT_THAT([&] { LoopCheckpoints(context, folder_.path(), loop.state()); }, rejected);
+    EXPECT_THAT([&] { LoopCheckpoints(context, folder_.path(), loop.models()); }, rejected);
     wrapper.reset();
     EXPECT_EQ(checkpoints.restore(), 1);
   });
@@ -236,19 +242,17 @@ TEST_F(LoopCheckpointsTest, RejectOtherTensorsOfWhichThisRankHasAPart) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     Loop loop;
     const at::Tensor piece = at::ones({3});
-    LoopState state = loop.state();
-    state.others = {{"generator", piece}};
-    ShardedLoopState sharded{.shards = [] { return Shards(); }, .others = state.others};
+    LoopOptions options = loop.options();
+    options.others = {{"generator", piece}};
     auto wrapper =
         std::make_shared<trireme::optim::Wrapper>(trireme::optim::Wrapper{"FullyShardedDataParallel"});
     trireme::optim::mark_wrapped(piece, wrapper);
     const auto rejected = ThrowsMessage<InvalidArgument>(
         AllOf(HasSubstr("others has a tensor 'generator' that belongs to a FullyShardedDataParallel"),
-              HasSubstr("expected the same values on all ranks"), HasSubstr("ShardedLoopState::shards")));
-    EXPECT_THAT([&] { LoopCheckpoints(context, folder_.path(), state); }, rejected);
-    EXPECT_THAT([&] { LoopCheckpoints(context, folder_.path(), sharded); }, rejected);
+              HasSubstr("expected the same values on all ranks"), HasSubstr("train::sharded_loop()")));
+    EXPECT_THAT([&] { LoopCheckpoints(context, folder_.path(), loop.models(), options); }, rejected);
     wrapper.reset();
-    LoopCheckpoints checkpoints(context, folder_.path(), state);
+    LoopCheckpoints checkpoints(context, folder_.path(), loop.models(), options);
     wrapper = std::make_shared<trireme::optim::Wrapper>(trireme::optim::Wrapper{"Pipeline"});
     trireme::optim::mark_wrapped(piece, wrapper);
     EXPECT_THAT([&] { checkpoints.save(1); }, ThrowsMessage<InvalidArgument>(HasSubstr("'generator'")));
@@ -267,8 +271,8 @@ TEST(LoopCheckpointsOfComplexBuffers, RestoreThem) {
   const test::TemporaryFolder folder;
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     Rotary saved(0.5), restored(1.5);
-    LoopCheckpoints(context, folder.path(), LoopState{saved}).save(1);
-    LoopCheckpoints checkpoints(context, folder.path(), LoopState{restored});
+    LoopCheckpoints(context, folder.path(), saved).save(1);
+    LoopCheckpoints checkpoints(context, folder.path(), restored);
     EXPECT_EQ(checkpoints.restore(), 1);
     EXPECT_TRUE(at::equal(at::view_as_real(restored.rotations), at::view_as_real(saved.rotations)));
   });

@@ -67,8 +67,7 @@ class LoopSchedulers : public testing::TestWithParam<Scheduled> {
       RatedLoop loop;
       LoopCheckpoints checkpoints(
           context, folder_.path(),
-          LoopState{
-              .module = *loop.net, .optimizers = {&loop.optimizer}, .schedulers = {GetParam().saved(loop)}});
+          {*loop.net, {&loop.optimizer}}, {.schedulers = {GetParam().saved(loop)}});
       begin(loop, checkpoints);
       for (int step = first; step <= last; ++step) {
         loop.optimizer.zero_grad();
@@ -115,11 +114,11 @@ TEST(LoopScheduler, OfAnotherTypeIsRejected) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     RatedLoop loop;
     const auto over = [&](std::vector<LoopScheduler> schedulers) {
-      return LoopState{
-          .module = *loop.net, .optimizers = {&loop.optimizer}, .schedulers = std::move(schedulers)};
+      return LoopCheckpoints(context, folder.path(), {*loop.net, {&loop.optimizer}},
+                             {.schedulers = std::move(schedulers)});
     };
-    LoopCheckpoints(context, folder.path(), over({&loop.by_steps})).save(1);
-    EXPECT_THAT([&] { LoopCheckpoints(context, folder.path(), over({&loop.by_metric})).restore(); },
+    over({&loop.by_steps}).save(1);
+    EXPECT_THAT([&] { over({&loop.by_metric}).restore(); },
                 ThrowsMessage<DataError>(HasSubstr("it is another type's")));
   });
 }
@@ -128,13 +127,12 @@ TEST(LoopScheduler, OnOneSideAloneIsAWarning) {
   const test::TemporaryFolder folder;
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     RatedLoop loop;
-    const LoopState without{.module = *loop.net, .optimizers = {&loop.optimizer}};
-    LoopState with = without;
-    with.schedulers = {&loop.by_steps};
-    const auto told_by = [&](const LoopState& saved, const LoopState& restored, std::int64_t step) {
-      LoopCheckpoints(context, folder.path(), saved).save(step);
+    const LoopOptions without, with{.schedulers = {&loop.by_steps}};
+    const LoopModels model(*loop.net, {&loop.optimizer});
+    const auto told_by = [&](const LoopOptions& saved, const LoopOptions& restored, std::int64_t step) {
+      LoopCheckpoints(context, folder.path(), model, saved).save(step);
       if (context.is_main()) testing::internal::CaptureStderr();
-      EXPECT_EQ(LoopCheckpoints(context, folder.path(), restored).restore(), step);
+      EXPECT_EQ(LoopCheckpoints(context, folder.path(), model, restored).restore(), step);
       return context.is_main() ? testing::internal::GetCapturedStderr() : std::string();
     };
     const std::string absent = told_by(without, with, 1), unnamed = told_by(with, without, 2);

@@ -50,10 +50,8 @@ struct Loop {
       optimizer->step();
     }
   }
-  checkpoint::ShardedLoopState state() {
-    checkpoint::ShardedLoopState state = sharded_loop(sharded, *optimizer);
-    state.generators = {generator};
-    return state;
+  LoopCheckpoints checkpoints(comm::Context& context, const std::filesystem::path& folder) {
+    return {context, folder, sharded_loop(sharded, *optimizer), {.generators = {generator}}};
   }
   checkpoint::TensorMap values() {
     checkpoint::TensorMap values;
@@ -79,7 +77,7 @@ class ShardedLoop : public testing::Test {
   void on_ranks(int ranks, const Body& body, const Options& options = {}) {
     const auto with_loop = [&](comm::Context& context) {
       Loop loop(context, options);
-      LoopCheckpoints checkpoints(context, folder_.path(), loop.state());
+      LoopCheckpoints checkpoints = loop.checkpoints(context, folder_.path());
       body(context, checkpoints, loop);
     };
     comm::run_ranks_as_threads(ranks, with_loop, {.backend = options.backend, .timeout_s = 20});
@@ -202,20 +200,25 @@ TEST_F(ShardedLoop, ValuesThatLiveElsewhereAreRefused) {
            {.offload = offload});
 }
 
+/// Weights that one rank cannot save, until it is told to.
+struct BrokenWeights final : checkpoint::LoopWeights {
+  void check() const override { require(!is_broken, "a part is not there"); }
+  optim::NamedTensors parameters() const override { return {{"weight", weight}}; }
+  optim::NamedTensors buffers() const override { return {}; }
+  at::Tensor weight = at::randn({3});
+  bool is_broken = false;
+};
+
 TEST_F(ShardedLoop, WhatOneRankThrowsEndsASaveOnAll) {
   std::atomic<int> thrown = 0;
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
-    Loop loop(context, {});
-    checkpoint::ShardedLoopState state = loop.state();
-    state.shards = [&, shards = state.shards] {
-      require(context.rank() == 0 || thrown == 2, "a part is not there");
-      return shards();
-    };
-    LoopCheckpoints checkpoints(context, folder_.path(), state);
+    const auto weights = std::make_shared<BrokenWeights>();
+    LoopCheckpoints checkpoints(context, folder_.path(), checkpoint::LoopModel(weights));
+    weights->is_broken = !context.is_main();
     EXPECT_THAT([&] { checkpoints.save(1); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("a part is not there")));
     ++thrown;
-    context.world().barrier();
+    weights->is_broken = false;
     checkpoints.save(2);
     EXPECT_EQ(checkpoints.restore(), 2);
   });

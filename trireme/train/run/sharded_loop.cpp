@@ -1,45 +1,68 @@
 #include "trireme/train/run/sharded_loop.h"
 
-#include <set>
+#include <memory>
+#include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/checkpoint/checkpoint_part.h"
 #include "trireme/train/step/held_parts.h"
 
 namespace trireme::train {
 namespace {
 
-checkpoint::Shards shards_of_loop(const parallel::FullyShardedDataParallel& sharded,
-                                  optim::Optimizer& optimizer) {
-  checkpoint::TensorMap state;
-  std::set<std::string> buffers;
-  for (const auto& [name, piece] : sharded.parameters()) state.emplace(name, piece.detach());
-  for (const auto& [name, tensor] : optimizer.state())
-    state.emplace(checkpoint::kOptimizerPrefix + name, tensor.detach());
-  for (const auto& [name, buffer] : sharded.buffers()) {
-    state.emplace(name, buffer.detach());
-    buffers.insert(name);
+void require_complete(const parallel::FullyShardedDataParallel&) {}
+void require_complete(const parallel::Pipeline& pipeline) {
+  require(pipeline.drained(),
+          "micro-batches are under way in the pipeline, so that its stages are at different updates; save and "
+          "restore when it is drained: after finish_after() and the last advance()");
+}
+
+/// Of a FullyShardedDataParallel or Pipeline: both have parameters(), pieces(), buffers().
+template <class Parallel>
+class PartsOf final : public checkpoint::LoopWeights {
+ public:
+  explicit PartsOf(Parallel& whole) : whole_(whole) {}
+
+  void check() const override { require_complete(whole_); }
+  optim::NamedTensors parameters() const override { return whole_.parameters(); }
+  optim::NamedTensors buffers() const override { return whole_.buffers(); }
+  checkpoint::Shards shards_of(const checkpoint::TensorMap& tensors) const override {
+    return train::shards_of(tensors, {.pieces = whole_.pieces()});
   }
-  for (const auto& [name, tensor] : state)
-    require(!tensor.is_meta(), "the values of '", name,
-            "' live elsewhere than in memory, where checkpoints of ",
-            "a loop do not find them; make the optimizer without an Offload, or train with a Trainer");
-  checkpoint::Shards shards = shards_of(state, {.pieces = sharded.pieces()});
-  for (checkpoint::Shard& shard : shards)
-    if (buffers.contains(shard.name)) shard.replicas = checkpoint::Replicas::kFirstCounts;
-  return shards;
+  std::vector<std::int64_t> own_sizes(const std::string& parameter, at::IntArrayRef whole) const override {
+    const parallel::Pieces& pieces = whole_.pieces();
+    const auto piece = pieces.find(parameter);
+    const bool is_cut = piece != pieces.end() && whole == at::IntArrayRef(piece->second.global_sizes);
+    return is_cut ? piece->second.sizes : whole.vec();
+  }
+  void changed() override { whole_.weights_changed(); }
+
+ private:
+  Parallel& whole_;
+};
+
+template <class Parallel>
+std::shared_ptr<checkpoint::LoopWeights> parts_of(Parallel& whole) {
+  return std::make_shared<PartsOf<Parallel>>(whole);
 }
 
 }  // namespace
 
-checkpoint::ShardedLoopState sharded_loop(parallel::FullyShardedDataParallel& sharded,
-                                          optim::Optimizer& optimizer) {
-  return {.shards = [&sharded, &optimizer] { return shards_of_loop(sharded, optimizer); },
-          .filled =
-              [&sharded, &optimizer] {
-                sharded.weights_changed();
-                optimizer.restored();
-              }};
+checkpoint::LoopModel sharded_loop(parallel::FullyShardedDataParallel& sharded, optim::Optimizer& optimizer) {
+  return {parts_of(sharded), optimizer};
+}
+
+checkpoint::LoopModel sharded_loop(parallel::FullyShardedDataParallel& sharded,
+                                   std::vector<torch::optim::Optimizer*> optimizers) {
+  return checkpoint::LoopModel(parts_of(sharded), std::move(optimizers));
+}
+
+checkpoint::LoopModel pipeline_loop(parallel::Pipeline& pipeline, optim::Optimizer& optimizer) {
+  return {parts_of(pipeline), optimizer};
+}
+
+checkpoint::LoopModel pipeline_loop(parallel::Pipeline& pipeline,
+                                    std::vector<torch::optim::Optimizer*> optimizers) {
+  return checkpoint::LoopModel(parts_of(pipeline), std::move(optimizers));
 }
 
 }  // namespace trireme::train

@@ -1,0 +1,101 @@
+#pragma once
+// A model and its optimizers as checkpoints of a training loop of your own see them (loop_checkpoints.h):
+// replicas, or weights and optimizer state of which each rank has a part. The names of what is saved are the
+// same for all of them, so that a loop goes on from the checkpoint of another kind of loop: data parallelism
+// from a pipeline, shards from replicas, with the same optimizer. Refers to what it is made of. One thread.
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/checkpoint/shard.h"
+#include "trireme/optim/optimizer.h"
+
+namespace trireme::checkpoint {
+
+/// The weights of a model that this rank has. Derive from it for a kind of distribution of your own.
+class LoopWeights {
+ public:
+  virtual ~LoopWeights() = default;
+  /// Throws InvalidArgument: they cannot be saved or filled now.
+  virtual void check() const {}
+  /// As optimizers get them, by the names of the whole model.
+  virtual optim::NamedTensors parameters() const = 0;
+  /// Those of the first rank count for all.
+  virtual optim::NamedTensors buffers() const = 0;
+  /// Which boxes of whole tensors these are: each is called NAME or PREFIX/NAME after a parameter and has the
+  /// sizes of what this rank has of it, or is the same on all ranks. Shared, not copied.
+  virtual Shards shards_of(const TensorMap& tensors) const { return whole_shards(tensors); }
+  /// Sizes of what this rank has of a tensor with the sizes of that whole parameter.
+  virtual std::vector<std::int64_t> own_sizes(const std::string& /*parameter*/, at::IntArrayRef whole) const {
+    return whole.vec();
+  }
+  /// parameters() and buffers() have other values. Called on all ranks.
+  virtual void changed() {}
+};
+
+/// What a loop saves of one model. A value; copies refer to the same.
+class LoopModel {
+ public:
+  /// Optimizers of torch::optim over weights->parameters(): SGD, Adam, AdamW, RMSprop or Adagrad, with their
+  /// parameter groups and the rate of each group. None: only weights are saved.
+  explicit LoopModel(std::shared_ptr<LoopWeights> weights,
+                     std::vector<torch::optim::Optimizer*> optimizers = {});
+  /// An optimizer of Trireme, made of weights->parameters(). Its learning rate is no part of its state.
+  LoopModel(std::shared_ptr<LoopWeights> weights, optim::Optimizer& optimizer);
+
+  /// Parameters and buffers by name. Throws what LoopWeights::check() throws.
+  Shards weights() const;
+  /// They have been filled. Called on all ranks.
+  void weights_filled() const;
+  /// "0/exp_avg/fc1.weight", "0/step/fc1.weight" and "0/lr/0" of the first optimizer of torch::optim;
+  /// "exp_avg/fc1.weight" of one of Trireme. Throws InvalidArgument: an optimizer of another type, or of
+  /// other parameters, or whose state is not in memory (optim::Offload).
+  Shards optimizer_state() const;
+  /// Where a checkpoint is read into that holds `held` (by those names, without memory): what optimizers have
+  /// already, or new tensors, which state_filled() gives to them. Throws DataError: it holds nothing of an
+  /// optimizer; `source` names the checkpoint.
+  Shards room_for(const TensorMap& held, const std::string& source);
+  /// Throws DataError: it is the state of another type of optimizer. Called on all ranks.
+  void state_filled(const std::string& source);
+
+ private:
+  TensorMap own_state() const;
+
+  std::shared_ptr<LoopWeights> weights_;
+  std::vector<torch::optim::Optimizer*> optimizers_;
+  optim::Optimizer* own_ = nullptr;  ///< in the place of optimizers_
+  std::vector<TensorMap> rooms_;     ///< by optimizer; those keep it
+};
+
+/// A module that is equal on all ranks, as DistributedDataParallel keeps it. Throws InvalidArgument for one
+/// whose parameters a Pipeline or FullyShardedDataParallel has, when it is saved or filled.
+LoopModel replicated_loop(torch::nn::Module& module, std::vector<torch::optim::Optimizer*> optimizers = {});
+LoopModel replicated_loop(torch::nn::Module& module, optim::Optimizer& optimizer);
+
+/// One model, or several by name.
+class LoopModels {
+ public:
+  LoopModels(LoopModel model)  // NOLINT(google-explicit-constructor)
+      : by_name_{{"", std::move(model)}} {}
+  /// replicated_loop(module, optimizers).
+  LoopModels(torch::nn::Module& module,  // NOLINT(google-explicit-constructor)
+             std::vector<torch::optim::Optimizer*> optimizers = {});
+  /// Weights of a model called M are saved as M.NAME. Throws InvalidArgument for a name that is not made of
+  /// letters, digits and _, begins with a digit, or is there twice.
+  LoopModels(std::initializer_list<std::pair<std::string, LoopModel>> models);
+
+  std::map<std::string, LoopModel>& by_name() { return by_name_; }
+  const std::map<std::string, LoopModel>& by_name() const { return by_name_; }
+
+ private:
+  std::map<std::string, LoopModel> by_name_;  ///< "" alone: one
+};
+
+}  // namespace trireme::checkpoint
