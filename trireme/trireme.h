@@ -7,6 +7,7 @@
 #include "trireme/comm/context.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/data/sync_batch_norm.h"
 
 namespace trireme {
 

@@ -1,0 +1,91 @@
+#pragma once
+// Batch normalization whose statistics are those of the global batch (PyTorch: torch.nn.SyncBatchNorm). Ranks
+// may have different numbers of samples, zero included. Means and variances of the ranks are combined by Chan
+// et al., "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979. Without a group,
+// in a group of one rank, and in eval mode it is an ordinary batch norm without communication.
+//
+//   trireme::convert_sync_batchnorm(*model, *context);        // before the wrapper and the optimizer
+//   trireme::DistributedDataParallel ddp(*context, model);
+//
+// Collective: in training mode every forward is one all_gather of 2 * channels + 1 numbers, and every
+// backward that reaches the input is one all_reduce of 2 * channels numbers. All ranks run the same layers in
+// the same order, with a batch of zero samples where a rank has none. Both wait within forward or backward.
+// The layers of a module share one group, which is not the group of the gradients: a bucket may start at
+// different places between the layers on different ranks. One thread runs forward and backward.
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/module.h>
+#include <torch/nn/options/batchnorm.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+
+#include "trireme/comm/context.h"
+#include "trireme/comm/group.h"
+
+namespace trireme::parallel {
+
+/// What a batch norm has learned and counted, as in torch::nn::BatchNorm2dImpl. Tensors may be undefined.
+struct BatchNormTensors {
+  at::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
+};
+
+class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
+ public:
+  /// An ordinary batch norm over any input (N, C) or (N, C, *) until set_group().
+  explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options);
+  SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, comm::Group group);
+  /// With these very tensors, under the names of torch::nn::BatchNorm2d.
+  SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, comm::Group group,
+                    const BatchNormTensors& tensors);
+
+  /// From now on statistics are those of all ranks of `group`. Not collective; the same on all ranks.
+  void set_group(comm::Group group);
+
+  /// `input`: (N, C) or (N, C, *), floating point; N may differ between ranks, and may be 0. The result has
+  /// the shape and dtype of the input. Statistics of bf16 and fp16 are f32. Running statistics get the mean
+  /// and the unbiased variance of the global batch. Throws InvalidArgument: a wrong shape; on all ranks, one
+  /// value or none per channel over all ranks, with the running statistics unchanged. Throws CommError.
+  /// Backward throws InvalidArgument under create_graph.
+  at::Tensor forward(const at::Tensor& input);
+
+  /// Registers new tensors, those of a new batch norm.
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  torch::nn::BatchNormOptions options;
+  at::Tensor weight, bias;                                    ///< (C); undefined unless options.affine()
+  at::Tensor running_mean, running_var, num_batches_tracked;  ///< undefined unless track_running_stats()
+
+ private:
+  void check(const at::Tensor& input) const;
+  void register_tensors(const BatchNormTensors& tensors);
+  /// Returns the share of this batch in the running statistics.
+  double count_batch();
+  at::Tensor forward_of_rank(const at::Tensor& input);
+
+  std::optional<comm::Group> group_;
+};
+
+/// The holder of a SyncBatchNormImpl, for members and torch::nn::Sequential.
+TORCH_MODULE(SyncBatchNorm);
+
+/// Replaces each torch::nn::BatchNorm1d, 2d and 3d below `module`, in Sequential, ModuleList and ModuleDict
+/// too, by a SyncBatchNorm over `group` with the same tensors, names, options and mode, and gives `group` to
+/// each SyncBatchNorm. Returns the number of layers. Before DistributedDataParallel and before the optimizer.
+/// Not collective; the same on all ranks. Throws InvalidArgument, with nothing changed: `module` is itself a
+/// batch norm; a layer that something else holds, such as a member `torch::nn::BatchNorm2d norm` of its
+/// parent, whose forward would continue to use the old layer: declare it as `trireme::SyncBatchNorm norm`; a
+/// class that derives from BatchNorm1d, 2d or 3d.
+std::int64_t convert_sync_batchnorm(torch::nn::Module& module, const comm::Group& group);
+/// The same over a new group of all ranks. Collective. Throws CommError.
+std::int64_t convert_sync_batchnorm(torch::nn::Module& module, comm::Context& context);
+
+}  // namespace trireme::parallel
+
+namespace trireme {
+using parallel::convert_sync_batchnorm;
+using parallel::SyncBatchNorm;
+}  // namespace trireme
