@@ -159,6 +159,16 @@ class DistributedDataParallel {
   /// finish_reduction().
   void reduce_without_backward();
 
+  /// Reduces what torch::autograd::grad(outputs, parameters) has returned, which no backward pass reduces,
+  /// with the scale of the options: `gradients[i]` is that of `parameters[i]`, dense, of its shape, dtype and
+  /// device. Afterwards all ranks have the same ones, in memory of their own. An undefined gradient
+  /// (allow_unused) counts as zeros, and stays undefined where no rank has one. No .grad changes. Collective:
+  /// as many parameters of the same shapes on all ranks. One all-reduce for each dtype and device, without
+  /// the hook of the options; on a device, a rank with undefined gradients waits for it. Throws CommError;
+  /// InvalidArgument: a gradient that does not fit, or was made with create_graph; a Join or a reduction
+  /// under way.
+  void reduce_gradients(std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& parameters);
+
   /// With ReductionEnd::kOnRequest, or kByParameter: starts what the last synchronised pass has left,
   /// gradients that it did not reach and buffers; where there was none, takes part as
   /// reduce_without_backward() does. Nothing where that is done. Throws CommError.
