@@ -14,4 +14,5 @@ check_run_paths plain "$work/moved"
 use_programs "$work/moved"
 build_project "$work/moved" autoencoder two_towers
 use_project "$work/moved"
+use_with_torch "$work/moved"
 use_examples

@@ -88,6 +88,26 @@ use_project() {  # use_project PREFIX: over two processes, by our launcher and, 
   expect "$words" "$1/bin/trireme" launch -n 2 -- "$work/project/build/calls"
 }
 
+use_with_torch() {  # use_with_torch PREFIX: find_package(Torch) in the same project, before Trireme and after it
+  local project=$work/with_torch target=torch order
+  local configure=("$cmake" -S "$project" -G "$generator" -DCMAKE_PREFIX_PATH="$1;$torch")
+  cp -r "$consumer/../with_torch" "$project"
+  cp "$consumer/my_program.cpp" "$project"
+  export TORCH_CUDA_ARCH_LIST=8.0  # a wheel for CUDA would ask the devices
+  if ! "${configure[@]}" -B "$project/alone" -DONLY_TORCH=ON >"$work/torch.log" 2>&1; then
+    echo "find_package(Torch) does not work here without Trireme: not tried. $(grep -m 1 -A 1 "CMake Error" "$work/torch.log")"
+    return
+  fi
+  # A wheel for CUDA links only next to NVIDIA's libraries; without them its part for the CPU is linked.
+  "$cmake" --build "$project/alone" >"$work/torch.log" 2>&1 || target=torch_cpu_library
+  echo "target of find_package(Torch): $target"
+  "${configure[@]}" -B "$project/build" -DTORCH_TARGET=$target >"$work/torch.log" 2>&1 || { cat "$work/torch.log"; exit 1; }
+  "$cmake" --build "$project/build"
+  for order in torch_first torch_last; do
+    expect "separate: 2 ranks, weights 2.000 -3.000" "$1/bin/trireme" launch -n 2 -- "$project/build/$order/$order"
+  done
+}
+
 use_examples() {  # autoencoder and two_towers, with the whole command line
   # A program of somebody's own types starts itself as ranks, without trireme.
   local own=$work/project/build/autoencoder
