@@ -278,6 +278,20 @@ TEST(SyncBatchNorm, WorksAfterAForwardThatFailsOnAllRanks) {
       kDeadline);
 }
 
+TEST(SyncBatchNorm, IsRejectedInAJoinWhoseRanksWithoutABatchRunNoForward) {
+  run_ranks_as_threads(
+      2,
+      [](Context& context) {
+        const auto model = model_without_norm();
+        DistributedDataParallel ddp(context, model);
+        SyncBatchNormImpl norm(kNormChannels, context.world());
+        DistributedDataParallel::Join join(ddp);
+        EXPECT_THAT(error_of_forward(norm, numbers({4, kNormChannels}, 1)),
+                    AllOf(HasSubstr("Join"), HasSubstr("same number of batches")));
+      },
+      kDeadline);
+}
+
 TEST(SyncBatchNorm, RejectsSecondDerivatives) {
   run_ranks_as_threads(
       2,

@@ -58,13 +58,13 @@ std::shared_ptr<JoinsUnderWay> joins_of_this_thread() {
   return joins;
 }
 
-void refuse_beside_join(const JoinsUnderWay& joins, const comm::Group& group, const char* what) {
+void refuse_beside_join(const JoinsUnderWay& joins, const comm::Group& group, const char* what,
+                        const char* advice) {
   const bool is_beside = std::ranges::any_of(
       joins, [&](const JoinUnderWay& each) { return share_ranks(each.world_ranks, group.world_ranks()); });
-  require(
-      !is_beside, what, " of group '", group.name(),
-      "' beside a Join over the same ranks: a rank without a batch takes part in that Join alone; make one "
-      "Join over all wrappers, Join({{first, follow_first}, {second, follow_second}})");
+  require(!is_beside, what, " of group '", group.name(),
+          "' beside a Join over the same ranks: a rank without a batch takes part in that Join alone; ",
+          advice);
 }
 
 DistributedDataParallel::Join::Join(DistributedDataParallel& ddp, std::function<void()> follow)

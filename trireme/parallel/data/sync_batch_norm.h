@@ -47,8 +47,8 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
   /// `input`: (N, C) or (N, C, *), floating point; N may differ between ranks, and may be 0. The result has
   /// the shape and dtype of the input. Statistics of bf16 and fp16 are f32. Running statistics get the mean
   /// and the unbiased variance of the global batch. Throws InvalidArgument: a wrong shape; on all ranks, one
-  /// value or none per channel over all ranks, with the running statistics unchanged. Throws CommError.
-  /// Backward throws InvalidArgument under create_graph.
+  /// value or none per channel over all ranks, with the running statistics unchanged; a Join over the same
+  /// ranks. Throws CommError. Backward throws InvalidArgument under create_graph.
   at::Tensor forward(const at::Tensor& input);
 
   /// Registers new tensors, those of a new batch norm.

@@ -19,7 +19,13 @@ using JoinsUnderWay = std::vector<JoinUnderWay>;
 /// Of the calling thread, which stands for a rank.
 std::shared_ptr<JoinsUnderWay> joins_of_this_thread();
 
+/// For wrappers, and for what has no part in a Join.
+inline constexpr const char* kOneJoin =
+    "make one Join over all wrappers, Join({{first, follow_first}, {second, follow_second}})";
+inline constexpr const char* kNoJoin = "give all ranks the same number of batches, and use no Join";
+
 /// Throws InvalidArgument where a Join is under way over two or more of the group's ranks.
-void refuse_beside_join(const JoinsUnderWay& joins, const comm::Group& group, const char* what);
+void refuse_beside_join(const JoinsUnderWay& joins, const comm::Group& group, const char* what,
+                        const char* advice = kOneJoin);
 
 }  // namespace trireme::parallel
