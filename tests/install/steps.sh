@@ -90,7 +90,8 @@ use_project() {  # use_project PREFIX: over two processes, by our launcher and, 
 
 use_with_torch() {  # use_with_torch PREFIX: find_package(Torch) in the same project, before Trireme and after it
   local project=$work/with_torch target=torch order
-  local configure=("$cmake" -S "$project" -G "$generator" -DCMAKE_PREFIX_PATH="$1;$torch")
+  local configure=("$cmake" -S "$project" -G "$generator" -DCMAKE_PREFIX_PATH="$1;$work/torch")
+  ln -s "$torch" "$work/torch"  # another folder than the build's
   cp -r "$consumer/../with_torch" "$project"
   cp "$consumer/my_program.cpp" "$project"
   export TORCH_CUDA_ARCH_LIST=8.0  # a wheel for CUDA would ask the devices
@@ -106,6 +107,8 @@ use_with_torch() {  # use_with_torch PREFIX: find_package(Torch) in the same pro
   for order in torch_first torch_last; do
     expect "separate: 2 ranks, weights 2.000 -3.000" "$1/bin/trireme" launch -n 2 -- "$project/build/$order/$order"
   done
+  ! readelf -d "$project/build/torch_first/torch_first" | grep -F "$torch" ||
+    fail "Trireme links another libtorch than the one that find_package(Torch) found before"
 }
 
 use_examples() {  # autoencoder and two_towers, with the whole command line
