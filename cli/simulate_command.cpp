@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/goodput.h"
 #include "cli/schedule_arguments.h"
 #include "trireme/base/error.h"
 #include "trireme/schedule/lowering.h"
@@ -18,6 +19,7 @@ namespace {
 constexpr double kKeptInSearch = 0.44;
 
 struct SimulateArguments : ScheduleArguments {
+  GoodputArguments goodput;
   bool json = false;
 };
 
@@ -72,6 +74,10 @@ void check_limit(const schedule::Program& program, const schedule::Timeline& tim
 }
 
 int run_simulation(SimulateArguments given) {
+  if (given.goodput.asked) {
+    print_goodput(given.goodput, given.json ? ReportFormat::kJson : ReportFormat::kText);
+    return kExitOk;
+  }
   if (given.kept_for_weight < 0 && (given.name == "zb-1p" || given.name == "zb-2p")) {
     given.kept_for_weight = kKeptInSearch;
   }
@@ -91,6 +97,7 @@ std::function<int()> declare_simulate(CLI::App& app) {
   declare_size(app, *given);
   declare_file_facts(app, *given);
   declare_costs(app, *given);
+  declare_goodput(app, given->goodput);
   app.add_flag("--json", given->json, "As JSON");
   return [given] { return run_simulation(*given); };
 }
@@ -99,13 +106,16 @@ std::function<int()> declare_simulate(CLI::App& app) {
 
 Command simulate_command() {
   return {.name = "simulate",
-          .summary = "Say how long a step of a pipeline would take, its bubble, and what each rank holds",
-          .usage = "--schedule NAME [OPTIONS]",
+          .summary =
+              "Simulate a step of a pipeline (time, bubble, memory), or the goodput of a job under failures",
+          .usage = "--schedule NAME|--goodput [OPTIONS]",
           .examples =
               "  trireme simulate --schedule 1f1b --ranks 4 --microbatches 8\n"
               "  trireme simulate --schedule zb-2p --ranks 8 --microbatches 24 --forward 18522 \\\n"
               "      --backward-input 18086 --backward-weight 9337 --hop 601 --memory-limit 16 --json\n"
-              "  trireme simulate --file my_schedule.csv --hop 0.1\n",
+              "  trireme simulate --file my_schedule.csv --hop 0.1\n"
+              "  trireme simulate --goodput --hosts 2048 --mtbf-hours 10000 --save-s 20 --restart-s 300 "
+              "--elastic\n",
           .declare = declare_simulate};
 }
 
