@@ -14,6 +14,7 @@
 #include "trireme/base/internal/read_beginning.h"
 #include "trireme/base/open_file.h"
 #include "trireme/base/open_folder.h"
+#include "trireme/base/replaced_file.h"
 #include "trireme/base/synced_file.h"
 
 namespace trireme {
@@ -74,6 +75,10 @@ void write_file_atomic(const fs::path& path, const std::function<void(const File
 
 void write_file_atomic(const fs::path& path, std::string_view content) {
   write_file_atomic(path, [&](const FileSink& sink) { sink(std::as_bytes(std::span(content))); });
+}
+
+void replace_file(const fs::path& path, std::string_view content) {
+  folder_of(path).replace(path.filename(), content);
 }
 
 void make_folder(const fs::path& path) {

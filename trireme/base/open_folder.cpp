@@ -58,9 +58,9 @@ OpenFolder OpenFolder::folder(const std::string& name) const {
   file_failed("open the folder", path_ / name);
 }
 
-/// Writes a new file `name` and syncs it; then `finish`. Where any of that fails, the file goes again.
-/// `named` is what messages call it.
-void OpenFolder::write_or_remove(const std::string& name, const std::string& named,
+/// Writes a new file `name`, and syncs it if asked; then `finish`. Where any of that fails, the file goes
+/// again. `named` is what messages call it.
+void OpenFolder::write_or_remove(const std::string& name, const std::string& named, Durability durability,
                                  const std::function<void(const FileSink&)>& fill,
                                  const std::function<void()>& finish) const {
   const fs::path path = path_ / named;
@@ -77,7 +77,7 @@ void OpenFolder::write_or_remove(const std::string& name, const std::string& nam
       ::sync_file_range(file.get(), handed_over, written - handed_over, SYNC_FILE_RANGE_WRITE);
       handed_over = written;
     });
-    if (::fsync(file.get()) != 0) file_failed("sync", path);
+    if (durability == Durability::kSynced && ::fsync(file.get()) != 0) file_failed("sync", path);
     if (!file.close()) file_failed("close", path);
     finish();
   } catch (...) {
@@ -88,18 +88,28 @@ void OpenFolder::write_or_remove(const std::string& name, const std::string& nam
 
 void OpenFolder::write_synced(const std::string& name,
                               const std::function<void(const FileSink&)>& fill) const {
-  write_or_remove(name, name, fill, [] {});
+  write_or_remove(name, name, Durability::kSynced, fill, [] {});
+}
+
+void OpenFolder::write_and_rename(const std::string& name, Durability durability,
+                                  const std::function<void(const FileSink&)>& fill) const {
+  const std::string temporary = name + ".part" + std::to_string(::getpid());
+  if (!is_file_name(name))
+    throw DataError(text("cannot create ", (path_ / name).string(), ": it names no file"));
+  write_or_remove(temporary, name, durability, fill, [&] {
+    if (::renameat(fd(), temporary.c_str(), fd(), name.c_str()) != 0) file_failed("rename to", path_ / name);
+  });
 }
 
 void OpenFolder::write_atomic(const std::string& name,
                               const std::function<void(const FileSink&)>& fill) const {
-  const std::string temporary = name + ".part" + std::to_string(::getpid());
-  if (!is_file_name(name))
-    throw DataError(text("cannot create ", (path_ / name).string(), ": it names no file"));
-  write_or_remove(temporary, name, fill, [&] {
-    if (::renameat(fd(), temporary.c_str(), fd(), name.c_str()) != 0) file_failed("rename to", path_ / name);
-  });
+  write_and_rename(name, Durability::kSynced, fill);
   sync();
+}
+
+void OpenFolder::replace(const std::string& name, std::string_view content) const {
+  write_and_rename(name, Durability::kUnsynced,
+                   [&](const FileSink& sink) { sink(std::as_bytes(std::span(content))); });
 }
 
 void OpenFolder::sync() const {

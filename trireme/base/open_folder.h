@@ -34,6 +34,10 @@ class OpenFolder {
   /// The same under a temporary name, which then replaces `name`; the folder is synced. On any error the old
   /// file stays.
   void write_atomic(const std::string& name, const std::function<void(const FileSink&)>& fill) const;
+  /// Replaces the file at once, not synced: readers see the old or the new content, also after the end of
+  /// this process, but after a crash of the host it may be gone. Costs no wait for the disk. Throws
+  /// DataError.
+  void replace(const std::string& name, std::string_view content) const;
   /// What files there are in it is on disk when it returns.
   void sync() const;
 
@@ -43,9 +47,12 @@ class OpenFolder {
 
  private:
   OpenFolder(FileDescriptor fd, std::filesystem::path path) : fd_(std::move(fd)), path_(std::move(path)) {}
-  void write_or_remove(const std::string& name, const std::string& named,
+  enum class Durability { kSynced, kUnsynced };
+  void write_or_remove(const std::string& name, const std::string& named, Durability durability,
                        const std::function<void(const FileSink&)>& fill,
                        const std::function<void()>& finish) const;
+  void write_and_rename(const std::string& name, Durability durability,
+                        const std::function<void(const FileSink&)>& fill) const;
 
   FileDescriptor fd_;  ///< O_PATH
   std::filesystem::path path_;

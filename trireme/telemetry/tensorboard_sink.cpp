@@ -1,13 +1,13 @@
 #include "trireme/telemetry/tensorboard_sink.h"
 
 #include <bit>
-#include <chrono>
 #include <cstring>
 #include <optional>
 
 #include "trireme/base/crc32c.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
+#include "trireme/base/unix_time.h"
 #include "trireme/telemetry/internal/appended_file.h"
 
 namespace trireme::telemetry {
@@ -61,10 +61,6 @@ std::uint32_t masked_crc(std::string_view bytes) { return std::rotr(crc32c(bytes
 std::string framed(const std::string& payload) {
   const std::string length = little_endian(std::uint64_t{payload.size()});
   return length + little_endian(masked_crc(length)) + payload + little_endian(masked_crc(payload));
-}
-
-double unix_now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 /// A name that sorts behind those of earlier starts, also of one in the same second.

@@ -8,6 +8,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
+#include "trireme/base/replaced_file.h"
 
 namespace trireme {
 namespace {
@@ -37,6 +38,18 @@ TEST(Files, AFailedWriteLeavesTheOldFileAndNothingElse) {
   EXPECT_THROW(write_file_atomic(folder / "a", fill), DataError);
   EXPECT_EQ(read_file(folder / "a"), "old");
   EXPECT_EQ(count_files(folder.path()), 1u);
+}
+
+TEST(Files, AReplacedFileHasTheNewContentAndALinkUnderItsNameIsNotFollowed) {
+  const test::TemporaryFolder folder;
+  write_file_atomic(folder / "victim", "old");
+  std::filesystem::create_symlink(folder / "victim", folder / "a");
+  replace_file(folder / "a", "first");
+  replace_file(folder / "a", "second");
+  EXPECT_EQ(read_file(folder / "a"), "second");
+  EXPECT_EQ(read_file(folder / "victim"), "old");
+  EXPECT_EQ(count_files(folder.path()), 2u);
+  EXPECT_THROW(replace_file(folder / "none/a", "x"), DataError);
 }
 
 TEST(Files, AWriteThatRunsOutOfSpaceNamesThePath) {
