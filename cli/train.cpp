@@ -11,6 +11,7 @@
 #include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
 #include "trireme/base/toml_text.h"
+#include "trireme/base/unix_time.h"
 #include "trireme/comm/context.h"
 #include "trireme/comm/launch_environment.h"
 #include "trireme/train/config/run_config.h"
@@ -28,7 +29,9 @@ int run_as_rank(const TrainArguments& train, const train::ParallelPlan& plan) {
   ::signal(SIGPIPE, SIG_IGN);  // whoever reads what it prints may leave before its end
   const auto context = comm::Context::from_environment(plan.config().comm);
   const auto start = train.resume ? train::RunStart::kResume : train::RunStart::kFresh;
-  return train::run_training(plan, *context, {.start = start, .stop = &stop}).exit_code;
+  return train::run_training(plan, *context,
+                             {.start = start, .stop = &stop, .began_unix_s = process_began_unix_s()})
+      .exit_code;
 }
 
 /// What --trace and --trace-steps say, as keys of the configuration, so that every rank is told.

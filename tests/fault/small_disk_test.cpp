@@ -63,7 +63,7 @@ TEST_P(FullDisk, EndsTheRunWithTheLastCheckpointWhole) {
       ContainsRegex("cannot (write|sync|create) [^ ]*step-00000100[^ /]*/[a-z]+[-0-9of]*.safetensors: "
                     "No space left on device; free some space"));
   EXPECT_THAT(names_in(kept / "quick"), ElementsAre("checkpoints", "config.toml", "console.log", "end.json",
-                                                    "metrics.jsonl", "run.lock"));
+                                                    "goodput.json", "metrics.jsonl", "run.lock"));
   EXPECT_THAT(names_in(kept / "quick" / "checkpoints"), ElementsAre("step-00000050"));
   const std::size_t num_files = 2 + 2 * static_cast<std::size_t>(GetParam());
   EXPECT_EQ(names_in(kept / "quick" / "checkpoints" / "step-00000050").size(), num_files);

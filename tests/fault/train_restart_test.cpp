@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <iomanip>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_run.h"
 #include "trireme/base/clock.h"
+#include "trireme/base/files.h"
 #include "trireme/base/text.h"
 
 namespace trireme::test {
@@ -112,6 +114,54 @@ INSTANTIATE_TEST_SUITE_P(
                     Sharing{"PipeDream",
                             {"parallel.pipeline=2", "parallel.schedule=pipedream", "train.accumulation=1"}}),
     [](const auto& param) { return std::string(param.param.name); });
+
+/// What the summary of a run that was killed, and restarted by the launcher, says of its goodput.
+nlohmann::json goodput_of(const std::filesystem::path& run) {
+  const auto summary = nlohmann::json::parse(read_file(run / "summary.json"));
+  double sum = 0;
+  for (const char* share : {"goodput", "goodput_data_wait", "goodput_saving", "goodput_evaluation",
+                            "goodput_lost", "goodput_starting", "goodput_recovering"})
+    sum += summary.at(share).get<double>();
+  EXPECT_NEAR(sum, 1, 1e-9);
+  return summary;
+}
+
+/// Kills a rank when the evaluation after step 800 of 1280 has been told.
+void kill_late(const std::vector<std::string>& command, std::size_t rank) {
+  ChildProcess launcher(command);
+  ASSERT_TRUE(launcher.wait_for_output("step 800  test accuracy", 90));
+  const auto pids = launcher.children();
+  ASSERT_EQ(pids.size(), kRanks);
+  ASSERT_EQ(::kill(pids[rank], SIGKILL), 0);
+  const ChildResult result = launcher.wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("restart 1 of 1"));
+  EXPECT_THAT(result.out,
+              ContainsRegex("goodput [0-9.]+ % of .*lost [0-9.]+ % .[0-9]+ steps.*interruptions: 1"));
+}
+
+TEST_F(TrainRestart, TellsTheShareOfItsTimeThatWasLost) {
+  auto words = command("disturbed", 1);
+  for (const char* setting : {"train.epochs=20", "checkpoint.every_steps=640", "eval.every_steps=400"})
+    words.insert(words.end(), {"--set", setting});
+  kill_late(words, 0);  // the one that measures
+  const nlohmann::json found = goodput_of(folder_ / "disturbed");
+  EXPECT_EQ(found.at("interruptions"), 1);
+  EXPECT_GE(found.at("lost_steps").get<int>(), 155) << "after the checkpoint of step 640";
+  EXPECT_LT(found.at("lost_steps").get<int>(), 640);
+  for (const char* share : {"goodput", "goodput_lost", "goodput_starting", "goodput_recovering"})
+    EXPECT_GT(found.at(share).get<double>(), 0) << share;
+}
+
+TEST_F(TrainRestart, LosesAllStepsWithoutACheckpoint) {
+  auto words = command("disturbed", 1);
+  for (const char* setting : {"train.epochs=20", "checkpoint.every_steps=0", "eval.every_steps=400"})
+    words.insert(words.end(), {"--set", setting});
+  kill_late(words, 1);
+  const nlohmann::json found = goodput_of(folder_ / "disturbed");
+  EXPECT_EQ(found.at("interruptions"), 1);
+  EXPECT_GE(found.at("lost_steps").get<int>(), 795);
+}
 
 // Rank 1 of the first start dies before there is a world, and so before rank 0 has put the folder of the
 // finished run away.

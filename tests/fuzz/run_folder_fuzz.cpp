@@ -1,8 +1,9 @@
-// The files of a run's folder: config.toml, metrics.jsonl, summary.json, end.json and run.lock, in this
-// order, parted by the byte 0x1f; a file that is no part of the input is not there.
+// The files of a run's folder: config.toml, metrics.jsonl, summary.json, end.json, run.lock and goodput.json,
+// in this order, parted by the byte 0x1f; a file that is no part of the input is not there.
 #include <array>
 
 #include "tests/fuzz/reading.h"
+#include "trireme/telemetry/goodput.h"
 #include "trireme/telemetry/run_data.h"
 #include "trireme/telemetry/run_end.h"
 
@@ -10,8 +11,8 @@ using namespace trireme;
 
 extern "C" int fuzz_run_folder(const std::uint8_t* data, std::size_t size) {
   static const fuzz::Folder folder;
-  static constexpr std::array<const char*, 5> kFiles = {"config.toml", "metrics.jsonl", "summary.json",
-                                                        "end.json", "run.lock"};
+  static constexpr std::array<const char*, 6> kFiles = {"config.toml", "metrics.jsonl", "summary.json",
+                                                        "end.json",    "run.lock",      "goodput.json"};
   const auto parts = fuzz::parts_of(fuzz::text_in(data, size), kFiles.size());
   for (std::size_t i = 0; i < kFiles.size(); ++i) {
     if (i < parts.size() && !parts[i].empty())
@@ -27,5 +28,9 @@ extern "C" int fuzz_run_folder(const std::uint8_t* data, std::size_t size) {
     });
   }
   fuzz::is_read([&] { telemetry::read_run_end(folder.path() / "end.json"); });
+  fuzz::is_read([&] {
+    if (auto goodput = telemetry::read_goodput(folder.path() / "goodput.json"))
+      telemetry::describe(telemetry::continued(std::move(*goodput), /*step=*/7));
+  });
   return 0;
 }

@@ -198,7 +198,8 @@ std::string charts(const RunData& run) {
 Facts results(const RunData& run) {
   Facts rows;
   for (const auto& [name, value] : run.summary.fields) {
-    if (name == "name" || name == "status" || name.starts_with("memory_") || name.starts_with("loading_"))
+    if (name == "name" || name == "status" || name.starts_with("memory_") || name.starts_with("loading_") ||
+        name.starts_with("goodput") || name == "lost_steps" || name == "interruptions")
       continue;
     const auto* words = std::get_if<std::string>(&value);
     rows.emplace_back(title_of(name),
@@ -226,10 +227,32 @@ Facts memory(const RunData& run) {
   return rows;
 }
 
+std::string percent(double share) { return text(std::round(share * 1000) / 10, " %"); }
+
+/// Where the time of all starts of the run went.
+Facts goodput(const RunData& run) {
+  Facts rows;
+  const auto share = [&](const char* title, const char* field) {
+    if (const auto found = run.result(field)) rows.emplace_back(title, percent(*found));
+  };
+  share("training", "goodput");
+  share("waiting for data", "goodput_data_wait");
+  share("saving", "goodput_saving");
+  share("evaluation", "goodput_evaluation");
+  share("lost steps", "goodput_lost");
+  share("starting", "goodput_starting");
+  share("recovering", "goodput_recovering");
+  if (const auto wall = run.result("goodput_wall_s")) rows.emplace_back("of", human_duration(*wall));
+  if (const auto steps = run.result("lost_steps"))
+    rows.emplace_back("steps done twice", short_number(*steps));
+  if (const auto count = run.result("interruptions"))
+    rows.emplace_back("interruptions", short_number(*count));
+  return rows;
+}
+
 /// Who waited for data, and what loading them took.
 Facts loading(const RunData& run) {
   Facts rows;
-  const auto percent = [](double share) { return text(std::round(share * 1000) / 10, " %"); };
   for (int rank = 0;; ++rank) {
     const auto share = run.result(text("loading_wait_rank_", rank));
     if (!share) break;
@@ -299,6 +322,7 @@ std::string report_page(const ReportData& data) {
                                  "</span></h1>\n<p class=\"sub\">", subtitle(run), "</p>\n");
   const std::string tables =
       text("<h2>Results and machine</h2>\n<div class=\"tables\">\n", card("Results", results(run)),
+           card("Goodput: shares of the wall time of all starts", goodput(run)),
            card("Memory of the largest rank at its peak", memory(run)), card("Loading", loading(run)),
            card("Machine of rank 0", data.machine), "</div>\n");
   return text(

@@ -60,9 +60,9 @@ class SecurityRunFolder : public SmallRuns {
 TEST_F(SecurityRunFolder, ALinkInThePlaceOfAFileIsReplacedOrRejectedAndNotFollowed) {
   // Those that are written as a whole are replaced, those that are locked or appended to are rejected.
   const std::map<std::string, bool> goes_on = {
-      {"run.lock", false},         {"console.log", false}, {"metrics.jsonl", true}, {"summary.json", true},
-      {"end.json", true},          {"config.toml", true},  {"report.html", true},   {"trace.json", true},
-      {"model.safetensors", true}, {"timeline.html", true}};
+      {"run.lock", false},         {"console.log", false},  {"metrics.jsonl", true}, {"summary.json", true},
+      {"end.json", true},          {"config.toml", true},   {"report.html", true},   {"trace.json", true},
+      {"model.safetensors", true}, {"timeline.html", true}, {"goodput.json", true}};
   for (const auto& [name, expected] : goes_on) {
     SCOPED_TRACE(name);
     plant(name, victim_);

@@ -229,6 +229,7 @@ void RunRecorder::summary(const RunResult& result) {
       {"weights_xxh3", result.weights_xxh3},
       {"config", config_.source}};
   record.fields.insert(record.fields.end(), rest.begin(), rest.end());
+  telemetry::add_goodput(record, result.goodput);
   if (result.sent_bytes_of_step > 0)
     record.fields.emplace_back("sent_bytes_of_step", result.sent_bytes_of_step);
   if (result.sent_bytes_of_step > 0 && config_.parallel.compression != "none")
@@ -253,6 +254,7 @@ void RunRecorder::summary(const RunResult& result) {
   write_report();
   if (result.noise) note(describe_noise(*result.noise, config_.train.global_batch));
   note("data: " + describe(result.loading));
+  note(telemetry::describe(result.goodput));
   if (!result.found_by_reduction.empty()) note("gradients: " + result.found_by_reduction);
   if (const std::string memory = describe(result.memory.at_peak); !memory.empty())
     note(text("memory of rank ", result.memory.rank, " at its peak: ", memory,

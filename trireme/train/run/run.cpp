@@ -13,6 +13,7 @@
 #include "trireme/base/host.h"
 #include "trireme/base/run_main.h"
 #include "trireme/base/text.h"
+#include "trireme/base/unix_time.h"
 #include "trireme/checkpoint/background_saver.h"
 #include "trireme/checkpoint/consolidate.h"
 #include "trireme/checkpoint/shared_folder.h"
@@ -20,12 +21,13 @@
 #include "trireme/comm/on_every_rank.h"
 #include "trireme/comm/text_difference.h"
 #include "trireme/data/dataset.h"
+#include "trireme/telemetry/goodput.h"
 #include "trireme/telemetry/run_end.h"
-#include "trireme/telemetry/run_summary.h"
 #include "trireme/train/config/registry.h"
 #include "trireme/train/report/run_recorder.h"
 #include "trireme/train/report/run_trace.h"
 #include "trireme/train/run/epoch_loss.h"
+#include "trireme/train/run/internal/earlier_end.h"
 #include "trireme/train/run/internal/on_main.h"
 #include "trireme/train/run/recovery.h"
 #include "trireme/train/run/run_folder.h"
@@ -59,7 +61,7 @@ class Run {
     // What was restored may have other sizes than what was measured here: choices are texts.
     shares_.emplace(context.world(), state_to_save(trainer_, progress_), sees_folder_);
     saved_step_ = trainer_.steps_done();
-    find_earlier_end();
+    earlier_end_ = earlier_end_of(trainer_, context, folder_);
     if (earlier_end_) return;
     on_main(context, [&] { open_folder(*lock); });
   }
@@ -70,6 +72,7 @@ class Run {
   void train() {
     if (config_.checkpoint.asynchronous) save_in_background();
     if (plan_.callbacks.on_start) plan_.callbacks.on_start(trainer_);
+    meter_.begin_steps();
     while (!ended()) {
       step(plan_.stop == nullptr ? 0 : plan_.stop->signal());
       if (has_second_split_ && trainer_.calendar().evaluates(trainer_.steps_done())) evaluate();
@@ -83,16 +86,18 @@ class Run {
 
   RunResult finish();
   /// Writes down what has ended the run on this rank, if it can.
-  void tell_failure(const Failure& failure) const noexcept;
+  void tell_failure(const Failure& failure) noexcept;
   const Trainer& trainer() const { return trainer_; }
 
  private:
   enum class Moment { kOnTheWay, kAtTheEnd };
 
+  bool is_restart_of(const RunLock& lock) const;
   TakeUp what_to_take_up(const RunLock* lock) const;
-  void find_earlier_end();
+  std::optional<telemetry::GoodputRecord> earlier_goodput(const RunLock& lock) const;
   void open_folder(RunLock& lock);
   void save_in_background();
+  double stalled_s() const { return saver_ ? saver_->stalled_s() : 0; }
   double end_background_saves();
   double mean_step_s() const {
     const StepTimes rest = times_ - warm_up_;
@@ -132,6 +137,7 @@ class Run {
   const std::vector<bool> sees_folder_;               ///< by rank
   std::optional<checkpoint::SaveShares> shares_;      ///< of what a save writes
   std::optional<RunRecorder> recorder_;               ///< on rank 0
+  telemetry::GoodputMeter meter_;                     ///< open on rank 0
   std::optional<checkpoint::BackgroundSaver> saver_;  ///< of a run that saves asynchronously, until it ends
   StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
   std::vector<DataWait> waits_before_;                ///< at the last line of metrics
@@ -147,47 +153,26 @@ class Run {
   const double started_s_ = now_s();
 };
 
-RunResult result_of(const telemetry::Record& summary, const std::filesystem::path& folder) {
-  const auto whole = [&](const char* name) { return static_cast<std::int64_t>(summary.number(name, 0)); };
-  return {.status = summary.words("status"),
-          .folder = folder,
-          .world_size = static_cast<int>(whole("world_size")),
-          .steps = whole("steps"),
-          .evaluation = std::nullopt,
-          .train_loss = summary.number("train_loss", 0),
-          .samples_per_s = summary.number("samples_per_s", 0),
-          .checkpoint_stall_s = summary.number("checkpoint_stall_s", 0),
-          .wall_s = summary.number("wall_s", 0),
-          .peak_rss_bytes = static_cast<std::uint64_t>(whole("peak_rss_bytes")),
-          .weights_xxh3 = summary.words("weights_xxh3")};
+bool Run::is_restart_of(const RunLock& lock) const {
+  const comm::LaunchEnvironment& environment = context_.environment();
+  return environment.restart_count > 0 && lock.belongs_to(environment.start_id);
 }
 
 /// A restart goes on from checkpoints of the start that it belongs to, and from no earlier run's.
 TakeUp Run::what_to_take_up(const RunLock* lock) const {
   if (plan_.start == RunStart::kResume) return TakeUp::kMustBeThere;
-  const comm::LaunchEnvironment& environment = context_.environment();
-  const bool goes_on =
-      lock != nullptr && environment.restart_count > 0 && lock->belongs_to(environment.start_id);
+  const bool goes_on = lock != nullptr && is_restart_of(*lock);
   return goes_on ? TakeUp::kWhatIsThere : TakeUp::kNothing;
 }
 
-/// The folder holds the end of the run already: weights and summary.
-void Run::find_earlier_end() {
-  if (!trainer_.finished()) return;
-  std::string content;
-  on_main(context_, [&] {
-    if (std::filesystem::exists(folder_.summary())) content = read_file(folder_.summary());
-  });
-  content = context_.world().all_gather_text(content).front();
-  if (content.empty()) return;
-  RunResult found = result_of(telemetry::parse_summary(content, folder_.summary()), folder_.root);
-  if (found.status != "completed" || found.steps != trainer_.steps_done()) return;
-  earlier_end_ = std::move(found);
-  if (context_.is_main()) {
-    context_.log().info("nothing to do: run '", config_.run.name, "' was completed after ",
-                        earlier_end_->steps,
-                        " steps; a larger train.epochs or train.max_steps goes on from "
-                        "there, and without --resume it starts anew");
+/// Of a run that continues, or starts again before its first checkpoint.
+std::optional<telemetry::GoodputRecord> Run::earlier_goodput(const RunLock& lock) const {
+  if (trainer_.steps_done() == 0 && !is_restart_of(lock)) return std::nullopt;
+  try {
+    return telemetry::read_goodput(folder_.goodput());
+  } catch (const DataError& error) {
+    context_.log().warning(error.what(), "; the goodput of this run counts from now on");
+    return std::nullopt;
   }
 }
 
@@ -195,6 +180,7 @@ void Run::open_folder(RunLock& lock) {
   const std::string& start = context_.environment().start_id;
   const std::int64_t first_step = trainer_.steps_done();
   const telemetry::OwnWork work(context_.status(), "preparing the folder " + folder_.root.string());
+  const std::optional<telemetry::GoodputRecord> goodput = earlier_goodput(lock);
   std::filesystem::path earlier;
   first_step == 0 ? static_cast<void>(earlier = lock.start_fresh(start)) : lock.assign_to(start);
   recorder_.emplace(config_, gpus_of_host(context_),
@@ -204,6 +190,9 @@ void Run::open_folder(RunLock& lock) {
                                .first_step = first_step,
                                .total_steps = trainer_.total_steps(),
                                .earlier = earlier});
+  const double began_unix_s =
+      plan_.began_unix_s > 0 ? plan_.began_unix_s : unix_now_s() - (now_s() - started_s_);
+  meter_.open(folder_.goodput(), goodput, first_step, began_unix_s, context_.log());
 }
 
 void Run::save_in_background() {
@@ -216,7 +205,7 @@ void Run::save_in_background() {
 }
 
 void Run::step(int stop_signal) {
-  const double begin_s = now_s();
+  const double begin_s = now_s(), stalled_before_s = stalled_s(), waited_before_s = times_.data_wait_s;
   const std::optional<StepReport> of_older_step = trainer_.step(stop_signal);
   times_.steps_s += now_s() - begin_s;
   times_.steps += 1;
@@ -232,6 +221,7 @@ void Run::step(int stop_signal) {
   times_.sent_bytes = counters.sent_bytes;
   times_.sent_to_sites_bytes = counters.sent_to_sites_bytes;
   times_.sent_to_stages_bytes = counters.sent_to_stages_bytes;
+  meter_.step(times_.data_wait_s - waited_before_s, stalled_s() - stalled_before_s);
   if (times_.steps == kWarmUpSteps) warm_up_ = times_;
   ended_.push_back(times_);
   take(of_older_step);
@@ -253,6 +243,7 @@ void Run::take(const std::optional<StepReport>& report) {
   const telemetry::OwnWork work(context_.status(), "writing metrics to " + folder_.root.string());
   const StepTimes span = at - times_before_;
   recorder_->step(*report, span, most_waiting(report->data_waits, waits_before_, span.steps_s));
+  meter_.write(trainer_.steps_done());
   times_before_ = at;
   waits_before_ = report->data_waits;
 }
@@ -265,6 +256,7 @@ void Run::evaluate() {
     const telemetry::OwnWork work(context_.status(), "writing metrics to " + folder_.root.string());
     recorder_->evaluation(trainer_.steps_done(), *evaluation_, held_out_);
   }
+  meter_.lap(telemetry::Phase::kEvaluation);
   const auto& told = plan_.callbacks.on_evaluation;
   stopped_ = runs_out_of_patience();
   if (told && told(evaluated_step_, *evaluation_) == RunControl::kStop) stopped_ = true;
@@ -319,8 +311,10 @@ void Run::save(const Destinations& destinations) {
                                    {"step", trainer_.steps_done()});
   std::optional<checkpoint::CheckpointPart> part = snapshot_of(trainer_, *shares_, progress_, config_);
   const telemetry::OwnWork work(context_.status(), saving());
-  if (!saver_) return save_now(part, destinations);
-  if (part) saver_->save(std::move(*part), destinations);
+  if (!saver_) save_now(part, destinations);
+  if (saver_ && part) saver_->save(std::move(*part), destinations);
+  meter_.saved(trainer_.steps_done());
+  meter_.write(trainer_.steps_done());
 }
 
 void Run::save_now(const std::optional<checkpoint::CheckpointPart>& part, const Destinations& destinations) {
@@ -382,6 +376,7 @@ RunResult Run::finish() {
   const MemoryReport memory = largest(context_, trainer_.memory());
   const LoadingSummary loading = gather(context_, trainer_.loading(), times_.steps_s);
   const std::string digest = save_weights();
+  meter_.lap(telemetry::Phase::kSaving);
   RunResult result{
       .status = interrupted ? "interrupted"
                 : stopped_  ? "stopped"
@@ -401,6 +396,7 @@ RunResult Run::finish() {
       .sent_bytes_of_step = times_.sent_bytes / std::max<std::int64_t>(times_.steps, 1),
       .checkpoint_stall_s = config_.checkpoint.asynchronous ? background_s : saving_s_,
       .wall_s = now_s() - started_s_,
+      .goodput = meter_.record(),
       .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
       .memory = memory,
       .loading = loading,
@@ -409,15 +405,17 @@ RunResult Run::finish() {
   if (recorder_) {
     const telemetry::OwnWork work(context_.status(), "writing the results to " + folder_.root.string());
     recorder_->summary(result);
+    meter_.end(trainer_.steps_done());
   }
   context_.world().barrier();  // no rank reports the end before the files are there
   return result;
 }
 
-void Run::tell_failure(const Failure& failure) const noexcept {
+void Run::tell_failure(const Failure& failure) noexcept {
   if (!sees_folder_[static_cast<std::size_t>(context_.rank())]) return;
   try {
     telemetry::write_failure(folder_.end(), failure, trainer_.steps_done());
+    meter_.write(trainer_.steps_done());
   } catch (const std::exception&) {  // what has failed is told by its own error
   }
 }

@@ -16,6 +16,7 @@
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
 #include "trireme/objective/objective.h"
+#include "trireme/telemetry/goodput.h"
 #include "trireme/train/config/run_config.h"
 #include "trireme/train/plan/parallel_plan.h"
 #include "trireme/train/report/loading_summary.h"
@@ -54,8 +55,10 @@ struct RunResult {
   std::int64_t sent_bytes_of_step = 0;
   std::string found_by_reduction = {};  ///< of gradients, in words: what is best for this run; empty: nothing
   std::optional<optim::GradientNoise> noise = std::nullopt;  ///< over its last part, where it was measured
-  double checkpoint_stall_s = 0;     ///< seconds for which saving kept training waiting
-  double wall_s = 0;                 ///< of this process, from the start of the run
+  double checkpoint_stall_s = 0;  ///< seconds for which saving kept training waiting
+  double wall_s = 0;              ///< of this process, from the start of the run
+  telemetry::GoodputRecord goodput =
+      {};  ///< over all starts of the run; on rank 0, without measurements elsewhere
   std::uint64_t peak_rss_bytes = 0;  ///< of the largest rank
   MemoryReport memory = {};          ///< of the rank with the highest peak of tensors
   LoadingSummary loading = {};       ///< of all ranks
@@ -79,6 +82,7 @@ struct RunCallbacks {
 struct RunPlan {
   RunStart start = RunStart::kFresh;
   const StopRequest* stop = nullptr;  ///< asked before every step
+  double began_unix_s = 0;  ///< from which the run's goodput counts: the start of its process; 0: the call
   /// What a program brings of its own, in the place of what the configuration names.
   std::shared_ptr<model::Model> model = nullptr;
   std::optional<data::DataSource> data = std::nullopt;

@@ -25,6 +25,7 @@ struct RunFolder {
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
   std::filesystem::path summary() const { return root / "summary.json"; }
   std::filesystem::path console() const { return root / "console.log"; }
+  std::filesystem::path goodput() const { return root / "goodput.json"; }
   std::filesystem::path end() const { return root / "end.json"; }
   std::filesystem::path model() const { return root / "model.safetensors"; }
   std::filesystem::path best() const { return root / "best"; }

@@ -1,0 +1,50 @@
+#include "trireme/train/run/internal/earlier_end.h"
+
+#include <filesystem>
+#include <string>
+
+#include "trireme/base/files.h"
+#include "trireme/telemetry/run_summary.h"
+#include "trireme/train/run/internal/on_main.h"
+
+namespace trireme::train {
+namespace {
+
+RunResult result_of(const telemetry::Record& summary, const std::filesystem::path& folder) {
+  const auto whole = [&](const char* name) { return static_cast<std::int64_t>(summary.number(name, 0)); };
+  return {.status = summary.words("status"),
+          .folder = folder,
+          .world_size = static_cast<int>(whole("world_size")),
+          .steps = whole("steps"),
+          .evaluation = std::nullopt,
+          .train_loss = summary.number("train_loss", 0),
+          .samples_per_s = summary.number("samples_per_s", 0),
+          .checkpoint_stall_s = summary.number("checkpoint_stall_s", 0),
+          .wall_s = summary.number("wall_s", 0),
+          .peak_rss_bytes = static_cast<std::uint64_t>(whole("peak_rss_bytes")),
+          .weights_xxh3 = summary.words("weights_xxh3")};
+}
+
+}  // namespace
+
+std::optional<RunResult> earlier_end_of(const Trainer& trainer, comm::Context& context,
+                                        const RunFolder& folder) {
+  if (!trainer.finished()) return std::nullopt;
+  std::string content;
+  on_main(context, [&] {
+    if (std::filesystem::exists(folder.summary())) content = read_file(folder.summary());
+  });
+  content = context.world().all_gather_text(content).front();
+  if (content.empty()) return std::nullopt;
+  RunResult found = result_of(telemetry::parse_summary(content, folder.summary()), folder.root);
+  if (found.status != "completed" || found.steps != trainer.steps_done()) return std::nullopt;
+  if (context.is_main()) {
+    context.log().info("nothing to do: run '", trainer.plan().config().run.name, "' was completed after ",
+                       found.steps,
+                       " steps; a larger train.epochs or train.max_steps goes on from "
+                       "there, and without --resume it starts anew");
+  }
+  return found;
+}
+
+}  // namespace trireme::train
