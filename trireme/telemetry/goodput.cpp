@@ -175,6 +175,7 @@ double GoodputMeter::since_last_s() {
 
 void GoodputMeter::begin_steps() {
   lap(first_);
+  saving_before_s_ = of(Phase::kSaving);
   write(record_.steps);
 }
 

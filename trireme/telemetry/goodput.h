@@ -94,6 +94,10 @@ class GoodputMeter {
   void end(std::int64_t steps);
 
   const GoodputRecord& record() const { return record_; }
+  /// For which saves have blocked training since begin_steps().
+  double saving_of_process_s() const {
+    return record_.seconds[static_cast<std::size_t>(Phase::kSaving)] - saving_before_s_;
+  }
 
  private:
   double& of(Phase phase) { return record_.seconds[static_cast<std::size_t>(phase)]; }
@@ -102,7 +106,8 @@ class GoodputMeter {
   std::filesystem::path path_;  ///< empty: not open
   GoodputRecord record_;
   Phase first_ = Phase::kStarting;
-  double last_s_ = 0;  ///< on the clock of now_s()
+  double saving_before_s_ = 0;  ///< by earlier processes
+  double last_s_ = 0;           ///< on the clock of now_s()
   std::optional<Log> log_;
   bool warned_ = false;
 };

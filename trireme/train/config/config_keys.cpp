@@ -337,6 +337,17 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
                 "also keep the checkpoint of the best evaluation: by \"loss\", or by a measured metric")),
       key("checkpoint.asynchronous", &C::checkpoint, &CheckpointOptions::asynchronous,
           "write checkpoints in the background; false: training waits for the disk"),
+      key("checkpoint.interval", &C::checkpoint, &CheckpointOptions::interval,
+          "\"steps\": a checkpoint every checkpoint.every_steps; \"auto\": the first one after that many "
+          "steps (0: "
+          "10), then at Daly's interval for the measured cost of a save and the failure rate",
+          {.names = checkpoint_interval_names}),
+      key("checkpoint.mean_time_between_failures_s", &C::checkpoint,
+          &CheckpointOptions::mean_time_between_failures_s,
+          "checkpoint.interval = \"auto\": of the whole job; 0: estimated from the failures of this run, and "
+          "one "
+          "that is assumed per day",
+          zero_up),
   };
   for (ConfigKey& row : parallel_key_table()) table.push_back(std::move(row));
   return table;

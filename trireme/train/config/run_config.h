@@ -67,10 +67,12 @@ struct EvalOptions {
 };
 
 struct CheckpointOptions {
-  std::int64_t every_steps = 0;  ///< 0: none
-  std::int64_t keep = 2;         ///< older ones are removed
-  std::string best = "none";     ///< "loss" or a metric: what the checkpoint in best/ is the best in
-  bool asynchronous = true;      ///< written while training goes on; false: training waits for the disk
+  std::int64_t every_steps = 0;    ///< 0: none
+  std::int64_t keep = 2;           ///< older ones are removed
+  std::string best = "none";       ///< "loss" or a metric: what the checkpoint in best/ is the best in
+  bool asynchronous = true;        ///< written while training goes on; false: training waits for the disk
+  std::string interval = "steps";  ///< a name of checkpoint_interval_names(); run/save_interval.h
+  double mean_time_between_failures_s = 0;  ///< interval "auto"; 0: estimated
 };
 
 struct ParallelOptions {
@@ -181,6 +183,9 @@ std::vector<std::string> mode_names();
 
 /// Values of parallel.priority.
 std::vector<std::string> priority_names();
+
+/// Values of checkpoint.interval.
+std::vector<std::string> checkpoint_interval_names();
 
 /// Values of parallel.outer_optimizer.
 std::vector<std::string> outer_optimizer_names();

@@ -184,7 +184,8 @@ class Forecast {
   /// (checkpoint/background_saver.h). `state` is the rank's.
   std::int64_t bytes_of_saves(std::int64_t parameters, const MemoryUse& state) const {
     const CheckpointOptions& options = plan_.config().checkpoint;
-    if (!options.asynchronous || (options.every_steps == 0 && options.best == "none")) return 0;
+    const bool saves = options.every_steps > 0 || options.interval != "steps" || options.best != "none";
+    if (!options.asynchronous || !saves) return 0;
     std::int64_t saved = plan_.offloads_parameters() ? 0 : parameters;
     if (!plan_.offloads_state())
       saved += state[MemoryKind::kOptimizer] * (plan_.is_sharded() ? plan_.shard_ranks() : 1);

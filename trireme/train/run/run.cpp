@@ -31,6 +31,7 @@
 #include "trireme/train/run/internal/on_main.h"
 #include "trireme/train/run/recovery.h"
 #include "trireme/train/run/run_folder.h"
+#include "trireme/train/run/save_interval.h"
 #include "trireme/train/step/internal/check.h"
 #include "trireme/train/step/trainer.h"
 
@@ -61,6 +62,7 @@ class Run {
     // What was restored may have other sizes than what was measured here: choices are texts.
     shares_.emplace(context.world(), state_to_save(trainer_, progress_), sees_folder_);
     saved_step_ = trainer_.steps_done();
+    interval_.emplace(config_.checkpoint, saved_step_);
     earlier_end_ = earlier_end_of(trainer_, context, folder_);
     if (earlier_end_) return;
     on_main(context, [&] { open_folder(*lock); });
@@ -78,6 +80,7 @@ class Run {
       if (has_second_split_ && trainer_.calendar().evaluates(trainer_.steps_done())) evaluate();
       if (ended()) break;  // what is due then, finish() does
       if (const Destinations due = destinations_due(Moment::kOnTheWay); !due.empty()) save(due);
+      if (interval_->chooses(trainer_.steps_done())) choose_interval();
       if (saver_) saver_->check();
     }
     while (!trainer_.drained()) step(/*stop_signal=*/0);
@@ -113,6 +116,7 @@ class Run {
   bool runs_out_of_patience();  ///< counts the evaluation at hand
   Destinations destinations_due(Moment moment);
   bool newest_is_due(Moment moment);
+  void choose_interval();
   void check_outcome() const;
   /// While the run goes on one more stays than the newest, which no step has proven yet.
   Destination newest() const {
@@ -139,6 +143,7 @@ class Run {
   std::optional<RunRecorder> recorder_;               ///< on rank 0
   telemetry::GoodputMeter meter_;                     ///< open on rank 0
   std::optional<checkpoint::BackgroundSaver> saver_;  ///< of a run that saves asynchronously, until it ends
+  std::optional<SaveInterval> interval_;              ///< with checkpoint.interval = "auto"
   StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
   std::vector<DataWait> waits_before_;                ///< at the last line of metrics
   StepTimes warm_up_;                                 ///< in which memory and connections are made
@@ -276,9 +281,22 @@ bool Run::runs_out_of_patience() {
 bool Run::newest_is_due(Moment moment) {
   if (saved_step_ == trainer_.steps_done()) return false;
   if (moment == Moment::kAtTheEnd) return true;
-  const bool due = postponed_ || trainer_.calendar().saves(trainer_.steps_done());
+  const std::int64_t step = trainer_.steps_done();
+  const bool due = postponed_ || trainer_.calendar().saves(step) || interval_->saves(step);
   postponed_ = due && trainer_.skipped_in_a_row() > 0;
   return due && !postponed_;
+}
+
+/// As rank 0 has measured in this process.
+void Run::choose_interval() {
+  const FailureRate rate = failure_rate_of(config_.checkpoint, meter_.record());
+  const SaveCosts costs = {.save_s = meter_.saving_of_process_s() / interval_->num_saves(),
+                           .step_s = mean_step_s(),
+                           .between_failures_s = rate.between_s};
+  const std::string mine = recorder_ ? text(steps_between_saves(costs)) : "";
+  const std::int64_t apart = std::stoll(context_.world().all_gather_text(mine).front());
+  const bool is_news = interval_->choose(trainer_.steps_done(), apart);
+  if (recorder_ && is_news) recorder_->note(describe(apart, costs, rate));
 }
 
 /// Where the state behind the last step belongs: it is the newest, or the best so far, or nothing of note.
@@ -286,6 +304,7 @@ Destinations Run::destinations_due(Moment moment) {
   Destinations due;
   if (newest_is_due(moment)) {
     saved_step_ = trainer_.steps_done();
+    interval_->saved(saved_step_);
     due.push_back(newest());
   }
   const std::string& best = config_.checkpoint.best;

@@ -12,11 +12,13 @@ std::int64_t total_of(const TrainOptions& options, const data::BatchLayout& batc
 
 }  // namespace
 
+std::vector<std::string> checkpoint_interval_names() { return {"steps", "auto"}; }
+
 Calendar::Calendar(const RunConfig& config, const data::BatchLayout& batches)
     : batches_(batches),
       total_steps_(total_of(config.train, batches)),
       evaluates_every_(config.eval.every_steps),
-      saves_every_(config.checkpoint.every_steps),
+      saves_every_(config.checkpoint.interval == "steps" ? config.checkpoint.every_steps : 0),
       logs_every_(config.run.log_every_steps),
       checks_replicas_every_(config.parallel.check_replicas_every) {}
 

@@ -23,6 +23,7 @@ class Calendar {
   bool evaluates(std::int64_t step) const {
     return evaluates_every_ > 0 ? step % evaluates_every_ == 0 : batch(step).first == 0;
   }
+  /// With checkpoint.interval = "auto" never: SaveInterval says it.
   bool saves(std::int64_t step) const { return saves_every_ > 0 && step % saves_every_ == 0; }
   /// A line of metrics is written for it.
   bool logs(std::int64_t step) const { return step % logs_every_ == 0 || step == total_steps_; }
