@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "trireme/base/error.h"
+#include "trireme/objective/internal/class_targets.h"
 #include "trireme/objective/internal/objectives.h"
 #include "trireme/objective/internal/targets.h"
 
@@ -22,32 +23,22 @@ namespace {
 /// What kernels leave out; no class.
 constexpr std::int64_t kLeftOut = -100;
 
-at::Tensor rows_of(const at::Tensor& output, const at::Tensor& target) {
-  require(output.dim() >= 2 && output.numel() / output.size(-1) == target.numel(),
-          "the model makes logits of shape ", output.sizes(), " for ", target.numel(), " targets of shape ",
-          target.sizes(), "; expected a row of logits for each target");
-  return output.to(at::kFloat).flatten(0, -2);
-}
-
 class CrossEntropy : public Measured {
  public:
   CrossEntropy(const ObjectiveOptions& options, const data::DataSource& data, std::vector<Metric> metrics)
       : Measured(std::move(metrics)),
         options_(options),
-        num_classes_(data.num_classes),
-        per_sample_(data.targets_per_sample) {
-    require(num_classes_ >= 1 && per_sample_ >= 0, "data set ", data.name, " has ", num_classes_,
-            " classes and ", per_sample_,
-            " targets per sample; the loss, a cross entropy, needs at least 1 of each; set "
-            "data.num_classes, or for targets that are numbers objective.name = \"mean_squared_error\"");
-    require(per_sample_ > 0 || !options.ignored_classes.empty(), "samples of data set ", data.name,
+        targets_({.loss = "a cross entropy", .for_numbers = "set objective.name = \"mean_squared_error\""},
+                 data, options.ignored_classes) {
+    require(data.targets_per_sample > 0 || !options.ignored_classes.empty(), "samples of data set ",
+            data.name,
             " differ in how many targets they have, and the loss, a cross entropy, has to know which of a "
             "batch are padding: name their class in objective.ignored_classes");
     const std::vector<double>& weights = options.class_weights;
     if (weights.empty()) return;
-    require(static_cast<std::int64_t>(weights.size()) == num_classes_, "objective.class_weights has ",
-            weights.size(), " numbers, and data set ", data.name, " has ", num_classes_,
-            " classes; expected one for each");
+    require(static_cast<std::int64_t>(weights.size()) == targets_.num_classes(),
+            "objective.class_weights has ", weights.size(), " numbers, and data set ", data.name, " has ",
+            targets_.num_classes(), " classes; expected one for each");
     for (const double weight : weights) weights_.push_back(static_cast<float>(weight));
     weight_ = at::tensor(weights_);
   }
@@ -70,7 +61,7 @@ class CrossEntropy : public Measured {
     double sum = 0;
     for (std::int64_t i = 0; i < targets.numel(); ++i) {
       const std::int64_t one = targets.const_data_ptr<std::int64_t>()[i];
-      if (!is_ignored(one)) sum += weights_.empty() ? 1 : weights_[static_cast<std::size_t>(one)];
+      if (!targets_.is_ignored(one)) sum += weights_.empty() ? 1 : weights_[static_cast<std::size_t>(one)];
     }
     return sum;
   }
@@ -79,45 +70,17 @@ class CrossEntropy : public Measured {
   }
 
   void check_target(const at::Tensor& target, const std::string& who) const override {
-    const std::int64_t expected = per_sample_ == 0 ? target.numel() : per_sample_;
-    require(target.scalar_type() == at::kLong && target.numel() == expected, who,
-            ": the target of sample 0 is ", kind_of(target), ", and the loss, a cross entropy, takes ",
-            expected, expected == 1 ? " target" : " targets", " per sample, classes from 0 to ",
-            num_classes_ - 1, ": expected Long of shape ", expected == 1 ? "[]" : text("[", expected, "]"),
-            "; for targets that are numbers set objective.name = \"mean_squared_error\"");
+    targets_.check_target(target, who);
   }
-
   void check_output(const at::Tensor& output, const at::Tensor& target) const override {
-    const std::int64_t rows = output.dim() < 2 ? 0 : output.numel() / output.size(-1);
-    require(rows == target.numel() && output.size(-1) == num_classes_, "a sample has ", target.numel(),
-            " targets of ", num_classes_, " classes, and the model makes of it a tensor of shape ",
-            output.sizes());
+    targets_.check_output(output, target);
   }
-
   void check_batch(const data::Example& batch, std::span<const std::int64_t> indices) const override {
-    check_rows(batch, indices);
-    if (indices.empty()) return;
-    const at::Tensor targets = at::Tensor(batch.target).contiguous();
-    if (targets.scalar_type() != at::kLong) {
-      throw DataError(text(batch_in_words(indices), "targets that are ", kind_of(targets),
-                           "; expected classes, which are Long"));
-    }
-    const std::span values(targets.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(targets.numel()));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if ((values[i] >= 0 && values[i] < num_classes_) || is_ignored(values[i])) continue;
-      throw DataError(text("sample ", indices[i / (values.size() / indices.size())],
-                           " of the data set is of class ", values[i], ", and the model knows 0 to ",
-                           num_classes_ - 1));
-    }
+    targets_.check_batch(batch, indices);
   }
-
   std::int64_t num_outputs(const data::DataSource& data) const override { return data.num_classes; }
 
  private:
-  bool is_ignored(std::int64_t target) const {
-    const std::vector<std::int64_t>& ignored = options_.ignored_classes;
-    return std::find(ignored.begin(), ignored.end(), target) != ignored.end();
-  }
   at::Tensor without_ignored(at::Tensor targets) const {
     for (const std::int64_t ignored : options_.ignored_classes)
       targets = targets.masked_fill(targets.eq(ignored), kLeftOut);
@@ -134,7 +97,7 @@ class CrossEntropy : public Measured {
   }
 
   const ObjectiveOptions options_;
-  const std::int64_t num_classes_, per_sample_;
+  const ClassTargets targets_;
   std::vector<float> weights_;
   at::Tensor weight_;  ///< undefined: none
   mutable std::mutex mutex_;

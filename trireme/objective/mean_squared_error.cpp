@@ -26,7 +26,7 @@ class MeanSquaredError : public Measured {
             kind_of(target),
             ", and the loss, a mean squared error, takes numbers: expected Float; "
             "set data.target = \"number\", or return at::kFloat from a data set of your own; for classes set "
-            "objective.name = \"cross_entropy\"");
+            "objective.one_hot = true, or objective.name = \"cross_entropy\"");
   }
   void check_output(const at::Tensor& output, const at::Tensor& target) const override {
     check_alike(output, target);

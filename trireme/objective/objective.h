@@ -71,6 +71,9 @@ struct ObjectiveOptions {
   std::vector<std::int64_t> ignored_classes = {};  ///< cross_entropy: targets that do not count
   std::vector<double> class_weights = {};          ///< cross_entropy: one for each class; empty: all alike
   double positive_weight = 1;                      ///< binary_cross_entropy: of the targets that are 1
+  /// mean_squared_error: targets are classes, and the loss compares a row of outputs with a row that is 1 at
+  /// the class and 0 elsewhere. The mean is one over targets x classes.
+  bool one_hot = false;
 };
 
 /// What an objective is made for.
@@ -85,8 +88,8 @@ struct Task {
 /// one named), an option that the objective does not take, data that it cannot be made for.
 std::shared_ptr<const Objective> make_objective(const ObjectiveOptions& options, const Task& task);
 std::vector<std::string> objective_names();
-/// What an objective of that name takes for a target, as data.target has it: "class", "number", or "auto" for
-/// either. One that is not in the table: "auto".
-std::string target_of_objective(const std::string& name);
+/// The targets of an objective, as data.target has them: "class", "number", or "auto" for either. An
+/// objective that is not in the table: "auto".
+std::string target_of_objective(const ObjectiveOptions& options);
 
 }  // namespace trireme::objective

@@ -22,20 +22,27 @@ constexpr std::array<ObjectiveRow, 4> kObjectiveTable = {{
     {"model", make_model_loss, TargetKind::kAny, ""},
 }};
 
+/// That of the objective with its options.
+ObjectiveRow as_configured(ObjectiveRow row, const ObjectiveOptions& options) {
+  if (!options.one_hot || row.kind != TargetKind::kNumber) return row;
+  return {row.name, make_one_hot_squared_error, TargetKind::kClass, "accuracy"};
+}
+
 /// An option that an objective does not take would be believed to act.
-void refuse_others_options(const ObjectiveOptions& options, TargetKind kind) {
+void refuse_others_options(const ObjectiveOptions& options) {
   const ObjectiveOptions defaults;
   const auto refuse = [&](bool is_set, const char* key, const char* whose) {
     require(!is_set, "objective.", key, " is of objective.name = \"", whose, "\"; leave it out with \"",
             options.name, "\"");
   };
-  if (kind != TargetKind::kClass) {
+  if (options.name != "cross_entropy") {
     refuse(options.label_smoothing != defaults.label_smoothing, "label_smoothing", "cross_entropy");
     refuse(!options.ignored_classes.empty(), "ignored_classes", "cross_entropy");
     refuse(!options.class_weights.empty(), "class_weights", "cross_entropy");
   }
-  if (kind != TargetKind::kYesOrNo)
+  if (options.name != "binary_cross_entropy")
     refuse(options.positive_weight != defaults.positive_weight, "positive_weight", "binary_cross_entropy");
+  if (options.name != "mean_squared_error") refuse(options.one_hot, "one_hot", "mean_squared_error");
 }
 
 std::vector<Metric> metrics_of(const ObjectiveOptions& options, const ObjectiveRow& row, const Task& task) {
@@ -48,19 +55,20 @@ std::vector<Metric> metrics_of(const ObjectiveOptions& options, const ObjectiveR
 
 ObjectivePtr make_objective(const ObjectiveOptions& options, const Task& task) {
   require(task.data.train != nullptr, "data set ", task.data.name, " has no training data");
-  for (const ObjectiveRow& row : kObjectiveTable) {
-    if (row.name != options.name) continue;
-    refuse_others_options(options, row.kind);
+  for (const ObjectiveRow& of_name : kObjectiveTable) {
+    if (of_name.name != options.name) continue;
+    refuse_others_options(options);
+    const ObjectiveRow row = as_configured(of_name, options);
     return row.make(options, task, metrics_of(options, row, task));
   }
   throw InvalidArgument(
       text("unknown objective '", options.name, "'", suggest(options.name, objective_names())));
 }
 
-std::string target_of_objective(const std::string& name) {
-  const auto* row = std::ranges::find(kObjectiveTable, std::string_view(name), &ObjectiveRow::name);
+std::string target_of_objective(const ObjectiveOptions& options) {
+  const auto* row = std::ranges::find(kObjectiveTable, std::string_view(options.name), &ObjectiveRow::name);
   if (row == kObjectiveTable.end() || row->kind == TargetKind::kAny) return "auto";
-  return row->kind == TargetKind::kClass ? "class" : "number";
+  return as_configured(*row, options).kind == TargetKind::kClass ? "class" : "number";
 }
 
 std::vector<std::string> objective_names() {

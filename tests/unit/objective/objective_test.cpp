@@ -3,7 +3,10 @@
 #include "trireme/objective/objective.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/one_hot.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -160,6 +163,78 @@ TEST(ObjectiveCounts, LeaveOutWhatIsIgnoredAndWeighWhatHasAWeight) {
 TEST(ObjectiveCounts, OfNumbersAreThoseOfTheElements) {
   for (const char* name : {"mean_squared_error", "binary_cross_entropy"})
     EXPECT_EQ(of_numbers(name)->count(at::zeros({3, 2})), 6) << name;
+}
+
+/// Of `per_sample` targets of 3 classes.
+std::shared_ptr<const Objective> of_one_hot(ObjectiveOptions options = {}, std::int64_t per_sample = 1) {
+  options.name = "mean_squared_error";
+  options.one_hot = true;
+  data::DataSource data = data_with(kClass);
+  data.targets_per_sample = per_sample;
+  return make_objective(options, {.data = data});
+}
+
+TEST(OneHotTargets, HaveTheLossOfPyTorchsMseLossOnOneHotRows) {
+  const auto objective = of_one_hot();
+  const at::Tensor target = at::tensor({2, 0, 1, 2}, at::kLong);
+  const at::Tensor output = at::randn({4, 3}).requires_grad_(), same = output.detach().clone();
+  same.requires_grad_();
+  const at::Tensor expected = at::mse_loss(same, at::one_hot(target, 3).to(at::kFloat));
+  EXPECT_EQ(objective->count(target), 12);
+  const at::Tensor loss = objective->loss(output, target) / objective->count(target);
+  loss.backward();
+  expected.backward();
+  EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-6);
+  EXPECT_LT((output.grad() - same.grad()).abs().max().item<double>(), 1e-7);
+  EXPECT_FALSE(objective->counts_by_value());
+  EXPECT_EQ(objective->num_outputs(data_with(kClass)), 3);
+}
+
+TEST(OneHotTargets, AreOnesOfEachTokenToo) {
+  const at::Tensor target = at::tensor({2, 0, 1, 2}, at::kLong).view({2, 2});
+  const at::Tensor output = at::one_hot(target, 3).to(at::kFloat);
+  const auto objective = of_one_hot({}, 2);
+  EXPECT_EQ(objective->loss(output, target).item<double>(), 0);
+  EXPECT_EQ(objective->loss(1 - output, target).item<double>(), objective->count(target));
+  EXPECT_NO_THROW(objective->check_output(output.slice(0, 0, 1), target.slice(0, 0, 1)));
+}
+
+TEST(OneHotTargets, HaveTheMetricsOfClasses) {
+  const at::Tensor output = at::tensor({3.f, 2.f, 1.f, 1.f, 3.f, 2.f}).view({2, 3});  // best: 0, 1
+  const at::Tensor target = at::tensor({0, 2}, at::kLong);
+  const auto objective = of_one_hot();
+  ASSERT_EQ(objective->metrics().size(), 1u);
+  EXPECT_EQ(objective->metrics()[0].name, "accuracy");
+  EXPECT_DOUBLE_EQ(measured(*objective, 0, output, target), 0.5);
+  EXPECT_DOUBLE_EQ(measured(*of_one_hot({.metrics = {"top_k"}, .top_k = 2}), 0, output, target), 1);
+  EXPECT_THAT([] { of_one_hot({.metrics = {"mean_absolute_error"}}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("\"mean_absolute_error\" does not measure")));
+  EXPECT_EQ(target_of_objective({.name = "mean_squared_error"}), "number");
+  EXPECT_EQ(target_of_objective({.name = "mean_squared_error", .one_hot = true}), "class");
+}
+
+TEST(OneHotTargets, AreRefusedWithAnotherLossAndForTargetsThatAreNoClasses) {
+  EXPECT_THAT([] { of_classes({.one_hot = true}); },
+              ThrowsMessage<InvalidArgument>(
+                  "objective.one_hot is of objective.name = \"mean_squared_error\"; leave it out with "
+                  "\"cross_entropy\""));
+  EXPECT_THAT([] { of_one_hot({.label_smoothing = 0.1}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("objective.label_smoothing")));
+  EXPECT_THAT([] { of_one_hot()->check_target(kNumbers, "the data"); },
+              ThrowsMessage<InvalidArgument>(
+                  AllOf(HasSubstr("Float of shape [4]"), HasSubstr("a mean squared error of one-hot targets"),
+                        HasSubstr("expected Long of shape []"), HasSubstr("leave objective.one_hot out"))));
+  EXPECT_THAT([] { of_numbers("mean_squared_error")->check_target(kClass, "the data"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("objective.one_hot = true")));
+  EXPECT_THAT([] { of_one_hot({}, 0); },
+              ThrowsMessage<InvalidArgument>(
+                  AllOf(HasSubstr("objective.one_hot counts padding"), HasSubstr("cross_entropy"))));
+  const std::vector<std::int64_t> indices(2, 9);
+  EXPECT_THAT(
+      [&] {
+        of_one_hot()->check_batch({at::ones({2, 2}), at::tensor({0, 3}, at::kLong)}, indices);
+      },
+      ThrowsMessage<DataError>(HasSubstr("sample 9 of the data set is of class 3")));
 }
 
 TEST(Metrics, OfClassesCountWhatIsRight) {

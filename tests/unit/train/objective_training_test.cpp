@@ -106,6 +106,7 @@ const std::vector<TaskCase> kTasks = {
      {.name = "mean_squared_error", .metrics = {"mean_absolute_error", "root_mean_squared_error"}},
      itself,
      0},
+    {"OneHot", {.name = "mean_squared_error", .metrics = {"accuracy", "top_k"}, .top_k = 2, .one_hot = true}},
     {"Binary", {.name = "binary_cross_entropy", .positive_weight = 3}, bright, 0},
     {"OfTheModel", {.name = "model"}},
 };

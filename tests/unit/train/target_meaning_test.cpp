@@ -54,6 +54,12 @@ TEST_F(TargetMeaning, WholePricesAreNumbersForAnObjectiveOfNumbers) {
   EXPECT_EQ(outputs_of(table("cross_entropy", kYesOrNo)), 2);
 }
 
+TEST_F(TargetMeaning, WholeNumbersAreClassesForASquaredErrorOfOneHotTargets) {
+  RunConfig config = table("mean_squared_error", [](int i) { return i % 3; });
+  config.objective.one_hot = true;
+  EXPECT_EQ(outputs_of(config), 3);
+}
+
 TEST_F(TargetMeaning, WholePricesAreNoClasses) {
   EXPECT_THAT([&] { open_data(table("cross_entropy", kPrice)); },
               ThrowsMessage<DataError>(

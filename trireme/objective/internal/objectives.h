@@ -24,6 +24,8 @@ ObjectivePtr make_cross_entropy(const ObjectiveOptions& options, const Task& tas
                                 std::vector<Metric> metrics);
 ObjectivePtr make_mean_squared_error(const ObjectiveOptions& options, const Task& task,
                                      std::vector<Metric> metrics);
+ObjectivePtr make_one_hot_squared_error(const ObjectiveOptions& options, const Task& task,
+                                        std::vector<Metric> metrics);
 ObjectivePtr make_binary_cross_entropy(const ObjectiveOptions& options, const Task& task,
                                        std::vector<Metric> metrics);
 ObjectivePtr make_model_loss(const ObjectiveOptions& options, const Task& task, std::vector<Metric> metrics);

@@ -186,6 +186,8 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           "cross_entropy: weight of a target of each class; empty: equal", zero_up),
       key("objective.positive_weight", &C::objective, &Objective::positive_weight,
           "binary_cross_entropy: weight of a target of 1, relative to one of 0", {.above = 0}),
+      stays(key("objective.one_hot", &C::objective, &Objective::one_hot,
+                "mean_squared_error: targets are classes, compared as one-hot rows of 0 and 1")),
       key("train.epochs", &C::train, &Train::epochs, "passes over the training data", count),
       key("train.max_steps", &C::train, &Train::max_steps, "ends the run after this many steps; 0: no limit",
           zero_up),

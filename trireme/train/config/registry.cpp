@@ -167,7 +167,7 @@ Registry::Registry(OwnTypes own) : own_(std::move(own)) {
 data::DataOptions data_options(const RunConfig& config) {
   data::DataOptions options = config.data;
   if (options.target == "auto" && data::has_columns(options.name))
-    options.target = objective::target_of_objective(config.objective.name);
+    options.target = objective::target_of_objective(config.objective);
   options.ignored_labels = config.objective.ignored_classes;
   return options;
 }
