@@ -12,7 +12,8 @@
 
 namespace trireme::schedule {
 
-/// One line per rank, cells below each other.
+/// One line per rank, cells below each other. Where stages update while others are under way, "0F4:v1" is a
+/// forward with version 1 of its stage's weights (schedule/weight_versions.h), and a last line explains it.
 std::string to_table(const Program& program);
 
 enum class View {
@@ -25,7 +26,8 @@ enum class View {
 View parse_view(std::string_view name);
 
 /// Colours say what an action is and on which chunk of its rank, numbers which micro-batch it works on; in
-/// the view of micro-batches, which stage does. At least one view.
+/// the view of micro-batches, which stage does. Asynchronous programs have in each box the version of weights
+/// that the action uses or makes. At least one view.
 std::string to_svg(const Program& program, const Timeline& timeline,
                    const std::vector<View>& views = {View::kDevice, View::kTime});
 

@@ -7,6 +7,7 @@
 #include "trireme/schedule/draw.h"
 #include "trireme/schedule/internal/holders.h"
 #include "trireme/schedule/internal/look.h"
+#include "trireme/schedule/weight_versions.h"
 
 namespace trireme::schedule {
 namespace {
@@ -28,6 +29,8 @@ constexpr double kDigit = 6;  ///< of the numbers in boxes
 constexpr std::string_view kStyle =
     "<style>.a{stroke:#fff;stroke-width:.8;rx:2px}.n{text-anchor:middle;font-size:10px;fill:#10222f}"
     ".w{fill:#fff}</style>\n";
+
+constexpr std::string_view kVersionStyle = "<style>.v{font-size:7px}</style>\n";
 
 using CellRows = std::vector<std::vector<Cell>>;
 
@@ -61,7 +64,8 @@ std::vector<std::vector<std::size_t>> slots_of(const Program& program, const Cel
 
 class Drawing {
  public:
-  Drawing(const Program& program, const Timeline& timeline) : program_(program), timeline_(timeline) {
+  Drawing(const Program& program, const Timeline& timeline)
+      : program_(program), timeline_(timeline), versions_(versions_by_action(program)) {
     for (const std::vector<Action>& actions : program.ranks) {
       cells_.push_back(cells_of(actions));
       std::erase_if(cells_.back(), [](Cell cell) { return look_of(cell.front().kind) == nullptr; });
@@ -84,8 +88,8 @@ class Drawing {
     const double height = y + kLegend;
     return text("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", number(width_), "\" height=\"",
                 number(height), "\" viewBox=\"0 0 ", number(width_), " ", number(height),
-                "\" role=\"img\" font-family=\"system-ui, sans-serif\" font-size=\"11\">\n", kStyle, body_,
-                "</svg>\n");
+                "\" role=\"img\" font-family=\"system-ui, sans-serif\" font-size=\"11\">\n", kStyle,
+                program_.update_every > 0 ? kVersionStyle : "", body_, "</svg>\n");
   }
 
  private:
@@ -153,7 +157,7 @@ class Drawing {
       row(text("rank ", rank), y);
       for (std::size_t i = 0; i < cells_[rank].size(); ++i) {
         const Span span = span_of(rank, i);
-        cell(cells_[rank][i], kLeft + span.start, y, span.end - span.start);
+        cell(rank, cells_[rank][i], {kLeft + span.start, y, span.end - span.start, kRow - kGap});
       }
     }
     return kTitle + static_cast<double>(cells_.size()) * kRow;
@@ -169,38 +173,62 @@ class Drawing {
         const Span span = time_of(rank, each);
         for (const Action& action : each) {
           if (action.microbatch < 0 || action.kind == ActionKind::kBackwardWeight) continue;
-          box(action, {kLeft + span.start, y_of(action.microbatch), span.end - span.start, kRow - kGap},
-              action.stage);
+          box({action, version_of(rank, action), action.stage},
+              {kLeft + span.start, y_of(action.microbatch), span.end - span.start, kRow - kGap});
         }
       }
     }
     return y_of(program_.num_microbatches) - top;
   }
 
-  /// An overlapped pair is two boxes on top of each other.
-  void cell(Cell cell, double x, double y, double width) {
-    const double height = (kRow - kGap) / static_cast<double>(cell.size());
-    for (std::size_t part = 0; part < cell.size(); ++part)
-      box(cell[part], {x, y + static_cast<double>(part) * height, width, height}, cell[part].microbatch);
-  }
-
   struct Place {
     double x, y, width, height;
   };
 
-  /// A number below 0 is left out.
-  void box(const Action& action, const Place& place, int shown) {
-    const Look& look = *look_of(action.kind);
-    const bool first_chunk = action.stage < static_cast<int>(program_.ranks.size());
+  /// An action, the version of weights that it uses or makes, and the number in its box; below 0: none.
+  struct Boxed {
+    const Action& action;
+    int version, shown;
+  };
+
+  int version_of(std::size_t rank, const Action& action) const {
+    return versions_[rank][static_cast<std::size_t>(&action - program_.ranks[rank].data())];
+  }
+
+  /// An overlapped pair is two boxes on top of each other.
+  void cell(std::size_t rank, Cell cell, Place place) {
+    place.height /= static_cast<double>(cell.size());
+    for (const Action& action : cell) {
+      box({action, version_of(rank, action), action.microbatch}, place);
+      place.y += place.height;
+    }
+  }
+
+  void box(const Boxed& of, const Place& place) {
+    const Look& look = *look_of(of.action.kind);
+    const bool first_chunk = of.action.stage < static_cast<int>(program_.ranks.size());
     const double drawn = std::max(place.width, 1.5);
+    std::string name = to_text(of.action);
+    if (of.version >= 0)
+      name += text(of.action.kind == ActionKind::kStep ? " makes v" : " with v", of.version);
     body_ += text("<rect class=\"a\" x=\"", number(place.x), "\" y=\"", number(place.y), "\" width=\"",
                   number(drawn), "\" height=\"", number(place.height), "\" fill=\"",
-                  first_chunk ? look.light : look.dark, "\"><title>", to_text(action), "</title></rect>\n");
-    const std::string words = text(shown);
+                  first_chunk ? look.light : look.dark, "\"><title>", name, "</title></rect>\n");
+    // A row of a whole height has room for both, one above the other.
+    const bool both = of.version >= 0 && of.shown >= 0 && place.height > 2 * kLeastForNumber - 1;
+    const std::string_view ink = first_chunk ? "n" : "n w";
+    const Place middle{place.x + drawn / 2, place.y + place.height / 2 + 3.5, drawn, 0};
+    if (of.shown >= 0) words(ink, text(of.shown), {middle.x, middle.y - (both ? 4 : 0), drawn, 0});
+    if (both || (of.version >= 0 && of.shown < 0))
+      words(text(ink, " v"), text("v", of.version), {middle.x, middle.y + (both ? 4.5 : 0), drawn, 0});
+  }
+
+  /// In the middle of a box, if they fit.
+  void words(std::string_view style, const std::string& words, const Place& middle) {
     const double needed = std::max(kLeastForNumber, 3 + kDigit * static_cast<double>(words.size()));
-    if (shown < 0 || drawn < needed) return;
-    body_ += text("<text class=\"", first_chunk ? "n" : "n w", "\" x=\"", number(place.x + drawn / 2),
-                  "\" y=\"", number(place.y + place.height / 2 + 3.5), "\">", words, "</text>\n");
+    if (middle.width < needed) return;
+    body_ += text("<text class=\"", style, "\" x=\"", number(middle.x), "\" y=\"", number(middle.y), "\">",
+                  words, "</text>\n");
   }
 
   void axis(double y) {
@@ -232,9 +260,12 @@ class Drawing {
                     "</text>\n");
       x = label + 7.0 * static_cast<double>(look.name.size()) + 16;
     }
-    if (!chunks) return;
-    body_ += text("<text x=\"", number(x), "\" y=\"", number(y + 10),
-                  "\" fill=\"#52606d\">light: a rank's first chunk, dark: later ones</text>\n");
+    std::string_view note;
+    if (chunks) note = "light: a rank's first chunk, dark: later ones";
+    if (program_.update_every > 0) note = "vN: weights after N updates of the stage";
+    if (note.empty()) return;
+    body_ +=
+        text("<text x=\"", number(x), "\" y=\"", number(y + 10), "\" fill=\"#52606d\">", note, "</text>\n");
   }
 
   void swatch(double x, double y, std::string_view colour) {
@@ -244,6 +275,7 @@ class Drawing {
 
   const Program& program_;
   const Timeline& timeline_;
+  const std::vector<std::vector<int>> versions_;
   CellRows cells_;
   std::vector<std::vector<std::size_t>> slots_;
   double begin_ = 0;

@@ -3,14 +3,18 @@
 #include <gmock/gmock.h>
 
 #include <regex>
+#include <sstream>
 
 #include "trireme/base/error.h"
+#include "trireme/base/text.h"
 #include "trireme/schedule/lowering.h"
 #include "trireme/schedule/schedule_table.h"
 
 namespace trireme::schedule {
 namespace {
 
+using testing::ContainsRegex;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -36,6 +40,84 @@ TEST(Table, CellsStandBelowEachOther) {
   EXPECT_EQ(to_table(make_schedule("gpipe", {.num_ranks = 2, .num_microbatches = 2})),
             "rank 0  0F0 0F1             0B0 0B1\n"
             "rank 1      1F0 1F1 1B0 1B1\n");
+}
+
+/// The cells of a rank in order, without idle slots.
+std::vector<std::string> cells_of_rank(const std::string& table, int rank) {
+  std::istringstream line(split(table, '\n').at(static_cast<std::size_t>(rank)));
+  std::vector<std::string> cells;
+  for (std::string word; line >> word;) cells.push_back(word);
+  cells.erase(cells.begin(), cells.begin() + 2);  // "rank 0"
+  std::erase_if(cells, [](const std::string& cell) { return cell.ends_with("REDUCE_GRAD"); });
+  return cells;
+}
+
+// PipeDream, SOSP 2019, figure 4 and section 3.3, whose minibatches count from 1: minibatch 5 uses on the
+// first stage the weights after the update of minibatch 1, forward and backward, and on the third stage those
+// after that of minibatch 3.
+TEST(Table, PipeDreamHasTheVersionsOfItsFigure) {
+  const Program order = make_schedule("pipedream", {.num_ranks = 4, .num_microbatches = 5});
+  const std::string table = to_table(order);
+  EXPECT_THAT(cells_of_rank(table, 0),
+              ElementsAre("0F0:v0", "0F1:v0", "0F2:v0", "0F3:v0", "0B0:v0", "0STEP:v1", "0F4:v1", "0B1:v0",
+                          "0STEP:v2", "0B2:v0", "0STEP:v3", "0B3:v0", "0STEP:v4", "0B4:v1", "0STEP:v5"));
+  EXPECT_THAT(cells_of_rank(table, 2),
+              ElementsAre("2F0:v0", "2F1:v0", "2B0:v0", "2STEP:v1", "2F2:v1", "2B1:v0", "2STEP:v2", "2F3:v2",
+                          "2B2:v1", "2STEP:v3", "2F4:v3", "2B3:v2", "2STEP:v4", "2B4:v3", "2STEP:v5"));
+  EXPECT_THAT(table, HasSubstr("\nvN: the weights of the stage after N updates"));
+}
+
+// Vertical sync (section 3.3): on every stage the version that was newest on the first one at the forward.
+TEST(Table, VerticalSyncHasOneVersionPerMicrobatchOnEveryStage) {
+  const std::string table =
+      to_table(make_schedule("pipedream", {.num_ranks = 2, .num_microbatches = 4, .vertical_sync = true}));
+  EXPECT_THAT(cells_of_rank(table, 1),
+              ElementsAre("1F0:v0", "1B0:v0", "1STEP:v1", "1F1:v0", "1B1:v0", "1STEP:v2", "1F2:v1", "1B2:v1",
+                          "1STEP:v3", "1F3:v2", "1B3:v2", "1STEP:v4"));
+}
+
+// PipeDream-2BW, arXiv 2006.09503, section 3.1: group t of micro-batches uses the weights after t - 1
+// updates.
+TEST(Table, PipeDream2BwIsOneUpdateBehind) {
+  const std::string table =
+      to_table(make_schedule("pipedream-2bw", {.num_ranks = 2, .num_microbatches = 6, .update_every = 2}));
+  EXPECT_THAT(cells_of_rank(table, 1),
+              ElementsAre("1F0:v0", "1B0:v0", "1F1:v0", "1B1:v0", "1STEP:v1", "1F2:v0", "1B2:v0", "1F3:v0",
+                          "1B3:v0", "1STEP:v2", "1F4:v1", "1B4:v1", "1F5:v1", "1B5:v1", "1STEP:v3"));
+}
+
+// Each replica of the first stage has every second micro-batch and updates with the other, once per round.
+TEST(Table, ReplicasOfOneFOneBRoundRobinCountRounds) {
+  const std::string table =
+      to_table(make_schedule("1f1b-rr", {.num_ranks = 3, .num_microbatches = 4, .replicas = {2, 1}}));
+  EXPECT_THAT(cells_of_rank(table, 0),
+              ElementsAre("0F0:v0", "0F2:v0", "0B0:v0", "0STEP:v1", "0B2:v0", "0STEP:v2"));
+  EXPECT_THAT(cells_of_rank(table, 2),
+              ElementsAre("1F0:v0", "1B0:v0", "1STEP:v1", "1F1:v1", "1B1:v1", "1STEP:v2", "1F2:v2", "1B2:v2",
+                          "1STEP:v3", "1F3:v3", "1B3:v3", "1STEP:v4"));
+}
+
+TEST(Table, VersionsOfAnOverlappedPairAreThoseOfItsParts) {
+  Program order = parse_csv(
+      "0F0,0F1,0B0,0REDUCE_GRAD,0STEP,(0F2;0B1)OVERLAP_F_B,0REDUCE_GRAD,0STEP,0B2,0REDUCE_GRAD,0STEP\n");
+  order.update_every = 1;
+  order.versions = WeightVersions::kStashed;
+  EXPECT_THAT(cells_of_rank(to_table(order), 0),
+              ElementsAre("0F0:v0", "0F1:v0", "0B0:v0", "0STEP:v1", "(0F2:v1;0B1:v0)OVERLAP_F_B", "0STEP:v2",
+                          "0B2:v1", "0STEP:v3"));
+}
+
+TEST(Svg, BoxesOfAnAsynchronousProgramHaveTheVersionOfTheWeights) {
+  const Program order = make_schedule("pipedream", {.num_ranks = 4, .num_microbatches = 5});
+  const std::string svg = to_svg(order, simulate(order), {View::kDevice});
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_THAT(svg, ContainsRegex("<title>0F4 with v1</title></rect>\n<text class=\"n\"[^>]*>4</text>\n"
+                                 "<text class=\"n v\"[^>]*>v1</text>"));
+  EXPECT_THAT(svg, ContainsRegex("<title>0STEP makes v1</title></rect>\n<text class=\"n v\"[^>]*>v1</text>"));
+  EXPECT_THAT(svg, HasSubstr("<title>2B4 with v3</title>"));
+  EXPECT_THAT(svg, HasSubstr("vN: weights after N updates of the stage"));
+  const Program flushing = make_schedule("1f1b", {.num_ranks = 4, .num_microbatches = 5});
+  EXPECT_THAT(to_svg(flushing, simulate(flushing)), Not(HasSubstr("v0")));
 }
 
 TEST(Svg, IsOneWellFormedElementThatNeedsNothingElse) {

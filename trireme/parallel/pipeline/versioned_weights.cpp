@@ -1,39 +1,12 @@
 #include "trireme/parallel/pipeline/internal/versioned_weights.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "trireme/schedule/weight_versions.h"
 
 namespace trireme::parallel {
-namespace {
-
 using schedule::Action;
-using schedule::ActionKind;
-
-/// Updates of the stage before the forward of each micro-batch, on the rank that runs it.
-std::vector<int> updates_before_forward(const schedule::Program& program, int stage) {
-  std::vector<int> updates(static_cast<std::size_t>(program.num_microbatches), 0);
-  for (const std::vector<Action>& actions : program.ranks) {
-    int done = 0;
-    for (const Action& action : actions) {
-      if (action.stage != stage) continue;
-      done += action.kind == ActionKind::kStep ? 1 : 0;
-      if (action.kind == ActionKind::kForward) updates[static_cast<std::size_t>(action.microbatch)] = done;
-    }
-  }
-  return updates;
-}
-
-/// The version of the stage's weights that each micro-batch uses: updates since the start.
-std::vector<int> versions_used(const schedule::Program& program, int stage) {
-  using schedule::WeightVersions;
-  if (program.versions == WeightVersions::kVertical) return updates_before_forward(program, 0);
-  if (program.versions != WeightVersions::kOneBehind) return updates_before_forward(program, stage);
-  std::vector<int> versions;
-  for (int m = 0; m < program.num_microbatches; ++m)
-    versions.push_back(std::max(0, m / program.update_every - 1));
-  return versions;
-}
-
-}  // namespace
 
 void VersionedWeights::begin(const schedule::Program& program, int rank) {
   versions_.show_newest();
@@ -42,7 +15,7 @@ void VersionedWeights::begin(const schedule::Program& program, int rank) {
 }
 
 void VersionedWeights::go_on_with(const schedule::Program& program, int rank) {
-  version_of_ = versions_used(program, stage_);
+  version_of_ = std::move(schedule::weight_versions(program)[static_cast<std::size_t>(stage_)]);
   std::vector<int> uses;
   for (const Action& action : program.ranks[static_cast<std::size_t>(rank)]) {
     if (action.stage != stage_ || !schedule::is_compute(action.kind)) continue;

@@ -21,8 +21,4 @@ Occupancy occupancy_of(const Program& program, std::size_t rank, double kept_for
 /// "Memory-Efficient Pipeline-Parallel DNN Training", arXiv 2006.09503, section 3.1.
 std::vector<int> peak_weight_versions(const Program& program);
 
-/// The version that a micro-batch's work on a stage uses: the number of updates of the stage it includes. By
-/// Holders::index.
-std::vector<int> weight_versions(const Program& program);
-
 }  // namespace trireme::schedule
