@@ -129,6 +129,7 @@ ParallelPlan ParallelPlan::for_model(const ModelShape& model) const {
 
 ParallelPlan ParallelPlan::with_cuts(std::vector<int> cuts) const {
   ParallelPlan plan = *this;
+  plan.config_.parallel.cuts.assign(cuts.begin(), cuts.end());
   plan.options_.cuts = std::move(cuts);
   return plan;
 }

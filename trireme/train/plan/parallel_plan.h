@@ -40,7 +40,7 @@ struct ModelShape {
 class ParallelPlan {
  public:
   /// What it was made of. For numbers and for names that a module's own table is asked for once; texts that
-  /// decide how ranks compute are decided below.
+  /// decide how ranks compute are decided below. Of cuts that were measured it has the result.
   const RunConfig& config() const { return config_; }
 
   int world_size() const { return world_size_; }
@@ -82,6 +82,10 @@ class ParallelPlan {
   }
 
   Partition partition() const { return partition_; }
+  /// Whether cuts are open until layers were timed.
+  bool measures_cuts() const {
+    return is_cut() && partition_ == Partition::kTime && cuts().empty() && config_.parallel.cuts.empty();
+  }
   /// First layer of each stage but the first; empty where nothing is cut, before a model is known, and for
   /// Partition::kTime before it was measured.
   const std::vector<int>& cuts() const { return options_.cuts; }
@@ -143,7 +147,7 @@ class ParallelPlan {
   /// The same plan for that model, cut where that follows from its shape. Throws InvalidArgument as
   /// resolve_plan() does.
   ParallelPlan for_model(const ModelShape& model) const;
-  /// The same plan, cut there.
+  /// The same plan, cut there, as if its configuration named these cuts (parallel.cuts).
   ParallelPlan with_cuts(std::vector<int> cuts) const;
 
  private:

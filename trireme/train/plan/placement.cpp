@@ -128,7 +128,7 @@ std::vector<model::Layer> layers_for(const ParallelPlan& plan, model::Model& mod
 
 ParallelPlan measure(const ParallelPlan& plan, comm::Context& context,
                      const std::vector<model::Layer>& layers, const data::DataSource& data) {
-  if (!plan.is_cut() || !plan.cuts().empty() || plan.partition() != Partition::kTime) return plan;
+  if (!plan.measures_cuts()) return plan;
   const int stages = plan.program().num_stages;
   at::Tensor cuts = at::zeros({stages - 1}, at::kLong);
   if (context.is_main()) {

@@ -15,6 +15,7 @@
 #include "trireme/telemetry/run_summary.h"
 #include "trireme/telemetry/tensorboard_sink.h"
 #include "trireme/train/config/batch_ramp.h"
+#include "trireme/train/config/internal/config_keys.h"
 #include "trireme/train/parts/internal/compression.h"
 #include "trireme/train/parts/noise_scale.h"
 
@@ -230,6 +231,7 @@ void RunRecorder::summary(const RunResult& result) {
       {"config", config_.source}};
   record.fields.insert(record.fields.end(), rest.begin(), rest.end());
   telemetry::add_goodput(record, result.goodput);
+  if (!config_.parallel.cuts.empty()) record.fields.emplace_back("cuts", to_toml(config_.parallel.cuts));
   if (result.sent_bytes_of_step > 0)
     record.fields.emplace_back("sent_bytes_of_step", result.sent_bytes_of_step);
   if (result.sent_bytes_of_step > 0 && config_.parallel.compression != "none")

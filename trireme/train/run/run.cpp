@@ -29,6 +29,7 @@
 #include "trireme/train/run/epoch_loss.h"
 #include "trireme/train/run/internal/earlier_end.h"
 #include "trireme/train/run/internal/on_main.h"
+#include "trireme/train/run/internal/stage_cuts.h"
 #include "trireme/train/run/recovery.h"
 #include "trireme/train/run/run_folder.h"
 #include "trireme/train/run/save_interval.h"
@@ -49,16 +50,18 @@ class Run {
   /// `lock` is rank 0's.
   Run(const ParallelPlan& layout, comm::Context& context, const data::DataSource& data, const RunPlan& plan,
       RunLock* lock)
-      : config_(layout.config()),
-        context_(context),
+      : context_(context),
         plan_(plan),
+        take_up_(what_to_take_up(lock)),
+        trainer_(with_saved_cuts(layout, context, take_up_), context, data, plan.model, plan.objective),
+        config_(trainer_.plan().config()),
         folder_{config_.run_folder()},
         held_out_(data.held_out),
         has_second_split_(data.test != nullptr),
         data_name_(data.name),
-        trainer_(layout, context, data, plan.model, plan.objective),
+        measured_cuts_(layout.measures_cuts()),
         sees_folder_(checkpoint::ranks_that_see(context.world(), folder_.lock())) {
-    resume({trainer_, progress_, sees_folder_}, context, what_to_take_up(lock));
+    resume({trainer_, progress_, sees_folder_}, context, take_up_);
     // What was restored may have other sizes than what was measured here: choices are texts.
     shares_.emplace(context.world(), state_to_save(trainer_, progress_), sees_folder_);
     saved_step_ = trainer_.steps_done();
@@ -129,14 +132,16 @@ class Run {
   std::string saving() const { return "saving a checkpoint to " + folder_.root.string(); }
   std::string model_name() const { return plan_.model ? plan_.model->name() : config_.model.name; }
 
-  const RunConfig& config_;
   comm::Context& context_;
   const RunPlan& plan_;
+  const TakeUp take_up_;
+  Trainer trainer_;
+  const RunConfig& config_;  ///< with the cuts that the trainer has measured
   const RunFolder folder_;
   const std::string held_out_;
   const bool has_second_split_;  ///< else nothing is evaluated
   const std::string data_name_;
-  Trainer trainer_;
+  const bool measured_cuts_;  ///< now, or before the checkpoint that is resumed
   Progress progress_;
   const std::vector<bool> sees_folder_;               ///< by rank
   std::optional<checkpoint::SaveShares> shares_;      ///< of what a save writes
@@ -198,6 +203,7 @@ void Run::open_folder(RunLock& lock) {
   const double began_unix_s =
       plan_.began_unix_s > 0 ? plan_.began_unix_s : unix_now_s() - (now_s() - started_s_);
   meter_.open(folder_.goodput(), goodput, first_step, began_unix_s, context_.log());
+  if (measured_cuts_) recorder_->note("pipeline: " + cuts_in_words(trainer_));
 }
 
 void Run::save_in_background() {
