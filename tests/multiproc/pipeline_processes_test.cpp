@@ -26,6 +26,24 @@ TEST(PipelineProcesses, LossesAreThoseOfOneRankOverSharedMemoryAndOverSockets) {
   EXPECT_EQ(losses(4, "interleaved-1f1b", "gloo"), one);
 }
 
+TEST(PipelineProcesses, AsynchronousStagesLearnOverAnyOfTheSchedules) {
+  for (const std::string schedule : {"pipedream", "pipedream-2bw", "1f1b-rr"}) {
+    const ChildResult result = run({bin("trireme"), "launch", "-n", "3", "--no-prefix", "--",
+                                    bin("example_own_pipeline_async"), schedule, "400"},
+                                   {}, 60);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto loss_at = [&](const std::string& update) {
+      const std::string words = "update " + update + ": loss ";
+      const std::size_t at = result.out.find(words);
+      return at == std::string::npos ? -1.0 : std::stod(result.out.substr(at + words.size()));
+    };
+    // The mean square of the target is 0.43: the loss of a model that has learnt nothing.
+    const double loss = loss_at("400");
+    EXPECT_GT(loss, 0) << result.out;
+    EXPECT_LT(loss, 0.25) << schedule << "\n" << result.out;
+  }
+}
+
 TEST(ShardedLoopProcesses, LossesAreThoseOfOneRankOverSharedMemoryAndOverSockets) {
   const auto losses = [](int ranks, const std::string& backend) {
     const ChildResult result = run({bin("trireme"), "launch", "-n", text(ranks), "--no-prefix", "--",
