@@ -20,22 +20,18 @@ using namespace trireme;
 
 namespace {
 
-/// Runs where the half is to be. A Shard is layers that other workers may call.
-std::shared_ptr<remote::Shard> make_half(bool first) {
-  torch::manual_seed(first ? 1 : 2);
-  torch::nn::Sequential half;
-  if (first) {
-    half = torch::nn::Sequential(torch::nn::Linear(2, 64), torch::nn::Tanh());
-  } else {
-    half = torch::nn::Sequential(torch::nn::Linear(64, 64), torch::nn::Tanh(), torch::nn::Linear(64, 1));
-  }
-  return std::make_shared<remote::Shard>(model::layers_of(half), half.ptr());
+/// Runs where the part is to be: every worker makes the same model, and keeps its part.
+std::shared_ptr<remote::Shard> make_part(int part) {
+  torch::manual_seed(1);
+  const torch::nn::Sequential model(torch::nn::Linear(2, 64), torch::nn::Tanh(), torch::nn::Linear(64, 64),
+                                    torch::nn::Tanh(), torch::nn::Linear(64, 1));
+  return remote::part_of(model, part, 2);
 }
 
 void train(const rpc::Agent& agent) {
-  const auto& make = rpc::function<"make_half", &make_half>;
-  const auto first = agent.remote("worker1", make, true);
-  const auto second = agent.remote("worker2", make, false);
+  const auto& make = rpc::function<"make_part", &make_part>;
+  const auto first = agent.remote("worker1", make, 0);
+  const auto second = agent.remote("worker2", make, 1);
   const remote::Pipe pipe(agent, {first, second}, {.chunks = 4});
   remote::DistributedOptimizer optimizer(agent, {.name = "adam", .lr = 0.01}, pipe.parameters());
 

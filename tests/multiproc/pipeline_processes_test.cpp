@@ -26,6 +26,19 @@ TEST(PipelineProcesses, LossesAreThoseOfOneRankOverSharedMemoryAndOverSockets) {
   EXPECT_EQ(losses(4, "interleaved-1f1b", "gloo"), one);
 }
 
+TEST(PipelineProcesses, ASequentialInAPipeLearnsAlikeOnAnyNumberOfRanks) {
+  const auto printed = [](int ranks) {
+    const ChildResult result =
+        run({bin("trireme"), "launch", "-n", text(ranks), "--no-prefix", "--", bin("example_own_pipe"), "50"},
+            {}, 60);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const std::string one = printed(1);
+  EXPECT_THAT(one, testing::HasSubstr("evaluation: loss 0."));
+  EXPECT_EQ(printed(3), one);
+}
+
 TEST(PipelineProcesses, AsynchronousStagesLearnOverAnyOfTheSchedules) {
   for (const std::string schedule : {"pipedream", "pipedream-2bw", "1f1b-rr"}) {
     const ChildResult result = run({bin("trireme"), "launch", "-n", "3", "--no-prefix", "--",

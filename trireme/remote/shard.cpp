@@ -9,6 +9,7 @@
 #include "trireme/comm/device.h"
 #include "trireme/model/checkpointed.h"
 #include "trireme/model/deferred.h"
+#include "trireme/model/layer_cuts.h"
 
 template <>
 struct trireme::wire::Field<trireme::model::ModelOptions>
@@ -82,6 +83,18 @@ void Shard::train(bool on) {
   for (const auto& layer : layers_) {
     for (const auto& module : layer.modules) module->train(on);
   }
+}
+
+std::shared_ptr<Shard> part_of(const torch::nn::Sequential& chain, int part, int parts, c10::Device device) {
+  require(part >= 0 && part < parts, "part ", part, " of ", parts, "; expected 0 to ", parts - 1);
+  const std::vector<model::Layer> layers = model::layers_of(chain);
+  std::vector<int> bounds = model::cuts_by_parameters(layers, parts);
+  bounds.insert(bounds.begin(), 0);
+  bounds.push_back(static_cast<int>(layers.size()));
+  const auto index = static_cast<std::size_t>(part);
+  return std::make_shared<Shard>(
+      std::vector<model::Layer>(layers.begin() + bounds[index], layers.begin() + bounds[index + 1]),
+      chain.ptr(), device);
 }
 
 namespace {

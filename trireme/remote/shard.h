@@ -40,6 +40,12 @@ class Shard {
   std::mutex mutex_;  ///< held by the forward that runs
 };
 
+/// Part `part` of `parts` of a chain, cut by numbers of parameters: every worker makes the whole chain with
+/// the same values and calls this with its part. Parameters keep their names in the chain ("4.weight"), so
+/// that those of all parts are the chain's. Throws InvalidArgument: no such part, more parts than children.
+std::shared_ptr<Shard> part_of(const torch::nn::Sequential& chain, int part, int parts,
+                               c10::Device device = c10::kCPU);
+
 /// A shipped model, and which of its layers.
 struct ShardOptions {
   model::ModelOptions model = {};

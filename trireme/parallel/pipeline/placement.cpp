@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/comm/text_difference.h"
+#include "trireme/model/layer_cuts.h"
 #include "trireme/parallel/pipeline/internal/cut.h"
 #include "trireme/parallel/pipeline/internal/edge_codec.h"
 #include "trireme/parallel/pipeline/internal/transfers.h"
@@ -66,7 +67,7 @@ std::vector<Pipeline::StageLayers> place_stages(const schedule::Program& program
   const int num_layers = static_cast<int>(layers.size());
   require(program.num_stages <= num_layers, "schedule '", program.name, "' has ", program.num_stages,
           " stages, the model only ", num_layers, " layers: use fewer ranks or chunks");
-  std::vector<int> bounds = cuts.empty() ? cuts_by_parameters(layers, program.num_stages) : cuts;
+  std::vector<int> bounds = cuts.empty() ? model::cuts_by_parameters(layers, program.num_stages) : cuts;
   check_cuts(bounds, num_layers, program.num_stages);
   bounds.insert(bounds.begin(), 0);
   bounds.push_back(num_layers);
