@@ -10,6 +10,7 @@
 
 #include "cli/launch/program_path.h"
 #include "cli/launch/shared_libraries.h"
+#include "cli/version.h"
 #include "trireme/base/error.h"
 
 namespace trireme::cli {
@@ -62,7 +63,7 @@ std::vector<Command> commands(const Program& program, const Arguments& arguments
 Program light_program() {
   return {.name = "trireme",
           .about = "Trireme trains neural networks over many processes, devices and hosts.",
-          .version = text("trireme ", TRIREME_VERSION),
+          .version = "trireme " + version_line(),
           .examples =
               "  trireme doctor                                  what this machine can do\n"
               "  trireme train examples/fashion_mnist.toml -n 2  train over two processes\n"

@@ -1,7 +1,5 @@
 #include "cli/torch_program.h"
 
-#include <torch/headeronly/version.h>
-
 #include "cli/backends.h"
 #include "cli/checkpoint.h"
 #include "cli/data.h"
@@ -11,6 +9,7 @@
 #include "cli/profile.h"
 #include "cli/train.h"
 #include "cli/verify.h"
+#include "cli/version.h"
 #include "trireme/base/text.h"
 #include "trireme/train/config/run_config.h"
 
@@ -48,7 +47,7 @@ std::vector<Command> commands(const Home& home, const Program& program, const Ar
 
 Program torch_program(const Home& home) {
   const std::string& name = home.name;
-  const std::string version = text("trireme ", TRIREME_VERSION, " (libtorch ", TORCH_VERSION, ")");
+  const std::string version = "trireme " + version_line();
   return {.name = name,
           .about = name == "trireme" ? "The commands of trireme that need tensors, and some that do not."
                                      : text(name, " trains models over many processes, with Trireme."),

@@ -9,6 +9,7 @@
 #include "cli/launch/program_output.h"
 #include "cli/launch/program_path.h"
 #include "cli/launch/shared_libraries.h"
+#include "cli/version.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/gpu_options.h"
 #include "trireme/telemetry/nvml.h"
@@ -99,7 +100,7 @@ Findings check_versions() {
   utsname system{};
   ::uname(&system);
   Findings findings = {
-      {.subject = "trireme", .found = text(TRIREME_VERSION, ", built by g++ ", __VERSION__), .advice = ""},
+      {.subject = "trireme", .found = version_line(), .advice = ""},
       {.subject = "kernel", .found = text(system.sysname, " ", system.release), .advice = ""}};
   const std::string mpirun = version_of("mpirun", "--version");
   const std::string srun = version_of("srun", "--version");
@@ -133,7 +134,9 @@ Findings check_backends() {
              .found = text(program, " does not start"),
              .advice = text("see why with: ", program, " --version")}};
   }
-  Findings findings = {{.subject = "libtorch", .found = version, .advice = ""}};
+  Findings findings = {{.subject = "libtorch",
+                        .found = text(kBuildFacts.libtorch, ", loaded by trireme-torch"),
+                        .advice = ""}};
   for (const auto& row : rows) {
     const std::string reason = row.value("unavailable_because", "");
     findings.push_back({.subject = row.value("kind", "backend") + " " + row.value("name", ""),

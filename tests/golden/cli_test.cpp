@@ -1,5 +1,6 @@
 // What the programs say: help and refusals, word for word.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -323,10 +324,29 @@ TEST(CliNumbers, WhatIsNoneIsQuotedWithWhatIsTaken) {
             "trireme: error: -n is 2147483647; it goes from 1 to 4096\n");
 }
 
-TEST(CliVersion, IsOneLine) {
+TEST(CliVersion, NamesWhatTheProgramWasBuiltFrom) {
   const auto result = run({bin("trireme"), "--version"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_EQ(result.out.substr(0, 8), "trireme ");
+  const std::string version = read_file(checkout("VERSION"));
+  EXPECT_THAT(result.out,
+              testing::StartsWith("trireme " + version.substr(0, version.find('\n')) + ", libtorch "));
+  EXPECT_THAT(result.out,
+              testing::MatchesRegex("trireme [0-9.]+, libtorch 2[.0-9]+, (g\\+\\+|clang) [^,]+, "
+                                    "commit ([0-9a-f]{12}(\\+changes)?|unknown), (no )?CUDA object\n"));
+  EXPECT_EQ(run({bin("trireme-torch"), "--version"}).out, result.out);
+  const auto doctor = nlohmann::json::parse(run({bin("trireme"), "doctor", "--json"}).out);
+  EXPECT_THAT(doctor.dump(), testing::HasSubstr(result.out.substr(8, result.out.size() - 9)));
+}
+
+TEST(CliVersion, SaysWhetherThereIsACudaObject) {
+  const TemporaryFolder folder;
+  write_file_atomic(folder / "object.so", "");
+  for (const auto& [object, words] :
+       {std::pair{"object.so", ", CUDA object\n"}, {"none.so", ", no CUDA object\n"}}) {
+    const auto result =
+        run({bin("trireme"), "--version"}, {{"TRIREME_CUDA_OBJECT", (folder / object).string()}});
+    EXPECT_THAT(result.out, testing::EndsWith(words));
+  }
 }
 
 }  // namespace

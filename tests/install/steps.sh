@@ -56,6 +56,7 @@ use_programs() {  # use_programs PREFIX [COMMAND that runs them...]
   expect "step-00000050: ok" "$@" "$prefix/bin/trireme" checkpoint verify runs/quick
   expect "equal within the bounds" "$@" "$prefix/bin/trireme" verify "$example" -n 2 --steps 2
   expect "Training can work here" "$@" "$prefix/bin/trireme" doctor
+  expect ", commit " "$@" "$prefix/bin/trireme" --version
   expect "shm" "$@" "$prefix/bin/trireme" bench allreduce -n 2 --smoke
   expect "naive" "$@" "$prefix/bin/trireme" bench pipeline-resnet50 --smoke --report pipeline.html
   expect "images/s" "$@" "$prefix/bin/trireme" bench rpc-resnet50 --smoke --report rpc.html
