@@ -1,8 +1,6 @@
 // A libtorch program whose blocks keep nothing for their backward but their inputs: the line marked with (+).
 // Gradients are those of the program without it, bit by bit, dropout included. Prints how often a block has
 // run and the largest difference: example_checkpointed.
-#include "trireme/model/checkpointed.h"
-
 #include <ATen/ops/randn.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -14,7 +12,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "trireme/base/run_main.h"
+#include "trireme/trireme.h"
 
 namespace nn = torch::nn;
 
@@ -35,7 +33,7 @@ struct Net : nn::Module {
         ++runs;
         return in + block->forward(in);
       };
-      x = checkpoints ? at::Tensor(trireme::model::checkpointed(run, x, {.name = "block"}))  // (+)
+      x = checkpoints ? at::Tensor(trireme::checkpointed(run, x, {.name = "block"}))  // (+)
                       : run(x);
     }
     return x;

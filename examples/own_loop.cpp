@@ -11,15 +11,13 @@
 
 #include <cstdio>
 
-#include "trireme/base/run_main.h"                            // (+)
-#include "trireme/comm/context.h"                             // (+)
-#include "trireme/parallel/data/distributed_data_parallel.h"  // (+)
+#include "trireme/trireme.h"  // (+)
 
 namespace nn = torch::nn;
 
 int main() {
   return trireme::run_main([&] {
-    const auto context = trireme::comm::Context::from_environment();  // (+)
+    const auto context = trireme::Context::from_environment();  // (+)
     torch::manual_seed(1);
     nn::Sequential model(nn::Linear(8, 64), nn::Tanh(), nn::Linear(64, 1));
     trireme::DistributedDataParallel ddp(*context, model.ptr());  // (+)
@@ -37,7 +35,7 @@ int main() {
       optimizer.step();
       if (step % 10 != 0) continue;
       at::Tensor mean = loss.detach();
-      context->world().all_reduce(mean, trireme::comm::ReduceOp::kAverage);                    // (+)
+      context->world().all_reduce(mean, trireme::ReduceOp::kAverage);                          // (+)
       if (context->is_main()) std::printf("step %d: loss %.5f\n", step, mean.item<double>());  // (+)
     }
   });

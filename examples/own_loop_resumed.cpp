@@ -14,18 +14,14 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "trireme/base/error.h"
-#include "trireme/base/run_main.h"
-#include "trireme/checkpoint/loop_checkpoints.h"
-#include "trireme/comm/context.h"
-#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/trireme.h"
 
 namespace nn = torch::nn;
 
 int main(int argc, char** argv) {
   return trireme::run_main([&] {
     trireme::require(argc > 1, "name the folder of the checkpoints: ", argv[0], " FOLDER [STEPS]");
-    const auto context = trireme::comm::Context::from_environment();
+    const auto context = trireme::Context::from_environment();
     const int num_steps = argc > 2 ? std::atoi(argv[2]) : 1000;
     torch::manual_seed(1);
     nn::Sequential model(nn::Linear(8, 64), nn::BatchNorm1d(64), nn::Dropout(0.1), nn::Linear(64, 1));
@@ -33,7 +29,7 @@ int main(int argc, char** argv) {
     torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
     torch::manual_seed(100 + context->rank());  // samples and dropout of this rank
 
-    trireme::checkpoint::LoopCheckpoints checkpoints(*context, argv[1], {*model, {&optimizer}});
+    trireme::LoopCheckpoints checkpoints(*context, argv[1], {*model, {&optimizer}});
     const std::int64_t done = checkpoints.restore();  // 0: nothing was saved yet
     if (context->is_main()) std::printf("begins behind step %ld\n", static_cast<long>(done));
     double sum = 0;

@@ -17,17 +17,14 @@
 #include <cstdlib>
 #include <optional>
 
-#include "trireme/base/run_main.h"
-#include "trireme/comm/context.h"
-#include "trireme/parallel/zero/fully_sharded_data_parallel.h"
-#include "trireme/train/run/sharded_loop.h"
+#include "trireme/trireme.h"
 
 namespace nn = torch::nn;
 
 int main(int argc, char** argv) {
   return trireme::run_main([&] {
     const auto context =
-        trireme::comm::Context::from_environment({.backend = argc > 2 ? argv[2] : "auto", .timeout_s = 30});
+        trireme::Context::from_environment({.backend = argc > 2 ? argv[2] : "auto", .timeout_s = 30});
     const int num_steps = argc > 1 ? std::atoi(argv[1]) : 50;
     torch::manual_seed(1);
     nn::Sequential chain;
@@ -35,12 +32,12 @@ int main(int argc, char** argv) {
       chain->push_back(nn::Linear(64, 64));
       chain->push_back(nn::Tanh());
     }
-    trireme::parallel::FullyShardedDataParallel sharded(*context, trireme::model::layers_of(chain));
-    const auto optimizer = trireme::optim::make_optimizer({.name = "adamw", .lr = 0.003, .weight_decay = 0},
-                                                          sharded.parameters());
+    auto sharded = trireme::fully_shard(*context, chain);
+    const auto optimizer =
+        trireme::make_optimizer({.name = "adamw", .lr = 0.003, .weight_decay = 0}, sharded.parameters());
 
-    std::optional<trireme::checkpoint::LoopCheckpoints> checkpoints;
-    if (argc > 3) checkpoints.emplace(*context, argv[3], trireme::train::sharded_loop(sharded, *optimizer));
+    std::optional<trireme::LoopCheckpoints> checkpoints;
+    if (argc > 3) checkpoints.emplace(*context, argv[3], trireme::sharded_loop(sharded, *optimizer));
     const std::int64_t done = checkpoints ? checkpoints->restore() : 0;
     if (checkpoints && context->is_main()) std::printf("begins behind step %ld\n", static_cast<long>(done));
 
@@ -62,7 +59,7 @@ int main(int argc, char** argv) {
       }
       if (step % 10 != 0) continue;
       at::Tensor mean = loss.detach().clone();
-      context->world().all_reduce(mean, trireme::comm::ReduceOp::kAverage);
+      context->world().all_reduce(mean, trireme::ReduceOp::kAverage);
       if (context->is_main())
         std::printf("step %ld: loss %.3f, norm %.2f\n", static_cast<long>(step), mean.item<double>(), norm);
     }

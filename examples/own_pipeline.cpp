@@ -14,15 +14,13 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "trireme/base/run_main.h"
-#include "trireme/comm/context.h"
-#include "trireme/parallel/pipeline/pipeline.h"
+#include "trireme/trireme.h"
 
 namespace nn = torch::nn;
 
 int main(int argc, char** argv) {
   return trireme::run_main([&] {
-    const auto context = trireme::comm::Context::from_environment(
+    const auto context = trireme::Context::from_environment(
         {.backend = argc > 3 ? argv[3] : "auto", .timeout_s = argc > 4 ? std::atof(argv[4]) : 30});
     const int num_steps = argc > 2 ? std::atoi(argv[2]) : 50;
     torch::manual_seed(1);  // every rank makes the whole model, and keeps the gradients of its stages
@@ -31,10 +29,10 @@ int main(int argc, char** argv) {
       chain->push_back(nn::Linear(32, 32));
       chain->push_back(nn::Tanh());
     }
-    trireme::parallel::Pipeline pipe(*context, trireme::model::layers_of(chain),
-                                     {.schedule = argc > 1 ? argv[1] : "1f1b", .num_microbatches = 8});
+    trireme::Pipeline pipe(*context, trireme::layers_of(chain),
+                           {.schedule = argc > 1 ? argv[1] : "1f1b", .num_microbatches = 8});
     const auto optimizer =
-        trireme::optim::make_optimizer({.name = "sgd", .lr = 0.05, .momentum = 0.9}, pipe.parameters());
+        trireme::make_optimizer({.name = "sgd", .lr = 0.05, .momentum = 0.9}, pipe.parameters());
     const auto loss = [](const at::Tensor& output, const at::Tensor& target) {
       return at::mse_loss(output, target);
     };

@@ -15,11 +15,7 @@
 #include <cstdlib>
 
 #include "trireme/base/clock.h"
-#include "trireme/base/error.h"
-#include "trireme/base/run_main.h"
-#include "trireme/comm/context.h"
-#include "trireme/model/model.h"
-#include "trireme/parallel/pipeline/pipeline.h"
+#include "trireme/trireme.h"
 
 namespace {
 
@@ -33,13 +29,12 @@ struct Batch {
 };
 
 /// Seconds of a step; one before it fills caches and tells stages their shapes.
-double seconds_of(comm::Context& context, model::Model& model, const Batch& batch,
-                  const std::string& schedule, int num_microbatches) {
-  parallel::Pipeline pipe(
+double seconds_of(Context& context, Model& model, const Batch& batch, const std::string& schedule,
+                  int num_microbatches) {
+  Pipeline pipe(
       context, model.layers(),
       {.schedule = schedule, .num_microbatches = num_microbatches, .cuts = {kFirstLayerBehindLayer2}});
-  const auto optimizer =
-      optim::make_optimizer({.name = "sgd", .lr = 0.001, .momentum = 0}, pipe.parameters());
+  const auto optimizer = make_optimizer({.name = "sgd", .lr = 0.001, .momentum = 0}, pipe.parameters());
   const auto loss = [](const at::Tensor& output, const at::Tensor& target) {
     return at::mse_loss(output, target);
   };
@@ -61,7 +56,7 @@ int main(int argc, char** argv) {
   return trireme::run_main([&] {
     const auto number = [&](int i, int otherwise) { return argc > i ? std::atoi(argv[i]) : otherwise; };
     const int split = number(1, 20), size = number(2, 120), image = number(3, 64);
-    const auto context = comm::Context::from_environment({.timeout_s = 600, .torch_threads = 1});
+    const auto context = Context::from_environment({.timeout_s = 600, .torch_threads = 1});
     require(context->world_size() == 2 && split >= 1 && split <= size,
             "this is for 2 ranks and a split of at most the batch: trireme launch -n 2 -- ", argv[0]);
     const auto model = model::make_model({.name = "resnet50"}, {3, image, image}, kClasses, /*seed=*/1);

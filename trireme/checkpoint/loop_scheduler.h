@@ -1,7 +1,7 @@
 #pragma once
 // The state of libtorch's learning-rate schedulers. They give no access to it, and the rates themselves are
 // the optimizer's. A scheduler of your own that keeps more than torch::optim::LRScheduler does saves that by
-// itself (LoopState::others). Values that refer to a scheduler; one thread.
+// itself (LoopOptions::others). Values that refer to a scheduler; one thread.
 
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>

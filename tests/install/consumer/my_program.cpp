@@ -5,7 +5,6 @@
 
 #include <cstdio>
 
-#include "trireme/train/sharded_loop.h"
 #include "trireme/trireme.h"
 
 struct Line : torch::nn::Module {
