@@ -11,7 +11,7 @@ Command backends_command(std::function<int(const BackendsArguments&)> run) {
     return [backends, run] { return run(*backends); };
   };
   return {.name = "backends",
-          .summary = "List what can move tensors between ranks here, and why not where it cannot",
+          .summary = "List the communication backends, and why one is not available",
           .usage = "[OPTIONS]",
           .examples = "  trireme backends\n  trireme backends --json\n",
           .declare = declare};

@@ -12,11 +12,12 @@ void declare_channels(CLI::App& app, ChannelArguments& arguments) {
       ->type_name("F");
   app.add_option("--tls-authority", arguments.tls.authority, "Certificate of the cluster's authority (PEM)")
       ->type_name("F");
-  app.add_option("--tls-certificate", arguments.tls.certificate, "This one's certificate (PEM): ROLE.NAME")
+  app.add_option("--tls-certificate", arguments.tls.certificate,
+                 "Certificate of this process (PEM): ROLE.NAME")
       ->type_name("F");
   app.add_option("--tls-key", arguments.tls.key, "Its key (PEM, 0600)")->type_name("F");
   app.add_flag("--insecure", arguments.insecure,
-               "No proof, anywhere: in a network that nobody else sends into");
+               "No authentication: only in a network without other senders");
 }
 
 wire::Security security_of(const ChannelArguments& arguments) {

@@ -49,7 +49,7 @@ Command checkpoint_command(std::function<int(const CheckpointArguments&)> run) {
     };
   };
   return {.name = "checkpoint",
-          .summary = "Look into checkpoints, prove them whole, take weights out of and into safetensors",
+          .summary = "Inspect and verify checkpoints, export and import weights",
           .usage = "ACTION PATH [OUT.safetensors] [OPTIONS]",
           .examples =
               "  trireme checkpoint inspect runs/quick\n"

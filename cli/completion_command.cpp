@@ -215,7 +215,7 @@ int print_completion(const std::string& shell, const Program& program, const std
 
 Command completion_command(const Program& program, std::function<std::vector<Setting>()> settings) {
   return {.name = "completion",
-          .summary = "Print what a shell needs to complete the commands and options",
+          .summary = "Print the completion script for a shell",
           .usage = "SHELL",
           .examples =
               "  source <(trireme completion bash)\n"

@@ -79,7 +79,7 @@ Command data_command(std::function<int(const DataArguments&)> run) {
   };
   return {
       .name = "data",
-      .summary = "Pack data sets and texts into shards, look into them, prove them whole",
+      .summary = "Pack data sets and texts into shards, inspect and verify them",
       .usage = "ACTION FROM [FOLDER] [OPTIONS]",
       .examples =
           "  trireme data pack examples/fashion_mnist.toml packed/fashion\n"

@@ -108,7 +108,7 @@ int run_doctor(bool json) {
 
 Command doctor_command() {
   return {.name = "doctor",
-          .summary = "Say what this machine has, what would be slow or fail, and what to do",
+          .summary = "Check this machine for anything slow or missing, with solutions",
           .usage = "[OPTIONS]",
           .examples = "  trireme doctor\n  trireme doctor --json\n",
           .declare = [](CLI::App& app) -> std::function<int()> {

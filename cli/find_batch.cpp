@@ -64,7 +64,7 @@ void print_end(const train::BatchSearch& search, bool is_noise_given) {
   std::cout << "fastest: " << fastest(search).global_batch
             << ", the smallest within 2 % of the most samples per second\n";
   if (const train::BatchTrial* best = best_goodput(search)) {
-    std::cout << "most learnt per second: " << best->global_batch << ", ";
+    std::cout << "most efficient per second: " << best->global_batch << ", ";
     if (std::isfinite(*search.noise_scale))
       std::cout << "at a gradient noise scale of " << std::llround(*search.noise_scale) << " samples";
     else
@@ -75,7 +75,7 @@ void print_end(const train::BatchSearch& search, bool is_noise_given) {
                 : "; that of the first steps, and it grows while a run learns: --noise takes what a run "
                   "with train.noise_scale_every_steps tells at its end\n");
   } else {
-    std::cout << "most learnt per second: not known; " << search.why_no_noise << "\n";
+    std::cout << "most efficient per second: not known; " << search.why_no_noise << "\n";
   }
   std::cout << "largest that fits into " << human_bytes(static_cast<std::uint64_t>(search.memory_limit_bytes))
             << " per rank: ";

@@ -25,7 +25,7 @@ Command find_batch_command(std::function<int(const FindBatchArguments&)> run) {
   };
   return {
       .name = "find-batch",
-      .summary = "Find the batch that is fastest, teaches most per second, and the largest that fits",
+      .summary = "Find the batch sizes that are fastest, most efficient, and largest in memory",
       .usage = "FILE.toml [OPTIONS]",
       .examples =
           "  trireme find-batch examples/fashion_mnist.toml -n 2\n"

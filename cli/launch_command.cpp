@@ -30,7 +30,7 @@ std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
       ->type_name("P");
   app.add_option("--secret-file", options->secret_file, "The job's secret (several hosts: the same on each)")
       ->type_name("F");
-  app.add_option("--servers", options->num_servers, "Servers of a parameter server to start beside them")
+  app.add_option("--servers", options->num_servers, "Servers of a parameter server to start with them")
       ->type_name("N");
   app.add_option("--max-restarts", options->max_restarts, "Restarts of all ranks after a failure")
       ->type_name("R");
@@ -53,7 +53,7 @@ std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
 
 Command launch_command(const Arguments& arguments) {
   return {.name = "launch",
-          .summary = "Start a program as N ranks, look after them, say what happened to them",
+          .summary = "Start a program as N ranks, supervise them, report failures",
           .usage = "-n N [OPTIONS] -- PROGRAM [ARGUMENTS]",
           .examples =
               "  trireme launch -n 4 -- ./my_program --epochs 3\n"

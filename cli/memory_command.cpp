@@ -24,7 +24,7 @@ Command memory_command(std::function<int(const MemoryArguments&)> run) {
     return [given, run] { return run(*given); };
   };
   return {.name = "memory",
-          .summary = "Tell what memory a rank will take, as configured and in other modes, before a run",
+          .summary = "Estimate the memory of a rank, as configured and in other modes, before a run",
           .usage = "FILE.toml [OPTIONS]",
           .examples =
               "  trireme memory examples/gpt_char.toml --set data.path=TEXT.txt -n 2\n"

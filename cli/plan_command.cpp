@@ -121,7 +121,7 @@ void print_steps(const std::vector<StepPlan>& steps, const StepOptions& options)
   if (steps.empty()) return;
   const StepPlan& best = steps.front();
   std::cout << "\na step of " << best.microbatches * best.data << " micro-batches, as trireme train runs it ("
-            << options.schedule << ", flushed behind each step):\n";
+            << options.schedule << ", flushed after each step):\n";
   std::vector<Row> rows = {{"pipeline", "data", "micro-batches", "step", "cuts before"}};
   for (const StepPlan& step : steps)
     rows.push_back({text(step.pipeline), text(step.data), text(step.microbatches), milliseconds(step.step_s),
@@ -197,7 +197,7 @@ Command plan_command() {
   };
   return {
       .name = "plan",
-      .summary = "Cut a model into the stages of a pipeline, from a profile of its layers",
+      .summary = "Partition a model into pipeline stages, from a profile of its layers",
       .usage = "--profile FILE.csv --workers N[,N...] --bandwidth B[,B...] [OPTIONS]",
       .examples =
           "  trireme plan --profile vgg16.csv --workers 4 --bandwidth 1e9\n"

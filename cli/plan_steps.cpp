@@ -89,7 +89,7 @@ std::vector<StepPlan> step_plans(const plan::Profile& profile, const StepOptions
     if (std::optional<StepPlan> plan = possible_plan(profile, options, pipeline))
       plans.push_back(std::move(*plan));
   }
-  require(!plans.empty(), microbatches_of(options), " micro-batches cannot be shared out over ",
+  require(!plans.empty(), microbatches_of(options), " micro-batches cannot be divided among ",
           options.num_workers, " workers; take a multiple of them");
   std::ranges::stable_sort(plans, std::less<>(), &StepPlan::step_s);
   return plans;

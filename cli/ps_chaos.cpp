@@ -171,7 +171,7 @@ class Scene {
     const auto wait_for_steps = [&](int worker, std::uint64_t steps) {
       const Deadline deadline = Deadline::after_s(kHeal_s);
       while (bounded_->steps(worker) < steps) {
-        if (deadline.expired()) throw CommError(text("bounded worker ", worker, " did not go on"));
+        if (deadline.expired()) throw CommError(text("bounded worker ", worker, " did not continue"));
         sleep(0.005);
       }
     };
@@ -306,7 +306,7 @@ class Scene {
     };
     while (is_up()) {
       if (deadline.expired())
-        throw CommError(text(name, " was killed, and nobody noticed in ", kHeal_s, " s"));
+        throw CommError(text(name, " was killed, and no process noticed in ", kHeal_s, " s"));
       sleep(0.005);
     }
   }

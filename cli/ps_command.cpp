@@ -11,7 +11,7 @@ namespace trireme::cli {
 
 Command ps_command() {
   return {.name = "ps",
-          .summary = "Look at a parameter server that runs",
+          .summary = "Report the state of a parameter server",
           .usage = "status ADDR [OPTIONS]",
           .examples =
               "  trireme ps status tcp:127.0.0.1:29600\n"

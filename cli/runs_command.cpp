@@ -45,7 +45,7 @@ int run_runs(const std::vector<std::string>& words, ReportFormat format) {
 
 Command runs_command() {
   return {.name = "runs",
-          .summary = "List the runs of a folder, or set some of them side by side",
+          .summary = "List the runs of a folder, or compare some of them",
           .usage = "[DIR | compare RUN RUN...] [OPTIONS]",
           .examples =
               "  trireme runs\n"

@@ -74,7 +74,7 @@ void declare_costs(CLI::App& app, ScheduleArguments& given) {
 }
 
 void declare_file_facts(CLI::App& app, ScheduleArguments& given) {
-  app.add_flag("--replicated", given.replicated, "FILE.csv: a stage may stand on several ranks");
+  app.add_flag("--replicated", given.replicated, "FILE.csv: a stage may be on several ranks");
   app.add_option("--update-every", given.options.update_every,
                  "pipedream-2bw, FILE.csv: a stage steps after so many backwards, without a flush")
       ->type_name("K")

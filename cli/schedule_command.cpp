@@ -72,7 +72,7 @@ int check_program(const PrintArguments& given, schedule::Transport transport) {
   std::cout << "\n";
   const std::string left_out =
       schedule::not_carried_out(program, schedule::Activations::kKept, schedule::Weights::kWhole);
-  if (!left_out.empty()) std::cout << "note: a run refuses it: " << left_out << "\n";
+  if (!left_out.empty()) std::cout << "note: a run rejects it: " << left_out << "\n";
   return kExitOk;
 }
 
@@ -95,7 +95,7 @@ std::function<int()> declare_schedule(CLI::App& app) {
   declare_size(app, *given);
   app.add_flag("--comms", given->comms, "With sends and receives");
   app.add_flag("--step", given->step, "With these, REDUCE_GRAD and STEP: what ranks execute");
-  app.add_flag("--merge", given->merge, "An I and the W right behind it become one B");
+  app.add_flag("--merge", given->merge, "An I and the W directly after it become one B");
   app.add_option("--transport", given->transport, "buffered or rendezvous (default: buffered)")
       ->type_name("MODEL");
   app.add_option("--format", given->format, "table, csv, json or svg (default: table)")->type_name("FORMAT");
@@ -112,7 +112,7 @@ std::function<int()> declare_schedule(CLI::App& app) {
 
 Command schedule_command() {
   return {.name = "schedule",
-          .summary = "Print, draw or check what each rank of a pipeline does in a step",
+          .summary = "Print, draw or check the actions of each rank in a pipeline step",
           .usage = "[NAME] [OPTIONS]",
           .examples =
               "  trireme schedule\n"

@@ -35,8 +35,9 @@ void declare_serving(CLI::App& app, ServeArguments& serve) {
       ->type_name("F");
   app.add_option("--metrics-port", serve.metrics_port, "Answer GET /metrics, for Prometheus; 0: a free one")
       ->type_name("P");
-  app.add_option("--metrics-address", serve.metrics_address,
-                 "Of this host, for the metrics; anybody who reaches it may read them (default: 127.0.0.1)")
+  app.add_option(
+         "--metrics-address", serve.metrics_address,
+         "Of this host, for the metrics; every process that reaches it can read them (default: 127.0.0.1)")
       ->type_name("HOST");
   declare_channels(app, serve.channels);
 }
@@ -143,7 +144,7 @@ std::function<int()> declare_params(CLI::App& app) {
       ->type_name("NAME");
   app.add_option("--advertise", options.address, "Where others find it (default: the first --listen)")
       ->type_name("ADDR");
-  app.add_option("--weight", options.weight, "Its share of partitions beside others (default: 1)")
+  app.add_option("--weight", options.weight, "Its share of partitions relative to others (default: 1)")
       ->type_name("W");
   app.add_option("--copy-limit", given->copy_mib_per_s, "MiB/s of copies in the background (default: 200)")
       ->type_name("M");

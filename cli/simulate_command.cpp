@@ -106,8 +106,7 @@ std::function<int()> declare_simulate(CLI::App& app) {
 
 Command simulate_command() {
   return {.name = "simulate",
-          .summary =
-              "Simulate a step of a pipeline (time, bubble, memory), or the goodput of a job under failures",
+          .summary = "Simulate a pipeline step (time, bubble, memory), or the goodput of a job under failures",
           .usage = "--schedule NAME|--goodput [OPTIONS]",
           .examples =
               "  trireme simulate --schedule 1f1b --ranks 4 --microbatches 8\n"

@@ -109,7 +109,7 @@ std::function<int()> declare(CLI::App& app) {
 Command topology_command() {
   return {
       .name = "topology",
-      .summary = "Measure the links between ranks, say what hosts are made of, choose collectives",
+      .summary = "Measure the links between ranks, describe hosts, predict the fastest all-reduce",
       .usage = "[OPTIONS]",
       .examples =
           "  trireme topology -n 4\n"

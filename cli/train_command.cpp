@@ -11,7 +11,7 @@ void declare_ranks(CLI::App& app, RankArguments& ranks) {
       ->type_name("N")
       ->check(above_zero());
   app.add_option("--servers", ranks.num_servers,
-                 "Servers to start beside them, for parallel.mode = \"ps\" (default: none)")
+                 "Servers to start with them, for parallel.mode = \"ps\" (default: none)")
       ->type_name("N")
       ->check(above_zero());
   app.add_option("--set", ranks.overrides, "Override one key of the file: optimizer.lr=0.1")
@@ -24,7 +24,7 @@ Command train_command(std::function<int(const TrainArguments&)> run) {
   const auto declare = [run = std::move(run)](CLI::App& app) -> std::function<int()> {
     auto train = std::make_shared<TrainArguments>();
     declare_ranks(app, train->ranks);
-    app.add_flag("--resume", train->resume, "Go on from the newest checkpoint of the run");
+    app.add_flag("--resume", train->resume, "Resume from the newest checkpoint of the run");
     app.add_option("--max-restarts", train->max_restarts,
                    "Restarts from the last checkpoint when a rank fails")
         ->type_name("R")

@@ -16,7 +16,7 @@ Command verify_command(std::function<int(const VerifyArguments&)> run) {
     return [verify, run] { return run(*verify); };
   };
   return {.name = "verify",
-          .summary = "Prove that the parallel run computes what one rank computes",
+          .summary = "Check numerical parity of a parallel run with one rank",
           .usage = "FILE.toml [OPTIONS]",
           .examples =
               "  trireme verify examples/fashion_mnist.toml -n 2\n"

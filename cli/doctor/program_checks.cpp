@@ -39,7 +39,7 @@ Findings check_gpu_variables(const comm::GpuSurroundings& here) {
     Finding finding = {.subject = name, .found = text("'", value, "'"), .advice = ""};
     if (here.num_gpus == 0) {
       finding.state = FindingState::kAbsent;
-      finding.found += ", which nobody reads without a GPU";
+      finding.found += ", which has no effect without a GPU";
     } else if (!each.problem.empty()) {
       finding.state = FindingState::kFails;
       finding.advice = text(each.problem, ": unset it, or see docs/comm.md, GPUs");

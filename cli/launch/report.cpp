@@ -75,7 +75,7 @@ std::string cause_of(const RankStory& rank, const WorldStory& world) {
       why = text(": by the kernel for lack of memory (it has killed ", world.oom_kills,
                  " process(es) since the start); use a smaller batch, fewer ranks or more memory");
     } else if (signal == SIGKILL) {
-      why = ": by somebody, or by the kernel for lack of memory";
+      why = ": by a user, a scheduler, or the kernel for lack of memory";
     } else if (signal == SIGSEGV || signal == SIGBUS || signal == SIGABRT || signal == SIGFPE) {
       why = ": a crash of the program; its own message may stand above";
     }

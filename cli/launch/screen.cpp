@@ -38,8 +38,8 @@ void Screen::write(int fd, std::string_view text) {
 void Screen::lost(int fd) {
   if (fd != STDOUT_FILENO || std::exchange(stdout_lost_, true)) return;
   note(
-      "nobody reads standard output any more; the ranks go on (runs of trireme train: see console.log in "
-      "their folder)");
+      "standard output is closed; the ranks continue (runs of trireme train: see console.log in their "
+      "folder)");
 }
 
 void Screen::line(int fd, std::string_view prefix, std::string_view text) {

@@ -162,9 +162,9 @@ void Supervisor::note_change(Member& member, RankProcess::Change change) {
   if (phase_ == Phase::kRunning && change == RankProcess::Change::kStopped) {
     screen_.note(
         text("rank ", rank.rank(), " (pid ", rank.pid(), ") was frozen by ", signal_name(rank.stopped_by()),
-             "; the others wait for it until their deadline (kill -CONT ", rank.pid(), " lets it go on)"));
+             "; the others wait for it until their deadline (kill -CONT ", rank.pid(), " continues it)"));
   } else if (phase_ == Phase::kRunning && change == RankProcess::Change::kContinued) {
-    screen_.note(text("rank ", rank.rank(), " goes on"));
+    screen_.note(text("rank ", rank.rank(), " continues"));
   } else if (phase_ == Phase::kRunning && change == RankProcess::Change::kEnded &&
              (WIFSIGNALED(rank.wait_status()) || WEXITSTATUS(rank.wait_status()) != 0)) {
     enter(Phase::kSettling, options_.settle_s);
@@ -228,7 +228,7 @@ void Supervisor::say_none_runs() const {
   if (pids.size() > kMostNamed) who.push_back(text("and ", pids.size() - kMostNamed, " more"));
   const bool all = pids.size() == members_.size();
   screen_.note(text(all ? "all ranks" : "all that are left of the ranks", " of this launcher are frozen: ",
-                    join(who), "; kill -CONT ", join(pids, " "), " lets them go on. ",
+                    join(who), "; kill -CONT ", join(pids, " "), " continues them. ",
                     options_.frozen_grace_s > 0
                         ? text("Otherwise they are ended after ", human_duration(options_.frozen_grace_s),
                                " (--frozen-grace), in which a launcher that is stopped itself does not count")

@@ -57,7 +57,7 @@ void print_choices(std::ostream& out, const TopologyReport& report, const std::v
   const char* members = report.table.num_hosts() > 1 ? "hosts" : "ranks, as if each were a host";
   out << "\nAn all-reduce between " << over.members << " " << members << ", by formula\n";
   if (over.members == 1) {
-    out << "There is nobody to reduce with: start it with -n N, or on several hosts.\n";
+    out << "There is no other rank to reduce with: start it with -n N, or on several hosts.\n";
     return;
   }
   TextTable shown{.columns = {Align::kRight, Align::kLeft}, .rows = {{"size", "fastest"}}};

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""README and guides use the field's terms: no page has a phrase that tests/docs/phrases.toml lists, each has the terms that it requires.
+"""README, guides and messages use the field's terms: none has a phrase that tests/docs/phrases.toml lists, and each page has the terms
+that it requires. Messages are the string literals of cli/ and of the modules of trireme/, which are checked folder by folder.
 
-    phrases_test.py             the rules, and every page
-    phrases_test.py --shrink    writes the list `not_yet` again: numbers that have fallen, without pages that keep the rules
+    phrases_test.py             the rules, every page, every folder
+    phrases_test.py --shrink    writes the list `not_yet` again: numbers that have fallen, without what keeps the rules
 """
 import pathlib
 import re
@@ -29,14 +30,49 @@ def prose_of(text):
         yield number, re.sub(r"\]\([^)]*\)", "]", line) if is_prose else ""
 
 
+def matches(words, avoid):
+    """(place, phrase, instead) of each that is there."""
+    for phrase, instead in avoid.items():
+        for found in re.finditer(rf"\b(?:{phrase})\b".replace(" ", r"\s+"), words, re.I):
+            yield found.start(), re.sub(r"\s+", " ", found[0]), instead
+
+
 def phrases_in(text, avoid):
-    """(line, phrase, instead) of each that is there."""
+    """(line, phrase, instead) of each in the prose of a page."""
     lines = list(prose_of(text))
     prose = "\n".join(line for _, line in lines)
     prose = re.sub(r"`[^`]*`", lambda span: re.sub(r"[^\n]", "`", span[0]), prose)
-    for phrase, instead in avoid.items():
-        for found in re.finditer(rf"\b(?:{phrase})\b".replace(" ", r"\s+"), prose, re.I):
-            yield prose.count("\n", 0, found.start()) + 1, re.sub(r"\s+", " ", found[0]), instead
+    for place, phrase, instead in matches(prose, avoid):
+        yield prose.count("\n", 0, place) + 1, phrase, instead
+
+
+# A comment, a character, a raw string, a string.
+TOKEN = re.compile(r'''//[^\n]*|/\*.*?\*/|'(?:[^'\\\n]|\\.)+'|R"(\w*)\((.*?)\)\1"|"((?:[^"\\\n]|\\.)*)"''', re.S)
+
+
+def literals(source):
+    """(line, text) of the string literals of C++; those that follow each other directly are one."""
+    together, end = None, 0
+    for token in TOKEN.finditer(source):
+        words = token[2] if token[2] is not None else token[3]
+        if words is None or source[source.rfind("\n", 0, token.start()) + 1:token.start()].strip() == "#include":
+            continue
+        if together and not source[end:token.start()].strip():
+            together = (together[0], together[1] + words)
+        else:
+            if together:
+                yield together
+            together = (source.count("\n", 0, token.start()) + 1, words)
+        end = token.end()
+    if together:
+        yield together
+
+
+def phrases_in_messages(source, rules):
+    """(line, phrase, instead) of each in the string literals of a source, but for those that are names of formats."""
+    for line, words in literals(source):
+        if words not in rules["formats"]:
+            yield from ((line, phrase, instead) for _, phrase, instead in matches(words.replace("\\n", "\n"), rules["avoid"]))
 
 
 def terms_missing(text, terms):
@@ -53,6 +89,23 @@ def checked():
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]:
         name = str(path.relative_to(ROOT))
         yield name, released_left_out(name, path.read_text())
+
+
+def folders():
+    """{name: its sources} of the command line and of each module."""
+    modules = sorted(path for path in (ROOT / "trireme").iterdir() if path.is_dir())
+    return {f"{path.relative_to(ROOT)}/": sorted(path.rglob("*.[ch]*")) for path in (ROOT / "cli", *modules)}
+
+
+def problems_of_messages(sources):
+    return [f"{path.relative_to(ROOT)}:{line}: '{phrase}': write: {instead}" for path in sources
+            for line, phrase, instead in phrases_in_messages(path.read_text(), RULES)]
+
+
+def all_problems():
+    """{page or folder: its problems}"""
+    return ({name: problems_of(name, text) for name, text in checked()}
+            | {name: problems_of_messages(sources) for name, sources in folders().items()})
 
 
 def problems_of(name, text, rules=None):
@@ -77,22 +130,33 @@ class Rules(unittest.TestCase):
         self.assertEqual(problems_of("a.md", "# Gradient\naccumulation\n", rules),
                          ["a.md: the term 'FSDP' is missing; tests/docs/phrases.toml requires it"])
 
+    def test_messages_are_string_literals_as_the_compiler_joins_them(self):
+        source = ('#include "nobody.h"\n// nobody\nchar c = \'"\';  /* "nobody" */\ntext("ranks go "\n     "on, ", n, " at",\n'
+                  ' R"(nobody)", "refused: ", \'x\', "a\\"nobody\\"");')
+        self.assertEqual(list(literals(source))[0], (4, "ranks go on, "))
+        rules = {"avoid": RULES["avoid"], "formats": ["refused: "]}
+        self.assertEqual([(line, phrase) for line, phrase, _ in phrases_in_messages(source, rules)],
+                         [(4, "go on"), (6, "nobody"), (6, "nobody")])
+
     def test_a_changelog_is_read_up_to_its_first_release(self):
         self.assertEqual(released_left_out("CHANGELOG.md", "## [Unreleased]\na\n## [0.1.0]\nb\n"), "## [Unreleased]\na\n")
 
 
-class Pages(unittest.TestCase):
-    def test_pages_have_no_phrase_of_the_list_and_all_required_terms(self):
-        found = [each for name, text in checked() if name not in RULES["not_yet"] for each in problems_of(name, text)]
+class PagesAndMessages(unittest.TestCase):
+    def test_they_have_no_phrase_of_the_list_and_all_required_terms(self):
+        found = [each for name, problems in all_problems().items() if name not in RULES["not_yet"] for each in problems]
         self.assertEqual(found, [])
 
-    def test_pages_that_are_excused_still_need_it_and_get_no_worse(self):
-        texts = dict(checked())
+    def test_those_that_are_excused_still_need_it_and_get_no_worse(self):
+        found = all_problems()
         for name, most in RULES["not_yet"].items():
-            self.assertIn(name, texts, "a page of the list not_yet that is not there")
-            found = problems_of(name, texts[name])
-            self.assertGreater(len(found), 0, f"{name} keeps the rules: strike it from the list not_yet of tests/docs/phrases.toml")
-            self.assertLessEqual(len(found), most, f"{name} has {len(found)}; at most {most} are excused:\n" + "\n".join(found))
+            self.assertIn(name, found, "a page or folder of the list not_yet that is not there")
+            self.assertGreater(len(found[name]), 0, f"{name} keeps the rules: strike it from the list not_yet of tests/docs/phrases.toml")
+            self.assertLessEqual(len(found[name]), most, f"{name} has {len(found[name])}; at most {most} are excused:\n" + "\n".join(found[name]))
+
+    def test_names_of_formats_are_used(self):
+        used = {words for sources in folders().values() for path in sources for _, words in literals(path.read_text())}
+        self.assertEqual([each for each in RULES["formats"] if each not in used], [])
 
     def test_pages_with_required_terms_are_there(self):
         self.assertEqual([name for name in RULES["required"] if not (ROOT / name).exists()], [])
@@ -118,4 +182,4 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["--shrink"]:
         unittest.main()
     path = ROOT / "tests/docs/phrases.toml"
-    path.write_text(shrunk(path.read_text(), {name: len(problems_of(name, text)) for name, text in checked()}))
+    path.write_text(shrunk(path.read_text(), {name: len(problems) for name, problems in all_problems().items()}))

@@ -220,7 +220,7 @@ TEST(CtrlZ, StopsRanksWithTheirLauncherAndLetsAllGoOn) {
     launcher.send_signal(SIGTSTP);
     for (const int pid : {ranks[0], ranks[1], launcher.pid()}) ASSERT_TRUE(comes_to_stand_still(pid)) << pid;
     launcher.send_signal(SIGCONT);
-    ASSERT_TRUE(launcher.wait_for_output("rank 1 goes on", 30));
+    ASSERT_TRUE(launcher.wait_for_output("rank 1 continues", 30));
   }
   std::ofstream(open) << "yes";
   const auto result = launcher.wait(kBound_s);

@@ -90,7 +90,7 @@ TEST(CliSchedule, NotesWhatARunWouldNotCarryOut) {
   const auto noted = trireme({"schedule", "--check", gathers.path()});
   EXPECT_EQ(noted.exit_code, 0) << noted.err;
   EXPECT_NE(noted.out.find("sound"), std::string::npos) << noted.out;
-  EXPECT_NE(noted.out.find("\nnote: a run refuses it: rank 1, position 1, 1UNSHARD: "), std::string::npos)
+  EXPECT_NE(noted.out.find("\nnote: a run rejects it: rank 1, position 1, 1UNSHARD: "), std::string::npos)
       << noted.out;
   const File recomputes("0F0,0RECOMPUTE0,0B0\n1F0,1B0\n");
   const auto needs = trireme({"schedule", "--check", recomputes.path()});

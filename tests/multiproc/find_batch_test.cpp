@@ -49,7 +49,7 @@ TEST(FindBatch, WithServersTellsTimesAndWhyThereIsNoNoiseScale) {
   const ChildResult result =
       run(find_batch(folder, {"--servers", "1", "--set", "parallel.mode=ps", "--most", "64"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("most learnt per second: not known"));
+  EXPECT_THAT(result.out, HasSubstr("most efficient per second: not known"));
   EXPECT_THAT(result.out, HasSubstr("servers sum gradients"));
 }
 
