@@ -90,7 +90,7 @@ TEST(Launch, SaysWhoHasAnotherSecretOnBothSides) {
                           {{"TRIREME_SECRET", "the-secret-of-this-job"}}, 60);
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, AllOf(HasSubstr("[0] error: rank 0 of 2 could not join the rendezvous"),
-                                HasSubstr("refuses this process"),
+                                HasSubstr("rejects this process"),
                                 ContainsRegex("trireme launch: the store at [^\n]*127.0.0.1:[0-9]*: it has "
                                               "another secret")));
 }

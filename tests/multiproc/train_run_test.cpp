@@ -255,7 +255,7 @@ TEST_F(TrainCommand, AReaderThatLeavesIsToldOfAndTheRunGoesOn) {
     std::vector<std::string> words = {"bash", "-c", "\"$@\" | true", "bash"};
     for (const std::string& word : command(name, ranks)) words.push_back(word);
     const ChildResult result = run(words, {}, 60);
-    EXPECT_THAT(result.err, HasSubstr("nobody reads standard output any more"));
+    EXPECT_THAT(result.err, HasSubstr("standard output is closed"));
     EXPECT_EQ(summary(name)["status"], "completed");
     EXPECT_THAT(read_file(folder_ / name / "console.log"),
                 AllOf(HasSubstr("training mlp on synthetic"), HasSubstr("completed after 128 steps")));

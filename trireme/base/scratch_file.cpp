@@ -80,7 +80,7 @@ void ScratchFile::read(std::uint64_t offset, std::span<std::byte> into) const {
     if (got < 0) fail(what, errno);
     if (got == 0) {
       throw DataError(text(owner_, ": cannot ", what, " of ", purpose_, " in a file of ", folder_.string(),
-                           ": it is shorter than it was made; has somebody cut it?"));
+                           ": it is shorter than it was made: another process has truncated it"));
     }
     into = into.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);

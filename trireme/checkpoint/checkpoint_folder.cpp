@@ -118,8 +118,8 @@ bool holds_checkpoint(const fs::path& place) {
     return false;
   } catch (const DataError& problem) {
     throw DataError(text("cannot save a checkpoint as ", place.string(),
-                         ": something else stands there, which is left alone; move it away (", problem.what(),
-                         ")"));
+                         ": the folder exists and is not a checkpoint, so it is not replaced; move it away (",
+                         problem.what(), ")"));
   }
 }
 

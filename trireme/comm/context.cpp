@@ -247,7 +247,7 @@ void Context::State::pin() {
   PinPlan plan =
       plan_pins(options.pin, here, [](std::span<const int> cores) { return topology::core_places(cores); });
   if (const std::string why = options.pin == "none" ? "" : why_not_pinned(environment); !why.empty())
-    plan = {.words = text("comm.pin = \"", options.pin, "\": ", why, "; nobody is pinned"),
+    plan = {.words = text("comm.pin = \"", options.pin, "\": ", why, "; no rank is pinned"),
             .is_refused = true};
   for (const RankCores& each : plan.pinned) {
     const int cores = static_cast<int>(each.cores.size());

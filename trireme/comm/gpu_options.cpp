@@ -132,7 +132,7 @@ void check_gpu_options(const CudaOptions& cuda, const NcclOptions& nccl) {
   require(nccl.ib_timeout >= 0 && nccl.ib_timeout <= kMostIbTimeout, "nccl.ib_timeout is ", nccl.ib_timeout,
           "; expected 1 to ", kMostIbTimeout, ", or 0 for NCCL's own");
   require(nccl.infiniband || nccl.adapters.empty(), "nccl.adapters is \"", nccl.adapters,
-          "\", and nccl.infiniband = false lets nobody use them: leave one of them out");
+          "\", and nccl.infiniband = false disables all of them: leave one of them out");
 }
 
 std::vector<Variable> gpu_variables(const CudaOptions& cuda, const NcclOptions& nccl,

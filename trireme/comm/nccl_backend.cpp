@@ -22,7 +22,7 @@ CudaObject load() {
   const std::string path = find_optional_object(kFileName, "TRIREME_CUDA_OBJECT");
   if (path.empty()) {
     return missing(
-        text(kFileName, " is not beside the program: build where the CUDA toolkit and nccl.h are"));
+        text(kFileName, " is not next to the program: build where the CUDA toolkit and nccl.h are"));
   }
   return load_cuda_object(path);
 }

@@ -298,7 +298,7 @@ void Watcher::speak_of(const std::vector<int>& slow, const Wait& wait) {
     options_.log.warning(name_of_rank(rank), " is slow: ", name_of(wait.operation.kind), " #",
                          wait.operation.number, " of group ", parts.name, " has waited ",
                          human_duration(wait.age_s), " for it; ", doing(board_.sighting(rank).beat),
-                         "; it gets on and is waited for up to ", human_duration(parts.slow_timeout_s),
+                         "; it makes progress and is waited for up to ", human_duration(parts.slow_timeout_s),
                          " (comm.slow_timeout_s)");
   }
 }

@@ -53,7 +53,7 @@ void WireStore::wait(const std::vector<std::string>& keys) { wait(keys, timeout_
 void WireStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
   const double wait_s = static_cast<double>(timeout.count()) / 1000;
   if (client_.wait(keys, wait_s)) return;
-  throw CommError(text("nobody has put ", trireme::join(keys), " into the store at ",
+  throw CommError(text("no rank has put ", trireme::join(keys), " into the store at ",
                        client_.options().endpoint.text(), " within ", human_duration(wait_s)));
 }
 

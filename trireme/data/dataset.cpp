@@ -69,7 +69,7 @@ void check_finite(const batch::Field& field, std::span<const std::int64_t> indic
   throw DataError(text("sample ", indices[place / per_sample], " of the data set holds ", *bad,
                        " as its number ", place % per_sample,
                        field.name.empty() ? "" : text(" of '", field.name, "'"),
-                       ": training needs finite numbers; mend the sample or leave it out"));
+                       ": training needs finite numbers; repair the sample or leave it out"));
 }
 
 }  // namespace

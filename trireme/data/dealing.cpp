@@ -10,7 +10,8 @@ namespace trireme::data {
 
 void BatchStream::deal(std::uint64_t /*from*/, const Shares& /*shares*/) {
   throw InvalidArgument(
-      "data.balance = \"dynamic\": this kind of data cannot be dealt anew while it comes; take \"count\", or "
+      "data.balance = \"dynamic\": shares of this kind of data cannot change during a run; take \"count\", "
+      "or "
       "override BatchStream::deal");
 }
 
@@ -25,8 +26,8 @@ Shares equal_shares(const StreamOptions& options) {
 }
 
 void Dealing::set(std::uint64_t from, const Shares& shares, std::uint64_t consumed) {
-  require(options_.balance == Balance::kDynamic, "batches are dealt anew with Balance::kDynamic alone");
-  require(from >= consumed, "step ", from, " cannot be dealt anew: ", consumed, " have been handed over");
+  require(options_.balance == Balance::kDynamic, "shares of batches change only with Balance::kDynamic");
+  require(from >= consumed, "step ", from, " cannot get other shares: ", consumed, " have been handed over");
   require(std::ssize(shares) == options_.world_size, "there are shares for ", shares.size(), " of ",
           options_.world_size, " ranks");
   const std::int64_t sum = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});

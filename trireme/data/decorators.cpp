@@ -80,7 +80,7 @@ std::shared_ptr<const Dataset> SubsetDataset::in_epoch(std::uint64_t epoch) cons
 }
 
 ConcatDataset::ConcatDataset(std::vector<std::shared_ptr<const Dataset>> parts) : parts_(std::move(parts)) {
-  require(!parts_.empty(), "nothing to put one behind the other: there is no data set");
+  require(!parts_.empty(), "nothing to concatenate: there is no data set");
   for (const auto& part : parts_) ends_.push_back((ends_.empty() ? 0 : ends_.back()) + part->size());
 }
 

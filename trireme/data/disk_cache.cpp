@@ -227,7 +227,7 @@ struct DiskCache::State {
   void give_up(int error) {
     if (given_up.exchange(true)) return;
     log.warning("cannot keep blocks in ", folder.string(), ": ", problem_of_open(error),
-                "; the run goes on, and reads what is not there from afar each time");
+                "; the run continues, and reads missing blocks from the server each time");
   }
 
   const fs::path folder;

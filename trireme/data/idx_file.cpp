@@ -138,7 +138,8 @@ IdxFile read_idx(const std::filesystem::path& path, std::size_t num_dims) {
   }
   std::array<std::uint8_t, 1> rest;
   if (reader.read(rest) != 0) {
-    throw DataError(text(path.string(), " goes on after the ", count, " values that its header announces"));
+    throw DataError(
+        text(path.string(), " has more bytes after the ", count, " values that its header announces"));
   }
   return file;
 }

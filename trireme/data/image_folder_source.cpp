@@ -128,7 +128,7 @@ Splits open_folder(const Opening& opening, View view) {
       return open_split_folders(root, held_out,
                                 {undecodable, opening.log, opening.options.most_pixels, view});
   }
-  throw DataError(text(root.string(), " has a folder train, and beside it none of val, validation, test"));
+  throw DataError(text(root.string(), " has a folder train, and none of val, validation, test next to it"));
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ NpyHeader parse_npy_header(std::string_view beginning, std::int64_t file_bytes) 
       bytes != file_bytes - header.header_bytes) {
     throw DataError(text("its shape of ", header.items(), " items of ", header.item_bytes,
                          " bytes does not fit the ", file_bytes - header.header_bytes,
-                         " bytes behind its header"));
+                         " bytes after the header"));
   }
   return header;
 }

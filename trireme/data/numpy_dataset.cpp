@@ -50,7 +50,7 @@ OpenArray open_array(const NumpyArray& array) {
     if (open.header.shape.empty())
       throw DataError("it is a single number, and a data set has a dim of samples");
     if (open.header.fortran_order && open.header.shape.size() > 1)
-      throw DataError("its columns stand before its rows (Fortran order); save np.ascontiguousarray of it");
+      throw DataError("it is in Fortran order (columns first); save np.ascontiguousarray of it");
   } catch (const DataError& reason) {
     throw DataError(text("cannot read ", open.shown(), ": ", reason.what()));
   }

@@ -287,8 +287,7 @@ Example parse_record(const RecordLayout& layout, std::string_view record, const 
       (field.is_target ? example.target : example.input)
           .add(field.name, parse_field(field, values, most_pixels));
   }
-  if (reader.left() > 0)
-    throw DataError(text("it goes on for ", reader.left(), " bytes after its last field"));
+  if (reader.left() > 0) throw DataError(text("it has ", reader.left(), " more bytes after its last field"));
   return example;
 }
 

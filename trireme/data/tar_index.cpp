@@ -129,8 +129,8 @@ class TarScan {
       keys_.emplace_hint(keys_.end(), key_);  // most archives are in order
       if (keys_.size() == before)
         fail(member, text("its sample '", printable(key_),
-                          "' was there before; the members of a sample stand one behind the "
-                          "other, and no two samples have one key"));
+                          "' was there before; the members of a sample are consecutive, and no two "
+                          "samples have the same key"));
     }
     const auto same = [&](const IndexedPart& part) { return part.field == name->field; };
     if (std::ranges::any_of(parts_, same)) fail(member, "it is there twice");

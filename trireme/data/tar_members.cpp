@@ -108,8 +108,7 @@ class Archive {
       for (std::int64_t behind = at_; behind < size_; behind += kBlock) {
         if (only_zeros(reader_.read(behind, std::min(kBlock, size_ - behind)))) continue;
         at_ = behind;
-        fail(
-            "goes on behind its end, as archives do that were put one behind the other; name each by itself");
+        fail("has members after its end, as concatenated archives do; name each archive by itself");
       }
       return false;
     }

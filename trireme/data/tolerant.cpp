@@ -82,7 +82,7 @@ class Tolerant : public Dataset {
   };
 
   [[noreturn]] static void advise(const DataError& reason) {
-    throw DataError(text(reason.what(), "; mend or remove it, or set data.undecodable = \"skip\""));
+    throw DataError(text(reason.what(), "; repair or remove it, or set data.undecodable = \"skip\""));
   }
 
   /// The first sample from `index` on that `read` can read.

@@ -17,7 +17,7 @@ constexpr double kBetweenLooks_s = 0.25;
 wire::Address leader_of(const StoreAddress& store, Client& client) {
   const auto leader = client.get(leader_key(store.prefix));
   if (!leader)
-    throw CommError(text("nobody leads in ", store.text(),
+    throw CommError(text("no coordinator leads in ", store.text(),
                          " now: see that a coordinator runs with this address; another try may find it"));
   return leader->value;
 }

@@ -32,7 +32,7 @@ std::span<std::byte> span_of(const at::Tensor& bytes) {
   throw InvalidArgument(
       "a tensor that a backward needs was changed in place after it was saved, and before it had left "
       "memory; "
-      "change a copy, or change it behind the backward");
+      "change a copy, or change it after the backward");
 }
 
 /// Runs of bytes of a file, given out and taken back.

@@ -112,7 +112,7 @@ Fields CheckpointFrame::run(const Fields& inputs) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     require(version_of(inputs.at(i)) == inputs_[i].version, what_.name, " changes its input ",
             batch::name_of(inputs, i),
-            " in place, and could not be computed again from it; let it work on a copy, or leave it out of "
+            " in place, and could not be recomputed from it; let it work on a copy, or leave it out of "
             "what is recomputed");
   }
   return outputs;
@@ -165,7 +165,7 @@ Fields CheckpointFrame::inputs_again() const {
         !itself || !itself->defined() || itself->_version() == kept.version, what_.name, ": its input ",
         batch::name_of(names_, place - 1),
         " was changed in place between its forward and its backward, which computes the forward again from "
-        "it; change a copy, or change it behind the backward");
+        "it; change a copy, or change it after the backward");
     const at::Tensor input = kept.saved.unpack();
     return input.defined() ? leaf_of(input, kept.learns) : input;
   });

@@ -146,7 +146,7 @@ FirstValues as_linear(const std::string& name,
   const auto weight = sizes.find(is_weight ? name : weight_beside(name));
   require(
       weight != sizes.end() && weight->second.size() >= 2, "parameter ", name,
-      " has no first value: there is no weight of two or more dims beside it, and it is not of a module of "
+      " has no first value: there is no weight of two or more dims next to it, and it is not of a module of "
       "libtorch; override Model::initialise, or build the model without deferred()");
   const std::int64_t fan_in = c10::multiply_integers(weight->second.begin() + 1, weight->second.end());
   return {.form = FirstValues::Form::kUniform, .scale = 1 / std::sqrt(static_cast<double>(fan_in))};

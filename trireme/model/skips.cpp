@@ -27,7 +27,7 @@ std::optional<std::size_t> index_of(const SkipNames& names, const std::string& n
     if (!index_of(layers[i].gives, skip)) continue;
     throw InvalidArgument(text(
         what, " before it is given: ",
-        i == taker ? "the same layer gives it" : text("layer '", layers[i].name, "' behind it gives it")));
+        i == taker ? "the same layer gives it" : text("layer '", layers[i].name, "' after it gives it")));
   }
   throw InvalidArgument(text(what, ", which no layer gives: add it to the `gives` of an earlier layer"));
 }
@@ -70,7 +70,7 @@ Fields forward_of(const Layer& layer, const Fields& inputs) {
 Fields checked(const Layer& layer, Fields results) {
   require(results.size() > layer.gives.size(), "layer '", layer.name, "' returns ", results.size(),
           " tensors, needed are at least ", layer.gives.size() + 1, ": one for the next layer and ",
-          layer.gives.size(), " skips behind it");
+          layer.gives.size(), " skips after it");
   for (const auto& [name, tensor] : results)
     require(tensor.defined(), "layer '", layer.name, "' returns an undefined tensor");
   return results;

@@ -45,7 +45,7 @@ class BytesOfHost final : public KeptBytes {
       throw DataError(text(owner_, ": the host has no ", pinned_ ? "memory that can be pinned" : "memory",
                            " for ", human_bytes(static_cast<std::uint64_t>(more)), " of ", purpose_, ": ",
                            error.what_without_backtrace(),
-                           "; keep them in files (\"files\"), or share them out among more ranks"));
+                           "; keep them in files (\"files\"), or shard them over more ranks"));
     }
     MemoryLedger::of_process().name(blocks_.back().memory.const_data_ptr(), MemoryKind::kOptimizer);
     bytes_ = bytes;

@@ -91,7 +91,7 @@ bool Offload::has(const at::Tensor& tensor) const {
 }
 
 const Offload::Home& Offload::home_of(const at::Tensor& view) const {
-  require(has(view), "a tensor of ", view.sizes(), " does not live elsewhere, of ", options_.owner);
+  require(has(view), "a tensor of ", view.sizes(), " is not offloaded, of ", options_.owner);
   return homes_.at(key_of(view));
 }
 
@@ -103,7 +103,7 @@ void Offload::require_valid(const at::Tensor& view) const {
   const std::lock_guard lock(mutex_);
   if (!lost_.contains(key_of(view))) return;
   throw DataError(text(options_.owner,
-                       ": an update of what lives elsewhere has failed, and left it half done; go on from a "
+                       ": an update of offloaded tensors has failed and is incomplete; resume from a "
                        "checkpoint"));
 }
 

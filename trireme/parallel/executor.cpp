@@ -106,7 +106,7 @@ void Executor::replace(schedule::Program program, std::size_t num_known) {
   prepare(std::move(program));
   for (std::size_t i = 0; i < done.size(); ++i) {
     if (i < steps_.size() && steps_[i].action == done[i]) continue;
-    throw InternalError(text("program '", program_.name, "' does not go on from action ",
+    throw InternalError(text("program '", program_.name, "' does not continue from action ",
                              schedule::to_text(done[i]), " at position ", i, " of rank ", rank_));
   }
 }

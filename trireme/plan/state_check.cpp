@@ -37,8 +37,8 @@ std::optional<StateProblem> problem_of_numbers(std::span<const State> states, st
 std::optional<StateProblem> problem_of_predecessors(std::span<const State> states, std::size_t at) {
   for (const std::size_t before : states[at].predecessors) {
     if (before >= at) {
-      const std::string known = at == 0 ? "none, as no state stands before the first"
-                                        : text("states 0 to ", at - 1, ", which stand before this one");
+      const std::string known = at == 0 ? "none, as no state precedes the first"
+                                        : text("states 0 to ", at - 1, ", which precede this one");
       return StateProblem{at, "predecessor_states", text(before), known + " (a cycle has no such order)"};
     }
     for (const Column& column : kCumulative) {

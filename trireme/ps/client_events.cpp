@@ -143,7 +143,7 @@ void ClientWork::find_lost() {
     const Version last = std::max(entry.lost_version, lane == lanes_.end() ? 0 : lane->second.last_version);
     const std::string message =
         text("partition ", id, ": all its replicas have ended, and its versions 1 to ", last,
-             " with them: go on from a checkpoint");
+             " with them: resume from a checkpoint");
     if (lane != lanes_.end()) {
       for (auto& [sequence, request] : std::exchange(lane->second.requests, {})) {
         if (request.takes_credit && request.sent_ns != 0) bytes_under_way_ -= request.body.size();

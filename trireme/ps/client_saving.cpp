@@ -108,7 +108,7 @@ void ClientWork::find_begun_anew() {
     const Epoch begun = map().partitions[id].begun;
     if (lane == lanes_.end() || lane->second.begun >= begun) continue;
     const std::string message =
-        text("partition ", id, " was lost and has begun anew: go on from a checkpoint");
+        text("partition ", id, " was lost and has begun again: resume from a checkpoint");
     const auto requests = std::exchange(lane->second.requests, {});
     lanes_.erase(lane);
     const auto is_here = [&](const auto& of_part) {

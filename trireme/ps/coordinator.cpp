@@ -146,7 +146,7 @@ class Coordinator::Office {
     ++num_refused_;
     // Who floods it does not flood its log.
     if (std::has_single_bit(num_refused_))
-      surroundings_->report(text("coordinator: refused a message that a ", roles_[connection],
+      surroundings_->report(text("coordinator: rejected a message that a ", roles_[connection],
                                  " does not send (kind ", message.kind, "), the ", num_refused_, ". of all"));
     surroundings_->network().close(connection);
     on_closed(connection, wire::CloseCause::kRefused);
@@ -401,7 +401,7 @@ class Coordinator::Office {
     const double disk_s = static_cast<double>(surroundings_->now_ns() - began_ns) * 1e-9;
     if (disk_s > kSlowDisk_s)
       surroundings_->report(text("coordinator: the disk took ", human_duration(disk_s),
-                                 " for a change of the map, of which nobody was told before: a server that "
+                                 " for a change of the map, which was announced only then: a server that "
                                  "ends meanwhile is missed that much later"));
     ++num_changes_;
     for (const auto& [id, next] : change.partitions) {

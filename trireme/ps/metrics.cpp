@@ -80,7 +80,7 @@ std::string metrics_text(const ServerStatus& status) {
   text.one("push_bytes_total", kCounter, "Bytes of values pushed.", counts.push_bytes);
   text.one("pulls_total", kCounter, "Pulls answered.", counts.pulls);
   text.one("pull_bytes_total", kCounter, "Bytes of values pulled.", counts.pull_bytes);
-  text.begin("requests_refused_total", kCounter, "Requests and pulls refused, by why.");
+  text.begin("requests_refused_total", kCounter, "Requests and pulls rejected, by why.");
   for (std::size_t i = 1; i <= static_cast<std::size_t>(ErrorKind::kLast); ++i) {
     const auto why = static_cast<ErrorKind>(i);
     const auto found = counts.refused.find(why);

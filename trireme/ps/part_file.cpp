@@ -151,7 +151,7 @@ void read_part(const fs::path& folder, const SavedPart& part, const PartReading&
       damaged(path, text("is damaged: ", what, " have another checksum"));
     reading.rows(rows, piece);
   }
-  if (stream.left() != 0) damaged(path, "is damaged: it goes on behind its last piece");
+  if (stream.left() != 0) damaged(path, "is damaged: it has bytes after its last piece");
 }
 
 }  // namespace trireme::ps

@@ -186,7 +186,7 @@ class Server::Hosted {
     // Who floods it does not flood its log.
     if (std::has_single_bit(num_refused_))
       surroundings_->report(
-          text("server ", options_.name, " refused ", what, ", the ", num_refused_, ". of all"));
+          text("server ", options_.name, " rejected ", what, ", the ", num_refused_, ". of all"));
   }
 
   Heartbeat heartbeat() const {

@@ -78,7 +78,7 @@ void check_delay(const TableSpec& spec, const Demand& demand) {
   demand(spec.optimizer.name != "sum",
          "delays of gradients are compensated, and sum adds what is no gradient: choose another optimizer");
   demand(spec.compression.push == "none",
-         "a push that is compensated carries values beside its gradient and is not encoded: "
+         "a push that is compensated carries values with its gradient and is not encoded: "
          "compression.push must be none, not ",
          spec.compression.push);
 }

@@ -86,7 +86,7 @@ class AutogradHooks final : public rpc::CallHooks {
     require(worker <= static_cast<rpc::WorkerId>(std::numeric_limits<torch_rpc::worker_id_t>::max()),
             "worker ", worker,
             " cannot take part in distributed autograd, which counts to 32767: start the "
-            "group anew, under another name");
+            "group again, under another name");
     return static_cast<torch_rpc::worker_id_t>(worker);
   }
   static bool is_there(ContextId context) {
@@ -130,7 +130,7 @@ std::int64_t claim_number(const rpc::AgentOptions& options, Current& current) {
             "' another process does: join it from a new process, or with rpc::Agent::join()");
   }
   throw InvalidArgument(text("all ", kMost, " numbers of processes with autograd in the group '",
-                             options.group, "' have been given: start the group anew, under another name"));
+                             options.group, "' have been given: start the group again, under another name"));
 }
 
 /// What this process remembers of groups that it has left goes.
@@ -150,7 +150,7 @@ void run_backward(ContextId context, const std::vector<at::Tensor>& roots, bool 
       std::rethrow_exception(TorchAgent::cause_of_failure(context, std::current_exception()));
     }
   } catch (const CommError& error) {
-    throw CommError(text("the backward pass of context ", context, " cannot go on: ", error.what()));
+    throw CommError(text("the backward pass of context ", context, " cannot continue: ", error.what()));
   }
 }
 

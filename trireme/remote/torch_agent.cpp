@@ -197,7 +197,7 @@ void TorchAgent::forget(ContextId context) {
 }
 
 const torch_rpc::WorkerInfo& TorchAgent::getWorkerInfo(const std::string& name) const {
-  throw InternalError(text("nobody asks for worker '", name, "' by its name"));
+  throw InternalError(text("worker '", name, "' was requested by its name"));
 }
 
 const torch_rpc::WorkerInfo& TorchAgent::getWorkerInfo(torch_rpc::worker_id_t id) const {

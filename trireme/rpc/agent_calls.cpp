@@ -374,8 +374,8 @@ void AgentCore::on_tick() {
       function = call.function;
       timeout_s = call.timeout_s;
     }
-    const char* const where = to == self_.id                           ? "it is running"
-                              : !endpoint_->has_met(to)                ? "nobody has answered there at all"
+    const char* const where = to == self_.id            ? "it is running"
+                              : !endpoint_->has_met(to) ? "no process has answered there at all"
                               : endpoint_->num_unacknowledged(to) == 0 ? "it has arrived there"
                                                                        : "it may not have arrived there";
     finish(id, {.error = std::make_exception_ptr(DeadlineError(

@@ -159,7 +159,7 @@ std::optional<WorkerInfo> AgentCore::info_of(WorkerId worker) {
 wire::Address AgentCore::look_up(const wire::Address& address) try {
   const auto worker = number_in(address.substr(kScheme.size()));
   const auto info = info_of(worker);
-  if (!info) throw CommError(text("nobody knows worker ", worker));
+  if (!info) throw CommError(text("there is no worker ", worker));
   const bool same_host = info->host == self_.host;
   const auto is_unix = [](const wire::Address& each) { return each.starts_with("unix:"); };
   for (const wire::Address& each : info->addresses) {

@@ -235,7 +235,8 @@ void Endpoint::on_welcome(Link& link, const wire::Message& message) {
     around_->network().close(link.connection);
     return on_closed(link.connection, wire::CloseCause::kBadFrame, "it does not keep to the protocol");
   }
-  if (welcome->gone) return gone(link.worker, false, "it went on without this worker, after a long silence");
+  if (welcome->gone)
+    return gone(link.worker, false, "it continued without this worker, after a long silence");
   link.state = Link::State::kOpen;
   link.broken_since_ns = 0;
   link.retry_s = kFirstRetry_s;

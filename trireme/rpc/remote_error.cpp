@@ -64,7 +64,7 @@ bool internal::add_exception(const std::string& kind, const std::type_info& type
 
 std::exception_ptr internal::nobody_answers() {
   return std::make_exception_ptr(
-      CommError("nobody will answer any more: who was to has gone without a word"));
+      CommError("there will be no answer: the worker that was called ended without a message"));
 }
 
 CarriedError carry(const std::exception_ptr& error) {

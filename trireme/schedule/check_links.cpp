@@ -53,7 +53,7 @@ void check_links(const Program& program, const Holders& holders) {
       if (Holders::receive_of(send.action) == receive.action) continue;
       refuse_at(program, receive, "message ", i + 1, " from rank ", send.rank, " is ", to_text(send.action),
                 " (position ", send.position,
-                " there); the receives of a link stand in the order of its sends");
+                " there); the receives of a link are in the order of its sends");
     }
     if (link.sends.size() > link.receives.size()) {
       const Place& send = link.sends[link.receives.size()];

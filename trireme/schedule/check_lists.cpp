@@ -112,7 +112,7 @@ class ListCheck {
     Holding& holding = holdings_[{action.stage, static_cast<int>(place.rank)}];
     demand(!holding.finished, place, "nothing may follow the stage's STEP");
     demand(may_run_together(cell), place, "cannot run together with the rest of ", to_text(cell));
-    demand(!waits_for_itself(cell), place, "cannot run beside the rest of ", to_text(cell),
+    demand(!waits_for_itself(cell), place, "cannot run with the rest of ", to_text(cell),
            "; a backward begins when its micro-batch's forward is over");
     if (!has_microbatch(action.kind)) {
       demand(action.microbatch == Action::kNoMicrobatch, place, "belongs to no micro-batch");

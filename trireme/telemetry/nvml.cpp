@@ -25,7 +25,7 @@ struct Memory {  // nvmlMemory_t
 std::string advice_for(int code) {
   if (code == kVersionMismatch)
     return "the driver was updated and the kernel has the earlier one loaded: restart the host, or load its "
-           "modules anew";
+           "modules again";
   if (code == kDriverNotLoaded) return "load the kernel module: modprobe nvidia";
   return "see whether nvidia-smi works";
 }

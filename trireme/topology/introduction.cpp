@@ -75,7 +75,7 @@ Socket connect_introduced(const wire::Endpoint& endpoint, const Secret& secret, 
                           const Deadline& deadline) {
   auto socket = wire::try_connect(endpoint, deadline);
   if (!socket) {
-    throw CommError(text(deadline.expired() ? "nothing comes back from " : "refused at ", endpoint.text()));
+    throw CommError(text(deadline.expired() ? "no answer from " : "no connection to ", endpoint.text()));
   }
   const Nonce theirs = receive_value<Nonce>(*socket, deadline), mine = wire::random_nonce();
   const std::string there = place(*socket, ::getpeername);

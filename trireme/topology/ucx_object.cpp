@@ -15,7 +15,7 @@ UcxObject load() {
   const std::string path = find_optional_object(kFileName, "TRIREME_UCX_OBJECT");
   if (path.empty())
     return {.missing_because =
-                text(kFileName, " is not beside the program: build where UCX is (package libucx-dev)")};
+                text(kFileName, " is not next to the program: build where UCX is (package libucx-dev)")};
   // UCX reads these when it is loaded; whoever sets them has it his way. What a peer does that goes away is
   // no news by itself, what it means is in our errors; a program's output and its signals are its own.
   for (const auto& [name, value] :

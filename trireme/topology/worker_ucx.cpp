@@ -101,7 +101,7 @@ class Worker : public UcxWorker {
     under_way_.erase(request);
     receives_.erase(request);
     request = nullptr;
-    check(status, "go on");
+    check(status, "make progress");
     return true;
   }
 

@@ -117,7 +117,7 @@ void Channel::try_next_address(const std::string& reason_so_far) {
     reason = std::strerror(errno);
     connecting_ = Socket();
   }
-  fail(CloseCause::kUnreachable, "", text("nobody answers at ", target_.text(), ": ", reason));
+  fail(CloseCause::kUnreachable, "", text("no process answers at ", target_.text(), ": ", reason));
 }
 
 void Channel::connected() {

@@ -216,7 +216,7 @@ void Handshake::welcomed(std::string_view body) {
   }
   shared_memory_ = memory == 1;
   if (shared_memory_ && !options_.shared_memory) {
-    return refuse("no handshake", "it offers shared memory that nobody asked for");
+    return refuse("no handshake", "it offers shared memory that was not requested");
   }
   state_ = State::kDone;
 }

@@ -37,7 +37,7 @@ bool is_left_over(const SocketAddress& address, const std::string& path) {
 
 void require_proof(const SocketAddress& address, const Address& whole, Security::Kind security) {
   require(security != Security::Kind::kLocal || address.is_local(), "other hosts reach ", whole,
-          ", and nobody would have to prove who he is: give a secret or TLS certificates, or say that the "
+          ", and they would not be authenticated: give a secret or TLS certificates, or say that the "
           "network is trusted (Security::none())");
 }
 

@@ -99,7 +99,7 @@ StoreClient::StoreClient(StoreClientOptions options)
       return;
     }
     if (deadline.expired()) {
-      throw NobodyServes(text("nobody serves the store at ", options_.endpoint.text(), " within ",
+      throw NobodyServes(text("no process serves the store at ", options_.endpoint.text(), " within ",
                               human_duration(options_.timeout_s)));
     }
     std::this_thread::sleep_for(kTryAgain);
@@ -124,7 +124,7 @@ std::unique_ptr<StoreClient::Connection> StoreClient::introduce(Socket socket,
   const auto verdict = store::decode_verdict(receive(socket, store::kVerdictBytes, deadline));
   if (!verdict || !equal(*verdict, proof_of(store::Side::kServer))) {
     throw CommError(
-        text("the store at ", where, verdict ? " does not know" : " refuses this process: it has not",
+        text("the store at ", where, verdict ? " does not know" : " rejects this process: it has not",
              " the secret that this process has", has_secret_ ? "" : " (none)",
              "; give all ranks and launchers of a job the same (TRIREME_SECRET, TRIREME_SECRET_FILE, "
              "--secret-file), and each job its own port"));
@@ -203,7 +203,7 @@ StoreClient::Answer StoreClient::call(const Request& request, double timeout_s, 
 StoreClient::Answer StoreClient::exchange(std::string message, const Deadline& deadline) {
   if (!connection_) {
     auto socket = try_connect(options_.endpoint, deadline);
-    if (!socket) throw CommError("nobody listens there");
+    if (!socket) throw CommError("no process listens there");
     connection_ = introduce(std::move(*socket), deadline);
   }
   auto& [socket, session] = *connection_;

@@ -68,8 +68,9 @@ TEST(Pin, NobodyIsPinnedWhereThereAreTooFewCoresOrMasksThatMeetInPart) {
   const PinPlan few = plan_of("cores", {{0, 1}, {0, 1}, {0, 1}});
   EXPECT_TRUE(few.is_refused);
   EXPECT_THAT(few.pinned, IsEmpty());
-  EXPECT_EQ(few.words,
-            "comm.pin = \"cores\": there are 3 ranks for 2 cores (0-1), and none for each; nobody is pinned");
+  EXPECT_EQ(
+      few.words,
+      "comm.pin = \"cores\": there are 3 ranks for 2 cores (0-1), and none for each; no rank is pinned");
   const PinPlan part = plan_of("numa", {{4, 5}, {4, 5}, {5, 6}});
   EXPECT_THAT(part.pinned, IsEmpty());
   EXPECT_TRUE(part.is_refused);

@@ -197,10 +197,10 @@ TEST(Rendezvous, IsNotServedToOtherHostsWithoutASecret) {
 
 TEST(Rendezvous, NamesWhomNobodyServes) {
   auto environment = rank_of_two(1, test::free_port());
-  EXPECT_THAT(
-      [&] { Context::join(environment, {.timeout_s = kShort_s}); },
-      ThrowsMessage<CommError>(AllOf(HasSubstr("rank 1 of 2 could not join the rendezvous: nobody serves"),
-                                     HasSubstr("rank 0 did not start"))));
+  EXPECT_THAT([&] { Context::join(environment, {.timeout_s = kShort_s}); },
+              ThrowsMessage<CommError>(
+                  AllOf(HasSubstr("rank 1 of 2 could not join the rendezvous: no process serves"),
+                        HasSubstr("rank 0 did not start"))));
   environment.store_host = StoreHost::kLauncher;
   EXPECT_THAT([&] { Context::join(environment, {.timeout_s = kShort_s}); },
               ThrowsMessage<CommError>(HasSubstr("--node-rank 0")));
@@ -218,7 +218,7 @@ TEST(WireStore, IsAStoreAsBackendsKnowOne) {
   EXPECT_EQ(store->getNumKeys(), 2);
   EXPECT_TRUE(store->deleteKey("key"));
   store->setTimeout(std::chrono::milliseconds(100));
-  EXPECT_THAT([&] { store->get("key"); }, ThrowsMessage<CommError>(HasSubstr("nobody has put key")));
+  EXPECT_THAT([&] { store->get("key"); }, ThrowsMessage<CommError>(HasSubstr("no rank has put key")));
   EXPECT_THAT([&] { store->wait({"sum", "none"}); }, ThrowsMessage<CommError>(HasSubstr("sum, none")));
 }
 

@@ -254,8 +254,8 @@ TEST_F(CacheOnDisk, FullDiskCostsOneWarning) {
     for (int i = 0; i < 8; ++i) EXPECT_EQ((*kept->block(far, i))[0], of(i, far));
   }
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, HasSubstr("the run goes on"));
-  EXPECT_EQ(said.find("goes on"), said.rfind("goes on"));
+  EXPECT_THAT(said, HasSubstr("the run continues"));
+  EXPECT_EQ(said.find("continues"), said.rfind("continues"));
   EXPECT_EQ(far.num_reads, 8);
   EXPECT_EQ(blocks().size(), 1U);
   for (const auto& entry : fs::directory_iterator(folder_ / "cache" / "blocks"))
@@ -273,13 +273,13 @@ TEST_F(CacheOnDisk, FolderThatCannotBeWrittenCostsOneWarningAndIsRead) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ((*kept->block(far, i))[0], of(i, far));
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, HasSubstr((folder_ / "cache" / "blocks").string()));
-  EXPECT_EQ(said.find("goes on"), said.rfind("goes on"));
+  EXPECT_EQ(said.find("continues"), said.rfind("continues"));
   EXPECT_EQ(far.num_reads, 3);
   std::ofstream(folder_ / "file") << "in the way";
   testing::internal::CaptureStderr();
   DiskCache nowhere({.folder = folder_ / "file"}, Log());
   EXPECT_EQ((*nowhere.block(far, 5))[0], of(5, far));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the run goes on"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the run continues"));
 }
 
 TEST_F(CacheOnDisk, RankThatIsStuckWithABlockHoldsNobodyUp) {

@@ -81,7 +81,7 @@ TEST(IdxFile, ADamagedCompressedFileIsAnError) {
 TEST(IdxFile, BytesAfterTheEndAreAnError) {
   const TemporaryFolder folder;
   write_bytes(folder / "long", idx_bytes({1, 1, 3}, "abcd"));
-  EXPECT_THAT(error_of(folder / "long"), HasSubstr("goes on after the 3 values"));
+  EXPECT_THAT(error_of(folder / "long"), HasSubstr("has more bytes after the 3 values"));
 }
 
 TEST(IdxFile, AWildHeaderAllocatesNothing) {

@@ -202,7 +202,7 @@ TEST(Loader, RefusesSharesThatAreNoBatchAndStepsThatHaveGone) {
   loader.next();
   loader.next();
   EXPECT_EQ(error_of(2, {6, 2}), "none");
-  EXPECT_THAT(error_of(1, {6, 2}), HasSubstr("step 1 cannot be dealt anew: 2 have been handed over"));
+  EXPECT_THAT(error_of(1, {6, 2}), HasSubstr("step 1 cannot get other shares: 2 have been handed over"));
   EXPECT_THAT(error_of(2, {8}), HasSubstr("shares for 1 of 2 ranks"));
   EXPECT_THAT(error_of(2, {4, 3}), HasSubstr("add up to 7 of the batch's 8 samples"));
   EXPECT_THAT(error_of(2, {7, 1}), HasSubstr("no sample for each of 2 micro-batches"));

@@ -117,7 +117,7 @@ TEST_F(TarMembers, WhatIsNoMemberThatCanBeReadIsNamedWithItsPlace) {
   refuses(good + tar_pax("size", "99999999999999999999") + tar_member("b.txt", "") + tar_end(), "1024",
           "size");
   refuses(good + tar_member("x", "9999 path=b\n", 'x') + tar_end(), "1024", "damaged");
-  refuses(good + tar_end() + good + tar_end(), "2048", "goes on behind its end");
+  refuses(good + tar_end() + good + tar_end(), "2048", "has members after its end");
   refuses("\x1f\x8b\x08" + good, "0", "gzip");
 }
 

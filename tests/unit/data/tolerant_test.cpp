@@ -55,9 +55,9 @@ TEST(Tolerant, RepeatsAReadThatMaySucceedAndCountsIt) {
   }
   EXPECT_EQ(counts.retries, 3);
   EXPECT_EQ(counts.skipped, 0);
-  EXPECT_THAT(
-      [] { all_of(*around({}, {.retries = 2, .first_pause_s = 1e-4}, 3)); },
-      testing::ThrowsMessage<DataError>(HasSubstr("sample 0: the disk does not answer; mend or remove it")));
+  EXPECT_THAT([] { all_of(*around({}, {.retries = 2, .first_pause_s = 1e-4}, 3)); },
+              testing::ThrowsMessage<DataError>(
+                  HasSubstr("sample 0: the disk does not answer; repair or remove it")));
 }
 
 TEST(Tolerant, DoesNotRepeatWhatIsDamaged) {

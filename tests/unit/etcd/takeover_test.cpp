@@ -153,7 +153,7 @@ TEST_F(EtcdTakeover, WhoIsAskedToStopMakesRoomAtOnce) {
     });
     serve_with_etcd(candidate_options(store_, 60), at_a_free_port(&stop));
     EXPECT_THAT([&] { find_coordinator(store_); },
-                testing::ThrowsMessage<CommError>(HasSubstr("nobody leads")));
+                testing::ThrowsMessage<CommError>(HasSubstr("no coordinator leads")));
   }
 }
 

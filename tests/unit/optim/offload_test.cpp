@@ -155,7 +155,7 @@ TEST(Offload, ViewsAreFetchedAndPut) {
   EXPECT_TRUE(offload->fetch(holder.narrow(0, 1, 2)).equal(expected.narrow(0, 1, 2)));
   EXPECT_TRUE(offload->fetch(holder.view({-1}).narrow(0, 5, 9)).equal(expected.view({-1}).narrow(0, 5, 9)));
   EXPECT_THAT([&] { offload->fetch(at::zeros({2})); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("does not live")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("is not offloaded")));
 }
 
 TEST(Offload, AfterAWriteThatFailedNothingHalfDoneIsUsed) {
@@ -173,9 +173,9 @@ TEST(Offload, AfterAWriteThatFailedNothingHalfDoneIsUsed) {
         ThrowsMessage<DataError>(AllOf(HasSubstr("rank 0: cannot write"), HasSubstr("optimizer's state"),
                                        HasSubstr(folder.path().string()))));
   }
-  EXPECT_THAT([&] { optimizer->step(); }, ThrowsMessage<DataError>(HasSubstr("go on from a checkpoint")));
+  EXPECT_THAT([&] { optimizer->step(); }, ThrowsMessage<DataError>(HasSubstr("resume from a checkpoint")));
   EXPECT_THAT([&] { offload->fetch(optimizer->state().at("exp_avg/large")); },
-              ThrowsMessage<DataError>(HasSubstr("go on from a checkpoint")));
+              ThrowsMessage<DataError>(HasSubstr("resume from a checkpoint")));
   for (const auto& [name, tensor] : optimizer->state()) {
     if (offload->has(tensor)) offload->put(tensor, at::zeros(tensor.sizes()));
   }

@@ -381,7 +381,7 @@ TEST(AsynchronousPipeline, IsNotGoneOnWithAfterAnErrorInTheMiddle) {
     pipe.advance(1);
     EXPECT_THROW(pipe.advance(2), DataError);
     EXPECT_THAT([&] { pipe.advance(2); }, ThrowsMessage<InvalidArgument>(HasSubstr("nothing is under way")));
-    EXPECT_THAT(start, ThrowsMessage<InvalidArgument>(HasSubstr("go on from a checkpoint")));
+    EXPECT_THAT(start, ThrowsMessage<InvalidArgument>(HasSubstr("resume from a checkpoint")));
     EXPECT_THAT([&] { pipe.evaluate(microbatch(0).input); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("different versions")));
   });

@@ -58,7 +58,7 @@ TEST(PipelineEdgesErrors, ASkipWithoutItsCounterpartIsNamedWithItsLayer) {
 
 TEST(PipelineEdgesErrors, ASkipIsGivenBeforeItIsTaken) {
   EXPECT_THAT(error_of([](auto& layers) { std::swap(layers[2], layers[5]); }),
-              HasSubstr("layer 'up1' takes skip 'inner' before it is given: layer 'down2' behind it"));
+              HasSubstr("layer 'up1' takes skip 'inner' before it is given: layer 'down2' after it"));
   EXPECT_THAT(error_of([](auto& layers) { layers[1].takes = {"outer"}; }),
               HasSubstr("layer 'down1' takes skip 'outer' before it is given: the same layer"));
 }

@@ -142,8 +142,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadCsv{"Infinite", kFirst + "1,b,2,20,2,inf,0\n",
                "line 3, column output_activation_bytes: found inf, expected a finite number"},
         BadCsv{"Cycle", kHeader + "0,a,1,10,1,5,1\n1,b,2,20,2,5,0\n",
-               "line 2, column predecessor_states: found 1, expected none, as no state stands before the "
-               "first (a cycle has no such order)"},
+               "line 2, column predecessor_states: found 1, expected none, as no state precedes the first "
+               "(a cycle has no such order)"},
         BadCsv{"OwnPredecessor", kFirst + "1,b,2,20,2,5,1\n",
                "line 3, column predecessor_states: found 1, expected states 0 to 0"},
         BadCsv{

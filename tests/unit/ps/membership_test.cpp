@@ -182,7 +182,7 @@ TEST_F(OneServer, IsToldOfADiskThatWasSlowToTakeIt) {
   surroundings.disk().sync_s = 24;
   commit();
   EXPECT_EQ(surroundings.reports,
-            "coordinator: the disk took 24.0 s for a change of the map, of which nobody was told before: a "
+            "coordinator: the disk took 24.0 s for a change of the map, which was announced only then: a "
             "server that ends meanwhile is missed that much later\n");
 }
 

@@ -243,7 +243,7 @@ TEST(ValidateOrder, ABackwardCannotRunBesideTheForwardThatItNeeds) {
                  {.form = Form::kOrder});
       },
       ThrowsMessage<InvalidArgument>(
-          HasSubstr("rank 1, position 0, 1F0: cannot run beside the rest of (1F0;1B0)OVERLAP_F_B")));
+          HasSubstr("rank 1, position 0, 1F0: cannot run with the rest of (1F0;1B0)OVERLAP_F_B")));
 }
 
 TEST(ValidateOrder, OfUpdatesWithoutAFlushRefusesABackwardWhileGradientsAreReduced) {

@@ -82,10 +82,12 @@ TEST(ExpertAxis, IsRejectedForModelsWithoutExpertsAndForNumbersThatDoNotDivide) 
               ThrowsMessage<InvalidArgument>(
                   AllOf(HasSubstr("parallel.expert = 2: the model of type Mine has no experts"),
                         HasSubstr("nearest plan that works on 4 ranks: parallel.expert = 1"))));
-  EXPECT_THAT([] { resolve_plan(config_with_experts(4), 8, shape_with(6)); },
-              ThrowsMessage<InvalidArgument>(AllOf(
-                  HasSubstr("has 6 experts, which so many ranks cannot share out evenly; 1, 2, 3 or 6 can"),
-                  HasSubstr("parallel.expert = 2"))));
+  EXPECT_THAT(
+      [] { resolve_plan(config_with_experts(4), 8, shape_with(6)); },
+      ThrowsMessage<InvalidArgument>(AllOf(
+          HasSubstr(
+              "has 6 experts, which cannot be sharded evenly over so many ranks; possible: 1, 2, 3 or 6"),
+          HasSubstr("parallel.expert = 2"))));
   EXPECT_THAT(
       [] { resolve_plan(config_with_experts(4), 6); },
       ThrowsMessage<InvalidArgument>(HasSubstr("parallel.expert = 4 does not fit 6 ranks; start it with "

@@ -457,7 +457,7 @@ TEST_F(LocalRuns, WhatDoesNotFitIsRefusedWithTheNearestThatDoes) {
   };
   refused([](RunConfig& c) { c.parallel.local_ranks = 3; }, "local_ranks = 3 does not cut 4 replicas",
           "parallel.local_ranks = 2");
-  refused([](RunConfig& c) { c.parallel.local_delay = 4; }, "sent anew", "parallel.local_delay = 3");
+  refused([](RunConfig& c) { c.parallel.local_delay = 4; }, "sent again", "parallel.local_delay = 3");
   refused([](RunConfig& c) { c.parallel.zero = 1; }, "each rank of a site needs all", "parallel.zero = 0");
   refused([](RunConfig& c) { c.parallel.compression = "int8"; }, "uncompressed gradients",
           "parallel.compression = \"none\"");

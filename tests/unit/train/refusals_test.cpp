@@ -166,7 +166,7 @@ const Refusal kRefusals[] = {
      },
      "rounds values sent between ranks", "parallel.activation_compression = \"none\""},
     {"NoiseOfOneMicrobatch", 1, [](RunConfig& c) { c.train.noise_scale_every_steps = 1; },
-     "train.noise_scale_every_steps = 1: the noise is told by the differences between micro-batches",
+     "train.noise_scale_every_steps = 1: the noise is measured by the differences between micro-batches",
      "train.accumulation = 2"},
     {"NoiseOfPipedream", 2,
      [](RunConfig& c) {

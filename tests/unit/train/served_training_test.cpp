@@ -197,7 +197,7 @@ TEST_F(ServedRuns, AStepThatWasBrokenOffCountsNowhereAndIsRefusedUntilTheStateIs
       trainer.step();
       ADD_FAILURE() << "it went on";
     } catch (const InvalidArgument& error) {
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("broken off"), HasSubstr("go on from a checkpoint")));
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("broken off"), HasSubstr("resume from a checkpoint")));
     }
     kept.restore(trainer);
     const std::vector<at::Tensor> found = two_more();

@@ -326,7 +326,7 @@ TEST(TensorRefusals, NameTheReasonAndTheNearestPlan) {
                         c.optimizer.name = "muon";
                         c.parallel.zero = 1;
                       }),
-              AllOf(HasSubstr("share theirs out alike"), HasSubstr("works on 4 ranks: parallel.zero = 0")));
+              AllOf(HasSubstr("shard them alike"), HasSubstr("works on 4 ranks: parallel.zero = 0")));
   EXPECT_THAT(refusal(4,
                       [](RunConfig& c) {
                         c.parallel.pipeline = 2;

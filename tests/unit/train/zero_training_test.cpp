@@ -205,7 +205,7 @@ TEST(ZeroPlans, OfCompressionsThatCannotBeSaySoAndWhatCan) {
   };
   EXPECT_THAT(
       refusal("one-bit", 2, adamw),
-      testing::AllOf(HasSubstr("it is the whole momentum that travels"),
+      testing::AllOf(HasSubstr("the whole momentum is sent"),
                      HasSubstr("the nearest plan that works on 2 ranks: parallel.compression = \"sign\"")));
   const auto two_reductions = [&](RunConfig& c) {
     sgd(c);
@@ -221,7 +221,7 @@ TEST(ZeroPlans, OfCompressionsThatCannotBeSaySoAndWhatCan) {
                         c.train.clip_norm = 0;
                         c.parallel.compression_clip_norm = 1;
                       }),
-              testing::AllOf(HasSubstr("gradients that are shared out leave as they come"),
+              testing::AllOf(HasSubstr("sharded gradients are sent as they are computed"),
                              HasSubstr("works on 2 ranks: parallel.zero = 0")));
   EXPECT_THAT(refusal("int8", 4, [](RunConfig& c) { c.parallel.shard_ranks = 2; }),
               HasSubstr("the nearest plan that works on 4 ranks: parallel.shard_ranks = 0"));

@@ -167,7 +167,7 @@ TEST(SecurityLocalStores, AnotherUserIsRejectedWhereNoSecretIsGiven) {
     StoreClient client({.endpoint = server.endpoint()});
     return client.get("key", 10).value_or("nothing");
   });
-  EXPECT_THAT(said, HasSubstr("refuses this process"));
+  EXPECT_THAT(said, HasSubstr("rejects this process"));
   EXPECT_EQ(own.get("key", 10), "value");
   const std::lock_guard lock(mutex);
   EXPECT_THAT(complaints, HasSubstr("another secret"));

@@ -274,7 +274,7 @@ TEST(Store, TellsBothSidesOfAnotherSecret) {
   };
   const std::string where = served.server().endpoint().text();
   EXPECT_THAT(connect(secret('b')),
-              ThrowsMessage<CommError>(AllOf(HasSubstr(where), HasSubstr("refuses this process"))));
+              ThrowsMessage<CommError>(AllOf(HasSubstr(where), HasSubstr("rejects this process"))));
   EXPECT_THAT(served.complaint(), AllOf(HasSubstr("127.0.0.1:"), HasSubstr("another secret")));
   EXPECT_THAT(connect(Secret()), ThrowsMessage<CommError>(HasSubstr("(none)")));
   EXPECT_NO_THROW(connect(secret('a'))());
@@ -332,7 +332,7 @@ TEST(StoreClient, GivesUpWhereNobodyListensOrNobodyAnswers) {
       [&] {
         StoreClient({nowhere, Secret(), kShort_s});
       },
-      ThrowsMessage<CommError>(AllOf(HasSubstr("nobody serves"), HasSubstr(nowhere.text()))));
+      ThrowsMessage<CommError>(AllOf(HasSubstr("no process serves"), HasSubstr(nowhere.text()))));
   const Socket deaf = listen_at(kLoopback);  // the kernel connects, nobody accepts
   EXPECT_THAT(
       [&] {
@@ -407,7 +407,7 @@ TEST(StoreClient, SaysAtOnceThatTheServerIsGone) {
   server.reset();
   EXPECT_THROW(client.set("key", "value", kLong_s), CommError);
   EXPECT_THAT([&] { client.set("key", "value", kLong_s); },
-              ThrowsMessage<CommError>(HasSubstr("nobody listens there")));
+              ThrowsMessage<CommError>(HasSubstr("no process listens there")));
 }
 
 TEST(Store, IsNotServedToOtherHostsWithoutASecret) {

@@ -63,7 +63,7 @@ void refuse_beside_join(const JoinsUnderWay& joins, const comm::Group& group, co
   const bool is_beside = std::ranges::any_of(
       joins, [&](const JoinUnderWay& each) { return share_ranks(each.world_ranks, group.world_ranks()); });
   require(!is_beside, what, " of group '", group.name(),
-          "' beside a Join over the same ranks: a rank without a batch takes part in that Join alone; ",
+          "' during a Join over the same ranks: a rank without a batch takes part in that Join alone; ",
           advice);
 }
 

@@ -20,10 +20,11 @@ class OneBitHook final : public CompressingHook {
       : CompressingHook(options), codec_(*compress::codec("sign")) {
     require(options.momentum >= 0 && options.momentum < 1,
             "the momentum of \"one-bit\" must be at least 0 and below 1; found ", options.momentum);
-    require(options.warmup_steps >= 1,
-            "\"one-bit\" needs warm-up steps, in which the mean square of gradients is learnt: 15 to 25 % of "
-            "all steps; found ",
-            options.warmup_steps);
+    require(
+        options.warmup_steps >= 1,
+        "\"one-bit\" needs warm-up steps, in which the mean square of gradients is measured: 15 to 25 % of "
+        "all steps; found ",
+        options.warmup_steps);
   }
 
   void attach_optimizer(const std::map<std::string, at::Tensor>& state) override {

@@ -84,7 +84,7 @@ void DistributedDataParallel::Reducer::break_off(const std::string& why) {
     group.fail(
         text("a backward pass ended before all gradients were reduced (", next_bucket_, " of ",
              buckets_.size(), " buckets were on their way): ", why,
-             "; the ranks are no longer in step: end the run on all of them and go on from a checkpoint"));
+             "; the ranks are no longer in step: end the run on all of them and resume from a checkpoint"));
     // The memory is written again by whatever comes next.
     for (Bucket& bucket : buckets_) {
       if (const auto wait = std::exchange(bucket.wait, nullptr)) quietly(wait);

@@ -77,7 +77,7 @@ void Pipeline::start(Stream stream) {
   require(drained(), "the pipeline is still under way: advance() until it is drained");
   require(
       !left_in_the_middle_, "an error has left the pipeline of schedule '", program().name,
-      "' in the middle, where its stages have different versions of the weights: make a new one and go on "
+      "' in the middle, where its stages have different versions of the weights: make a new one and resume "
       "from a checkpoint");
   require(stream.num_updates >= 1, "a stream has at least one update, not ", stream.num_updates);
   require(!flushes || stream.num_updates == 1, "schedule '", program().name,

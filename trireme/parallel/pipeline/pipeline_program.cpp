@@ -31,7 +31,7 @@ void check_asynchronous(const PipelineOptions& options, const schedule::Program&
           " rounds before an update would need one; take one round of more micro-batches",
           groups ? "" : " by pipedream-2bw");
   require(groups || options.num_microbatches == 1, "schedule '", order.name,
-          "' updates behind every backward: it has 1 micro-batch per update, not ", options.num_microbatches,
+          "' updates after every backward: it has 1 micro-batch per update, not ", options.num_microbatches,
           "; pipedream-2bw takes several");
   require(!options.vertical_sync || order.versions == schedule::WeightVersions::kVertical, "schedule '",
           order.name, "' has no vertical sync; pipedream has");
@@ -71,9 +71,10 @@ schedule::Program pipeline_program(const PipelineOptions& options, int num_ranks
   require(static_cast<int>(order.ranks.size()) == num_ranks, "schedule '", order.name, "' is for ",
           order.ranks.size(), " ranks, the pipeline has ", num_ranks);
   if (is_asynchronous(options)) {
-    require(!is_sharded(options), "schedule '", order.name,
-            "' updates each stage on its own time: there are no replicas to share its weights out to; leave "
-            "zero at 0");
+    require(
+        !is_sharded(options), "schedule '", order.name,
+        "' updates each stage on its own time: there are no replicas over which to shard its weights; leave "
+        "zero at 0");
     check_asynchronous(options, order);
   } else {
     require(!options.vertical_sync, "schedule '", order.name,

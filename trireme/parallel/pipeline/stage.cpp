@@ -132,7 +132,7 @@ void Stage::check_gradients(const Fields& outputs, const model::Tensors& gradien
     require(!outputs.at(i).requires_grad() || gradients[i].defined(), "output ", i, " of layers '",
             layers_.front().name, "' to '", layers_.back().name,
             "' needs a gradient, and needed none when the pipeline asked for the shapes: make the pipeline "
-            "anew after parameters begin to learn");
+            "again after parameters begin to learn");
   }
 }
 

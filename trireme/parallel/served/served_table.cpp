@@ -55,7 +55,7 @@ void ServedTable::give(std::size_t i, double lr, std::deque<ps::Pending>& pushes
   Item& item = items_[i];
   require(!item.is_given, "the gradient of parameter ", item.name,
           " came a second time before its step ended, and the first has been pushed: a step was broken off "
-          "by an error, go on from a checkpoint; or the parameter is used in two nested backward passes, "
+          "by an error, resume from a checkpoint; or the parameter is used in two nested backward passes, "
           "which servers cannot add up");
   const at::Tensor& gradient = item.parameter.grad();
   require(gradient.defined(), "parameter ", item.name,

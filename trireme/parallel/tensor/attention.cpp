@@ -27,7 +27,7 @@ Range checked_heads(const comm::Group& group, const ParallelAttentionOptions& op
   require(options.dropout == 0 || options.keys, "attention with a dropout of ", options.dropout,
           " needs the model's DropoutKeys in its options");
   require(options.dropout == 0 || !options.context,
-          "attention over sequences that are cut over ranks, with a ", "dropout of ", options.dropout,
+          "attention over sequences that are split over ranks, with a ", "dropout of ", options.dropout,
           ": blocks of a ring never give out the weights that it would drop; ",
           "leave it out, and drop what attention returns");
   return part_of_rank(options.heads, group.rank(), group.size());

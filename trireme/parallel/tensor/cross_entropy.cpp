@@ -99,7 +99,7 @@ at::Tensor vocabulary_cross_entropy(const at::Tensor& logits, const at::Tensor& 
           "logits are ", logits.scalar_type(), " of shape ", logits.sizes(), " for targets of shape ",
           targets.sizes(), "; of a vocabulary of ", options.vocabulary, " rank ", group.rank(), " of the ",
           group.size(), " of group '", group.name(), "' has ", own.size,
-          ": expected floating-point numbers in the shape of the targets, and that behind it");
+          ": expected floating-point numbers in the shape of the targets, and that as the last dim");
   require(options.label_smoothing >= 0 && options.label_smoothing <= 1, "label_smoothing is ",
           options.label_smoothing, "; expected 0 to 1");
   const at::Tensor flat = targets.reshape({-1});

@@ -133,7 +133,7 @@ class GptInParts : public model::Model {
     require(time <= block, "gpt: a sequence of ", time, " tokens; data.block allows ", block);
     // Stages behind this one see parts, and know the length of the whole from the model alone.
     require((!sequence_ && !context_) || time == block, "gpt: a sequence of ", time,
-            " tokens; where sequences are cut over ranks (parallel.sequence, parallel.context) each has ",
+            " tokens; where sequences are split over ranks (parallel.sequence, parallel.context) each has ",
             block);
     const at::Tensor all = at::arange(time, input.options());
     const at::Tensor places = positions_->forward(context_ ? own_tokens(all, 0, *context_) : all);

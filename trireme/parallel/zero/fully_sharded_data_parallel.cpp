@@ -25,11 +25,11 @@ namespace {
 const FullyShardedOptions& checked(const FullyShardedOptions& options,
                                    const std::vector<model::Layer>& layers) {
   require(options.zero.stage != ZeroStage::kNone,
-          "nothing is shared out with ZeroStage::kNone: take DistributedDataParallel, or another stage");
+          "nothing is sharded with ZeroStage::kNone: take DistributedDataParallel, or another stage");
   require(options.zero.gathered_stages >= 0,
           "layers that are gathered at a time are a number, or 0 for all, not ",
           options.zero.gathered_stages);
-  require(!layers.empty(), "there are no layers to share out");
+  require(!layers.empty(), "there are no layers to shard");
   return options;
 }
 
@@ -165,7 +165,7 @@ void FullyShardedDataParallel::Passes::check_modules() const {
     require(parameter.requires_grad() == shared_learn_[i], "parameter '", name,
             "' has requires_grad = ", parameter.requires_grad(), " and had ",
             static_cast<bool>(shared_learn_[i]),
-            " when it was wrapped: make the FullyShardedDataParallel and its optimizer anew");
+            " when it was wrapped: make the FullyShardedDataParallel and its optimizer again");
   }
 }
 

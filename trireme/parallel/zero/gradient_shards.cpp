@@ -91,7 +91,7 @@ void GradientShards::begin() {
 void GradientShards::give_up(const std::string& why) {
   if (!under_way()) return;
   fail(text("a step ended before the gradients of all shards were reduced (", why,
-            "); the ranks are no longer in step: end the run on all of them and go on from a checkpoint"));
+            "); the ranks are no longer in step: end the run on all of them and resume from a checkpoint"));
 }
 
 /// All groups that ranks of the step may be waiting in.
@@ -297,8 +297,8 @@ optim::NamedTensors GradientShards::whole_gradients() const {
   return gradients;
 }
 
-/// Sizes, device and the type in which gradients are reduced, which is not that of a rounded parameter. It has no
-/// memory: nothing may read or write it.
+/// Sizes, device and the type in which gradients are reduced, which is not that of a rounded parameter. It
+/// has no memory: nothing may read or write it.
 at::Tensor GradientShards::whole_gradient(std::size_t bucket, const ShardSlot& slot) const {
   at::Tensor gradient = at::empty({0}, likes_[bucket].options());
   gradient.unsafeGetTensorImpl()->set_sizes_contiguous(parameters_[slot.parameter].tensor.sizes());

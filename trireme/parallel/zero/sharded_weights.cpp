@@ -16,14 +16,13 @@ namespace {
 std::shared_ptr<ShardingHook> sharding_hook(const StageWeightsOptions& options) {
   if (!options.reduction.hook) return nullptr;
   auto hook = std::dynamic_pointer_cast<ShardingHook>(options.reduction.hook);
-  require(hook != nullptr,
-          "gradients that are shared out are reduced by a hook of make_shard_hook(), and this one (",
+  require(hook != nullptr, "sharded gradients are reduced by a hook of make_shard_hook(), and this one (",
           options.reduction.hook->describe(), ") is for whole ones");
-  require(
-      !(hook->encodes_runs() || hook->reduces_whole_gradients()) || !options.shard_groups,
-      "within groups of replicas (ShardGroups) gradients are shared out as they are; share out among all, "
-      "or leave the compression out: found ",
-      hook->describe());
+  require(!(hook->encodes_runs() || hook->reduces_whole_gradients()) || !options.shard_groups,
+          "within groups of replicas (ShardGroups) gradients are sharded without compression; shard over all "
+          "ranks, "
+          "or leave the compression out: found ",
+          hook->describe());
   return hook;
 }
 

@@ -35,7 +35,7 @@ constexpr std::array kShardHooks = {ShardHookRow{.name = "none"},
 const ShardHookRow& shard_hook_row(const std::string& compression) {
   const auto row = std::ranges::find(kShardHooks, compression, &ShardHookRow::name);
   require(row != kShardHooks.end(), "gradient compression \"", compression,
-          "\" needs the whole momentum on each rank, and that is shared out; what can be had: ",
+          "\" needs the whole momentum on each rank, and that is sharded; what can be had: ",
           join(shard_hook_names(), ", "));
   return *row;
 }
@@ -44,8 +44,8 @@ const ShardHookRow& shard_hook_row(const std::string& compression) {
 std::shared_ptr<CommHook> hook_for_whole(CompressionOptions options) {
   if (!shard_hook_row(options.name).looks_at_whole_gradients) options.scope = "all";
   require(options.clip_norm == 0,
-          "local clipping needs the norm of all gradients before the first is sent, and those that are "
-          "shared out leave as they come; found a clip_norm of ",
+          "local clipping needs the norm of all gradients before the first is sent, and sharded "
+          "ones are sent as they are computed; found a clip_norm of ",
           options.clip_norm);
   return make_comm_hook(options);
 }
@@ -92,7 +92,7 @@ const comm::HostGroups* ShardingHook::hosts_of(const comm::Group& group) {
       hosts_ = comm::make_host_groups(group);
     const bool are_alike = !hosts_ || hosts_->lanes * hosts_->num_hosts == group.size();
     require(are_alike || scope == CompressionScope::kAuto,
-            "gradients that are shared out go by hosts of as many ranks each, and these have different "
+            "sharded gradients need hosts with equally many ranks, and these have different "
             "numbers of them: set the scope of the compression to \"auto\" or \"all\"");
     if (!are_alike) hosts_.reset();
   }

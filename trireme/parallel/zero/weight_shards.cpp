@@ -204,7 +204,7 @@ void WeightShards::check() const {
       require(leaf.parameter.requires_grad() == leaf.learns, "parameter '", name,
               "' has requires_grad = ", leaf.parameter.requires_grad(), " and had ", leaf.learns,
               " when its weights were sharded, which decides what is reduced: freeze and unfreeze parameters "
-              "before that; make the FullyShardedDataParallel or Pipeline, and the optimizer, anew");
+              "before that; make the FullyShardedDataParallel or Pipeline, and the optimizer, again");
       require(keeps_writes || static_cast<std::int64_t>(leaf.parameter._version()) == leaf.version,
               "parameter '", name,
               "' of the module was written, and it is a copy, gathered or rounded, of what ",

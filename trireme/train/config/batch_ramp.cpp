@@ -59,11 +59,12 @@ void check_batch_ramp(const RunConfig& config) {
     of.batch_ramp_sizes.resize(both);
     of.batch_ramp_steps.resize(both);
   };
-  refuse_unless(sizes.size() == steps.size(), {shorter, none}, "train.batch_ramp_sizes has ", sizes.size(),
-                sizes.size() == 1 ? " size" : " sizes", ", and train.batch_ramp_steps ", steps.size(),
-                steps.size() == 1 ? " step" : " steps",
-                ": each size holds until the step beside it, and train.global_batch from the last one on; "
-                "give as many of each");
+  refuse_unless(
+      sizes.size() == steps.size(), {shorter, none}, "train.batch_ramp_sizes has ", sizes.size(),
+      sizes.size() == 1 ? " size" : " sizes", ", and train.batch_ramp_steps ", steps.size(),
+      steps.size() == 1 ? " step" : " steps",
+      ": each size holds until the step at the same place, and train.global_batch from the last one on; "
+      "give as many of each");
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const std::int64_t before = i == 0 ? 0 : steps[i - 1];
     refuse_unless(steps[i] > before, {none}, "train.batch_ramp_steps: batches of ", sizes[i],

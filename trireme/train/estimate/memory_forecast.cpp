@@ -285,13 +285,13 @@ bool splits_backward(const ParallelPlan& plan) {
 }
 
 void check_forecast(const ParallelPlan& plan) {
-  require(!plan.offloads_activations(), "offload.activations = \"", plan.config().offload.activations,
-          "\": what of activations is in memory at a time depends on how fast it comes and goes; what a run "
-          "needed "
-          "stands at its end");
+  require(
+      !plan.offloads_activations(), "offload.activations = \"", plan.config().offload.activations,
+      "\": what of activations is in memory at a time depends on how fast it comes and goes; a run reports "
+      "its memory at its end");
   require(!plan.served() && !plan.trains_apart(),
-          "what memory a rank takes is told for ranks that train together; with "
-          "parallel.mode = \"ps\" or parallel.local_steps it stands at the end of a run");
+          "the memory of a rank is estimated for ranks that train together; with "
+          "parallel.mode = \"ps\" or parallel.local_steps a run reports it at its end");
 }
 
 std::vector<ForecastOfRank> forecast_memory(const ParallelPlan& plan, const ModelUse& model,

@@ -35,10 +35,11 @@ void check_one_bit(const ParallelPlan& plan, const RefuseIf& refuse_if) {
             set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "adamw"),
             "it is the momentum of adam, adamw or lamb that travels; found optimizer.name = \"", optimizer,
             "\"");
-  refuse_if(config.parallel.compression_warmup_steps == 0,
-            set(&RunConfig::parallel, &Parallel::compression_warmup_steps, 1000),
-            "the mean square of gradients is learnt in parallel.compression_warmup_steps, and kept from then "
-            "on: 15 to 25 % of all steps; found 0");
+  refuse_if(
+      config.parallel.compression_warmup_steps == 0,
+      set(&RunConfig::parallel, &Parallel::compression_warmup_steps, 1000),
+      "the mean square of gradients is measured in parallel.compression_warmup_steps, and kept from then "
+      "on: 15 to 25 % of all steps; found 0");
   refuse_if(
       config.train.clip_norm > 0, set(&RunConfig::train, &TrainOptions::clip_norm, 0),
       "train.clip_norm = ", config.train.clip_norm,
@@ -66,7 +67,7 @@ void check_local_clipping(const RunConfig& config) {
             ": a rank has the gradients of its own stages, and the norm is that of all");
   refuse_if(parallel.zero > 0, set(&RunConfig::parallel, &Parallel::zero, 0),
             "parallel.zero = ", parallel.zero,
-            ": gradients that are shared out leave as they come, and the norm is that of all");
+            ": sharded gradients are sent as they are computed, and the norm is that of all");
   refuse_if(parallel.chunks > 1, set(&RunConfig::parallel, &Parallel::chunks, 0),
             "parallel.chunks = ", parallel.chunks,
             ": stages are reduced one by one, and the norm is that of all gradients");
@@ -105,19 +106,20 @@ void check_compression_of_shards(const ParallelPlan& plan) {
   const Cure none = set(&RunConfig::parallel, &Parallel::compression, "none"),
              no_shards = set(&RunConfig::parallel, &Parallel::zero, 0);
   const std::vector<std::string> known = parallel::shard_hook_names();
-  refuse_unless(std::ranges::find(known, parallel.compression) != known.end(),
-                {set(&RunConfig::parallel, &Parallel::compression, "sign"), no_shards}, what,
-                "it is the whole momentum that travels, and ranks share that out; these can be had: ",
-                join(known, ", "));
-  refuse_unless(!corrects_momentum(plan.config()) || plan.num_microbatches() == 1 || parallel.zero == 1 ||
-                    parallel.keep_gradients,
-                {set(&RunConfig::parallel, &Parallel::keep_gradients, true), none}, what, "each of ",
-                plan.num_microbatches(),
-                " micro-batches is reduced by itself, and its velocity goes on with each reduction, not with "
-                "each step; set parallel.keep_gradients, or parallel.zero = 1");
+  refuse_unless(
+      std::ranges::find(known, parallel.compression) != known.end(),
+      {set(&RunConfig::parallel, &Parallel::compression, "sign"), no_shards}, what,
+      "the whole momentum is sent, and that is sharded over ranks; these can be had: ", join(known, ", "));
+  refuse_unless(
+      !corrects_momentum(plan.config()) || plan.num_microbatches() == 1 || parallel.zero == 1 ||
+          parallel.keep_gradients,
+      {set(&RunConfig::parallel, &Parallel::keep_gradients, true), none}, what, "each of ",
+      plan.num_microbatches(),
+      " micro-batches is reduced by itself, and its velocity advances with each reduction, not with "
+      "each step; set parallel.keep_gradients, or parallel.zero = 1");
   refuse_unless(parallel.shard_ranks == 0, {set(&RunConfig::parallel, &Parallel::shard_ranks, 0), none}, what,
                 "parallel.shard_ranks = ", parallel.shard_ranks,
-                " shares gradients out within groups of replicas, as they are; leave one of the two out");
+                " shards gradients within groups of replicas, without compression; leave one of the two out");
 }
 
 parallel::CompressionOptions compression_options(const RunConfig& config) {

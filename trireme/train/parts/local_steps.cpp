@@ -91,7 +91,7 @@ void check_local_steps(const ParallelPlan& plan) {
   refuse_if(parallel.local_delay >= parallel.local_steps,
             set(&RunConfig::parallel, &Parallel::local_delay, parallel.local_steps - 1),
             "parallel.local_delay = ", parallel.local_delay,
-            " would have a part travel when it is sent anew; take fewer steps than a round has");
+            " would have a part in flight when it is sent again; take fewer steps than a round has");
   refuse_if(
       parallel.pipeline > 1 && (parallel.local_fragments > 1 || parallel.local_delay > 0),
       [](RunConfig& changed) {

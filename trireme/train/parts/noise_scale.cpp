@@ -156,7 +156,7 @@ void check_noise_scale(const ParallelPlan& plan) {
   const RunConfig& config = plan.config();
   if (config.train.noise_scale_every_steps == 0 || plan.num_parts() >= 2) return;
   throw Refusal(text("train.noise_scale_every_steps = ", config.train.noise_scale_every_steps,
-                     ": the noise is told by the differences between micro-batches, and one rank with "
+                     ": the noise is measured by the differences between micro-batches, and one rank with "
                      "train.accumulation = 1 has one"),
                 {set(&RunConfig::train, &TrainOptions::accumulation, 2),
                  set(&RunConfig::train, &TrainOptions::noise_scale_every_steps, 0)});

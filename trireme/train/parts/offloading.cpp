@@ -23,16 +23,15 @@ void check_place(const ParallelPlan& plan, const char* key, const std::string op
 void check_activations(const ParallelPlan& plan) {
   check_place(plan, "activations", &optim::OffloadOptions::activations);
   if (!plan.offloads_activations() || !plan.config().parallel.recompute) return;
-  throw Refusal(
-      text("offload.activations = \"", plan.config().offload.activations,
-           "\" with parallel.recompute = true: stages keep nothing but their inputs until their "
-           "backward, and nothing is left to live elsewhere; recompute layers instead, whose inputs "
-           "can (train.recompute_layers = [\"*\"])"),
-      {[](RunConfig& changed) {
-         changed.parallel.recompute = false;
-         changed.train.recompute_layers = {"*"};
-       },
-       set(&RunConfig::offload, &optim::OffloadOptions::activations, "none")});
+  throw Refusal(text("offload.activations = \"", plan.config().offload.activations,
+                     "\" with parallel.recompute = true: stages keep nothing but their inputs until their "
+                     "backward, and nothing is left to offload; recompute layers instead, whose inputs "
+                     "can (train.recompute_layers = [\"*\"])"),
+                {[](RunConfig& changed) {
+                   changed.parallel.recompute = false;
+                   changed.train.recompute_layers = {"*"};
+                 },
+                 set(&RunConfig::offload, &optim::OffloadOptions::activations, "none")});
 }
 
 std::filesystem::path folder_of(const RunConfig& config) {
@@ -59,7 +58,7 @@ void check_offloading(const ParallelPlan& plan) {
             {set(&RunConfig::parallel, &ParallelOptions::zero, 3)},
             " with parallel.zero = ", config.parallel.zero,
             ": weights are kept whole between their uses; set parallel.zero = 3, or leave that key out");
-  refuse_if(plan.weight_copies() == 1, {}, ": one rank has the weights, and shares nothing out; ",
+  refuse_if(plan.weight_copies() == 1, {}, ": one rank has the weights, and nothing is sharded; ",
             "start it with more ranks, or leave that key out");
   refuse_if(config.train.ema_decay > 0, {set(&RunConfig::train, &TrainOptions::ema_decay, 0)},
             " with train.ema_decay = ", config.train.ema_decay,

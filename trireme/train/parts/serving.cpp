@@ -39,7 +39,7 @@ void check_serving(const ParallelPlan& plan) {
   refuse_if(config.served.delay_compensation > 0 && parallel.compression != "none",
             set(&RunConfig::served, &parallel::ServedOptions::delay_compensation, 0.0),
             "ps.delay_compensation = ", config.served.delay_compensation,
-            ": a push has the values behind its gradient, and they are not compressed; found "
+            ": a push has the values after its gradient, and they are not compressed; found "
             "parallel.compression = \"",
             parallel.compression, "\"");
   const std::vector<std::string> served = parallel::served_optimizer_names();
@@ -83,7 +83,7 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
   if (service.options.coordinator.empty()) service.options.coordinator = environment.parameter_server;
   require(
       !service.options.coordinator.empty(),
-      "parallel.mode is \"ps\", and nobody says where servers are: start the run with --servers N, or set "
+      "parallel.mode is \"ps\", and no address of servers is given: start the run with --servers N, or set "
       "ps.coordinator to the address of a coordinator (trireme serve-coordinator)");
   const telemetry::OwnWork work(context.status(), "joining the parameter server");
   return std::make_unique<parallel::ServedOptimizer>(service, config.optimizer, parameters, context.world());

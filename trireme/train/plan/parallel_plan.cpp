@@ -48,10 +48,9 @@ void ParallelPlan::check_tensor_form(const ModelShape& model) const {
   if (ranks == 1) return;
   const std::string what = text("parallel.tensor = ", ranks, ": the model of type ", model.name);
   const Cures fewer = other_ranks_along("parallel.tensor", config_, world_size_);
-  refuse_unless(
-      model.tensor.has_value(), fewer, what,
-      " has no tensor-parallel form: gpt and mlp have one, and a model of one's own that derives from "
-      "parallel::HasTensorForm");
+  refuse_unless(model.tensor.has_value(), fewer, what,
+                " has no tensor-parallel form: gpt and mlp have one, and a custom model that derives from "
+                "parallel::HasTensorForm");
   refuse_unless(ranks <= model.tensor->most_ranks, fewer, what, " has ", model.tensor->of_what,
                 ", and each rank needs at least one; use at most ", model.tensor->most_ranks);
   refuse_unless(!config_.parallel.sequence || model.tensor->sequences,
@@ -67,7 +66,7 @@ void ParallelPlan::check_context_form(const ModelShape& model) const {
   const Cures fewer = other_ranks_along("parallel.context", config_, world_size_);
   const std::int64_t tokens = model.tensor ? model.tensor->tokens : 0;
   refuse_unless(tokens > 0, fewer, what,
-                " has no sequences that could be cut: gpt has, and a model of one's own whose form says so "
+                " has no sequences that could be cut: gpt has, and a custom model whose form says so "
                 "(parallel::TensorLimits::tokens)");
   refuse_unless(
       2 * ranks <= tokens, fewer, what, " has sequences of ", tokens, tokens == 1 ? " token" : " tokens",
@@ -80,11 +79,12 @@ void ParallelPlan::check_experts(const ModelShape& model) const {
   const std::string what = text("parallel.expert = ", ranks, ": the model of type ", model.name);
   const Cures fewer = other_ranks_along("parallel.expert", config_, world_size_);
   refuse_unless(model.experts > 0, fewer, what,
-                " has no experts that replicas could share out: a model of one's own has that derives from "
+                " has no experts to shard over replicas: a custom model has that derives from "
                 "model::HasExperts; take parallel.expert = 1");
-  refuse_unless(model.experts % ranks == 0, fewer, what, " has ", model.experts,
-                model.experts == 1 ? " expert" : " experts",
-                ", which so many ranks cannot share out evenly; ", divisors_in_words(model.experts), " can");
+  refuse_unless(
+      model.experts % ranks == 0, fewer, what, " has ", model.experts,
+      model.experts == 1 ? " expert" : " experts",
+      ", which cannot be sharded evenly over so many ranks; possible: ", divisors_in_words(model.experts));
 }
 
 void ParallelPlan::cut(const ModelShape& model) {

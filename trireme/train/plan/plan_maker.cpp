@@ -234,7 +234,7 @@ class PlanMaker {
     refuse_unless(
         parallel.zero == 0 || !optim::needs_whole_tensors(config().optimizer.name), cures, what,
         " and parallel.zero = ", parallel.zero, " with optimizer.name = \"", config().optimizer.name,
-        "\": it goes by whole parameters, and ranks that hold parts of one would have to share theirs out "
+        "\": it updates whole parameters, and ranks that hold parts of one would have to shard them "
         "alike; leave parallel.zero at 0, or take an optimizer that looks at single numbers");
   }
 
@@ -367,13 +367,14 @@ class PlanMaker {
     const std::int64_t asked = parallel.shard_ranks, replicas = plan_.weight_copies();
     if (asked == 0) return;
     const std::string what = text("parallel.shard_ranks = ", asked);
-    refuse_unless(parallel.zero > 0,
-                  {set(&RunConfig::parallel, &ParallelOptions::zero, 1),
-                   set(&RunConfig::parallel, &ParallelOptions::shard_ranks, 0)},
-                  what,
-                  " with parallel.zero = 0: replicas share nothing out; set parallel.zero, or leave it out");
+    refuse_unless(
+        parallel.zero > 0,
+        {set(&RunConfig::parallel, &ParallelOptions::zero, 1),
+         set(&RunConfig::parallel, &ParallelOptions::shard_ranks, 0)},
+        what,
+        " with parallel.zero = 0: nothing is sharded over replicas; set parallel.zero, or leave it out");
     refuse_unless(asked > 1, other_shard_ranks(plan_.weight_copies()), what,
-                  ": a group of one rank has nobody to share out to; take 2 or more, or parallel.zero = 0");
+                  ": a group of one rank shards nothing; take 2 or more, or parallel.zero = 0");
     refuse_unless(replicas % asked == 0, other_shard_ranks(plan_.weight_copies()), what, " does not cut ",
                   replicas, " replicas into groups: they can be cut into groups of ",
                   divisors_in_words(replicas));

@@ -160,8 +160,7 @@ void RunRecorder::notice_lost_output() {
   if (std::cout || stdout_lost_) return;
   stdout_lost_ = true;
   const std::string words =
-      text("nobody reads standard output any more; the run goes on, and what it says stands in ",
-           folder_.console().string());
+      text("standard output is closed; the run continues, and its output is in ", folder_.console().string());
   std::cerr << words << std::endl;
   note(words);
 }

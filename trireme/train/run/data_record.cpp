@@ -42,7 +42,7 @@ void check_same_data(const data::DataSource& data, const std::string& record, co
   if (!of_train.empty()) {
     throw DataError(text("the training data of data set '", data.name,
                          "' are not those of the checkpoint: ", of_train,
-                         "; the run would go on with other samples, in another order. Put the data of the "
+                         "; the run would continue with other samples, in another order. Put the data of the "
                          "checkpoint back, or start a fresh run with model.weights = the checkpoint's "
                          "model.safetensors"));
   }

@@ -168,7 +168,7 @@ void check_same_run(const RunConfig& config, const RunConfig& before, std::int64
   of_kind(OnResume::kStays, [&](const ConfigKey&, const std::string& change) { refuse(change); });
   of_kind(OnResume::kUpdatesStay, [&](const ConfigKey&, const std::string&) {
     if (updates_under_way(before) != updates_under_way(config)) {
-      refuse(text("it was trained by ", updates_in_words(before), " and would go on by ",
+      refuse(text("it was trained by ", updates_in_words(before), " and would continue by ",
                   updates_in_words(config)));
     }
   });
@@ -190,9 +190,10 @@ RunConfig config_of_checkpoint(const std::string& content, const RunConfig& conf
   try {
     return parse_run_config(content, "the checkpoint's configuration", config.registry);
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(text("cannot resume run '", config.run.name, "': ", error.what(),
-                               "; the run cannot go on with this version: start a fresh one, which may begin "
-                               "with its weights (trireme checkpoint export, model.weights)"));
+    throw InvalidArgument(
+        text("cannot resume run '", config.run.name, "': ", error.what(),
+             "; the run cannot be resumed with this version: start a fresh one, which may begin "
+             "with its weights (trireme checkpoint export, model.weights)"));
   }
 }
 

@@ -118,7 +118,7 @@ void RunLock::lock() const {
   while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) {
       log_.warning("cannot lock ", folder_.lock().string(), ": ", std::strerror(errno),
-                   "; a second run of this name would not be refused, and destroy this one");
+                   "; a second run of this name would not be rejected, and would overwrite this one");
       return;
     }
     const Json holder = read_holder(folder_.lock());

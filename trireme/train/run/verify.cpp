@@ -218,7 +218,7 @@ void refuse_unverifiable(const ParallelPlan& plan) {
   if (plan.rounding().is_lossy) {
     throw Refusal(
         text("parallel.compression = \"", plan.config().parallel.compression,
-             "\" leaves out of a step's gradients what it sends later, or rounds by chance, by design: "
+             "\" leaves out of a step's gradients what it sends later, or rounds stochastically, by design: "
              "no serial run has the same steps; verify the run without it"),
         {set(&RunConfig::parallel, &ParallelOptions::compression, "none")});
   }

@@ -77,7 +77,7 @@ const data::StepBatch& BatchFeed::next(std::int64_t steps) {
   const std::int64_t samples = calendar_.batch(steps).size;
   require(batch.global_size == samples, "the data have handed over ", batch.global_size,
           " samples as the batch of step ", steps + 1, ", which has ", samples,
-          "; a stream of one's own goes by StreamOptions::global_batch and ramp, see data::layout_of");
+          "; a custom stream follows StreamOptions::global_batch and ramp, see data::layout_of");
   return batch;
 }
 

@@ -47,7 +47,7 @@ void check_count(const objective::Objective& objective, const data::Example& bat
                        ", count ", found, "; expected ", expected,
                        ", as many times what those of sample 0 "
                        "count. Where sizes vary, an objective leaves padding out and says so: "
-                       "objective.ignored_classes, or counts_by_value() of one's own"));
+                       "objective.ignored_classes, or its own counts_by_value()"));
 }
 
 void check_data(const data::DataSource& data, const objective::Objective& objective) {

@@ -18,7 +18,7 @@ inline void require_whole_parameters(const std::vector<model::Layer>& layers, co
       for (const model::ParameterBox& box : model::parameter_boxes(*module)) {
         require(
             !box.is_part, "parameter '", box.name, "' of layer '", layer.name,
-            "' is cut over the ranks of tensor parallelism, which a ", holder,
+            "' is split over the ranks of tensor parallelism, which a ", holder,
             " does not know: train such models with a Trainer (train.clip_norm), or clip by a norm of your "
             "own (optim::clip_to_norm), whose squares are added up over those ranks, too");
       }
