@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 
+#include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/telemetry/run_summary.h"
 #include "trireme/train/run/internal/on_main.h"
@@ -41,10 +42,19 @@ std::optional<RunResult> earlier_end_of(const Trainer& trainer, comm::Context& c
   if (context.is_main()) {
     context.log().info("nothing to do: run '", trainer.plan().config().run.name, "' was completed after ",
                        found.steps,
-                       " steps; a larger train.epochs or train.max_steps goes on from "
-                       "there, and without --resume it starts anew");
+                       " steps; a larger train.epochs or train.max_steps continues from "
+                       "there, and without --resume it starts again");
   }
   return found;
+}
+
+std::optional<telemetry::GoodputRecord> earlier_goodput(const RunFolder& folder, const Log& log) {
+  try {
+    return telemetry::read_goodput(folder.goodput());
+  } catch (const DataError& error) {
+    log.warning(error.what(), "; the goodput of this run counts from now on");
+    return std::nullopt;
+  }
 }
 
 }  // namespace trireme::train

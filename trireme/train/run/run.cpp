@@ -100,7 +100,6 @@ class Run {
 
   bool is_restart_of(const RunLock& lock) const;
   TakeUp what_to_take_up(const RunLock* lock) const;
-  std::optional<telemetry::GoodputRecord> earlier_goodput(const RunLock& lock) const;
   void open_folder(RunLock& lock);
   void save_in_background();
   double stalled_s() const { return saver_ ? saver_->stalled_s() : 0; }
@@ -175,22 +174,12 @@ TakeUp Run::what_to_take_up(const RunLock* lock) const {
   return goes_on ? TakeUp::kWhatIsThere : TakeUp::kNothing;
 }
 
-/// Of a run that continues, or starts again before its first checkpoint.
-std::optional<telemetry::GoodputRecord> Run::earlier_goodput(const RunLock& lock) const {
-  if (trainer_.steps_done() == 0 && !is_restart_of(lock)) return std::nullopt;
-  try {
-    return telemetry::read_goodput(folder_.goodput());
-  } catch (const DataError& error) {
-    context_.log().warning(error.what(), "; the goodput of this run counts from now on");
-    return std::nullopt;
-  }
-}
-
 void Run::open_folder(RunLock& lock) {
   const std::string& start = context_.environment().start_id;
   const std::int64_t first_step = trainer_.steps_done();
   const telemetry::OwnWork work(context_.status(), "preparing the folder " + folder_.root.string());
-  const std::optional<telemetry::GoodputRecord> goodput = earlier_goodput(lock);
+  std::optional<telemetry::GoodputRecord> goodput;  // of a run that continues or begins again
+  if (first_step > 0 || is_restart_of(lock)) goodput = earlier_goodput(folder_, context_.log());
   std::filesystem::path earlier;
   first_step == 0 ? static_cast<void>(earlier = lock.start_fresh(start)) : lock.assign_to(start);
   recorder_.emplace(config_, gpus_of_host(context_),
