@@ -84,13 +84,14 @@ class LoopModels {
  public:
   LoopModels(LoopModel model)  // NOLINT(google-explicit-constructor)
       : by_name_{{"", std::move(model)}} {}
-  /// replicated_loop(module, optimizers).
-  LoopModels(torch::nn::Module& module,  // NOLINT(google-explicit-constructor)
-             std::vector<torch::optim::Optimizer*> optimizers = {});
+  /// One, which is replicated_loop() of `module` and `optimizers`.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  LoopModels(torch::nn::Module& module, std::vector<torch::optim::Optimizer*> optimizers = {});
   /// Weights of a model called M are saved as M.NAME. Throws InvalidArgument for a name that is not made of
   /// letters, digits and _, begins with a digit, or is there twice.
   LoopModels(std::initializer_list<std::pair<std::string, LoopModel>> models);
 
+  /// One model alone is called "".
   std::map<std::string, LoopModel>& by_name() { return by_name_; }
   const std::map<std::string, LoopModel>& by_name() const { return by_name_; }
 
