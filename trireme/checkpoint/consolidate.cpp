@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "trireme/base/bounded_json.h"
 #include "trireme/base/error.h"
@@ -158,13 +159,29 @@ std::string save_from_ranks(comm::Group group, const Shards& mine, const fs::pat
     return "";
   }
   TensorMapXxh3 hash;
-  write_safetensors(path, layouts, metadata, [&](const TensorLayout& layout, const FileSink& sink) {
-    hash.begin(layout);
-    collector.collect(layout, [&](std::span<const std::byte> bytes) {
-      hash.add(bytes);
-      sink(bytes);
+  std::size_t collected = 0;  // of the layouts, which are written in this order
+  try {
+    write_safetensors(path, layouts, metadata, [&](const TensorLayout& layout, const FileSink& sink) {
+      std::optional<DataError> failure;
+      hash.begin(layout);
+      collector.collect(layout, [&](std::span<const std::byte> bytes) {
+        if (failure) return;
+        try {
+          hash.add(bytes);
+          sink(bytes);
+        } catch (const DataError& error) {
+          failure = error;
+        }
+      });
+      ++collected;
+      if (failure) throw DataError(*failure);
     });
-  });
+  } catch (const DataError&) {
+    // The other ranks send the rest, and would wait until it is received.
+    for (; collected < layouts.size(); ++collected)
+      collector.collect(layouts[collected], [](std::span<const std::byte>) {});
+    throw;
+  }
   return hash.hex();
 }
 

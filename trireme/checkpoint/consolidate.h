@@ -15,7 +15,8 @@ namespace trireme::checkpoint {
 
 /// Writes the tensors that the ranks hold together as one file, on rank 0, which alone looks at `path`.
 /// Returns there what xxh3_of says of them; the same for any ranks and cuts. Collective. Throws DataError on
-/// rank 0, CommError; InvalidArgument where a part of a tensor is missing.
+/// rank 0, after the other ranks have sent their parts, so that the group stays usable; CommError;
+/// InvalidArgument where a part of a tensor is missing.
 std::string save_from_ranks(comm::Group group, const Shards& mine, const std::filesystem::path& path,
                             const std::map<std::string, std::string>& metadata);
 

@@ -69,10 +69,16 @@ void save_as_torch(comm::Group& group, const Shards& mine, const torch::nn::Modu
     torch::serialize::OutputArchive archive;
     write(archive, module, values, "");
     write_file_atomic(path, [&](const FileSink& sink) {
+      std::optional<DataError> failure;  // thrown through libtorch's writer it would end the process
       archive.save_to([&](const void* bytes, std::size_t count) {
-        sink({static_cast<const std::byte*>(bytes), count});
+        try {
+          if (!failure) sink({static_cast<const std::byte*>(bytes), count});
+        } catch (const DataError& error) {
+          failure = error;
+        }
         return count;
       });
+      if (failure) throw DataError(*failure);
     });
   });
 }
@@ -151,7 +157,8 @@ class Source {
 void save_whole(comm::Context& context, const LoopModel& model, const fs::path& path) {
   require(!is_torch_name(path), "weights for torch::load, which ", path.string(), " stands for, need the ",
           "submodules of a module: call save_whole(context, model, module, path), or write safetensors");
-  save_from_ranks(context.world(), weights_of(context.world(), model), path, {});
+  const Shards mine = weights_of(context.world(), model);
+  comm::on_every_rank(context.world(), [&] { save_from_ranks(context.world(), mine, path, {}); });
 }
 
 void save_whole(comm::Context& context, const LoopModel& model, const torch::nn::Module& module,

@@ -19,8 +19,8 @@ namespace trireme::checkpoint {
 
 /// Writes safetensors: parameters and buffers by name; buffers are those of rank 0, or of the first rank that
 /// has them. The file appears when it is complete. A rank holds one piece besides its own weights. Throws
-/// DataError where rank 0 cannot write, CommError on the others then; what LoopModel::weights() throws;
-/// InvalidArgument for the extensions .pt and .pth.
+/// DataError on every rank where rank 0 cannot write, after which it may be called again; what
+/// LoopModel::weights() throws; InvalidArgument for the extensions .pt and .pth.
 void save_whole(comm::Context& context, const LoopModel& model, const std::filesystem::path& path);
 /// The same; with the extension .pt or .pth in the form of libtorch's torch::save(module, FILE), which has the
 /// submodules of `module`: those that it had before it was wrapped. Its values are not used. Rank 0 holds all

@@ -8,10 +8,13 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <sys/resource.h>
 #include <torch/serialize.h>
 
 #include <atomic>
+#include <csignal>
 #include <fstream>
+#include <optional>
 
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/parallel/small_models.h"
@@ -53,6 +56,7 @@ void expect_same(const nn::Sequential& found, const nn::Sequential& expected) {
 struct Kind {
   const char* name;
   int ranks;
+  const char* backend;
   bool is_replicated;  ///< each rank has the whole model's buffers
   std::function<void(comm::Context&, nn::Sequential&, const std::function<void(const LoopModel&)>&)> use;
 };
@@ -67,21 +71,21 @@ std::vector<Kind> kinds() {
                             model::layers_of(net), options);
     body(pipeline_loop(pipe));
   };
-  return {{"replicas", 2, true,
+  return {{"replicas", 2, "threads", true,
            [](comm::Context&, nn::Sequential& net, const Body& body) {
              body(checkpoint::replicated_loop(*net));
            }},
-          {"shards", 3, true,
+          {"shards", 3, "gloo", true,
            [](comm::Context& context, nn::Sequential& net, const Body& body) {
              parallel::FullyShardedDataParallel sharded(context, model::layers_of(net));
              body(sharded_loop(sharded));
            }},
-          {"stages", 2, false,
+          {"stages", 2, "shm", false,
            [=](comm::Context& context, nn::Sequential& net, const Body& body) {
              comm::Mesh mesh(context, {{"dp", 1}, {"pp", 2}});
              staged(body, context, mesh, net, parallel::ZeroStage::kNone);
            }},
-          {"sharded_stages", 4, false, [=](comm::Context& context, nn::Sequential& net, const Body& body) {
+          {"sharded_stages", 4, "gloo", false, [=](comm::Context& context, nn::Sequential& net, const Body& body) {
              comm::Mesh mesh(context, {{"dp", 2}, {"pp", 2}});
              staged(body, context, mesh, net, parallel::ZeroStage::kParameters);
            }}};
@@ -92,10 +96,11 @@ class WholeWeights : public testing::TestWithParam<std::tuple<Kind, const char*>
   using Body = std::function<void(comm::Context&, const LoopModel&, const nn::Sequential&)>;
   void run(const Body& body, double first, int width = 5) {
     const Kind& kind = std::get<0>(GetParam());
-    comm::run_ranks_as_threads(kind.ranks, [&](comm::Context& context) {
+    const auto on_rank = [&](comm::Context& context) {
       nn::Sequential net = normalised_net(first, kind.is_replicated ? context.rank() : 0, width);
       kind.use(context, net, [&](const LoopModel& model) { body(context, model, net); });
-    });
+    };
+    comm::run_ranks_as_threads(kind.ranks, on_rank, {.backend = kind.backend, .timeout_s = 20});
   }
   std::filesystem::path file() const { return folder_ / std::get<1>(GetParam()); }
   test::TemporaryFolder folder_;
@@ -145,6 +150,56 @@ TEST_P(WholeWeights, OfAnotherModelAreRejectedOnEveryRank) {
       },
       2, 6);
   EXPECT_EQ(rejected, std::get<0>(GetParam()).ranks);
+}
+
+TEST_P(WholeWeights, ThatCannotBeWrittenAreAnErrorOfEveryRankAndMayBeSavedAgain) {
+  std::atomic<int> failed = 0;
+  run(
+      [&](comm::Context& context, const LoopModel& model, const nn::Sequential& net) {
+        for (int i = 0; i < 2; ++i) {
+          EXPECT_THAT([&] { save_whole(context, model, *net, folder_ / "missing" / file().filename()); },
+                      ThrowsMessage<DataError>(HasSubstr("missing")));
+        }
+        ++failed;
+        save_whole(context, model, *net, file());
+      },
+      2);
+  EXPECT_EQ(failed, std::get<0>(GetParam()).ranks);
+  EXPECT_TRUE(std::filesystem::exists(file()));
+}
+
+/// Files of this process grow no larger while it lives.
+class SmallFiles {
+ public:
+  explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit small{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~SmallFiles() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  SmallFiles(const SmallFiles&) = delete;
+  SmallFiles& operator=(const SmallFiles&) = delete;
+
+ private:
+  void (*const handler_)(int);
+  rlimit before_{};
+};
+
+TEST_P(WholeWeights, OnADiskThatBecomesFullAreAnErrorOfEveryRank) {
+  std::atomic<int> failed = 0;
+  run(
+      [&](comm::Context& context, const LoopModel& model, const nn::Sequential& net) {
+        std::optional<SmallFiles> limit;
+        if (context.is_main()) limit.emplace(20'000);
+        EXPECT_THROW(save_whole(context, model, *net, file()), DataError);
+        ++failed;
+      },
+      2, /*width=*/3000);
+  EXPECT_EQ(failed, std::get<0>(GetParam()).ranks);
+  EXPECT_FALSE(std::filesystem::exists(file()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, WholeWeights,
