@@ -4,10 +4,13 @@
 
 #include <gmock/gmock.h>
 
+#include <fstream>
+
 #include <mutex>
 
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
+#include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/train/config/registry.h"
 #include "trireme/train/plan/parallel_plan.h"
 #include "trireme/train/step/trainer.h"
@@ -110,7 +113,21 @@ TEST_F(StageCuts, OfAnEarlierRunInTheFolderAreTakenByAResumeAlone) {
   });
 }
 
-TEST_F(StageCuts, ForAnotherNumberOfStagesAreRejectedWithWhatToDo) {
+TEST_F(StageCuts, OfAConfigurationWithoutEndAreNotRead) {
+  RunConfig earlier = cut("endless", 2);
+  earlier.parallel.cuts = {4};
+  run(2, earlier);
+  const std::filesystem::path checkpoint =
+      checkpoint::list_checkpoints(folder_ / "endless/checkpoints").back();
+  std::filesystem::remove(checkpoint / "config.toml");
+  std::ofstream(checkpoint / "config.toml") << "[parallel]\ncuts = [4]\n#" << std::string(5 << 20, 'x');
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const ParallelPlan open = resolve_plan(cut("endless", 2), 2);
+    EXPECT_THAT(with_saved_cuts(open, context, TakeUp::kWhatIsThere).cuts(), IsEmpty());
+  });
+}
+
+TEST_F(StageCuts, ForAnotherNumberOfStagesAreRejectedWithAdvice) {
   RunConfig config = cut("named", 3);
   config.parallel.cuts = {4};
   EXPECT_THAT([&] { run(3, config); },

@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include "trireme/base/bounded_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/train/config/internal/config_keys.h"
@@ -18,7 +18,8 @@ std::string cuts_saved_in(const RunConfig& config) {
   const auto folders = checkpoint::list_checkpoints(RunFolder{config.run_folder()}.checkpoints());
   if (folders.empty()) return "";
   try {
-    const RunConfig saved = config_of_checkpoint(read_file(folders.back() / "config.toml"), config);
+    const RunConfig saved = config_of_checkpoint(
+        read_bounded_file(folders.back() / "config.toml", kMostConfigBytes, "configuration"), config);
     std::string cuts;
     for (const std::int64_t cut : saved.parallel.cuts) cuts += text(cut, ',');
     return cuts;
