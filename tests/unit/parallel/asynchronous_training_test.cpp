@@ -140,7 +140,7 @@ TEST(AsynchronousTraining, RunsWholeUpdates) {
   });
 }
 
-TEST(AsynchronousTraining, RejectsWhatUpdatesOtherwiseWithWhatToDo) {
+TEST(AsynchronousTraining, RejectsOtherUpdatesWithAdvice) {
   const auto made = [](PipelineOptions options) {
     comm::run_ranks_as_threads(2, [&](comm::Context& context) {
       const AsynchronousTraining training(context, model::layers_of(looped_chain()), options, kLoopSgd);

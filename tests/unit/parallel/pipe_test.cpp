@@ -136,7 +136,7 @@ TEST(Pipe, HasTheNamesOfTheChainEachOnce) {
   for (const std::string& name : kPipedNames) EXPECT_EQ(ranks[name], 1) << name;
 }
 
-TEST(Pipe, RejectsWhatItCannotPlaceWithWhatToDo) {
+TEST(Pipe, RejectsOptionsWithAdvice) {
   const auto made = [](int ranks, const PipeOptions& options, const torch::nn::Sequential& layers) {
     comm::run_ranks_as_threads(ranks,
                                [&](comm::Context& context) { const Pipe pipe(context, layers, options); });

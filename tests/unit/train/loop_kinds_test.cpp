@@ -18,6 +18,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/launch_environment.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/pipeline/pipe.h"
 #include "trireme/train/run/sharded_loop.h"
 
 namespace trireme::train {
@@ -244,6 +245,44 @@ TEST_F(SeveralModels, LieInOneCheckpoint) {
 TEST_F(SeveralModels, OfOtherNamesAreRejected) {
   sum(true);
   EXPECT_THAT([&] { sum(false, "writer"); }, ThrowsMessage<DataError>(HasSubstr("'generator.0.bias'")));
+}
+
+TEST(PipesInCheckpoints, GoOnOnAnotherNumberOfRanks) {
+  const test::TemporaryFolder folder;
+  std::vector<double> losses;
+  const auto train = [&](int ranks, std::int64_t begun, std::int64_t to) {
+    comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+      parallel::Pipe pipe(context, small_net(), {.chunks = 2});
+      torch::optim::AdamW adamw(pipe.parameters(), torch::optim::AdamWOptions(0.05));
+      LoopCheckpoints checkpoints(context, folder.path(), pipeline_loop(pipe.pipeline(), {&adamw}));
+      EXPECT_EQ(checkpoints.restore(), begun);
+      for (std::int64_t step = begun + 1; step <= to; ++step) {
+        const at::Tensor x = test::numbers({12, 4}, static_cast<int>(step));
+        pipe.zero_grad();
+        const double loss = pipe.step(x, x.narrow(1, 0, 3), mean_square);
+        pipe.pipeline().clip_grad_norm(1);
+        adamw.step();
+        if (context.is_main()) losses.push_back(loss);
+      }
+      checkpoints.save(to);
+    });
+  };
+  train(2, 0, 2);
+  train(1, 2, 3);
+  train(3, 3, 6);
+  const std::vector<double> found = std::exchange(losses, {});
+  std::filesystem::remove_all(folder.path());
+  train(1, 0, 6);
+  EXPECT_THAT(found, testing::Pointwise(testing::DoubleNear(1e-5), losses));
+}
+
+TEST(PipesInCheckpoints, OverDevicesOfOneRankAreTheirChain) {
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    const auto cpu = c10::Device(at::kCPU);
+    parallel::Pipe pipe(context, small_net(), {.chunks = 2, .devices = {cpu, cpu}});
+    EXPECT_THAT([&] { pipe.pipeline(); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("checkpoint::replicated_loop(*chain, ...)")));
+  });
 }
 
 TEST(NamesOfModels, AreWords) {

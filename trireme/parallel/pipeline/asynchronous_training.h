@@ -1,5 +1,5 @@
 #pragma once
-// Asynchronous pipelines (PipeDream, PipeDream-2BW, 1F1B-RR) in a loop of one's own: a Pipeline whose stages
+// Asynchronous pipelines (PipeDream, PipeDream-2BW, 1F1B-RR) in a custom training loop: a Pipeline whose stages
 // update themselves, and the optimizer of this rank's stages.
 //
 //   parallel::AsynchronousTraining training(*context, model::layers_of(chain),

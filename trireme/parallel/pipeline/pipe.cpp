@@ -54,7 +54,7 @@ std::vector<c10::Device> place(const std::vector<model::Layer>& layers,
   return of_layers;
 }
 
-/// "4,3,f32", which parse_shape() reads.
+/// Sizes, then the number of the dtype: "4,3,6", which empty_as() reads.
 std::string to_text(const at::Tensor& tensor) {
   std::string words;
   for (const std::int64_t size : tensor.sizes()) words += text(size, ',');
@@ -104,6 +104,13 @@ Pipe::Pipe(comm::Context& context, const torch::nn::Sequential& chain, const Pip
 }
 
 Pipe::~Pipe() = default;
+
+Pipeline& Pipe::pipeline() {
+  require(pipeline_ != nullptr,
+          "a pipe over several devices of one rank has no Pipeline: its chain holds all parameters, for "
+          "checkpoint::replicated_loop(*chain, ...) and optim::clip_grad_norm()");
+  return *pipeline_;
+}
 
 at::Tensor Pipe::forward(const at::Tensor& input) {
   require(input.defined() && input.dim() > 0 && input.size(0) > 0,

@@ -61,6 +61,9 @@ class Pipe {
   /// The same without names, for libtorch's optimizers.
   std::vector<at::Tensor> parameters() const;
   void zero_grad();
+  /// For train::pipeline_loop(), clip_grad_norm() and counters. Throws InvalidArgument on several devices of
+  /// one rank, where the chain holds all parameters.
+  Pipeline& pipeline();
 
  private:
   struct Here;  ///< stages of one rank
