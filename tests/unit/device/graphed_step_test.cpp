@@ -6,10 +6,13 @@
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "tests/support/graphed_loops.h"
 #include "tests/support/stand_in_device.h"
 #include "tests/support/stand_in_graph.h"
 #include "trireme/base/error.h"
+#include "trireme/parallel/zero/internal/update_watch.h"
 
 namespace trireme::parallel {
 namespace {
@@ -104,6 +107,23 @@ TEST_F(GraphedStepTest, NamesWhatCannotBeCaptured) {
           {.device = test::kStandInDevice});
     }
   }
+}
+
+/// FullyShardedDataParallel looks at its shards after that many reductions, the last of which is captured here.
+TEST_F(GraphedStepTest, CapturesTheReductionAfterWhichShardsAreChecked) {
+  comm::run_ranks_as_threads(
+      1,
+      [](comm::Context& context) {
+        const auto row = std::ranges::find(test::kGraphedRows, std::string("Sharded"),
+                                           [](const auto& each) { return std::string(each.name); });
+        const auto [body, before_step] = row->make(context);
+        GraphedStep step(context.device(), body,
+                         {.use = GraphUse::kOn, .warm_up = parallel::UpdateWatch::kReductions - 1});
+        for (int number = 0; number < parallel::UpdateWatch::kReductions + 2; ++number)
+          step(test::batch_of(number, 8));
+        EXPECT_EQ(step.num_replays(), 3);
+      },
+      {.device = test::kStandInDevice});
 }
 
 TEST_F(GraphedStepTest, AForgottenInputIsNamedWhenItIsGone) {
