@@ -29,7 +29,8 @@ struct Interval {
 
 CLI::Validator interval() {
   return {[](const std::string& given) {
-            const bool known = given == kAuto || above_zero()(const_cast<std::string&>(given)).empty();
+            std::string number = given;  // a validator may change what it checks
+            const bool known = given == kAuto || above_zero()(number).empty();
             return known ? std::string() : text("'", given, "' is neither auto nor a number above 0");
           },
           ""};
