@@ -45,7 +45,6 @@ Command doctor_command();
 Command completion_command(const Program& program, std::function<std::vector<Setting>()> settings);
 Command bench_command();
 Command runs_command();
-Command plan_command();
 Command schedule_command();
 Command simulate_command();
 Command ps_command();
@@ -83,6 +82,21 @@ struct EstimateArguments {
 
 /// `trireme estimate` on `run`, which measures or reads, and prints.
 Command estimate_command(std::function<int(const EstimateArguments&)> run);
+
+/// `trireme plan FILE.toml`.
+struct PlanArguments {
+  RankArguments ranks;
+  double memory_gib = 0;     ///< of a rank; 0: its share of the host's
+  double budget_s = 0;       ///< of the search; 0: until it is complete
+  std::string measurements;  ///< file to read; empty: kept ones, or the ranks measure
+  std::string save;          ///< file to write; empty: none
+  std::string page;          ///< file of the page; empty: none
+  bool measures = false;     ///< even if measurements are kept
+  bool json = false, toml = false, shows_all = false;
+};
+
+/// `trireme plan`: on `run` for a configuration; from a profile without it.
+Command plan_command(std::function<int(const PlanArguments&)> run);
 
 struct FindBatchArguments {
   RankArguments ranks;

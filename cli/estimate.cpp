@@ -86,7 +86,8 @@ int run_estimate(const Home& home, const EstimateArguments& arguments) {
   };
   if (!arguments.measurements.empty()) {
     const int ranks = arguments.ranks.num_ranks == 0 ? 1 : arguments.ranks.num_ranks;
-    print_estimate(train::resolve_plan(config, ranks), train::read_measurements(arguments.measurements));
+    const train::ParallelPlan plan = train::resolve_plan(config, ranks);
+    print_estimate(plan, train::form_of(train::read_measurements(arguments.measurements), plan));
     return kExitOk;
   }
   const RankPlan ranks = plan_ranks(arguments.ranks);
@@ -108,7 +109,7 @@ int run_estimate(const Home& home, const EstimateArguments& arguments) {
   }();
   const train::Measurements measured = train::measure_costs(plan, *context, data);
   if (!context->is_main()) return kExitOk;
-  if (!arguments.save.empty()) train::write_measurements(arguments.save, measured);
+  if (!arguments.save.empty()) train::write_measurements(arguments.save, {measured});
   print_estimate(plan, measured);
   return kExitOk;
 }

@@ -44,7 +44,7 @@ std::vector<Command> commands(const Program& program, const Arguments& arguments
           memory_command([arguments](const MemoryArguments&) { return hand_over(arguments); }),
           estimate_command([arguments](const EstimateArguments&) { return hand_over(arguments); }),
           find_batch_command([arguments](const FindBatchArguments&) { return hand_over(arguments); }),
-          plan_command(),
+          plan_command([arguments](const PlanArguments&) { return hand_over(arguments); }),
           launch_command(arguments),
           serve_coordinator_command(),
           serve_params_command(),

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct PlanArguments {
+struct ProfileSearch {
   std::string profile;
   std::string workers;
   std::string bandwidth;
@@ -139,7 +139,7 @@ std::string methods() {
   return std::move(out).str();
 }
 
-int run_plan(const PlanArguments& given) {
+int plan_of_profile(const ProfileSearch& given) {
   const plan::Profile profile = plan::read_profile(given.profile);
   const plan::PlanOptions options = {.levels = plan::parse_levels(given.workers, given.bandwidth),
                                      .straight = given.straight};
@@ -170,36 +170,74 @@ int run_plan(const PlanArguments& given) {
 
 }  // namespace
 
-Command plan_command() {
-  const auto declare = [](CLI::App& app) -> std::function<int()> {
-    auto given = std::make_shared<PlanArguments>();
-    app.add_option("--profile", given->profile, "Times and bytes of the model's layers, as CSV")
-        ->type_name("FILE.csv")
-        ->required();
-    app.add_option("--workers", given->workers, "Workers per level of links, innermost first: 4, or 8,2")
-        ->type_name("N[,N...]")
-        ->required();
-    app.add_option("--bandwidth", given->bandwidth, "Bytes per second between workers, for each level")
-        ->type_name("B[,B...]")
-        ->required();
-    app.add_flag("--straight", given->straight, "One worker per stage, no replicas");
+Command plan_command(std::function<int(const PlanArguments&)> run) {
+  const auto declare = [run = std::move(run)](CLI::App& app) -> std::function<int()> {
+    auto given = std::make_shared<ProfileSearch>();
+    auto search = std::make_shared<PlanArguments>();
+    declare_ranks(app, search->ranks);
+    app.get_option("file")->required(false);
+    app.add_option("--memory", search->memory_gib,
+                   "Memory of a rank in GiB (its share of what the host has left)")
+        ->type_name("GIB")
+        ->check(above_zero());
+    app.add_option("--budget", search->budget_s, "End the search after so many seconds (complete)")
+        ->type_name("SECONDS")
+        ->check(above_zero());
+    CLI::Option* read = app.add_option("--measurements", search->measurements,
+                                       "Read the costs from this file; no rank is started")
+                            ->type_name("FILE.json");
+    app.add_option("--save", search->save, "Write the measured costs to this file")
+        ->type_name("FILE.json")
+        ->excludes(read);
+    app.add_flag("--measure", search->measures, "Measure, even if costs are kept for this machine")
+        ->excludes(read);
+    app.add_option("--page", search->page, "Write a page with all plans, and time against memory as a chart")
+        ->type_name("FILE.html");
+    app.add_flag("--all", search->shows_all, "Show all plans");
+    CLI::Option* profile =
+        app.add_option("--profile", given->profile, "Times and bytes of the model's layers, as CSV")
+            ->type_name("FILE.csv");
+    CLI::Option* workers =
+        app.add_option("--workers", given->workers, "Workers per level of links, innermost first: 4, or 8,2")
+            ->type_name("N[,N...]");
+    CLI::Option* bandwidth =
+        app.add_option("--bandwidth", given->bandwidth, "Bytes per second between workers, for each level")
+            ->type_name("B[,B...]");
+    profile->needs(workers, bandwidth)->excludes(app.get_option("file"));
+    workers->needs(profile);
+    bandwidth->needs(profile);
+    app.add_flag("--straight", given->straight, "One worker per stage, no replicas")->needs(profile);
     app.add_option("--method", given->method, "How to cut, see below (" + given->method + ")")
-        ->type_name("NAME");
+        ->type_name("NAME")
+        ->needs(profile);
     app.add_option("--schedule", given->step.schedule, "Of the steps that are compared (1f1b)")
-        ->type_name("NAME");
+        ->type_name("NAME")
+        ->needs(profile);
     app.add_option("--microbatches", given->step.num_microbatches,
                    "Of a step, over all workers (four per worker)")
         ->type_name("M")
-        ->check(above_zero());
-    app.add_flag("--toml", given->toml, "Print the fastest step as keys for trireme train --plan");
+        ->check(above_zero())
+        ->needs(profile);
+    app.add_flag("--toml", given->toml, "Print the fastest plan as keys for trireme train --plan");
     app.add_flag("--json", given->json, "As JSON");
-    return [given] { return run_plan(*given); };
+    return [given, search, run] {
+      search->json = given->json;
+      search->toml = given->toml;
+      if (!given->profile.empty()) return plan_of_profile(*given);
+      require(!search->ranks.file.empty(),
+              "expected a run's configuration (trireme plan FILE.toml -n N), or --profile FILE.csv");
+      return run(*search);
+    };
   };
   return {
       .name = "plan",
-      .summary = "Partition a model into pipeline stages, from a profile of its layers",
-      .usage = "--profile FILE.csv --workers N[,N...] --bandwidth B[,B...] [OPTIONS]",
+      .summary = "Find the fastest way to train a model on N ranks, or partition a profile into stages",
+      .usage =
+          "FILE.toml -n N [OPTIONS] | --profile FILE.csv --workers N[,N...] --bandwidth B[,B...] [OPTIONS]",
       .examples =
+          "  trireme plan examples/gpt_char.toml --set data.path=TEXT.txt -n 4\n"
+          "  trireme plan examples/gpt_char.toml --set data.path=TEXT.txt -n 4 --memory 0.2 --toml > "
+          "plan.toml\n"
           "  trireme plan --profile vgg16.csv --workers 4 --bandwidth 1e9\n"
           "  trireme plan --profile vgg16.csv --workers 4,4 --bandwidth 1e10,1.25e9 --json\n"
           "  trireme plan --profile vgg16.csv --workers 8 --bandwidth 1e9 --method time\n"

@@ -6,6 +6,7 @@
 #include "cli/estimate.h"
 #include "cli/find_batch.h"
 #include "cli/memory.h"
+#include "cli/plan.h"
 #include "cli/profile.h"
 #include "cli/train.h"
 #include "cli/verify.h"
@@ -35,7 +36,7 @@ std::vector<Command> commands(const Home& home, const Program& program, const Ar
       memory_command([home](const MemoryArguments& memory) { return run_memory(home, memory); }),
       estimate_command([home](const EstimateArguments& estimate) { return run_estimate(home, estimate); }),
       find_batch_command([home](const FindBatchArguments& batch) { return run_find_batch(home, batch); }),
-      plan_command(),
+      plan_command([home](const PlanArguments& plan) { return run_plan(home, plan); }),
       launch_command(arguments),
       schedule_command(),
       simulate_command(),

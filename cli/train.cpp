@@ -8,13 +8,12 @@
 #include "trireme/base/files.h"
 #include "trireme/base/stop_notice.h"
 #include "trireme/base/stop_request.h"
-#include "trireme/base/toml.h"
-#include "trireme/base/toml_nesting.h"
 #include "trireme/base/toml_text.h"
 #include "trireme/base/unix_time.h"
 #include "trireme/comm/context.h"
 #include "trireme/comm/launch_environment.h"
 #include "trireme/train/config/run_config.h"
+#include "trireme/train/planner/planned_keys.h"
 #include "trireme/train/run/check_run_folder.h"
 #include "trireme/train/run/run.h"
 
@@ -59,24 +58,15 @@ TrainArguments with_folder(TrainArguments train) {
   return train;
 }
 
-/// The tables of the plan's file as keys, before those of --set, which count more.
+/// The tables of the plan's file as keys, or parallel.plan, before those of --set, which count more.
 TrainArguments with_plan(TrainArguments train) {
   if (train.plan.empty()) return train;
   std::vector<std::string> keys;
-  try {
-    const std::string content = read_file(train.plan);
-    if (const auto line = line_of_deep_key(content))
-      throw InvalidArgument(text(train.plan, ":", *line, ": a key of more than ", kMostKeyParts, " parts"));
-    const toml::table plan = toml::parse(content, train.plan);
-    for (const auto& [name, node] : plan) {
-      require(node.is_table(), train.plan, ": expected tables such as [parallel], found the key '",
-              name.str(), "'; trireme plan --toml prints a plan");
-      for (const auto& [key, value] : *node.as_table()) {
-        keys.push_back(text(name.str(), ".", key.str(), "=", toml_text(value)));
-      }
-    }
-  } catch (const toml::parse_error& error) {
-    throw InvalidArgument(text(train.plan, ":", error.source().begin.line, ": ", error.description()));
+  if (train.plan == "auto") {
+    keys.push_back("parallel.plan=\"auto\"");
+  } else {
+    for (const auto& [key, value] : train::parse_settings(read_file(train.plan), train.plan))
+      keys.push_back(text(key, "=", value));
   }
   train.ranks.overrides.insert(train.ranks.overrides.begin(), keys.begin(), keys.end());
   return train;

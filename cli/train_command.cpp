@@ -35,8 +35,8 @@ Command train_command(std::function<int(const TrainArguments&)> run) {
     app.add_option("--timeline", train->timeline, "Draw three steps as planned and as measured, by the run")
         ->type_name("FILE.html");
     app.add_option("--plan", train->plan,
-                   "Run as a plan says: what trireme plan --toml printed, before --set")
-        ->type_name("FILE.toml");
+                   "Run as a plan says: what trireme plan --toml printed, before --set; auto: choose the fastest")
+        ->type_name("FILE.toml|auto");
     app.add_option("--trace-steps", train->trace_steps, "Trace only some steps: 100:120")->type_name("STEPS");
     return [train, run] { return run(*train); };
   };

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/temporary_folder.h"
-#include "tests/unit/train/four_layers.h"
+#include "tests/unit/train/known_costs.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/data/synthetic_dataset.h"
@@ -16,39 +16,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-constexpr std::int64_t kNumel = 4 << 18;  ///< of the four layers
-
-/// On 16 samples each layer's forward takes 1 s and its backward 2 s, in two parts 0.8 and 1.4 s; on 4
-/// samples a quarter. Exchanges on two ranks take 1 s/MiB, messages nothing, an update 1 s for all
-/// parameters.
-Measurements known_costs(const RunConfig& config, int ranks = 1) {
-  Measurements measured{
-      .model = model_key(resolve_plan(config, ranks)), .costs = {}, .exchanges = {}, .update = {}};
-  for (const std::int64_t samples : {4, 16}) {
-    ModelUse model = four_layers();
-    model.samples = samples;
-    const double share = static_cast<double>(samples) / 16;
-    for (std::size_t i = 0; i + 1 < model.layers.size(); ++i) {
-      model.layers[i].time = {.forward_s = share,
-                              .backward_s = 2 * share,
-                              .backward_input_s = 0.8 * share,
-                              .backward_weight_s = 1.4 * share};
-    }
-    measured.costs.push_back(std::move(model));
-  }
-  const CostLine exchange{.fixed_s = 0, .unit_s = 1 / kMib};
-  measured.exchanges = {
-      .ranks = 2, .all_reduce = exchange, .reduce_scatter = exchange, .all_gather = exchange, .send = {}};
-  measured.update = {.fixed_s = 0, .unit_s = 1.0 / kNumel};
-  return measured;
-}
-
-RunConfig without_clipping() {
-  RunConfig config = config_of_four();
-  config.train.clip_norm = 0;
-  return config;
-}
 
 Estimate estimate_of(const RunConfig& config, int ranks, WeightsMemory weights = WeightsMemory::kOwn) {
   return estimate(resolve_plan(config, ranks), known_costs(config, ranks), weights);
@@ -167,6 +134,29 @@ TEST(Estimate, OfShardGroupsExchangesWithinAndBetweenThem) {
   EXPECT_DOUBLE_EQ(estimate_of(config, 4).step_s, 4 * 1.5 + (4 + 2) + 0.5 + 4);
 }
 
+TEST(Estimate, OfGroupsWithinAHostUsesItsLinks) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 32;
+  Measurements measured = known_costs(config, 4);
+  measured.ranks_of_host = 2;
+  measured.within_host = measured.exchanges;
+  for (CostLine* line : {&measured.within_host.all_reduce, &measured.within_host.reduce_scatter,
+                         &measured.within_host.all_gather})
+    line->unit_s /= 10;
+  const auto exchange_s = [&] {
+    return estimate(resolve_plan(config, 4), measured, WeightsMemory::kOwn).ranks[0].seconds.exchange;
+  };
+  EXPECT_DOUBLE_EQ(exchange_s(), 4 * 1.5) << "replicas on two hosts";
+  config.parallel.pipeline = 2;  // the replicas of a stage are on one
+  config.parallel.microbatches = 2;
+  EXPECT_NEAR(exchange_s(), 2 * 0.1, 1e-9);
+  config.parallel.pipeline = 1;
+  config.parallel.zero = 1;
+  config.parallel.shard_ranks = 2;
+  // Scattered within the host, the shares reduced between hosts.
+  EXPECT_DOUBLE_EQ(exchange_s(), 4 * 0.1 + 2);
+}
+
 TEST(Estimate, CountsTheFixedCostOfAnUpdateOnceForARank) {
   RunConfig config = without_clipping();
   config.parallel.zero = 3;  // each layer is a stage
@@ -226,14 +216,26 @@ TEST(Measurements, BeyondTheMeasuredSizesGoOnAlongTheLine) {
 TEST(Measurements, AreTheSameAfterAFile) {
   const test::TemporaryFolder folder;
   const Measurements measured = known_costs(config_of_four());
-  write_measurements(folder / "costs.json", measured);
+  write_measurements(folder / "costs.json", {measured});
   write_measurements(folder / "again.json", read_measurements(folder / "costs.json"));
   EXPECT_EQ(read_file(folder / "again.json"), read_file(folder / "costs.json"));
 }
 
+TEST(Measurements, OfAFormAreFoundByItsKeys) {
+  RunConfig config = config_of_four();
+  const Measurements whole = known_costs(config, 2);
+  config.parallel.tensor = 2;
+  Measurements parts = known_costs(config, 2);
+  parts.threads = 7;
+  const MeasuredForms forms = {whole, parts};
+  EXPECT_EQ(form_of(forms, resolve_plan(config, 2)).threads, 7);
+  config.parallel.tensor = 1;
+  EXPECT_EQ(form_of(forms, resolve_plan(config, 2)).threads, 1);
+}
+
 TEST(Measurements, OfADamagedFileNameThePlace) {
   const test::TemporaryFolder folder;
-  write_measurements(folder / "costs.json", known_costs(config_of_four()));
+  write_measurements(folder / "costs.json", {known_costs(config_of_four())});
   const std::string whole = read_file(folder / "costs.json");
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string changed = whole;
@@ -244,11 +246,11 @@ TEST(Measurements, OfADamagedFileNameThePlace) {
   EXPECT_THAT(with("\"backward_s\"", "\"backwards\""),
               ThrowsMessage<DataError>(AllOf(HasSubstr("costs.json"), HasSubstr("costs[0].layers[0].time"),
                                              HasSubstr("'backward_s' is missing"))));
-  EXPECT_THAT(with("\"version\": 1", "\"version\": 7"), ThrowsMessage<DataError>(HasSubstr("measure again")));
+  EXPECT_THAT(with("\"version\": 2", "\"version\": 7"), ThrowsMessage<DataError>(HasSubstr("measure again")));
   EXPECT_THAT(with("\"unit_s\": 0", "\"unit_s\": -1"),
               ThrowsMessage<DataError>(HasSubstr("expected a number from 0")));
   EXPECT_THAT(with("\"ranks\": 2", "\"ranks\": \"two\""),
-              ThrowsMessage<DataError>(HasSubstr("measurements.exchanges.ranks: expected a number")));
+              ThrowsMessage<DataError>(HasSubstr("forms[0].exchanges.ranks: expected a number")));
 }
 
 TEST(MeasureCosts, AreTheSameOnEveryRankAndSayWhatEachLayerTakes) {
@@ -259,7 +261,7 @@ TEST(MeasureCosts, AreTheSameOnEveryRankAndSayWhatEachLayerTakes) {
     const data::DataSource data = data::open_data(config.data);
     const Measurements measured = measure_costs(resolve_plan(config, 2), context, data);
     const std::filesystem::path file = folder / text(context.rank(), ".json");
-    write_measurements(file, measured);
+    write_measurements(file, {measured});
     written[static_cast<std::size_t>(context.rank())] = read_file(file);
     ASSERT_EQ(measured.costs.size(), 2U);
     EXPECT_EQ(measured.costs[0].samples, 2);

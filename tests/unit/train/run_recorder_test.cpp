@@ -31,7 +31,7 @@ Written written_by(const std::vector<std::string>& gpus) {
   const RunFolder files{config.run_folder()};
   std::filesystem::create_directories(files.root);
   {
-    RunRecorder recorder(config, gpus, {.model = "mlp", .data = "synthetic", .total_steps = 2});
+    RunRecorder recorder(config, gpus, {.model = "mlp", .data = "synthetic", .config = describe(config), .total_steps = 2});
     for (const std::int64_t step : {1, 2}) recorder.step({.step = step}, {.steps_s = 1, .steps = 1}, {});
     RunResult result;
     result.status = "completed";

@@ -18,6 +18,8 @@ std::vector<std::string> backend_choices() {
 
 }  // namespace
 
+std::vector<std::string> plan_names() { return {"none", "auto"}; }
+
 std::vector<ConfigKey> parallel_key_table() {
   using C = RunConfig;
   using Comm = comm::ContextOptions;
@@ -71,6 +73,12 @@ std::vector<ConfigKey> parallel_key_table() {
       key("parallel.planned_step_s", &C::parallel, &ParallelOptions::planned_step_s,
           "seconds per step predicted by trireme plan, reported with the measured time; 0: no prediction",
           {.least = 0}),
+      key("parallel.plan", &C::parallel, &ParallelOptions::plan,
+          "auto: the run chooses the fastest mesh, schedule, micro-batches, ZeRO stage and activation "
+          "checkpointing for its ranks at its start, within the memory of the host; keys of these that are "
+          "not "
+          "at their defaults stay; none: as configured",
+          {.names = plan_names}),
       key("parallel.vertical_sync", &C::parallel, &ParallelOptions::vertical_sync,
           "pipedream: a micro-batch uses the same version of the weights on all stages"),
       key("parallel.recompute", &C::parallel, &ParallelOptions::recompute,

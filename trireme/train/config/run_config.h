@@ -89,6 +89,7 @@ struct ParallelOptions {
   std::string partition = "auto";       ///< where the layers are cut: a name of partition_names()
   std::vector<std::int64_t> cuts = {};  ///< first layer of each stage but the first; empty: partition
   double planned_step_s = 0;            ///< what a plan has predicted; 0: nothing
+  std::string plan = "none";            ///< who decides the keys of planner/planned_keys.h: of plan_names()
   bool vertical_sync = false;           ///< pipedream: one version of the weights per micro-batch
   bool recompute = false;               ///< activations are computed again for the backward
   std::int64_t zero = 0;                ///< what replicas share out: parallel::ZeroStage
@@ -189,6 +190,9 @@ std::vector<std::string> checkpoint_interval_names();
 
 /// Values of parallel.outer_optimizer.
 std::vector<std::string> outer_optimizer_names();
+
+/// Values of parallel.plan.
+std::vector<std::string> plan_names();
 
 /// Values of parallel.partition.
 std::vector<std::string> partition_names();

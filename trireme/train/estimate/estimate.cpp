@@ -37,7 +37,7 @@ class StepCosts {
       costs.stages.push_back(of_stage(stage));
       costs.message_bytes = std::max(costs.message_bytes, layout_.bytes_sent(stage));
     }
-    const CostLine& send = measured_.exchanges.send;
+    const CostLine& send = exchanges_over(plan_.world_size()).send;
     costs.hop = send.fixed_s;
     costs.bandwidth = send.unit_s > 0 ? 1 / send.unit_s : 0;
     costs.share_of_core = measured_.exchanges.share_of_core;
@@ -51,12 +51,13 @@ class StepCosts {
     const auto [begin, end] = layout_.layers_of(stage);
     for (std::size_t i = begin; i < end; ++i) {
       const LayerTime& time = layout_.model().layers[i].time;
-      cost.forward += time.forward_s;
+      const bool is_recomputed = layout_.is_recomputed(i), with_stage = plan_.config().parallel.recompute;
+      cost.forward += is_recomputed || with_stage ? time.bare_forward_s : time.forward_s;
       cost.backward_input += is_split ? time.backward_input_s : time.backward_s;
       cost.backward_weight += is_split ? time.backward_weight_s : 0;
-      if (layout_.is_recomputed(i)) cost.backward_input += time.forward_s;
+      if (is_recomputed) cost.backward_input += std::max(0.0, time.recomputed_backward_s - time.backward_s);
+      if (with_stage) cost.backward_input += time.forward_s;
     }
-    if (plan_.config().parallel.recompute) cost.backward_input += cost.forward;
     const double bytes = bytes_of_stage(stage);
     cost.unshard = gathers_in_program() ? gather_s(bytes) : 0;
     cost.reduce = reduce_s(bytes);
@@ -70,16 +71,27 @@ class StepCosts {
     return bytes;
   }
 
-  double exchange_s(const CostLine& line, double bytes, int ranks) const {
-    return seconds_of(line, bytes, measured_.exchanges.ranks, ranks);
+  /// Of groups within so many consecutive ranks.
+  const ExchangeCosts& exchanges_over(int span) const {
+    const bool is_within = span <= measured_.ranks_of_host && measured_.within_host.ranks > 1;
+    return is_within ? measured_.within_host : measured_.exchanges;
   }
+
+  /// Of a group of `ranks` within `span` consecutive ranks.
+  double exchange_s(CostLine ExchangeCosts::*line, double bytes, int ranks, int span) const {
+    const ExchangeCosts& costs = exchanges_over(span);
+    return seconds_of(costs.*line, bytes, costs.ranks, ranks);
+  }
+
+  /// Of the copies of a stage, which are neighbours but for ranks with parts of the same layers.
+  int span_of(int copies) const { return copies * plan_.tensor_ranks(); }
 
   /// Ranks that have weights in one memory gather nothing, and wait for each other.
   double gather_s(double bytes) const {
     if (!plan_.is_sharded()) return 0;
-    const ExchangeCosts& costs = measured_.exchanges;
-    return weights_ == WeightsMemory::kCommon ? exchange_s(costs.all_reduce, 0, plan_.shard_ranks())
-                                              : exchange_s(costs.all_gather, bytes, plan_.shard_ranks());
+    const int ranks = plan_.shard_ranks(), span = span_of(ranks);
+    return weights_ == WeightsMemory::kCommon ? exchange_s(&ExchangeCosts::all_reduce, 0, ranks, span)
+                                              : exchange_s(&ExchangeCosts::all_gather, bytes, ranks, span);
   }
   /// Weights that stay whole are gathered once, after the update.
   bool gathers_in_program() const { return plan_.zero() == parallel::ZeroStage::kParameters; }
@@ -87,13 +99,14 @@ class StepCosts {
   /// All reductions of a step: shards of gradients are reduced with each micro-batch, unless they add up
   /// whole.
   double reduce_s(double bytes) const {
-    const ExchangeCosts& costs = measured_.exchanges;
-    if (!plan_.is_sharded()) return exchange_s(costs.all_reduce, bytes, plan_.weight_copies());
+    const int copies = plan_.weight_copies();
+    if (!plan_.is_sharded()) return exchange_s(&ExchangeCosts::all_reduce, bytes, copies, span_of(copies));
     const int shards = plan_.shard_ranks();
     const bool each_time =
         plan_.zero() >= parallel::ZeroStage::kGradients && !plan_.config().parallel.keep_gradients;
-    return exchange_s(costs.reduce_scatter, bytes, shards) * (each_time ? plan_.num_microbatches() : 1) +
-           exchange_s(costs.all_reduce, bytes / shards, plan_.weight_copies() / shards);
+    return exchange_s(&ExchangeCosts::reduce_scatter, bytes, shards, span_of(shards)) *
+               (each_time ? plan_.num_microbatches() : 1) +
+           exchange_s(&ExchangeCosts::all_reduce, bytes / shards, copies / shards, span_of(copies));
   }
 
   /// Of this rank's part of the stage, with the norm of all gradients where they are clipped. What an update
@@ -103,7 +116,8 @@ class StepCosts {
     for (const ParameterUse& each : layout_.parameters_of({stage})) numel += static_cast<double>(each.numel);
     if (plan_.is_sharded()) numel /= plan_.shard_ranks();
     const bool has_norm = plan_.config().train.clip_norm > 0;
-    const double norm_s = has_norm ? exchange_s(measured_.exchanges.all_reduce, 0, plan_.world_size()) : 0;
+    const int world = plan_.world_size();
+    const double norm_s = has_norm ? exchange_s(&ExchangeCosts::all_reduce, 0, world, world) : 0;
     const auto num_stages = static_cast<double>(layout_.stages_of(layout_.holder(stage)).size());
     return (measured_.update.fixed_s + norm_s) / num_stages + measured_.update.unit_s * numel +
            (gathers_in_program() ? 0 : gather_s(bytes));
@@ -160,8 +174,19 @@ void check_measured(const ParallelPlan& plan, const Measurements& measured) {
           plan.world_size(), "; measure again with 2 ranks or more");
 }
 
-/// The plan with its cuts, where the model is cut: by the measured times where the plan says so.
-ParallelPlan cut(const ParallelPlan& plan, const ModelUse& model) {
+/// Of a rank in the middle of the run, where the pipeline is full.
+double seconds_between_updates(const schedule::Program& program, const schedule::Timeline& timeline) {
+  std::vector<double> ends;
+  for (std::size_t i = 0; i < program.ranks.front().size(); ++i) {
+    if (program.ranks.front()[i].kind == ActionKind::kStep) ends.push_back(timeline.spans.front()[i].end);
+  }
+  const std::size_t first = ends.size() / 3, last = 2 * ends.size() / 3;
+  return first == last ? timeline.makespan : (ends[last] - ends[first]) / static_cast<double>(last - first);
+}
+
+}  // namespace
+
+ParallelPlan cut_by_time(const ParallelPlan& plan, const ModelUse& model) {
   const bool is_cut = plan.is_cut() || plan.stages_are_layers();
   if (!is_cut || !plan.cuts().empty()) return plan;
   // Costs of parts of layers or sequences were measured with as many: the model has that form.
@@ -182,23 +207,11 @@ ParallelPlan cut(const ParallelPlan& plan, const ModelUse& model) {
   return fitted.with_cuts({cuts.begin(), cuts.end()});
 }
 
-/// Of a rank in the middle of the run, where the pipeline is full.
-double seconds_between_updates(const schedule::Program& program, const schedule::Timeline& timeline) {
-  std::vector<double> ends;
-  for (std::size_t i = 0; i < program.ranks.front().size(); ++i) {
-    if (program.ranks.front()[i].kind == ActionKind::kStep) ends.push_back(timeline.spans.front()[i].end);
-  }
-  const std::size_t first = ends.size() / 3, last = 2 * ends.size() / 3;
-  return first == last ? timeline.makespan : (ends[last] - ends[first]) / static_cast<double>(last - first);
-}
-
-}  // namespace
-
 Estimate estimate(const ParallelPlan& plan, const Measurements& measured, WeightsMemory weights) {
   check_forecast(plan);
   check_measured(plan, measured);
   const ModelUse model = model_at(measured, plan.samples_of_microbatch());
-  Estimate estimate{.plan = cut(plan, model), .costs = {}, .timeline = {}, .ranks = {}};
+  Estimate estimate{.plan = cut_by_time(plan, model), .costs = {}, .timeline = {}, .ranks = {}};
   const StageLayout layout(estimate.plan, model);
   estimate.costs = StepCosts(layout, measured, weights).costs();
   estimate.timeline = schedule::simulate(layout.program(), estimate.costs);

@@ -36,6 +36,10 @@ struct Estimate {
   std::vector<EstimateOfRank> ranks;
 };
 
+/// The plan with its cuts, where the model is cut: by the measured times where the plan has none. Throws
+/// InvalidArgument: a model that cannot be cut so.
+ParallelPlan cut_by_time(const ParallelPlan& plan, const ModelUse& model);
+
 /// Throws InvalidArgument: measurements of another model (model_key()), or of one rank for several; a plan
 /// that cannot be cut so, one whose memory or time depends on servers, sites or disks (check_forecast()).
 /// Pure. Cost: a walk over the program.

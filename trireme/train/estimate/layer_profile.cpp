@@ -108,6 +108,29 @@ class TimedPass {
     return std::move(times_);
   }
 
+  /// As checkpointed layers run: forwards that keep nothing, and each layer's forward again right before its
+  /// backward.
+  std::vector<LayerTime> recomputed() {
+    Fields values = inputs_;
+    for (std::size_t i = 0; i < links_.size(); ++i) {
+      leaves_.push_back(leaves_for(links_[i], values));
+      const at::NoGradGuard keeps_nothing;
+      const double begin_s = now_s_of(device_);
+      values = model::run_layer(links_[i].layer, leaves_[i], links_[i].carried, links_[i].carried_on);
+      times_[i].bare_forward_s = now_s_of(device_) - begin_s;
+    }
+    outputs_.resize(links_.size());
+    for (std::size_t i = links_.size(); i-- > 0;) {
+      const double begin_s = now_s_of(device_);
+      outputs_[i] = model::run_layer(links_[i].layer, leaves_[i], links_[i].carried, links_[i].carried_on);
+      const Roots roots = roots_of(i);
+      if (!roots.outputs.empty()) torch::autograd::backward(roots.outputs, roots.gradients);
+      times_[i].recomputed_backward_s = now_s_of(device_) - begin_s;
+      outputs_[i] = {};
+    }
+    return std::move(times_);
+  }
+
   std::vector<LayerTime> in_two_parts() {
     forwards();
     std::vector<std::optional<parallel::InputBackward>> firsts(links_.size());
@@ -187,8 +210,9 @@ class TimedPass {
 std::vector<LayerTime> medians(const std::vector<std::vector<LayerTime>>& passes) {
   std::vector<LayerTime> result(passes.front().size());
   for (std::size_t i = 0; i < result.size(); ++i) {
-    for (double LayerTime::*part : {&LayerTime::forward_s, &LayerTime::backward_s,
-                                    &LayerTime::backward_input_s, &LayerTime::backward_weight_s}) {
+    for (double LayerTime::*part :
+         {&LayerTime::forward_s, &LayerTime::backward_s, &LayerTime::backward_input_s,
+          &LayerTime::backward_weight_s, &LayerTime::bare_forward_s, &LayerTime::recomputed_backward_s}) {
       std::vector<double> seconds;
       for (const std::vector<LayerTime>& pass : passes) seconds.push_back(pass[i].*part);
       result[i].*part = median(seconds);
@@ -249,6 +273,11 @@ std::vector<LayerTime> time_layers(const std::vector<model::Layer>& layers, cons
     return medians(passes);
   };
   std::vector<LayerTime> times = repeated([&] { return TimedPass(links, inputs).in_one_part(); });
+  const std::vector<LayerTime> again = repeated([&] { return TimedPass(links, inputs).recomputed(); });
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    times[i].bare_forward_s = again[i].bare_forward_s;
+    times[i].recomputed_backward_s = again[i].recomputed_backward_s;
+  }
   if (backward == BackwardParts::kOne) return times;
   const std::vector<LayerTime> parts = repeated([&] { return TimedPass(links, inputs).in_two_parts(); });
   for (std::size_t i = 0; i < times.size(); ++i) {

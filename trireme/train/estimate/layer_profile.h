@@ -20,8 +20,9 @@ std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers,
                                         int repeats = 3);
 
 /// The same as a step runs them: all forwards, then all backwards, with gradients that are added to what is
-/// there; `backward` says whether in one part or, besides, in two. The medians of `repeats` passes, after one
-/// that does not count. The memory is that of a micro-batch in training, with whole gradients.
+/// there; `backward` says whether in one part or, besides, in two; besides, as layers that are recomputed.
+/// The medians of `repeats` passes, after one that does not count. The memory is that of a micro-batch in
+/// training, with whole gradients.
 std::vector<LayerTime> time_layers(const std::vector<model::Layer>& layers, const Fields& inputs,
                                    BackwardParts backward, int repeats = 5);
 

@@ -9,22 +9,25 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/host.h"
 #include "trireme/base/median.h"
+#include "trireme/comm/host_groups.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/train/estimate/internal/measured_model.h"
 #include "trireme/train/estimate/measurements.h"
+#include "trireme/train/estimate/process_memory.h"
 #include "trireme/train/plan/placement.h"
 
 namespace trireme::train {
 namespace {
 
-constexpr int kRepeats = 7;  ///< of each exchange and update that is timed
+/// Of each exchange and update that is timed: small ones are short, and disturbed by more of their time.
+constexpr int kRepeats = 7, kRepeatsOfSmall = 51;
 constexpr std::int64_t kSmallBytes = 4 << 10, kLargeBytes = 8 << 20;
 constexpr std::int64_t kSmallNumel = 1 << 14, kMostNumel = 1 << 23;
 
 /// The median of several, after one that does not count.
-double median_s(const std::function<void()>& work) {
+double median_s(const std::function<void()>& work, int repeats) {
   std::vector<double> seconds;
-  for (int repeat = 0; repeat <= kRepeats; ++repeat) {
+  for (int repeat = 0; repeat <= repeats; ++repeat) {
     const double begin_s = now_s();
     work();
     if (repeat > 0) seconds.push_back(now_s() - begin_s);
@@ -40,8 +43,8 @@ CostLine line_through(double small, double small_s, double large, double large_s
 
 class ExchangeTimer {
  public:
-  ExchangeTimer(comm::Context& context, c10::Device device)
-      : world_(context.world()), options_(at::TensorOptions(at::kFloat).device(device)) {}
+  ExchangeTimer(const comm::Group& group, c10::Device device)
+      : world_(group), options_(at::TensorOptions(at::kFloat).device(device)) {}
 
   ExchangeCosts costs() {
     ExchangeCosts costs{.ranks = world_.size()};
@@ -64,7 +67,7 @@ class ExchangeTimer {
     whole.zero_();
     part.zero_();
     world_.barrier();
-    return median_s([&] { exchange(whole, part); });
+    return median_s([&] { exchange(whole, part); }, bytes <= kSmallBytes ? kRepeatsOfSmall : kRepeats);
   }
   CostLine line(const Exchange& exchange) {
     const auto small = static_cast<double>(kSmallBytes), large = static_cast<double>(kLargeBytes);
@@ -83,7 +86,7 @@ class ExchangeTimer {
     });
   }
 
-  comm::Group& world_;
+  comm::Group world_;
   const at::TensorOptions options_;
 };
 
@@ -95,10 +98,12 @@ double update_s(const RunConfig& config, std::int64_t numel, c10::Device device)
   parameter.mutable_grad() = at::ones_like(parameter);
   const optim::NamedTensors parameters = {{"weight", parameter}};
   const auto optimizer = optim::make_optimizer(config.optimizer, parameters);
-  return median_s([&] {
-    if (config.train.clip_norm > 0) optim::clip_grad_norm(parameters, config.train.clip_norm);
-    optimizer->step();
-  });
+  return median_s(
+      [&] {
+        if (config.train.clip_norm > 0) optim::clip_grad_norm(parameters, config.train.clip_norm);
+        optimizer->step();
+      },
+      numel <= kSmallNumel ? kRepeatsOfSmall : kRepeats);
 }
 
 CostLine update_line(const RunConfig& config, std::int64_t numel, c10::Device device) {
@@ -113,21 +118,24 @@ std::int64_t num_parameters(const ModelUse& model) {
   return numel;
 }
 
-/// Every number that is a time, so that ranks can agree on its mean.
+/// Every number that ranks measure differently, so that they can agree on its mean.
 std::vector<double*> times_of(Measurements& measured) {
   std::vector<double*> times;
   for (ModelUse& model : measured.costs) {
     for (LayerUse& layer : model.layers) {
       LayerTime& time = layer.time;
-      times.insert(times.end(), {&time.forward_s, &time.backward_s, &time.backward_input_s,
-                                 &time.backward_weight_s, &layer.memory.kept.forward_s});
+      times.insert(times.end(),
+                   {&time.forward_s, &time.backward_s, &time.backward_input_s, &time.backward_weight_s,
+                    &time.bare_forward_s, &time.recomputed_backward_s, &layer.memory.kept.forward_s});
     }
   }
-  ExchangeCosts& exchanges = measured.exchanges;
-  for (CostLine* line : {&exchanges.all_reduce, &exchanges.reduce_scatter, &exchanges.all_gather,
-                         &exchanges.send, &measured.update})
-    times.insert(times.end(), {&line->fixed_s, &line->unit_s});
-  times.push_back(&exchanges.share_of_core);
+  std::vector<CostLine*> lines = {&measured.update};
+  for (ExchangeCosts* costs : {&measured.exchanges, &measured.within_host}) {
+    lines.insert(lines.end(), {&costs->all_reduce, &costs->reduce_scatter, &costs->all_gather, &costs->send});
+    times.push_back(&costs->share_of_core);
+  }
+  for (CostLine* line : lines) times.insert(times.end(), {&line->fixed_s, &line->unit_s});
+  times.push_back(&measured.base_bytes);
   return times;
 }
 
@@ -148,23 +156,53 @@ double share_of_core(const comm::Context& context) {
   return threads < cores ? 0 : 1;
 }
 
+/// Between all ranks, and where several hosts have as many ranks each, within a host.
+void measure_exchanges(Measurements& measured, comm::Context& context, c10::Device device) {
+  measured.exchanges = ExchangeTimer(context.world(), device).costs();
+  measured.exchanges.share_of_core = share_of_core(context);
+  if (comm::num_hosts(context.world()) == 1) return;
+  const comm::HostGroups hosts = comm::make_host_groups(context.world());
+  const auto is_alike = [&](const std::vector<int>& ranks) {
+    return ranks.size() == hosts.ranks.front().size();
+  };
+  if (!std::ranges::all_of(hosts.ranks, is_alike)) return;
+  measured.ranks_of_host = static_cast<int>(hosts.ranks.front().size());
+  if (!hosts.inside) return;
+  measured.within_host = ExchangeTimer(*hosts.inside, device).costs();
+  measured.within_host.share_of_core = measured.exchanges.share_of_core;
+}
+
 }  // namespace
 
-Measurements measure_costs(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data) {
-  const std::int64_t samples = std::min(plan.samples_of_microbatch(), data.train->size()),
-                     fewer = std::max<std::int64_t>(samples / 4, 1);
-  std::vector<std::int64_t> sizes = {fewer};
-  if (samples > fewer) sizes.push_back(samples);
-  MeasuredModel model = measure_model(plan, context, data, {.samples = sizes, .times = true});
-  const c10::Device device = device_for(plan, context);
+Measurements measure_costs(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+                           const CostOptions& options) {
+  std::vector<std::int64_t> sizes = options.samples;
+  if (sizes.empty()) {
+    const std::int64_t samples = std::min(plan.samples_of_microbatch(), data.train->size());
+    sizes = {std::max<std::int64_t>(samples / 4, 1)};
+    if (samples > sizes.front()) sizes.push_back(samples);
+  }
+  MeasuredModel model = measure_model(
+      plan, context, data,
+      {.samples = sizes, .times = true, .model = options.model, .objective = options.objective});
   Measurements measured{.processor = processor().model,
                         .threads = at::get_num_threads(),
                         .model = model_key(plan),
                         .costs = std::move(model.costs),
-                        .exchanges = ExchangeTimer(context, device).costs(),
-                        .update = {}};
-  measured.update = update_line(plan.config(), num_parameters(measured.costs.back()), device);
-  measured.exchanges.share_of_core = share_of_core(context);
+                        .exchanges = {},
+                        .update = {},
+                        .base_bytes = 0};
+  if (device_for(plan, context).is_cpu()) measured.base_bytes = static_cast<double>(measured_base_bytes());
+  if (options.other_form != nullptr) {
+    measured.exchanges = options.other_form->exchanges;
+    measured.within_host = options.other_form->within_host;
+    measured.ranks_of_host = options.other_form->ranks_of_host;
+    measured.update = options.other_form->update;
+  } else {
+    const c10::Device device = device_for(plan, context);
+    measure_exchanges(measured, context, device);
+    measured.update = update_line(plan.config(), num_parameters(measured.costs.back()), device);
+  }
   agree(measured, context);
   return measured;
 }

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kVersion = 1;  ///< of the file
+constexpr int kVersion = 2;  ///< of the file
 constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
 
 // One list of each struct's fields, for writing and for reading: `visit(name, field)`.
@@ -73,11 +73,13 @@ void each_field(ParameterUse& parameter, const Visit& visit) {
 
 template <class Visit>
 void each_field(LayerTime& time, const Visit& visit) {
-  static_assert(num_fields<LayerTime>() == 4);
+  static_assert(num_fields<LayerTime>() == 6);
   visit("forward_s", time.forward_s);
   visit("backward_s", time.backward_s);
   visit("backward_input_s", time.backward_input_s);
   visit("backward_weight_s", time.backward_weight_s);
+  visit("bare_forward_s", time.bare_forward_s);
+  visit("recomputed_backward_s", time.recomputed_backward_s);
 }
 
 template <class Visit>
@@ -100,12 +102,15 @@ void each_field(ModelUse& model, const Visit& visit) {
 
 template <class Visit>
 void each_field(Measurements& measured, const Visit& visit) {
-  static_assert(num_fields<Measurements>() == 6);
+  static_assert(num_fields<Measurements>() == 9);
   visit("processor", measured.processor);
   visit("threads", measured.threads);
   visit("model", measured.model);
   visit("exchanges", measured.exchanges);
+  visit("within_host", measured.within_host);
+  visit("ranks_of_host", measured.ranks_of_host);
   visit("update", measured.update);
+  visit("base_bytes", measured.base_bytes);
   visit("costs", measured.costs);
 }
 
@@ -203,6 +208,8 @@ class Between {
     set(t.backward_s, small.time.backward_s, large.time.backward_s);
     set(t.backward_input_s, small.time.backward_input_s, large.time.backward_input_s);
     set(t.backward_weight_s, small.time.backward_weight_s, large.time.backward_weight_s);
+    set(t.bare_forward_s, small.time.bare_forward_s, large.time.bare_forward_s);
+    set(t.recomputed_backward_s, small.time.recomputed_backward_s, large.time.recomputed_backward_s);
   }
 
   const ModelUse &small_, &large_;
@@ -253,26 +260,39 @@ ModelUse model_at(const Measurements& measured, std::int64_t samples) {
   return Between(*(above - 1), *above, samples).model();
 }
 
-void write_measurements(const std::filesystem::path& file, const Measurements& measured) {
-  Measurements copy = measured;
-  Json json = {{"version", kVersion}};
-  json.update(to_json(copy));
-  write_file_atomic(file, json.dump(1) + "\n");
+const Measurements& form_of(const MeasuredForms& forms, const ParallelPlan& plan) {
+  require(!forms.empty(), "no costs were measured");
+  const auto found = std::ranges::find(forms, model_key(plan), &Measurements::model);
+  return found == forms.end() ? forms.front() : *found;
 }
 
-Measurements read_measurements(const std::filesystem::path& file) {
-  const std::string content = read_bounded_file(file, kMostBytes, "file of measurements");
-  Measurements measured;
+std::string to_text(const MeasuredForms& forms) {
+  MeasuredForms copy = forms;
+  const Json json = {{"version", kVersion}, {"forms", to_json(copy)}};
+  return json.dump(1) + "\n";
+}
+
+MeasuredForms parse_measurements(const std::string& content, const std::string& name) {
+  MeasuredForms forms;
   try {
     const Json json = parse_json<Json>(content, {.levels = 10, .values = 5'000'000});
-    if (!json.is_object() || json.value("version", 0) != kVersion)
+    if (!json.is_object() || json.value("version", Json()) != Json(kVersion) || !json.contains("forms"))
       throw DataError(text("expected an object with version = ", kVersion,
-                           "; measure again with trireme estimate --save"));
-    from_json(json, measured, "measurements");
+                           " and forms; measure again with trireme estimate --save"));
+    from_json(json["forms"], forms, "forms");
+    if (forms.empty()) throw DataError("forms: expected at least one");
   } catch (const DataError& reason) {
-    throw DataError(text(file.string(), ": ", reason.what()));
+    throw DataError(text(name, ": ", reason.what()));
   }
-  return measured;
+  return forms;
+}
+
+void write_measurements(const std::filesystem::path& file, const MeasuredForms& forms) {
+  write_file_atomic(file, to_text(forms));
+}
+
+MeasuredForms read_measurements(const std::filesystem::path& file) {
+  return parse_measurements(read_bounded_file(file, kMostBytes, "file of measurements"), file.string());
 }
 
 }  // namespace trireme::train

@@ -5,11 +5,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
+#include "trireme/model/model.h"
+#include "trireme/objective/objective.h"
 #include "trireme/train/estimate/model_costs.h"
 #include "trireme/train/plan/parallel_plan.h"
 
@@ -38,8 +41,13 @@ struct Measurements {
   std::string model = {};      ///< model_key()
   /// By rising samples, each with the same layers.
   std::vector<ModelUse> costs = {};
-  ExchangeCosts exchanges = {};
+  ExchangeCosts exchanges = {};  ///< of all ranks
+  /// Of the ranks of a host, on all hosts at the same time; of 1 rank where all ranks are on one host, or each
+  /// on its own.
+  ExchangeCosts within_host = {};
+  int ranks_of_host = 0;  ///< where there are several hosts of as many ranks; else 0
   CostLine update = {};  ///< of the optimizer, with clipping where the configuration clips; units: parameters
+  double base_bytes = 0;  ///< of a rank's process beside tensors (process_memory.h); 0: a device, or unknown
 };
 
 /// The keys of the plan's configuration that decide its costs, a line each: model, data, objective,
@@ -51,15 +59,37 @@ std::string model_key(const ParallelPlan& plan);
 /// was measured.
 ModelUse model_at(const Measurements& measured, std::int64_t samples);
 
-/// Measures the plan's model, at the plan's micro-batch and at a quarter of it, the exchanges of all ranks
-/// and the optimizer's update. Every rank measures at the same time, so that ranks take from each other what
-/// they take in training; times are means over ranks. The same on every rank. Collective over the world.
-/// Time: about forty steps. Throws InvalidArgument as a Trainer for the plan would; DataError, CommError.
-Measurements measure_costs(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data);
+/// What measure_costs() measures.
+struct CostOptions {
+  /// Of the micro-batches, by rising samples; empty: the plan's, and a quarter of it.
+  std::vector<std::int64_t> samples = {};
+  /// Measured by the same ranks for another form of the model: its exchanges and update hold; null: none.
+  const Measurements* other_form = nullptr;
+  std::shared_ptr<model::Model> model = nullptr;  ///< null: the configuration's. A custom model is unchanged
+  std::shared_ptr<const objective::Objective> objective = nullptr;
+};
 
-/// As JSON. Throws DataError: the file cannot be written.
-void write_measurements(const std::filesystem::path& file, const Measurements& measured);
-/// Throws DataError with the file: it cannot be read, or a field is missing or has another type.
-Measurements read_measurements(const std::filesystem::path& file);
+/// Measures the plan's model on micro-batches, the exchanges of all ranks and the optimizer's update. Every
+/// rank measures at the same time, so that ranks take from each other what they take in training; times are
+/// means over ranks. The same on every rank. Collective over the world. Time: about forty steps. Throws
+/// InvalidArgument as a Trainer for the plan would; DataError, CommError.
+Measurements measure_costs(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+                           const CostOptions& options = {});
+
+/// Costs of forms of one model: whole, and in parts of layers or sequences.
+using MeasuredForms = std::vector<Measurements>;
+
+/// The costs of the plan's form, or the first ones: estimate() then names the key that differs.
+const Measurements& form_of(const MeasuredForms& forms, const ParallelPlan& plan);
+
+/// JSON.
+std::string to_text(const MeasuredForms& forms);
+/// Throws DataError: a field is missing or has another type. `name` stands for the text in messages.
+MeasuredForms parse_measurements(const std::string& content, const std::string& name);
+
+/// Throws DataError: the file cannot be written.
+void write_measurements(const std::filesystem::path& file, const MeasuredForms& forms);
+/// Throws DataError with the file: it cannot be read, or parse_measurements() rejects it.
+MeasuredForms read_measurements(const std::filesystem::path& file);
 
 }  // namespace trireme::train

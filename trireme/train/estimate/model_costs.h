@@ -23,6 +23,9 @@ struct LayerTime {
   double backward_s = 0;         ///< gradients of inputs and of weights together
   double backward_input_s = 0;   ///< of a backward in two parts, the first
   double backward_weight_s = 0;  ///< and the second
+  // Of a layer that is recomputed.
+  double bare_forward_s = 0;         ///< a forward that keeps nothing for a backward
+  double recomputed_backward_s = 0;  ///< another forward, and the backward right after it
 };
 
 /// A layer of a model: its memory on a micro-batch, its time, its parameters.

@@ -88,6 +88,19 @@ void add_loading(telemetry::Record& record, const LoadingSummary& loading) {
     if (count > 0) add(name, count);
   }
 }
+
+/// "planned_forward_s" and "measured_forward_s", ..., "planned_weights_bytes" and "measured_weights_bytes".
+void add_review(telemetry::Record& record, const PlanReview& review) {
+  const auto add = [&](const ReviewedTerm& term, const char* unit) {
+    std::string name = term.name;
+    std::ranges::replace(name, ' ', '_');
+    record.fields.emplace_back(text("planned_", name, unit), term.predicted);
+    record.fields.emplace_back(text("measured_", name, unit), term.measured);
+  };
+  for (const ReviewedTerm& term : review.times) add(term, "_s");
+  for (const ReviewedTerm& term : review.memory) add(term, "_bytes");
+}
+
 std::string rounded_ms(double seconds) { return text(std::round(seconds * 1e5) / 1e2, " ms"); }
 
 std::string offloaded_in_words(const MemoryReport& memory) {
@@ -98,10 +111,13 @@ std::string offloaded_in_words(const MemoryReport& memory) {
 }  // namespace
 
 StepTimes operator-(const StepTimes& a, const StepTimes& b) {
-  static_assert(num_fields<StepTimes>() == 13, "each field has its difference");
+  static_assert(num_fields<StepTimes>() == 16, "each field has its difference");
   return {.steps_s = a.steps_s - b.steps_s,
           .data_wait_s = a.data_wait_s - b.data_wait_s,
           .comm_wait_s = a.comm_wait_s - b.comm_wait_s,
+          .forward_s = a.forward_s - b.forward_s,
+          .backward_s = a.backward_s - b.backward_s,
+          .update_s = a.update_s - b.update_s,
           .read_ahead = a.read_ahead - b.read_ahead,
           .looked = a.looked - b.looked,
           .read_bytes = a.read_bytes - b.read_bytes,
@@ -137,7 +153,7 @@ RunRecorder::RunRecorder(const RunConfig& config, std::vector<std::string> gpus,
   }
   std::error_code not_there;
   std::filesystem::remove(folder_.end(), not_there);  // it has none yet
-  write_file_atomic(folder_.config(), describe(config));
+  write_file_atomic(folder_.config(), outline.config);
   sinks_.push_back(std::make_unique<telemetry::JsonlSink>(folder_.metrics()));
   if (config.run.tensorboard) {
     sinks_.push_back(std::make_unique<telemetry::TensorboardSink>(folder_.tensorboard()));
@@ -244,6 +260,7 @@ void RunRecorder::summary(const RunResult& result) {
     record.fields.emplace_back("planned_step_s", planned_s);
     record.fields.emplace_back("step_s", result.step_s);
   }
+  if (result.plan_review) add_review(record, *result.plan_review);
   if (result.noise && std::isfinite(result.noise->scale()))
     record.fields.emplace_back("largest_useful_batch", result.noise->scale());
   add_memory(record, result.memory);
@@ -260,7 +277,9 @@ void RunRecorder::summary(const RunResult& result) {
   if (const std::string memory = describe(result.memory.at_peak); !memory.empty())
     note(text("memory of rank ", result.memory.rank, " at its peak: ", memory,
               offloaded_in_words(result.memory)));
-  if (planned_s > 0 && result.step_s > 0)
+  if (result.plan_review)
+    note("plan: " + describe(*result.plan_review));
+  else if (planned_s > 0 && result.step_s > 0)
     note(text("a step took ", rounded_ms(result.step_s), "; the plan said ", rounded_ms(planned_s)));
   if (const std::string memory = describe(result.memory.device_at_peak); !memory.empty())
     note(text("memory of the device of rank ", result.memory.rank, " at its peak: ", memory));

@@ -23,6 +23,7 @@ struct StepTimes {
   double steps_s = 0;
   double data_wait_s = 0;
   double comm_wait_s = 0;
+  double forward_s = 0, backward_s = 0, update_s = 0;  ///< of this rank's actions, without waiting for others
   double read_ahead = 0;    ///< the shares of the read-ahead that steps found, added up
   std::int64_t looked = 0;  ///< steps that are in it: all but the first
   std::int64_t read_bytes = 0, cache_hits = 0, cache_misses = 0;  ///< by threads that load data
@@ -39,6 +40,7 @@ StepTimes operator-(const StepTimes& a, const StepTimes& b);
 struct RunOutline {
   std::string model, data;  ///< what they are called
   int world_size = 1;
+  std::string config;           ///< what config.toml is to have
   std::int64_t first_step = 0;  ///< done before; 0: a fresh run
   std::int64_t total_steps = 0;
   std::filesystem::path earlier = {};  ///< where an earlier run of the name lies now; empty: there was none

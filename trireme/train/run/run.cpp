@@ -29,6 +29,8 @@
 #include "trireme/train/run/epoch_loss.h"
 #include "trireme/train/run/internal/earlier_end.h"
 #include "trireme/train/run/internal/on_main.h"
+#include "trireme/train/run/internal/planned_run.h"
+#include "trireme/train/run/internal/run_start.h"
 #include "trireme/train/run/internal/stage_cuts.h"
 #include "trireme/train/run/recovery.h"
 #include "trireme/train/run/run_folder.h"
@@ -47,19 +49,21 @@ using Destinations = std::vector<Destination>;
 /// One run on one rank.
 class Run {
  public:
-  /// `lock` is rank 0's.
+  /// `lock` is rank 0's. `layout` has the plan still open, where the run chooses it.
   Run(const ParallelPlan& layout, comm::Context& context, const data::DataSource& data, const RunPlan& plan,
       RunLock* lock)
       : context_(context),
         plan_(plan),
-        take_up_(what_to_take_up(lock)),
-        trainer_(with_saved_cuts(layout, context, take_up_), context, data, plan.model, plan.objective),
+        take_up_(what_to_take_up(plan, context, lock)),
+        layout_(layout),
+        chosen_(choose_plan(layout, context, data, plan, take_up_)),
+        trainer_(with_saved_cuts(chosen_.plan, context, take_up_), context, data, plan.model, plan.objective),
         config_(trainer_.plan().config()),
         folder_{config_.run_folder()},
         held_out_(data.held_out),
         has_second_split_(data.test != nullptr),
         data_name_(data.name),
-        measured_cuts_(layout.measures_cuts()),
+        measured_cuts_(chosen_.plan.measures_cuts()),
         sees_folder_(checkpoint::ranks_that_see(context.world(), folder_.lock())) {
     resume({trainer_, progress_, sees_folder_}, context, take_up_);
     // What was restored may have other sizes than what was measured here: choices are texts.
@@ -98,8 +102,6 @@ class Run {
  private:
   enum class Moment { kOnTheWay, kAtTheEnd };
 
-  bool is_restart_of(const RunLock& lock) const;
-  TakeUp what_to_take_up(const RunLock* lock) const;
   void open_folder(RunLock& lock);
   void save_in_background();
   double stalled_s() const { return saver_ ? saver_->stalled_s() : 0; }
@@ -134,6 +136,8 @@ class Run {
   comm::Context& context_;
   const RunPlan& plan_;
   const TakeUp take_up_;
+  const ParallelPlan& layout_;
+  const ChosenPlan chosen_;
   Trainer trainer_;
   const RunConfig& config_;  ///< with the cuts that the trainer has measured
   const RunFolder folder_;
@@ -162,36 +166,26 @@ class Run {
   const double started_s_ = now_s();
 };
 
-bool Run::is_restart_of(const RunLock& lock) const {
-  const comm::LaunchEnvironment& environment = context_.environment();
-  return environment.restart_count > 0 && lock.belongs_to(environment.start_id);
-}
-
-/// A restart goes on from checkpoints of the start that it belongs to, and from no earlier run's.
-TakeUp Run::what_to_take_up(const RunLock* lock) const {
-  if (plan_.start == RunStart::kResume) return TakeUp::kMustBeThere;
-  const bool goes_on = lock != nullptr && is_restart_of(*lock);
-  return goes_on ? TakeUp::kWhatIsThere : TakeUp::kNothing;
-}
-
 void Run::open_folder(RunLock& lock) {
   const std::string& start = context_.environment().start_id;
   const std::int64_t first_step = trainer_.steps_done();
   const telemetry::OwnWork work(context_.status(), "preparing the folder " + folder_.root.string());
   std::optional<telemetry::GoodputRecord> goodput;  // of a run that continues or begins again
-  if (first_step > 0 || is_restart_of(lock)) goodput = earlier_goodput(folder_, context_.log());
+  if (first_step > 0 || is_restart(context_, lock)) goodput = earlier_goodput(folder_, context_.log());
   std::filesystem::path earlier;
   first_step == 0 ? static_cast<void>(earlier = lock.start_fresh(start)) : lock.assign_to(start);
   recorder_.emplace(config_, gpus_of_host(context_),
                     RunOutline{.model = model_name(),
                                .data = data_name_,
                                .world_size = context_.world_size(),
+                               .config = describe(chosen_.told.empty() ? config_ : layout_.config()),
                                .first_step = first_step,
                                .total_steps = trainer_.total_steps(),
                                .earlier = earlier});
   const double began_unix_s =
       plan_.began_unix_s > 0 ? plan_.began_unix_s : unix_now_s() - (now_s() - started_s_);
   meter_.open(folder_.goodput(), goodput, first_step, began_unix_s, context_.log());
+  if (!chosen_.told.empty()) write_plan(chosen_, folder_.plan(), *recorder_);
   if (measured_cuts_) recorder_->note("pipeline: " + cuts_in_words(trainer_));
 }
 
@@ -218,6 +212,9 @@ void Run::step(int stop_signal) {
   times_.cache_misses = loading.counts.cache_misses;
   const StepCounters counters = trainer_.counters();
   times_.comm_wait_s = counters.comm_wait_s;
+  times_.forward_s = counters.actions.forward;
+  times_.backward_s = counters.actions.backward;
+  times_.update_s = counters.actions.update;
   times_.sent_bytes = counters.sent_bytes;
   times_.sent_to_sites_bytes = counters.sent_to_sites_bytes;
   times_.sent_to_stages_bytes = counters.sent_to_stages_bytes;
@@ -415,6 +412,9 @@ RunResult Run::finish() {
       .memory = memory,
       .loading = loading,
       .weights_xxh3 = context_.world().all_gather_text(digest).front()};
+  if (warm_up_.steps > 0)
+    result.plan_review =
+        review_run(chosen_, layout_, context_, plan_, times_ - warm_up_, trainer_.memory().at_peak);
   trainer_.summarize(result);
   if (recorder_) {
     const telemetry::OwnWork work(context_.status(), "writing the results to " + folder_.root.string());
@@ -432,25 +432,6 @@ void Run::tell_failure(const Failure& failure) noexcept {
     meter_.write(trainer_.steps_done());
   } catch (const std::exception&) {  // what has failed is told by its own error
   }
-}
-
-/// Every rank has read the same configuration.
-void check_same_config(const RunConfig& config, comm::Context& context) {
-  if (const auto difference = comm::find_text_difference(context.world(), describe(config)))
-    throw InvalidArgument("ranks have different configurations: " + difference->describe());
-}
-
-/// Taken before anything is read or made, and given back after everything: rank 0's.
-std::unique_ptr<RunLock> lock_folder(const RunConfig& config, comm::Context& context, RunStart start) {
-  std::unique_ptr<RunLock> lock;
-  on_main(context, [&] {
-    const RunFolder folder{config.run_folder()};
-    if (start == RunStart::kResume && !std::filesystem::exists(folder.root))
-      throw no_checkpoint_in(folder.checkpoints());
-    lock = std::make_unique<RunLock>(folder, context.log());
-    if (start == RunStart::kResume) lock->take_up();
-  });
-  return lock;
 }
 
 RunResult carry_out(const ParallelPlan& layout, comm::Context& context, const RunPlan& plan) {

@@ -19,6 +19,7 @@
 #include "trireme/telemetry/goodput.h"
 #include "trireme/train/config/run_config.h"
 #include "trireme/train/plan/parallel_plan.h"
+#include "trireme/train/planner/plan_review.h"
 #include "trireme/train/report/loading_summary.h"
 #include "trireme/train/report/memory_report.h"
 #include "trireme/train/step/evaluate.h"
@@ -53,6 +54,7 @@ struct RunResult {
   std::int64_t sent_to_stages_bytes_of_step = 0;  ///< by rank 0 to other stages
   /// Of gradients and gathered weights, by rank 0 to replicas, as if in a ring.
   std::int64_t sent_bytes_of_step = 0;
+  std::optional<PlanReview> plan_review = std::nullopt;  ///< of parallel.plan = "auto"; on rank 0
   std::string found_by_reduction = {};  ///< of gradients, in words: what is best for this run; empty: nothing
   std::optional<optim::GradientNoise> noise = std::nullopt;  ///< over its last part, where it was measured
   double checkpoint_stall_s = 0;  ///< seconds for which saving kept training waiting

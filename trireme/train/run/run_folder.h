@@ -21,6 +21,7 @@ struct RunFolder {
 
   std::filesystem::path lock() const { return root / "run.lock"; }
   std::filesystem::path config() const { return root / "config.toml"; }
+  std::filesystem::path plan() const { return root / "plan.toml"; }  ///< of parallel.plan = "auto"
   std::filesystem::path metrics() const { return root / "metrics.jsonl"; }
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
   std::filesystem::path summary() const { return root / "summary.json"; }

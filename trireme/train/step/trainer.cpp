@@ -355,6 +355,7 @@ void Trainer::seek(std::int64_t step) {
 
 StepCounters Trainer::counters() const {
   StepCounters counters{.comm_wait_s = batches_.waited_s() + pipeline_.waited_s() + optimizer_->waited_s(),
+                        .actions = pipeline_.action_seconds(),
                         .sent_to_stages_bytes = pipeline_.sent_bytes()};
   for (const auto& part : parts_) part->count(counters);
   return counters;

@@ -1,0 +1,229 @@
+#include "cli/plan.h"
+
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "cli/plan_page.h"
+#include "cli/text_table.h"
+#include "trireme/base/available_memory.h"
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/comm/context.h"
+#include "trireme/data/dataset.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/planner/measure_forms.h"
+#include "trireme/train/planner/plan_search.h"
+
+namespace trireme::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::size_t kOthersShown = 10;  ///< of the plans that lost, unless all are asked for
+
+std::string plan_milliseconds(double seconds) {
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%.2f", 1e3 * seconds);
+  return digits;
+}
+
+std::string plan_bytes(std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)); }
+
+std::string counts_in_words(const train::PlanSearch& search) {
+  std::string words = text(search.estimated, " plans estimated, ", search.rejected, " that cannot run, ",
+                           search.bounded, " that a bound rules out");
+  if (!search.is_complete) words += "; the time was over before all were";
+  return words;
+}
+
+class PlanText {
+ public:
+  PlanText(const train::PlanSearch& search, int world_size, bool shows_all)
+      : search_(search), world_size_(world_size), shows_all_(shows_all) {}
+
+  void print() const {
+    std::cout << counts_in_words(search_) << "\n";
+    if (search_.plans.empty())
+      print_smallest();
+    else
+      print_best();
+    std::cout << "\ntime against memory: no other plan is both faster and smaller\n";
+    print_table(search_.frontier());
+    print_others();
+    std::cout << std::flush;
+  }
+
+ private:
+  void print_best() const {
+    const train::PlannedStep& best = search_.plans.front();
+    std::cout << "\nfastest: " << train::in_words(best.config, world_size_) << "\n"
+              << "a step: " << plan_milliseconds(best.step_s) << " ms, " << std::llround(best.samples_per_s())
+              << " samples/s, " << plan_bytes(best.memory_bytes) << " on rank " << best.memory_rank;
+    if (search_.limit_bytes > 0) std::cout << " of " << plan_bytes(search_.limit_bytes);
+    std::cout << "\n";
+    for (const auto& [key, value] : best.settings) std::cout << "  " << key << " = " << value << "\n";
+    if (best.settings.empty()) std::cout << "  the defaults of all planned keys\n";
+  }
+
+  void print_smallest() const {
+    const train::PlannedStep& smallest = search_.too_large.front();
+    std::cout << "\nno plan fits into " << plan_bytes(search_.limit_bytes) << " per rank; the smallest, "
+              << train::in_words(smallest.config, world_size_) << ", needs "
+              << plan_bytes(smallest.memory_bytes) << " on rank " << smallest.memory_rank
+              << ".\nTo make it fit: more ranks (-n), a smaller train.global_batch or model, or "
+                 "offload.optimizer and offload.parameters, which plans do not choose\n";
+  }
+
+  void print_table(const std::vector<const train::PlannedStep*>& plans) const {
+    TextTable table{.columns = {Align::kRight, Align::kRight, Align::kLeft, Align::kLeft},
+                    .rows = {{"step ms", "memory", "plan", "why not"}}};
+    for (const train::PlannedStep* plan : plans) {
+      const bool is_best = !search_.plans.empty() && plan == &search_.plans.front();
+      const train::PlannedStep& best =
+          search_.plans.empty() ? search_.too_large.front() : search_.plans.front();
+      table.rows.push_back({plan_milliseconds(plan->step_s), plan_bytes(plan->memory_bytes),
+                            train::in_words(plan->config, world_size_),
+                            is_best ? "" : train::why_not(*plan, best, search_.limit_bytes)});
+    }
+    cli::print(std::cout, table);
+  }
+
+  void print_others() const {
+    std::vector<const train::PlannedStep*> others;
+    for (std::size_t i = 1; i < search_.plans.size(); ++i) others.push_back(&search_.plans[i]);
+    for (const train::PlannedStep& plan : search_.too_large) others.push_back(&plan);
+    if (others.empty()) return;
+    const std::size_t shown = shows_all_ ? others.size() : std::min(kOthersShown, others.size());
+    std::cout << "\n"
+              << (shown < others.size() ? text("the next ", shown, " of ", others.size()) : "all")
+              << " others" << (shown < others.size() ? " (--all: all)" : "") << "\n";
+    others.resize(shown);
+    print_table(others);
+  }
+
+  const train::PlanSearch& search_;
+  const int world_size_;
+  const bool shows_all_;
+};
+
+ordered_json as_json(const train::PlannedStep& plan, const train::PlanSearch& search, int world_size) {
+  ordered_json settings = ordered_json::object();
+  for (const auto& [key, value] : plan.settings) settings[key] = value;
+  const train::SecondsOfRank& seconds = plan.busiest().seconds;
+  ordered_json json = {{"plan", train::in_words(plan.config, world_size)},
+                       {"settings", settings},
+                       {"step_s", plan.step_s},
+                       {"samples_per_s", plan.samples_per_s()},
+                       {"memory_bytes", plan.memory_bytes},
+                       {"memory_rank", plan.memory_rank},
+                       {"forward_s", seconds.forward},
+                       {"backward_s", seconds.backward},
+                       {"update_s", seconds.update},
+                       {"exchange_s", seconds.exchange},
+                       {"idle_s", seconds.idle}};
+  if (!search.plans.empty() && &plan != &search.plans.front())
+    json["why_not"] = train::why_not(plan, search.plans.front(), search.limit_bytes);
+  return json;
+}
+
+ordered_json as_json(const train::PlanSearch& search, int world_size) {
+  ordered_json plans = ordered_json::array(), too_large = ordered_json::array(),
+               frontier = ordered_json::array();
+  for (const train::PlannedStep& plan : search.plans) plans.push_back(as_json(plan, search, world_size));
+  for (const train::PlannedStep& plan : search.too_large)
+    too_large.push_back(as_json(plan, search, world_size));
+  for (const train::PlannedStep* plan : search.frontier())
+    frontier.push_back(as_json(*plan, search, world_size));
+  return {{"ranks", world_size},
+          {"limit_bytes", search.limit_bytes},
+          {"estimated", search.estimated},
+          {"rejected", search.rejected},
+          {"bounded", search.bounded},
+          {"is_complete", search.is_complete},
+          {"plans", plans},
+          {"too_large", too_large},
+          {"frontier", frontier}};
+}
+
+/// Of a rank.
+std::int64_t limit_bytes(const PlanArguments& arguments, const train::RunConfig& config, int world_size) {
+  if (arguments.memory_gib > 0) return static_cast<std::int64_t>(arguments.memory_gib * 0x1p30);
+  if (train::resolve_plan(config, world_size).device() != c10::kCPU) return 0;
+  return static_cast<std::int64_t>(available_memory().bytes) / world_size;
+}
+
+void search_and_print(const PlanArguments& arguments, const train::RunConfig& config, int world_size,
+                      const train::MeasuredForms& measured) {
+  const double end_s = now_s() + arguments.budget_s;
+  train::PlanSearchOptions options{.limit_bytes = limit_bytes(arguments, config, world_size)};
+  if (arguments.budget_s > 0) options.is_over = [end_s] { return now_s() > end_s; };
+  const train::PlanSearch search = train::search_plans(config, world_size, measured, options);
+  if (!arguments.page.empty())
+    write_file_atomic(arguments.page, plan_page(search, config.run.name, world_size));
+  if (arguments.toml) {
+    require(!search.plans.empty(), "no plan fits into ", plan_bytes(search.limit_bytes),
+            " per rank; run it without --toml to see what each plan needs");
+    const train::PlannedStep& best = search.plans.front();
+    std::cout << "# " << train::in_words(best.config, world_size) << "\n"
+              << train::to_toml(best.settings) << std::flush;
+  } else if (arguments.json) {
+    std::cout << as_json(search, world_size).dump(2) << std::endl;
+  } else {
+    PlanText(search, world_size, arguments.shows_all).print();
+  }
+}
+
+}  // namespace
+
+int run_plan(const Home& home, const PlanArguments& arguments) {
+  const auto config = train::load_run_config(arguments.ranks.file, arguments.ranks.overrides, home.registry);
+  if (!arguments.measurements.empty()) {
+    const int world_size = std::max(1, arguments.ranks.num_ranks);
+    search_and_print(arguments, config, world_size, train::read_measurements(arguments.measurements));
+    return kExitOk;
+  }
+  const RankPlan ranks = plan_ranks(arguments.ranks);
+  const bool is_first = ranks.launches || ranks.world_size == 1;
+  if (is_first && !arguments.measures) {
+    if (const auto kept = train::read_kept(config, ranks.world_size)) {
+      std::cerr << "costs: as measured on this machine before; --measure measures again\n";
+      if (!arguments.save.empty()) train::write_measurements(arguments.save, *kept);
+      search_and_print(arguments, config, ranks.world_size, *kept);
+      return kExitOk;
+    }
+  }
+  train::check_forecast(train::check_run_config(config, ranks.world_size));
+  if (ranks.launches) {
+    RankCommand command{.name = "plan",
+                        .options = {"--measure"},
+                        .of_launch = {"--no-prefix", "--frozen-grace", text(config.comm.timeout_s)},
+                        .find_launcher = home.find_launcher};
+    const auto add = [&](const char* option, const std::string& value) {
+      command.options.insert(command.options.end(), {option, value});
+    };
+    if (!arguments.save.empty()) add("--save", arguments.save);
+    if (arguments.memory_gib > 0) add("--memory", text(arguments.memory_gib));
+    if (arguments.budget_s > 0) add("--budget", text(arguments.budget_s));
+    if (!arguments.page.empty()) add("--page", arguments.page);
+    if (arguments.json) command.options.emplace_back("--json");
+    if (arguments.toml) command.options.emplace_back("--toml");
+    if (arguments.shows_all) command.options.emplace_back("--all");
+    become_launcher(arguments.ranks, command);
+  }
+  const auto context = comm::Context::from_environment(config.comm);
+  const data::DataSource data = [&] {
+    const telemetry::OwnWork work(context->status(), "opening the data");
+    return train::open_data(config, context->log());
+  }();
+  const train::MeasuredForms measured = train::measure_forms(config, *context, data);
+  if (!context->is_main()) return kExitOk;
+  train::keep(config, context->world_size(), measured);
+  if (!arguments.save.empty()) train::write_measurements(arguments.save, measured);
+  search_and_print(arguments, config, context->world_size(), measured);
+  return kExitOk;
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,234 @@
+// The search for plans, from costs that are known: it finds what trying everything finds, keeps what is
+// configured, stays within the memory, and says why a plan lost.
+#include "trireme/train/planner/plan_search.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "tests/unit/train/known_costs.h"
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+#include "trireme/train/planner/internal/plan_space.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::Each;
+using testing::HasSubstr;
+using testing::Not;
+using testing::Pair;
+using testing::ThrowsMessage;
+
+MeasuredForms forms_of(const RunConfig& config, int ranks) { return {known_costs(config, ranks)}; }
+
+PlanSearch search(const RunConfig& config, int ranks, const PlanSearchOptions& options = {}) {
+  return search_plans(config, ranks, forms_of(config, ranks), options);
+}
+
+/// Every combination, without bounds.
+std::vector<PlannedStep> all_plans(const RunConfig& config, int ranks) {
+  const MeasuredForms measured = forms_of(config, ranks);
+  std::vector<PlannedStep> plans;
+  for (const PlanChoice& choice :
+       plan_choices(config, {}, {.world_size = ranks, .ranks_of_host = 0, .layers = 4})) {
+    try {
+      plans.push_back(plan_step(with_choice(config, choice), ranks, measured));
+    } catch (const InvalidArgument&) {  // cannot run
+    }
+  }
+  return plans;
+}
+
+double fastest_s(const std::vector<PlannedStep>& plans) {
+  return std::ranges::min(plans, {}, &PlannedStep::step_s).step_s;
+}
+
+TEST(PlanSearch, FindsWhatTryingEverythingFinds) {
+  for (const int ranks : {1, 2, 4}) {
+    for (const double exchange_s : {0.01, 1.0, 30.0}) {
+      RunConfig config = without_clipping();
+      config.train.global_batch = 64;
+      MeasuredForms measured = forms_of(config, ranks);
+      for (CostLine* line : {&measured[0].exchanges.all_reduce, &measured[0].exchanges.reduce_scatter,
+                             &measured[0].exchanges.all_gather})
+        line->unit_s = exchange_s / kMib;
+      const PlanSearch found = search_plans(config, ranks, measured);
+      double least_s = std::numeric_limits<double>::infinity();
+      for (const PlanChoice& choice :
+           plan_choices(config, {}, {.world_size = ranks, .ranks_of_host = 0, .layers = 4})) {
+        try {
+          least_s = std::min(least_s, plan_step(with_choice(config, choice), ranks, measured).step_s);
+        } catch (const InvalidArgument&) {  // cannot run
+        }
+      }
+      EXPECT_LE(found.plans.front().step_s, least_s * 1.01) << ranks << " ranks, " << exchange_s;
+      EXPECT_GE(found.plans.front().step_s, least_s) << ranks << " ranks, " << exchange_s;
+    }
+  }
+}
+
+TEST(PlanSearch, ChoosesStagesWhereExchangesAreSlowAndReplicasWhereTheyAreFast) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 64;
+  MeasuredForms measured = forms_of(config, 2);
+  measured[0].exchanges.all_reduce.unit_s = measured[0].exchanges.reduce_scatter.unit_s = 100 / kMib;
+  EXPECT_EQ(search_plans(config, 2, measured).plans.front().config.parallel.pipeline, 2);
+  measured[0].exchanges.all_reduce.unit_s = measured[0].exchanges.reduce_scatter.unit_s = 0;
+  measured[0].exchanges.send = {.fixed_s = 1, .unit_s = 1 / kMib};
+  EXPECT_EQ(search_plans(config, 2, measured).plans.front().config.parallel.pipeline, 1);
+}
+
+TEST(PlanSearch, BoundsRuleOutOnlyPlansBeyondThreeTimesTheBest) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 64;
+  const PlanSearch found = search(config, 4);
+  const std::vector<PlannedStep> all = all_plans(config, 4);
+  const double limit_s = 3 * fastest_s(all);
+  const auto within =
+      std::ranges::count_if(all, [&](const PlannedStep& plan) { return plan.step_s <= limit_s; });
+  const auto kept =
+      std::ranges::count_if(found.plans, [&](const PlannedStep& plan) { return plan.step_s <= limit_s; });
+  EXPECT_EQ(kept, within);
+}
+
+TEST(PlanSearch, KeysThatAreConfiguredStay) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 64;
+  config.parallel.zero = 2;
+  config.parallel.pipeline = 2;
+  for (const PlannedStep& plan : search(config, 4).plans) {
+    EXPECT_EQ(plan.config.parallel.zero, 2);
+    EXPECT_EQ(plan.config.parallel.pipeline, 2);
+  }
+}
+
+TEST(PlanSearch, OfAStageRepeatsItsCuts) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 64;
+  config.parallel.pipeline = 2;
+  config.parallel.schedule = "gpipe";
+  const PlannedStep best = search(config, 2).plans.front();
+  ASSERT_EQ(best.config.parallel.cuts.size(), 1U);
+  EXPECT_THAT(best.settings, Contains(Pair("parallel.pipeline", "2")));
+  EXPECT_THAT(best.settings,
+              Contains(Pair("parallel.cuts", text("[", best.config.parallel.cuts.front(), "]"))));
+}
+
+TEST(PlanSearch, RecomputesLayersWhereMemoryIsMissing) {
+  RunConfig config = without_clipping();
+  const PlanSearch free = search(config, 1);
+  const PlannedStep& fastest = free.plans.front();
+  const std::int64_t limit = fastest.memory_bytes - (12 << 20);
+  config.train.accumulation = fastest.config.train.accumulation;
+  const PlanSearch found = search(config, 1, {.limit_bytes = limit});
+  ASSERT_FALSE(found.plans.empty());
+  const PlannedStep& best = found.plans.front();
+  EXPECT_LE(best.memory_bytes, limit);
+  EXPECT_FALSE(best.config.train.recompute_layers.empty());
+  EXPECT_THAT(best.config.train.recompute_layers, Not(Contains("*"))) << "some layers are enough";
+  EXPECT_THAT(found.too_large, Contains(testing::Field(&PlannedStep::memory_bytes, fastest.memory_bytes)));
+}
+
+TEST(PlanSearch, NoPlanExceedsTheMemory) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 64;
+  for (const std::int64_t mib : {20, 40, 80, 160}) {
+    const PlanSearch found = search(config, 4, {.limit_bytes = mib << 20});
+    EXPECT_THAT(found.plans, Each(testing::Field(&PlannedStep::memory_bytes, testing::Le(mib << 20)))) << mib;
+    EXPECT_THAT(found.too_large, Each(testing::Field(&PlannedStep::memory_bytes, testing::Gt(mib << 20))))
+        << mib;
+  }
+}
+
+TEST(PlanSearch, WhatFitsNowhereIsListedBySize) {
+  const PlanSearch found = search(without_clipping(), 2, {.limit_bytes = 1 << 20});
+  EXPECT_TRUE(found.plans.empty());
+  ASSERT_GT(found.too_large.size(), 1U);
+  EXPECT_TRUE(std::ranges::is_sorted(found.too_large, {}, &PlannedStep::memory_bytes));
+  EXPECT_THAT(why_not(found.too_large.front(), found.too_large.front(), found.limit_bytes),
+              AllOf(HasSubstr("needs "), HasSubstr(" more on rank ")));
+}
+
+TEST(PlanSearch, NoPlanOfTheFrontierIsSlowerAndLarger) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 64;
+  const PlanSearch found = search(config, 4);
+  const auto frontier = found.frontier();
+  ASSERT_FALSE(frontier.empty());
+  for (const PlannedStep* on : frontier) {
+    for (const PlannedStep& plan : found.plans)
+      EXPECT_FALSE(plan.step_s < on->step_s && plan.memory_bytes < on->memory_bytes)
+          << in_words(plan.config, 4) << " beats " << in_words(on->config, 4);
+  }
+}
+
+TEST(PlanSearch, SaysWhichPartMakesAPlanSlower) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 64;
+  MeasuredForms measured = forms_of(config, 2);
+  const PlannedStep replicas = plan_step(config, 2, measured);
+  config.parallel.pipeline = 2;
+  config.parallel.microbatches = 2;
+  config.parallel.schedule = "gpipe";
+  const PlannedStep stages = plan_step(config, 2, measured);
+  EXPECT_THAT(why_not(stages, replicas, 0), AllOf(HasSubstr("slower"), HasSubstr("bubbles")));
+  measured[0].exchanges.all_reduce.unit_s = 100 / kMib;
+  config.parallel.pipeline = 1;
+  EXPECT_THAT(why_not(plan_step(config, 2, measured), stages, 0),
+              AllOf(HasSubstr("slower"), HasSubstr("exchanges take")));
+}
+
+TEST(PlanSearch, EndsWhenItIsToldTo) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 64;
+  const PlanSearch found = search(config, 4, {.is_over = [] { return true; }});
+  EXPECT_FALSE(found.is_complete);
+  EXPECT_FALSE(found.plans.empty()) << "one plan at the least";
+}
+
+TEST(PlanSearch, OfStagesThatUpdateAtDifferentTimesIsRejected) {
+  RunConfig config = without_clipping();
+  config.parallel.schedule = "pipedream";
+  config.parallel.pipeline = 2;
+  EXPECT_THAT([&] { search(config, 2); },
+              ThrowsMessage<InvalidArgument>(
+                  AllOf(HasSubstr("no plan runs"), HasSubstr("pipedream"), HasSubstr("with a flush"))));
+}
+
+TEST(PlannedKeys, AreTheSameAfterAText) {
+  RunConfig config;
+  config.parallel.pipeline = 2;
+  config.parallel.cuts = {3};
+  config.train.recompute_layers = {"a", "b"};
+  config.parallel.keep_gradients = true;
+  const std::string written = to_toml(planned_settings(config));
+  const RunConfig read = with_settings({}, parse_settings(written, "plan.toml"), "plan.toml");
+  EXPECT_EQ(describe(read), describe(config));
+}
+
+TEST(PlannedKeys, ThatAreLeftOutGetTheirDefaults) {
+  RunConfig config;
+  config.parallel.pipeline = 4;
+  config.run.name = "mine";
+  const RunConfig changed = with_settings(config, {{"parallel.zero", "1"}}, "plan.toml");
+  EXPECT_EQ(changed.parallel.pipeline, 1);
+  EXPECT_EQ(changed.parallel.zero, 1);
+  EXPECT_EQ(changed.run.name, "mine");
+}
+
+TEST(PlannedKeys, OfAForeignFileAreChecked) {
+  const auto read = [](const std::string& content) {
+    return [content] { with_settings({}, parse_settings(content, "plan.toml"), "plan.toml"); };
+  };
+  EXPECT_THAT(read("[run]\nfolder = \"/etc\"\n"),
+              ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("plan.toml"), HasSubstr("'run.folder'"))));
+  EXPECT_THAT(read("[parallel]\nzero = 9\n"), ThrowsMessage<InvalidArgument>(HasSubstr("parallel.zero")));
+  EXPECT_THAT(read("[parallel]\nzero = \n"), ThrowsMessage<InvalidArgument>(HasSubstr("plan.toml:2")));
+  EXPECT_THAT(read("zero = 1\n"), ThrowsMessage<InvalidArgument>(HasSubstr("expected tables")));
+}
+
+}  // namespace
+}  // namespace trireme::train

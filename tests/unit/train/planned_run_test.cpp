@@ -1,0 +1,128 @@
+// parallel.plan = "auto": a run chooses its plan, writes it down, and a resume keeps it on as many ranks.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/train/small_runs.h"
+#include "trireme/base/error.h"
+#include "trireme/train/planner/measure_forms.h"
+#include "trireme/train/planner/planned_keys.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::ThrowsMessage;
+
+class PlannedRuns : public SmallRuns {
+ protected:
+  PlannedRuns() { ::setenv("XDG_CACHE_HOME", (folder_ / "cache").c_str(), /*overwrite=*/1); }
+  ~PlannedRuns() override { ::unsetenv("XDG_CACHE_HOME"); }
+
+  RunConfig planned(const std::string& name) const {
+    RunConfig result = config(name);
+    result.parallel.plan = "auto";
+    return result;
+  }
+  RunConfig resumed(const std::string& name) const {
+    RunConfig result = planned(name);
+    result.train.max_steps = 16;
+    return result;
+  }
+  std::filesystem::path costs() const { return folder_ / "cache" / "trireme" / "costs"; }
+};
+
+TEST_F(PlannedRuns, WriteTheirPlanAndLeaveTheConfigurationOpen) {
+  const RunResult result = run(2, planned("auto"));
+  EXPECT_EQ(result.status, "completed");
+  const std::string plan = file("auto", "plan.toml");
+  EXPECT_THAT(plan, AllOf(HasSubstr("[parallel]"), HasSubstr("planned_step_s = ")));
+  const RunConfig written = parse_run_config(file("auto", "config.toml"), "config.toml");
+  EXPECT_EQ(written.parallel.plan, "auto");
+  EXPECT_TRUE(planned_settings(written).empty()) << "a resume on other ranks may choose all keys again";
+  EXPECT_THAT(file("auto", "console.log"), HasSubstr("plan: "));
+}
+
+TEST_F(PlannedRuns, ComputeWhatTheirPlanSays) {
+  RunConfig automatic = planned("auto");
+  automatic.run.exact = true;
+  const RunResult chosen = run(2, automatic);
+  RunConfig repeated =
+      with_settings(config("repeated"), parse_settings(file("auto", "plan.toml"), "plan"), "plan");
+  repeated.run.exact = true;
+  EXPECT_EQ(run(2, repeated).weights_xxh3, chosen.weights_xxh3);
+}
+
+TEST_F(PlannedRuns, ResumeWithTheirPlan) {
+  run(2, planned("auto"));
+  const std::string settings = "[parallel]\ndata = 1\npipeline = 2\nschedule = \"gpipe\"\nmicrobatches = 2\n";
+  write_file_atomic(folder_ / "auto" / "plan.toml", settings);
+  run(2, resumed("auto"), RunStart::kResume);
+  EXPECT_THAT(file("auto", "plan.toml"), HasSubstr("schedule = \"gpipe\""));
+  EXPECT_THAT(file("auto", "console.log"), HasSubstr("as in the run's folder"));
+}
+
+TEST_F(PlannedRuns, ResumeOnOtherRanksWithANewPlan) {
+  run(2, planned("auto"));
+  write_file_atomic(folder_ / "auto" / "plan.toml", "[parallel]\ndata = 2\nzero = 3\n");
+  run(1, resumed("auto"), RunStart::kResume);
+  EXPECT_THAT(file("auto", "plan.toml"), AllOf(HasSubstr("data = 1"), Not(HasSubstr("zero"))));
+}
+
+TEST_F(PlannedRuns, AForeignPlanInTheFolderIsRejected) {
+  run(2, planned("auto"));
+  write_file_atomic(folder_ / "auto" / "plan.toml", "[run]\nfolder = \"/etc\"\n");
+  EXPECT_THAT([&] { run(2, resumed("auto"), RunStart::kResume); },
+              ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("plan.toml"), HasSubstr("'run.folder'"))));
+}
+
+TEST_F(PlannedRuns, CostsAreMeasuredOnce) {
+  run(2, planned("first"));
+  ASSERT_FALSE(std::filesystem::is_empty(costs()));
+  // What is kept decides: with exchanges that cost an hour no gradient is exchanged.
+  const auto kept = read_kept(planned("first"), 2);
+  ASSERT_TRUE(kept.has_value());
+  MeasuredForms slow = *kept;
+  for (Measurements& form : slow) {
+    for (CostLine* line :
+         {&form.exchanges.all_reduce, &form.exchanges.reduce_scatter, &form.exchanges.all_gather})
+      line->fixed_s = 3600;
+  }
+  slow.resize(1);  // nor do parts of layers
+  keep(planned("first"), 2, slow);
+  run(2, planned("second"));
+  EXPECT_THAT(file("second", "plan.toml"), HasSubstr("pipeline = 2"));
+}
+
+TEST_F(PlannedRuns, DamagedCostsAreMeasuredAgain) {
+  run(2, planned("first"));
+  for (const auto& entry : std::filesystem::directory_iterator(costs())) write_file_atomic(entry.path(), "{");
+  EXPECT_EQ(run(2, planned("second")).status, "completed");
+  EXPECT_TRUE(read_kept(planned("second"), 2).has_value());
+}
+
+TEST_F(PlannedRuns, EndWithTheEstimateBesideTheSteps) {
+  run(2, planned("auto"));
+  const auto summary = nlohmann::json::parse(file("auto", "summary.json"));
+  for (const char* term :
+       {"forward_s", "backward_s", "update_s", "exchanges_and_waiting_s", "weights_bytes"}) {
+    EXPECT_GE(summary.at(std::string("planned_") + term).get<double>(), 0) << term;
+    EXPECT_GE(summary.at(std::string("measured_") + term).get<double>(), 0) << term;
+  }
+  EXPECT_GT(summary.at("measured_forward_s").get<double>(), 0);
+  EXPECT_GT(summary.at("measured_backward_s").get<double>(), 0);
+  EXPECT_GT(summary.at("measured_update_s").get<double>(), 0);
+}
+
+TEST_F(PlannedRuns, OfAParameterServerAreRejected) {
+  RunConfig served = planned("served");
+  served.parallel.mode = "ps";
+  EXPECT_THROW(run(2, served), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace trireme::train

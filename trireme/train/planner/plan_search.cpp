@@ -1,0 +1,329 @@
+#include "trireme/train/planner/plan_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/train/estimate/process_memory.h"
+#include "trireme/train/parts/recomputed_layers.h"
+#include "trireme/train/plan/internal/plan_maker.h"
+#include "trireme/train/planner/internal/plan_space.h"
+
+namespace trireme::train {
+namespace {
+
+/// Plans that take so many times the best plan's time are not estimated: they are no alternative.
+constexpr double kNoAlternative = 3;
+/// Plans whose times differ by less are as fast: no measurement tells them apart.
+constexpr double kAsFast = 0.01;
+/// Of the search for layers to recompute: each halves the interval of budgets.
+constexpr int kBudgets = 8;
+
+/// The least time of a step that any schedule reaches: the rank of a pipeline that has most to compute has
+/// the mean or more.
+double bound_of(const PlanChoice& choice, const ModelUse& model) {
+  double work_s = 0;
+  for (const LayerUse& layer : model.layers) {
+    const LayerTime& time = layer.time;
+    const double in_parts_s = time.backward_input_s + time.backward_weight_s;
+    work_s += std::min(time.forward_s, time.bare_forward_s) + std::min(time.backward_s, in_parts_s);
+  }
+  return work_s * static_cast<double>(choice.num_microbatches()) / static_cast<double>(choice.pipeline);
+}
+
+struct BoundedChoice {
+  PlanChoice choice;
+  double least_s = 0;
+};
+
+class Search {
+ public:
+  Search(const RunConfig& config, int world_size, const MeasuredForms& measured,
+         const PlanSearchOptions& options)
+      : config_(config), world_size_(world_size), measured_(measured), options_(options) {
+    found_.limit_bytes = options.limit_bytes;
+  }
+
+  PlanSearch run() {
+    const std::vector<BoundedChoice> choices = all_choices();
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      if (choices[i].least_s > kNoAlternative * best_s_) {  // and so are all that follow
+        found_.bounded += static_cast<std::int64_t>(choices.size() - i);
+        break;
+      }
+      if (options_.is_over && !found_.plans.empty() && options_.is_over()) {
+        found_.is_complete = false;
+        break;
+      }
+      consider(with_choice(config_, choices[i].choice));
+    }
+    require(!found_.plans.empty() || !found_.too_large.empty(), "no plan runs on ", world_size_,
+            world_size_ == 1 ? " rank: " : " ranks: ", first_rejection_);
+    std::ranges::stable_sort(found_.plans, {}, &PlannedStep::step_s);
+    prefer_simple();
+    std::ranges::stable_sort(found_.too_large, {}, &PlannedStep::memory_bytes);
+    return std::move(found_);
+  }
+
+ private:
+  /// By rising bound.
+  std::vector<BoundedChoice> all_choices() {
+    std::vector<BoundedChoice> choices;
+    for (const ModelForm& form : model_forms(config_, world_size_)) {
+      const Measurements* costs = costs_of(form);
+      if (costs == nullptr) continue;
+      const SpaceOptions space{.world_size = world_size_,
+                               .ranks_of_host = costs->ranks_of_host,
+                               .layers = std::ssize(costs->costs.front().layers) - 1};
+      for (PlanChoice& choice : plan_choices(config_, form, space)) {
+        const double least_s =
+            bound_of(choice, model_at(*costs, choice.samples(config_.train.global_batch, world_size_)));
+        choices.push_back({.choice = std::move(choice), .least_s = least_s});
+      }
+    }
+    std::ranges::stable_sort(choices, {}, &BoundedChoice::least_s);
+    return choices;
+  }
+
+  /// Null: this form was not measured, or cannot be.
+  const Measurements* costs_of(const ModelForm& form) {
+    RunConfig config = config_;
+    config.parallel.tensor = form.tensor;
+    config.parallel.context = form.context;
+    config.parallel.sequence = form.sequence;
+    try {
+      const std::string key = model_key(make_plan(config, world_size_, std::nullopt));
+      const auto costs = std::ranges::find(measured_, key, &Measurements::model);
+      return costs == measured_.end() ? nullptr : &*costs;
+    } catch (const InvalidArgument& reason) {
+      reject(reason);
+      return nullptr;
+    }
+  }
+
+  void reject(const InvalidArgument& reason) {
+    if (first_rejection_.empty()) first_rejection_ = reason.what();
+  }
+
+  bool fits(const PlannedStep& plan) const {
+    return options_.limit_bytes == 0 || plan.memory_bytes <= options_.limit_bytes;
+  }
+
+  void consider(const RunConfig& config) {
+    std::optional<PlannedStep> plain = estimate_of(config);
+    if (!plain) return;
+    if (!fits(*plain)) {
+      if (std::optional<PlannedStep> smaller = recomputed_to_fit(*plain)) take(*std::move(smaller));
+    }
+    take(*std::move(plain));
+  }
+
+  void take(PlannedStep plan) {
+    if (fits(plan)) {
+      best_s_ = std::min(best_s_, plan.step_s);
+      found_.plans.push_back(std::move(plan));
+    } else {
+      found_.too_large.push_back(std::move(plan));
+    }
+  }
+
+  /// Of plans that are as fast the one with fewest keys comes first, of these the one with least memory.
+  void prefer_simple() {
+    const auto is_as_fast = [this](const PlannedStep& plan) {
+      return plan.step_s <= found_.plans.front().step_s * (1 + kAsFast);
+    };
+    const auto end = std::ranges::find_if_not(found_.plans, is_as_fast);
+    if (end == found_.plans.begin()) return;
+    const auto simplest =
+        std::min_element(found_.plans.begin(), end, [](const PlannedStep& a, const PlannedStep& b) {
+          return std::pair(a.settings.size(), a.memory_bytes) < std::pair(b.settings.size(), b.memory_bytes);
+        });
+    std::rotate(found_.plans.begin(), simplest, simplest + 1);
+  }
+
+  /// None: it cannot run.
+  std::optional<PlannedStep> estimate_of(const RunConfig& config) {
+    try {
+      PlannedStep step = plan_step(config, world_size_, measured_);
+      ++found_.estimated;
+      return step;
+    } catch (const InvalidArgument& reason) {
+      ++found_.rejected;
+      reject(reason);
+      return std::nullopt;
+    }
+  }
+
+  /// The same plan with the layers recomputed that cost least time for the memory that is missing; with all,
+  /// where nothing else is enough. None: layers are chosen already, or it would not be smaller.
+  std::optional<PlannedStep> recomputed_to_fit(const PlannedStep& plain) {
+    const TrainOptions& train = config_.train;
+    if (!train.recompute_layers.empty() || !train.activation_budget.empty() || config_.parallel.recompute)
+      return std::nullopt;
+    RunConfig all = plain.config;
+    all.train.recompute_layers = {"*"};
+    std::optional<PlannedStep> least = estimate_of(all);
+    if (!least || least->memory_bytes >= plain.memory_bytes) return std::nullopt;
+    if (!fits(*least)) return least;
+    std::optional<PlannedStep> best = least;
+    double too_small = 0;
+    auto too_large = static_cast<double>(
+        plain.ranks[static_cast<std::size_t>(plain.memory_rank)].memory.at_peak[MemoryKind::kActivations]);
+    for (int i = 0; i < kBudgets; ++i) {
+      const double budget = (too_small + too_large) / 2;
+      const std::optional<RunConfig> config = within_budget(plain.config, budget);
+      const std::optional<PlannedStep> tried = config ? estimate_of(*config) : std::nullopt;
+      if (!tried) {
+        too_small = budget;
+      } else if (!fits(*tried)) {
+        too_large = budget;
+      } else {
+        too_small = budget;
+        if (tried->step_s < best->step_s) best = tried;
+      }
+    }
+    return best;
+  }
+
+  /// Names the layers. None: nothing reaches the budget.
+  std::optional<RunConfig> within_budget(RunConfig config, double budget_bytes) const {
+    config.train.activation_budget = text(static_cast<std::int64_t>(budget_bytes));
+    try {
+      const ParallelPlan open = make_plan(config, world_size_, std::nullopt);
+      const ModelUse model = model_at(form_of(measured_, open), open.samples_of_microbatch());
+      const ParallelPlan plan = cut_by_time(open, model);
+      std::vector<std::string> names;
+      std::vector<plan::Recomputable> costs;
+      for (std::size_t i = 0; i + 1 < model.layers.size(); ++i) {
+        names.push_back(model.layers[i].name);
+        costs.push_back(model.layers[i].memory.kept);
+      }
+      const std::vector<bool> chosen = recomputed_layers(plan, names, [&] { return costs; }).layers;
+      config.train.activation_budget = "";
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        if (chosen[i]) config.train.recompute_layers.push_back(names[i]);
+      }
+      return config;
+    } catch (const InvalidArgument&) {
+      return std::nullopt;
+    }
+  }
+
+  const RunConfig& config_;
+  const int world_size_;
+  const MeasuredForms& measured_;
+  const PlanSearchOptions& options_;
+  PlanSearch found_;
+  double best_s_ = std::numeric_limits<double>::infinity();
+  std::string first_rejection_;
+};
+
+std::string time_in_words(double seconds) { return text(std::round(1e4 * seconds) / 10, " ms"); }
+
+std::string in_percent(double share) { return text(std::llround(100 * share), " %"); }
+
+std::string size_in_words(std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)); }
+
+}  // namespace
+
+std::int64_t memory_of_rank(const ForecastOfRank& rank, const Measurements& measured) {
+  return measured.base_bytes > 0 ? process_bytes(rank, static_cast<std::int64_t>(measured.base_bytes))
+                                 : rank.at_peak.total();
+}
+
+const EstimateOfRank& PlannedStep::busiest() const {
+  return *std::ranges::max_element(
+      ranks, {}, [](const EstimateOfRank& rank) { return rank.seconds.total() - rank.seconds.idle; });
+}
+
+std::vector<const PlannedStep*> PlanSearch::frontier() const {
+  std::vector<const PlannedStep*> all;
+  for (const PlannedStep& plan : plans) all.push_back(&plan);
+  for (const PlannedStep& plan : too_large) all.push_back(&plan);
+  std::ranges::stable_sort(all, {}, [](const PlannedStep* plan) { return plan->step_s; });
+  std::vector<const PlannedStep*> frontier;
+  for (const PlannedStep* plan : all) {
+    if (frontier.empty() || plan->memory_bytes < frontier.back()->memory_bytes) frontier.push_back(plan);
+  }
+  return frontier;
+}
+
+PlannedStep plan_step(const RunConfig& config, int world_size, const MeasuredForms& measured) {
+  const ParallelPlan plan = make_plan(config, world_size, std::nullopt);
+  require(!plan.asynchronous(), "a planner compares steps, and the stages of parallel.schedule = \"",
+          config.parallel.schedule, "\" update at different times; use a schedule with a flush");
+  const Measurements& costs = form_of(measured, plan);
+  Estimate found = estimate(plan, costs, weights_memory(plan));
+  PlannedStep step{.config = config, .settings = {}, .step_s = found.step_s, .ranks = std::move(found.ranks)};
+  ParallelOptions& parallel = step.config.parallel;
+  if (parallel.pipeline > 1) parallel.cuts.assign(found.plan.cuts().begin(), found.plan.cuts().end());
+  parallel.data = plan.num_replicas();
+  parallel.planned_step_s = std::round(1e7 * found.step_s) / 1e7;
+  step.settings = planned_settings(step.config);
+  for (std::size_t rank = 0; rank < step.ranks.size(); ++rank) {
+    const std::int64_t bytes = memory_of_rank(step.ranks[rank].memory, costs);
+    if (bytes <= step.memory_bytes) continue;
+    step.memory_bytes = bytes;
+    step.memory_rank = static_cast<int>(rank);
+  }
+  return step;
+}
+
+PlanSearch search_plans(const RunConfig& config, int world_size, const MeasuredForms& measured,
+                        const PlanSearchOptions& options) {
+  return Search(config, world_size, measured, options).run();
+}
+
+std::string why_not(const PlannedStep& other, const PlannedStep& best, std::int64_t limit_bytes) {
+  if (limit_bytes > 0 && other.memory_bytes > limit_bytes)
+    return text("needs ", size_in_words(other.memory_bytes - limit_bytes), " more on rank ",
+                other.memory_rank);
+  if (other.step_s <= best.step_s * (1 + kAsFast)) return "as fast";
+  const SecondsOfRank &mine = other.busiest().seconds, &fastest = best.busiest().seconds;
+  struct Part {
+    const char* words;
+    double mine, fastest;
+  };
+  const Part parts[] = {
+      {"computation takes ", mine.forward + mine.backward, fastest.forward + fastest.backward},
+      {"updates take ", mine.update, fastest.update},
+      {"exchanges take ", mine.exchange, fastest.exchange},
+      {"bubbles and messages take ", mine.idle, fastest.idle}};
+  const Part& most =
+      *std::ranges::max_element(parts, {}, [](const Part& part) { return part.mine - part.fastest; });
+  return text(in_percent(other.step_s / best.step_s - 1), " slower: ", most.words, time_in_words(most.mine),
+              " instead of ", time_in_words(most.fastest));
+}
+
+std::string in_words(const RunConfig& config, int world_size) {
+  const ParallelOptions& parallel = config.parallel;
+  const TrainOptions& train = config.train;
+  const std::int64_t others = parallel.pipeline * parallel.tensor * parallel.context;
+  std::vector<std::string> words;
+  if (world_size / others > 1) words.push_back(text(world_size / others, " replicas"));
+  if (parallel.pipeline > 1) {
+    std::string stages = text(parallel.pipeline, " ranks of stages (", parallel.schedule);
+    if (parallel.chunks > 1) stages += text(", ", parallel.chunks, " chunks");
+    words.push_back(stages + text(", ", parallel.microbatches, " micro-batches)"));
+  }
+  if (parallel.tensor > 1) words.push_back(text("tensor ", parallel.tensor));
+  if (parallel.context > 1) words.push_back(text("context ", parallel.context));
+  if (words.empty()) words.emplace_back("1 rank");
+  std::string all = join(words, " x ");
+  if (parallel.zero > 0) all += text(", zero ", parallel.zero);
+  if (parallel.shard_ranks > 0) all += text(" in groups of ", parallel.shard_ranks);
+  if (parallel.keep_gradients) all += ", whole gradients";
+  if (train.accumulation > 1) all += text(", accumulation ", train.accumulation);
+  if (!train.recompute_layers.empty()) {
+    const bool is_all = train.recompute_layers.front() == "*";
+    all +=
+        is_all ? ", all layers recomputed" : text(", ", train.recompute_layers.size(), " layers recomputed");
+  }
+  return all;
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,35 @@
+#pragma once
+// The configuration keys that a planner decides: how ranks compute a step. None of them changes the
+// optimizer, the batch or the data, so that every plan trains the same model, up to rounding and to the
+// statistics of batch normalization, which are those of a micro-batch. Values.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/train/config/run_config.h"
+
+namespace trireme::train {
+
+/// Names, in the order of the key table.
+const std::vector<std::string>& planned_keys();
+
+/// A key and its value as TOML.
+using PlannedSetting = std::pair<std::string, std::string>;
+
+/// The planned keys of `config` that are not at their defaults.
+std::vector<PlannedSetting> planned_settings(const RunConfig& config);
+
+/// `config` with these settings and all other planned keys at their defaults. Throws InvalidArgument: a key
+/// that is not planned, or a value that its key does not allow. `name` stands for the source in messages.
+RunConfig with_settings(const RunConfig& config, const std::vector<PlannedSetting>& settings,
+                        const std::string& name);
+
+/// The keys of a TOML text of tables such as [parallel], in its order. Throws InvalidArgument with
+/// "NAME:LINE: ..." for everything that is wrong in it.
+std::vector<PlannedSetting> parse_settings(const std::string& content, const std::string& name);
+
+/// "[parallel]" and "[train]" with these settings, as `trireme train --plan` reads them.
+std::string to_toml(const std::vector<PlannedSetting>& settings);
+
+}  // namespace trireme::train

@@ -1,0 +1,27 @@
+#pragma once
+// What ranks do together before a run: compare configurations, take the folder, find out what to resume.
+
+#include <memory>
+
+#include "trireme/comm/context.h"
+#include "trireme/train/run/recovery.h"
+#include "trireme/train/run/run.h"
+#include "trireme/train/run/run_folder.h"
+
+namespace trireme::train {
+
+/// Throws InvalidArgument: ranks have read different configurations. Collective.
+void check_same_config(const RunConfig& config, comm::Context& context);
+
+/// The folder's lock on rank 0, null on the others. It is taken before anything is read or made, and released
+/// after everything. Collective. Throws DataError: nothing to resume; as RunLock().
+std::unique_ptr<RunLock> lock_folder(const RunConfig& config, comm::Context& context, RunStart start);
+
+/// Whether the launcher has restarted the world of the run in the folder.
+bool is_restart(const comm::Context& context, const RunLock& lock);
+
+/// A restart resumes checkpoints of the start that it belongs to, and of no earlier run. `lock` is rank 0's,
+/// whose answer counts.
+TakeUp what_to_take_up(const RunPlan& plan, const comm::Context& context, const RunLock* lock);
+
+}  // namespace trireme::train

@@ -1,0 +1,170 @@
+#include "trireme/train/run/internal/planned_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "trireme/base/available_memory.h"
+#include "trireme/base/bounded_file.h"
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/train/planner/measure_forms.h"
+#include "trireme/train/run/internal/on_main.h"
+#include "trireme/train/run/run_folder.h"
+
+namespace trireme::train {
+namespace {
+
+/// Rank 0 searches, and the others wait for it.
+constexpr double kSearchSeconds = 20;
+
+/// Whether costs are kept for the next run. Those of a custom model are not: no key tells whether it is the
+/// same.
+bool are_kept(const RunPlan& run) { return run.model == nullptr && run.objective == nullptr && !run.data; }
+
+class Choice {
+ public:
+  Choice(const ParallelPlan& open, comm::Context& context, const data::DataSource& data, const RunPlan& run)
+      : open_(open), config_(open.config()), context_(context), data_(data), run_(run) {}
+
+  /// None: the folder has no plan for as many ranks.
+  std::optional<ChosenPlan> of_folder() {
+    std::string found;
+    on_main(context_, [&] {
+      const std::filesystem::path file = RunFolder{config_.run_folder()}.plan();
+      if (std::filesystem::exists(file)) found = read_bounded_file(file, kMostConfigBytes, "plan");
+    });
+    found = from_main(found);
+    if (found.empty()) return std::nullopt;
+    const std::string name = RunFolder{config_.run_folder()}.plan().string();
+    const std::vector<PlannedSetting> settings = parse_settings(found, name);
+    const RunConfig config = with_settings(config_, settings, name);
+    if (least_ranks(config) != context_.world_size()) return std::nullopt;
+    ChosenPlan chosen{.plan = resolve_plan(config, context_.world_size()), .told = "as in the run's folder"};
+    on_main(context_, [&] { chosen.prediction = prediction_of(config); });
+    return chosen;
+  }
+
+  ChosenPlan of_search() {
+    const MeasuredForms measured = costs();
+    std::string settings, told;
+    std::optional<PlannedStep> prediction;
+    on_main(context_, [&] {
+      const telemetry::OwnWork work(context_.status(), "searching for a plan");
+      const double end_s = now_s() + kSearchSeconds;
+      PlanSearch search =
+          search_plans(config_, context_.world_size(), measured,
+                       {.limit_bytes = limit_bytes(), .is_over = [end_s] { return now_s() > end_s; }});
+      if (search.plans.empty())
+        throw InvalidArgument(
+            text("parallel.plan = \"auto\": no plan fits into ",
+                 human_bytes(static_cast<std::uint64_t>(search.limit_bytes)), " per rank; the smallest, ",
+                 in_words(search.too_large.front().config, context_.world_size()), ", ",
+                 why_not(search.too_large.front(), search.too_large.front(), search.limit_bytes),
+                 "; use more ranks, or a smaller model or train.global_batch"));
+      prediction = search.plans.front();
+      settings = to_toml(prediction->settings);
+      told = text("fastest of ", search.plans.size() + search.too_large.size());
+    });
+    const RunConfig config = with_settings(config_, parse_settings(from_main(settings), "the plan of rank 0"),
+                                           "the plan of rank 0");
+    return {.plan = resolve_plan(config, context_.world_size()),
+            .told = std::move(told),
+            .prediction = std::move(prediction)};
+  }
+
+ private:
+  std::string from_main(const std::string& words) const {
+    return context_.world().all_gather_text(context_.is_main() ? words : std::string()).front();
+  }
+
+  MeasuredForms costs() {
+    std::string kept;
+    on_main(context_, [&] {
+      const auto found = are_kept(run_) ? read_kept(config_, context_.world_size()) : std::nullopt;
+      if (found) kept = to_text(*found);
+    });
+    kept = from_main(kept);
+    if (!kept.empty()) return parse_measurements(kept, "the costs of rank 0");
+    const telemetry::OwnWork work(context_.status(), "measuring the costs of plans");
+    MeasuredForms measured =
+        measure_forms(config_, context_, data_, {.model = run_.model, .objective = run_.objective});
+    if (context_.is_main() && are_kept(run_)) keep(config_, context_.world_size(), measured);
+    return measured;
+  }
+
+  std::int64_t limit_bytes() const {
+    if (open_.device() != c10::kCPU) return 0;
+    return static_cast<std::int64_t>(available_memory().bytes) / context_.local_world_size();
+  }
+
+  std::optional<PlannedStep> prediction_of(const RunConfig& config) const {
+    const auto measured = are_kept(run_) ? read_kept(config_, context_.world_size()) : std::nullopt;
+    if (!measured) return std::nullopt;
+    try {
+      return plan_step(config, context_.world_size(), *measured);
+    } catch (const InvalidArgument&) {  // costs of another build
+      return std::nullopt;
+    }
+  }
+
+  const ParallelPlan& open_;
+  const RunConfig& config_;
+  comm::Context& context_;
+  const data::DataSource& data_;
+  const RunPlan& run_;
+};
+
+}  // namespace
+
+ChosenPlan choose_plan(const ParallelPlan& open, comm::Context& context, const data::DataSource& data,
+                       const RunPlan& run, TakeUp take_up) {
+  if (open.config().parallel.plan != "auto") return {.plan = open};
+  Choice choice(open, context, data, run);
+  std::string goes_on;
+  on_main(context, [&] {
+    if (take_up != TakeUp::kNothing) goes_on = "yes";
+  });
+  goes_on = context.world().all_gather_text(goes_on).front();
+  if (!goes_on.empty()) {
+    if (std::optional<ChosenPlan> chosen = choice.of_folder()) return *std::move(chosen);
+  }
+  return choice.of_search();
+}
+
+void write_plan(const ChosenPlan& chosen, const std::filesystem::path& file, RunRecorder& recorder) {
+  const RunConfig& config = chosen.plan.config();
+  const std::string words = in_words(config, chosen.plan.world_size());
+  write_file_atomic(file, text("# ", words, "\n", to_toml(planned_settings(config))));
+  recorder.note(text("plan: ", words, ", ", chosen.told, "; ",
+                     std::round(1e5 * config.parallel.planned_step_s) / 1e2, " ms per step by the estimate; ",
+                     file.string(), " repeats it"));
+}
+
+std::optional<PlanReview> review_run(const ChosenPlan& chosen, const ParallelPlan& open,
+                                     comm::Context& context, const RunPlan& run, const StepTimes& steps,
+                                     const MemoryUse& memory) {
+  if (open.config().parallel.plan != "auto" || steps.steps == 0) return std::nullopt;
+  const auto num_steps = static_cast<double>(steps.steps);
+  std::string mine = text(chosen.plan.mesh().coordinate(context.rank(), "pp"));
+  for (const double seconds : {steps.steps_s, steps.forward_s, steps.backward_s, steps.update_s})
+    mine += text(' ', seconds / num_steps);
+  for (const std::int64_t bytes : memory.bytes) mine += text(' ', bytes);
+  std::vector<MeasuredStep> ranks;
+  for (const std::string& each : context.world().all_gather_text(mine)) {
+    std::istringstream fields(each);
+    MeasuredStep& rank = ranks.emplace_back();
+    fields >> rank.pipeline_rank >> rank.step_s >> rank.forward_s >> rank.backward_s >> rank.update_s;
+    for (std::int64_t& bytes : rank.at_peak.bytes) fields >> bytes;
+  }
+  if (!chosen.prediction) return std::nullopt;
+  PlanReview review = review_plan(*chosen.prediction, ranks);
+  if (are_kept(run)) {
+    if (const auto kept = read_kept(open.config(), context.world_size()))
+      keep(open.config(), context.world_size(), corrected(*kept, chosen.plan, review));
+  }
+  return review;
+}
+
+}  // namespace trireme::train
