@@ -8,7 +8,8 @@
 namespace trireme::cli {
 
 void declare_channels(CLI::App& app, ChannelArguments& arguments) {
-  app.add_option("--secret-file", arguments.secret_file, "What all of the cluster know (0600)")
+  app.add_option("--secret-file", arguments.secret_file,
+                 "The cluster's secret, or the key of a role (trireme ps key), 0600")
       ->type_name("F");
   app.add_option("--tls-authority", arguments.tls.authority, "Certificate of the cluster's authority (PEM)")
       ->type_name("F");
@@ -16,6 +17,8 @@ void declare_channels(CLI::App& app, ChannelArguments& arguments) {
                  "Certificate of this process (PEM): ROLE.NAME")
       ->type_name("F");
   app.add_option("--tls-key", arguments.tls.key, "Its key (PEM, 0600)")->type_name("F");
+  app.add_flag("--encrypt", arguments.encrypt,
+               "With a secret: TLS 1.3 under it over TCP, for all of the cluster (also TRIREME_ENCRYPT=1)");
   app.add_flag("--insecure", arguments.insecure,
                "No authentication: only in a network without other senders");
 }
@@ -28,14 +31,20 @@ wire::Security security_of(const ChannelArguments& arguments) {
   const int num_ways = (num_tls > 0) + !arguments.secret_file.empty() + arguments.insecure;
   require(num_ways <= 1, "take one of --secret-file, --tls-... and --insecure");
   if (num_tls > 0) return wire::Security::with_tls(tls);
+  require(!arguments.encrypt || !arguments.insecure, "take one of --encrypt and --insecure");
   if (arguments.insecure) return wire::Security::none();
-  if (!arguments.secret_file.empty())
-    return wire::Security::with_secret(wire::Secret::from_file(arguments.secret_file));
-  const wire::Secret secret = wire::Secret::from_variables([](const std::string& name) {
+  const auto variable = [](const std::string& name) {
     const char* value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  });
-  return secret.empty() ? wire::Security{} : wire::Security::with_secret(secret);
+  };
+  wire::Secret secret;
+  if (!arguments.secret_file.empty()) secret = wire::Secret::from_file(arguments.secret_file);
+  if (secret.empty()) secret = wire::Secret::from_variables(variable, "TRIREME_PS_SECRET");
+  if (secret.empty()) secret = wire::Secret::from_variables(variable);
+  require(!secret.empty() || !arguments.encrypt,
+          "--encrypt takes a secret: --secret-file F, or certificates");
+  if (secret.empty()) return {};
+  return wire::Security::with_secret(secret, arguments.encrypt || wire::is_encrypted(variable));
 }
 
 }  // namespace trireme::cli

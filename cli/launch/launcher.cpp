@@ -65,6 +65,7 @@ struct Job {
   wire::Endpoint store;                         ///< where the ranks meet
   std::shared_ptr<wire::StoreServer> served{};  ///< on the first host
   wire::Secret secret{};
+  wire::Secret secret_of_servers{};          ///< of those in ps.coordinator; empty: none is given
   std::shared_ptr<wire::Socket> reserved{};  ///< keeps master_port free; null: the user has chosen it
   int master_port = 0;                       ///< for programs that serve a rendezvous of their own
   std::string start_id{};                    ///< of this start and its restarts
@@ -99,6 +100,7 @@ std::string new_start_id() {
 Job prepare_job(const LaunchOptions& options, Notes& notes) {
   Job job{.store = {options.num_nodes == 1 ? kLoopback : options.master_addr, options.master_port},
           .secret = find_secret(options),
+          .secret_of_servers = wire::Secret::from_variables(variable, "TRIREME_PS_SECRET"),
           .start_id = new_start_id()};
   wire::secret_at(job.store, job.secret);  // throws where one has to be given
   if (options.node_rank == 0) {
@@ -125,6 +127,7 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
     const std::string_view line = *entry;
     const std::string name(line.substr(0, line.find('=')));
     const bool foreign = name.starts_with("TORCHELASTIC_") || name == "TRIREME_SECRET_FILE" ||
+                         name == "TRIREME_PS_SECRET" || name == "TRIREME_PS_SECRET_FILE" ||
                          name == "TRIREME_STATUS_FD" || name == "GROUP_RANK";
     if (!foreign && !changes.contains(name)) result.emplace_back(line);
   }
@@ -134,12 +137,13 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
 
 /// The servers beside the ranks, where the options ask for some.
 struct Servers {
+  wire::Secret secret = wire::Secret::random();  ///< which no rank has: ranks have the keys of their workers
   TemporaryFolder folder;
   ParameterCluster cluster;
-  Servers(const LaunchOptions& options, const wire::Secret& secret)
+  explicit Servers(const LaunchOptions& options)
       : cluster({.num_servers = options.num_servers,
                  .folder = folder.path(),
-                 .environment = {"TRIREME_SECRET=" + secret.reveal()}}) {}
+                 .environment = {"TRIREME_PS_SECRET=" + secret.reveal()}}) {}
 };
 
 /// What stays the same in all starts of the ranks.
@@ -172,6 +176,10 @@ RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
       {"TRIREME_START_ID", job.start_id},
   };
   if (launcher.servers) variables["TRIREME_PS_COORDINATOR"] = launcher.servers->cluster.address();
+  const wire::Secret& of_servers = launcher.servers ? launcher.servers->secret : job.secret_of_servers;
+  if (!of_servers.empty()) {
+    variables["TRIREME_PS_SECRET"] = of_servers.of_role(text("worker.", rank)).reveal();
+  }
   if (::getenv("OMP_NUM_THREADS") == nullptr) {
     variables["OMP_NUM_THREADS"] = text(std::max(1, available_cores() / options.num_ranks));
   }
@@ -227,7 +235,7 @@ int launch(const LaunchOptions& options) {
   Launcher launcher{.options = options, .program = find_program(options.command.front())};
   Screen& screen = launcher.screen;
   launcher.job = prepare_job(options, launcher.notes);
-  if (options.num_servers > 0) launcher.servers = std::make_unique<Servers>(options, launcher.job.secret);
+  if (options.num_servers > 0) launcher.servers = std::make_unique<Servers>(options);
   const int cores = available_cores();
   if (options.num_ranks > cores) {
     screen.note(

@@ -11,7 +11,7 @@ WORD = re.compile(r'(?<![\w./\-"{*\\])([a-z][a-z_]*)\.([a-z][a-z0-9_]*)(?![\w./(
 FILES = {"bin", "csv", "h", "html", "json", "jsonl", "key", "lock", "log", "npz", "pkl", "pt", "safetensors", "secret", "snapshot", "so", "svg", "toml",
          "txt", "current", "max", "stat", "limit_in_bytes", "usage_in_bytes", "cfs_quota_us", "cfs_period_us"}
 OTHERS = {"compression", "delay", "events", "np", "numpy", "pickle", "rows", "std", "torch", "trireme"}
-KNOWN = {"table.key", "c_proj.weight", "out_proj.bias"}
+KNOWN = {"table.key", "c_proj.weight", "out_proj.bias", "worker.all", "observer.team", "observer.status"}
 
 
 def keys():

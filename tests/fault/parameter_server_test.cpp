@@ -225,8 +225,9 @@ TEST_F(ServingProcesses, ATrainingGoesToServersThatWereThereBefore) {
     const std::string secret = folder_ / "secret";
     std::ofstream(secret) << "a secret that is long enough for anybody";
     ::chmod(secret.c_str(), 0600);
-    const auto store = coordinator({"--secret-file", secret}), one = server("one", {"--secret-file", secret});
-    expect_trained({{"TRIREME_PS_SECRET_FILE", secret}});
+    const auto store = coordinator({"--secret-file", secret, "--encrypt"}),
+               one = server("one", {"--secret-file", secret, "--encrypt"});
+    expect_trained({{"TRIREME_PS_SECRET_FILE", secret}, {"TRIREME_ENCRYPT", "1"}});
   }
   Authority authority("ours", folder_.path());
   const auto options = [&](const std::string& role) -> std::vector<std::string> {
@@ -235,10 +236,63 @@ TEST_F(ServingProcesses, ATrainingGoesToServersThatWereThereBefore) {
             files.certificate, "--tls-key",     files.key};
   };
   const auto store = coordinator(options("coordinator")), one = server("one", options("server"));
-  const wire::TlsFiles worker = authority.issue("worker", "DNS:worker.0");
+  const wire::TlsFiles worker = authority.issue("worker", "DNS:worker.all");
   expect_trained({{"TRIREME_PS_TLS_AUTHORITY", worker.authority},
                   {"TRIREME_PS_TLS_CERTIFICATE", worker.certificate},
                   {"TRIREME_PS_TLS_KEY", worker.key}});
+}
+
+/// What a rank has is the key of its worker, which opens nothing else.
+TEST_F(ServingProcesses, SecurityOfALauncherGivesEachRankTheKeyOfItsWorkerAlone) {
+  const std::string status = bin("trireme") + " ps status $TRIREME_PS_COORDINATOR";
+  const std::string script =
+      "echo \"rank $RANK has ${TRIREME_PS_SECRET%:*} of $TRIREME_PS_SECRET_FILE.\"\n" + status +
+      " | grep -q partitions && echo rank is let in\n" + "env -u TRIREME_PS_SECRET " + status +
+      " && echo the job has the secret of the servers\n" + "timeout 5 " + bin("trireme") +
+      " serve-params --coordinator $TRIREME_PS_COORDINATOR && echo rank serves\nexit 0";
+  const ChildResult own =
+      run({bin("trireme"), "launch", "-n", "2", "--servers", "1", "--", "sh", "-c", script});
+  EXPECT_EQ(own.exit_code, 0) << own.err;
+  for (const std::string rank : {"0", "1"})
+    EXPECT_THAT(own.out, HasSubstr("rank " + rank + " has trireme-key:worker." + rank + " of ."));
+  EXPECT_THAT(own.out, HasSubstr("rank is let in"));
+  EXPECT_THAT(own.out, testing::Not(HasSubstr("the job has the secret of the servers")));
+  EXPECT_THAT(own.out, testing::Not(HasSubstr("rank serves")));
+  EXPECT_THAT(own.err, HasSubstr("the key of worker.0 alone cannot listen for others"));
+  // Of servers that were there before the launcher derives them.
+  const std::string secret = folder_ / "secret";
+  std::ofstream(secret) << "a secret that is long enough for anybody";
+  ::chmod(secret.c_str(), 0600);
+  const ChildResult others =
+      run({bin("trireme"), "launch", "-n", "2", "--", "sh", "-c", script.substr(0, script.find('\n'))},
+          {{"TRIREME_PS_SECRET_FILE", secret}});
+  EXPECT_THAT(others.out, HasSubstr("rank 1 has trireme-key:worker.1 of ."));
+}
+
+/// A key that leaked reads, and writes nothing.
+TEST_F(ServingProcesses, SecurityOfKeysThatAreMadeForReadersOfStatus) {
+  const std::string secret = folder_ / "secret", key = folder_ / "status.key";
+  std::ofstream(secret) << "a secret that is long enough for anybody";
+  ::chmod(secret.c_str(), 0600);
+  const auto store = coordinator({"--secret-file", secret}), one = server("one", {"--secret-file", secret});
+  const ChildResult made = run({bin("trireme"), "ps", "key", "observer.team", "--secret-file", secret});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_THAT(made.out, testing::StartsWith("trireme-key:observer.team:"));
+  std::ofstream(key) << made.out;
+  ::chmod(key.c_str(), 0600);
+  const ChildResult status = run({bin("trireme"), "ps", "status", address_, "--secret-file", key});
+  EXPECT_EQ(status.exit_code, 0) << status.err;
+  EXPECT_THAT(status.out, HasSubstr("16 partitions"));
+  const ChildResult serves =
+      run({bin("trireme"), "serve-params", "--coordinator", address_, "--secret-file", key});
+  EXPECT_EQ(serves.exit_code, 2) << serves.err;
+  for (const std::string role : {"worker", "worker.", ".3"}) {
+    const ChildResult none = run({bin("trireme"), "ps", "key", role, "--secret-file", secret});
+    EXPECT_EQ(none.exit_code, 2) << none.out;
+    EXPECT_THAT(none.err, HasSubstr("expected ROLE.NAME"));
+  }
+  const ChildResult second = run({bin("trireme"), "ps", "key", "worker.1", "--secret-file", key});
+  EXPECT_EQ(second.exit_code, 2) << second.out;
 }
 
 TEST_F(ServingProcesses, AStatusThatNobodyAnswersIsACommError) {

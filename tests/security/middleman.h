@@ -28,6 +28,10 @@ class Middleman {
   /// As a router that changes the sender's address: `connected` is its connection to the server.
   Middleman(wire::Socket connected, const wire::Endpoint& at)
       : listening_(wire::listen_at(at)), server_side_(std::move(connected)), thread_([this] { serve(); }) {}
+  /// As somebody on the path: `connect` makes the connection to the server once the client has come, whose
+  /// address it is told.
+  Middleman(std::function<wire::Socket(const wire::Endpoint& client)> connect, const wire::Endpoint& at)
+      : listening_(wire::listen_at(at)), connect_(std::move(connect)), thread_([this] { serve(); }) {}
   ~Middleman() {
     ends_ = true;
     thread_.join();
@@ -89,6 +93,11 @@ class Middleman {
             wire::Socket(::accept4(listening_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     }
     if (ends_) return;
+    if (connect_) {
+      wire::Socket connected = connect_(client_side.peer());
+      const std::lock_guard lock(mutex_);
+      server_side_ = std::move(connected);
+    }
     if (server_side_.fd() < 0) {
       auto connected = wire::try_connect(server_, Deadline::after_s(20));
       if (!connected) return;
@@ -110,6 +119,7 @@ class Middleman {
 
   const wire::Endpoint server_;
   const wire::Socket listening_;
+  const std::function<wire::Socket(const wire::Endpoint&)> connect_;
   mutable std::mutex mutex_;
   std::array<Way, 2> ways_;
   wire::Socket server_side_;

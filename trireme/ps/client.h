@@ -46,9 +46,9 @@ class Client {
   /// Throws CommError when that takes longer than options.timeout_s, with what was tried.
   explicit Client(ClientOptions options, wire::NodeLoopOptions loop = {});
   /// Of a program that `trireme launch -n N --servers M` has started: worker RANK, of the coordinator at
-  /// TRIREME_PS_COORDINATOR, with the secret of TRIREME_SECRET where there is one. `options`: worker, host
-  /// and coordinator are set here, and num_workers, where it is 0, to WORLD_SIZE. Throws InvalidArgument that
-  /// names what is not set.
+  /// TRIREME_PS_COORDINATOR, with the secret or key of TRIREME_PS_SECRET, else TRIREME_PS_SECRET_FILE, else
+  /// TRIREME_SECRET, where there is one. `options`: worker, host and coordinator are set here, and
+  /// num_workers, where it is 0, to WORLD_SIZE. Throws InvalidArgument that names what is not set.
   static std::unique_ptr<Client> from_environment(ClientOptions options = {});
   /// Leaves as one that has died would, unless leave() was called: the others wait for the lease. Calls that
   /// are under way fail.

@@ -13,6 +13,7 @@
 #include "trireme/ps/internal/coordinator_log.h"
 #include "trireme/ps/internal/hearing.h"
 #include "trireme/ps/internal/reconfiguration.h"
+#include "trireme/ps/internal/roles.h"
 #include "trireme/ps/messages.h"
 #include "trireme/ps/placement.h"
 
@@ -71,14 +72,13 @@ class Coordinator::Office {
   }
 
   void on_connected(wire::ConnectionId connection, const wire::PeerIdentity& peer) {
-    roles_[connection] = peer.role;
-    const auto ping = pings_.find(connection);
-    if (ping != pings_.end())
+    peers_[connection] = peer;
+    if (const auto ping = pings_.find(connection); ping != pings_.end())
       surroundings_->network().send(connection, message_of(Ping{ping->second.incarnation}, {}, kUrgent));
   }
 
   void on_closed(wire::ConnectionId connection, wire::CloseCause cause) {
-    roles_.erase(connection);
+    peers_.erase(connection);
     if (const auto ping = pings_.find(connection); ping != pings_.end()) {
       const Asked asked = ping->second;
       pings_.erase(ping);
@@ -97,20 +97,21 @@ class Coordinator::Office {
 
   void on_message(wire::ConnectionId connection, const wire::Message& message) {
     if (const auto pong = head_of<Pong>(message)) return on_pong(connection, *pong);
-    const std::string& role = roles_[connection];
+    const wire::PeerIdentity& peer = peers_[connection];
     if (const auto asked = head_of<Status>(message)) {
       const wire::Buffer body = wire::Buffer::of(wire::encode(status()));
       return surroundings_->network().send(connection, message_of(StatusReply{{asked->request}}, body));
     }
-    if (role == "observer") return refuse(connection, message);
+    if (peer.role == "observer") return refuse(connection, message);
     const auto heartbeat = head_of<Heartbeat>(message);
-    if (heartbeat && role == (heartbeat->role == Role::kServer ? "server" : "worker") &&
-        is_sound(*heartbeat) && may_be(connection, heartbeat->incarnation))
+    if (heartbeat && may_send(peer, *heartbeat) && is_sound(*heartbeat) &&
+        may_be(connection, heartbeat->incarnation))
       return on_heartbeat(connection, *heartbeat);
-    if (const auto create = head_of<CreateTable>(message); create && role == "worker")
+    if (const auto create = head_of<CreateTable>(message); create && peer.role == "worker")
       return on_create(connection, *create);
-    if (const auto begin = head_of<BeginAnew>(message); begin && role == "worker") return begin_anew(*begin);
-    if (role != "server") return refuse(connection, message);
+    if (const auto begin = head_of<BeginAnew>(message); begin && may_send(peer, *begin))
+      return begin_anew(*begin);
+    if (peer.role != "server") return refuse(connection, message);
     if (const auto news = head_of<CaughtUp>(message))
       return on_news(*news, [&](PartitionEvents& events) { events.caught_up = news->server; });
     if (const auto news = head_of<Drained>(message))
@@ -146,7 +147,7 @@ class Coordinator::Office {
     ++num_refused_;
     // Who floods it does not flood its log.
     if (std::has_single_bit(num_refused_))
-      surroundings_->report(text("coordinator: rejected a message that a ", roles_[connection],
+      surroundings_->report(text("coordinator: rejected a message that a ", peers_[connection].role,
                                  " does not send (kind ", message.kind, "), the ", num_refused_, ". of all"));
     surroundings_->network().close(connection);
     on_closed(connection, wire::CloseCause::kRefused);
@@ -156,8 +157,7 @@ class Coordinator::Office {
 
   /// A connection is one member's.
   bool may_be(wire::ConnectionId connection, Incarnation incarnation) const {
-    const auto member = members_.find(connection);
-    return member == members_.end() || member->second == incarnation;
+    return !members_.contains(connection) || members_.at(connection) == incarnation;
   }
 
   void on_heartbeat(wire::ConnectionId connection, const Heartbeat& heartbeat) {
@@ -464,7 +464,7 @@ class Coordinator::Office {
   Placement wanted_;
   std::vector<ServerId> placed_;
 
-  std::map<wire::ConnectionId, std::string> roles_;  ///< that they have proved
+  std::map<wire::ConnectionId, wire::PeerIdentity> peers_;  ///< that they have proved
   std::map<wire::ConnectionId, Incarnation> members_;
   struct Asked {
     Incarnation incarnation = 0;

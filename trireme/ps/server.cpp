@@ -8,6 +8,7 @@
 #include "trireme/base/text.h"
 #include "trireme/ps/internal/membership.h"
 #include "trireme/ps/internal/owner_pool.h"
+#include "trireme/ps/internal/roles.h"
 
 namespace trireme::ps {
 
@@ -37,7 +38,7 @@ class Server::Hosted {
 
   void on_connected(wire::ConnectionId connection, const wire::PeerIdentity& peer) {
     if (membership_.on_connected(connection)) return membership_.on_tick([this] { return heartbeat(); });
-    roles_[connection] = peer.role;
+    peers_[connection] = peer;
     for (auto& [server, line] : lines_) {
       if (line.connection != connection) continue;
       line.is_connected = true;
@@ -47,7 +48,7 @@ class Server::Hosted {
 
   void on_closed(wire::ConnectionId connection) {
     if (membership_.on_closed(connection)) return;
-    roles_.erase(connection);
+    peers_.erase(connection);
     const ServerId server = server_of(connection);
     lines_.erase(server);
     owners_.tell_closed(connection, server);
@@ -55,7 +56,8 @@ class Server::Hosted {
 
   void on_message(wire::ConnectionId connection, wire::Message message) {
     if (membership_.is_coordinator(connection)) return on_coordinator(message);
-    if (!on_peer(connection, message)) refused("a message that a " + roles_[connection] + " does not send");
+    if (!on_peer(connection, message))
+      refused("a message that a " + peers_[connection].role + " does not send");
   }
 
   void leave() {
@@ -278,6 +280,7 @@ class Server::Hosted {
   template <class Head>
   bool pass(wire::ConnectionId connection, wire::Message& message) {
     auto head = head_of<Head>(message);
+    if (head && !may_send(peers_[connection], *head)) return false;
     if (head) register_by(connection, *head);
     if (!head || head->partition >= map().partitions.size()) return head && map().partitions.empty();
     const PartitionId partition = head->partition;
@@ -291,7 +294,7 @@ class Server::Hosted {
 
   bool pass_ticks(wire::ConnectionId connection, const wire::Message& message) {
     const auto ticks = head_of<Ticks>(message);
-    if (!ticks || !message.body.empty()) return false;
+    if (!ticks || !message.body.empty() || !may_send(peers_[connection], *ticks)) return false;
     register_by(connection, *ticks);
     if (map().partitions.empty()) return true;
     const auto is_there = [&](const Ticks::Tick& tick) { return tick.partition < map().partitions.size(); };
@@ -302,7 +305,7 @@ class Server::Hosted {
 
   /// Whether the message is one that such a peer may send.
   bool on_peer(wire::ConnectionId connection, wire::Message& message) {
-    const std::string& role = roles_[connection];
+    const std::string& role = peers_[connection].role;
     const bool is_server = role == "server", is_worker = role == "worker";
     if (message.kind == static_cast<std::uint16_t>(MessageKind::kStatus))
       return on_status(connection, message);
@@ -338,9 +341,9 @@ class Server::Hosted {
   bool leaving_ = false;
   std::uint64_t num_refused_ = 0;
   std::int64_t copied_ns_ = 0;
-  std::map<ServerId, Line> lines_;  ///< to those that follow in some chain
-  std::map<wire::ConnectionId, std::string> roles_;
-  std::map<PartitionId, Version> stable_;  ///< of which it is the primary: for heartbeats
+  std::map<ServerId, Line> lines_;                          ///< to those that follow in some chain
+  std::map<wire::ConnectionId, wire::PeerIdentity> peers_;  ///< that they have proved
+  std::map<PartitionId, Version> stable_;                   ///< of which it is the primary: for heartbeats
   std::vector<std::function<void(const ServerStatus&)>> status_askers_;
   std::map<SaveKey, wire::ConnectionId> saving_;          ///< what is being written, and who is told
   std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< what is posted outlives this object, and asks

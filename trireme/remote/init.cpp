@@ -1,5 +1,6 @@
 #include "trireme/remote/init.h"
 
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 #include <vector>
@@ -31,6 +32,11 @@ class WorldDirectory final : public rpc::Directory {
   c10d::Store& store_;
 };
 
+std::optional<std::string> variable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
 }  // namespace
 
 std::shared_ptr<rpc::Agent> init(comm::Context& context, const std::string& name, rpc::AgentOptions options) {
@@ -39,7 +45,8 @@ std::shared_ptr<rpc::Agent> init(comm::Context& context, const std::string& name
   options.directory = std::make_shared<WorldDirectory>(context.store());
   options.trace = context.trace();
   options.num_workers = static_cast<std::size_t>(context.world_size());
-  if (!environment.secret.empty()) options.security = wire::Security::with_secret(environment.secret);
+  if (!environment.secret.empty())
+    options.security = wire::Security::with_secret(environment.secret, wire::is_encrypted(variable));
   const wire::Endpoint meeting{environment.master_addr, environment.master_port};
   if (!environment.one_host && context.world_size() > 1 && !wire::is_loopback(meeting)) {
     const std::string host = wire::local_address_towards(meeting);

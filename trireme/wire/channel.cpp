@@ -147,10 +147,13 @@ void Channel::secure() {
   if (flow == Flow::kNotNow) return;
   if (flow != Flow::kMoved) {
     const std::string why = flow == Flow::kEnded ? "it has closed during the handshake" : tls_->failure();
-    return fail(CloseCause::kRefused, "tls", "TLS: " + why);
+    const char* what_to_do = settings_.tls->has_certificates()
+                                 ? ""
+                                 : "; both ends need the same secret and encryption (--encrypt)";
+    return fail(CloseCause::kRefused, "tls", text("TLS: ", why, what_to_do));
   }
-  proved_ = tls_->identity();
-  if (!proved_) {
+  if (settings_.tls->has_certificates()) proved_ = tls_->identity();
+  if (settings_.tls->has_certificates() && !proved_) {
     return fail(CloseCause::kRefused, "no role",
                 "its certificate does not say who it is; expected a name ROLE.NAME (subjectAltName, DNS)");
   }

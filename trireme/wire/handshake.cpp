@@ -8,7 +8,7 @@
 namespace trireme::wire {
 namespace {
 
-constexpr std::string_view kGreeting = "TRWH\1";  // its last character is the version
+constexpr std::string_view kGreeting = "TRWH\2";  // its last character is the version
 constexpr std::size_t kRecordHeaderBytes = 8;
 constexpr std::size_t kMostNameBytes = 64;
 constexpr std::size_t kMostReasonBytes = 200;
@@ -221,12 +221,18 @@ void Handshake::welcomed(std::string_view body) {
   state_ = State::kDone;
 }
 
+/// Of the connecting end, which may have no other.
+Secret Handshake::key_of_connection() const {
+  const PeerIdentity& connecting = options_.listening ? peer_ : options_.self;
+  return options_.secret.of_peer(connecting.role + "." + connecting.name);
+}
+
 Digest Handshake::proof(bool by_listener) const {
   if (options_.secret.empty()) return {};
   std::string message = by_listener ? "trireme channel listener" : "trireme channel connector";
   put_text(message, options_.listening_address);
   put_text(message, options_.connecting_address);
-  return hmac_sha256(options_.secret, {message, transcript_});
+  return hmac_sha256(key_of_connection(), {message, transcript_});
 }
 
 void Handshake::refuse(const std::string& refusal, const std::string& reason) {

@@ -29,7 +29,7 @@ using TimerId = std::uint64_t;
 /// What a peer has proved of itself before its first message is handed over.
 struct PeerIdentity {
   std::string role;  ///< "worker", "server", "coordinator", ...; empty where nothing is asked for
-  std::string name;  ///< for messages to people: "worker 3 at 10.0.0.2:41234"
+  std::string name;  ///< in its role: "3"
 };
 
 /// Why there is no connection any more.

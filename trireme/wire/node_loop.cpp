@@ -54,12 +54,17 @@ ChannelSettings settings_of(const NodeLoopOptions& options) {
           "; expected at least 4096, and the second no less than the first");
   const bool knows = options.security.kind != Security::Kind::kSecret || !options.security.secret.empty();
   require(knows, "the security of channels is a secret, and none is given");
+  const std::string& role = options.security.secret.role();
+  require(role.empty() || options.listen.empty(), "a process with the key of ", role,
+          " alone cannot listen for others: give it the whole secret");
   ChannelSettings result;
   result.handshake = {.security = options.security.kind,
                       .secret = options.security.secret,
                       .self = options.self,
                       .limits = options.limits,
                       .shared_memory = options.shared_memory == SharedMemoryUse::kWherePossible};
+  if (!role.empty())
+    result.handshake.self = {.role = role.substr(0, role.find('.')), .name = role.substr(role.find('.') + 1)};
   const Handshake throws_for_a_name_that_cannot_be(result.handshake);
   result.queue = {.chunk_bytes = options.chunk_bytes,
                   .age_bytes = options.age_bytes,
@@ -71,6 +76,8 @@ ChannelSettings settings_of(const NodeLoopOptions& options) {
   result.ring_bytes = options.ring_bytes;
   if (options.security.kind == Security::Kind::kTls) {
     result.tls = std::make_shared<TlsContext>(options.security.tls);
+  } else if (options.security.kind == Security::Kind::kSecret && options.security.encrypted) {
+    result.tls = std::make_shared<TlsContext>(options.security.secret, result.handshake.self);
   }
   result.handshake_s = options.handshake_s;
   result.connect_s = options.connect_s;

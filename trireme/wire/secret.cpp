@@ -1,17 +1,17 @@
-#include "trireme/wire/secret.h"
-
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/rand.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/wire/security.h"
 
 namespace trireme::wire {
 namespace {
@@ -23,16 +23,28 @@ namespace {
 
 constexpr std::size_t kLeastCharacters = 16;
 constexpr const char* kHowToMakeOne = "(umask 077; head -c 32 /dev/urandom | base64 > FILE) makes one";
+// The text of a key of a role is this, ROLE.NAME, a colon and 64 digits.
+constexpr std::string_view kKeyOfRole = "trireme-key:";
+constexpr std::size_t kDigitsOfKey = 2 * sizeof(Digest);
+
+std::string hexadecimal(const std::array<std::uint8_t, 32>& bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string result;
+  for (const std::uint8_t byte : bytes) result += {kDigits[byte >> 4], kDigits[byte & 15]};
+  return result;
+}
 
 }  // namespace
 
+bool Secret::is_role(std::string_view word) {
+  const auto dot = word.find('.');
+  return dot != word.npos && dot > 0 && dot + 1 < word.size() &&
+         std::ranges::all_of(word, [](char c) { return c >= ' ' && c <= '~'; });
+}
+
 Secret Secret::random() {
-  constexpr char kDigits[] = "0123456789abcdef";
   Secret result;
-  for (const std::uint8_t byte : random_nonce()) {
-    result.text_ += kDigits[byte >> 4];
-    result.text_ += kDigits[byte & 15];
-  }
+  result.text_ = hexadecimal(random_nonce());
   return result;
 }
 
@@ -41,6 +53,13 @@ Secret Secret::from_text(std::string_view text, const std::string& source) {
   result.text_ = trim(text);
   require(result.text_.size() >= kLeastCharacters, "the job's secret in ", source, " has ",
           result.text_.size(), " characters; expected at least ", kLeastCharacters, ": ", kHowToMakeOne);
+  if (!result.text_.starts_with(kKeyOfRole)) return result;
+  const std::string rest = result.text_.substr(kKeyOfRole.size());
+  result.role_ = rest.substr(0, rest.rfind(':'));
+  const bool valid = is_role(result.role_) && rest.size() == result.role_.size() + 1 + kDigitsOfKey &&
+                     rest.find_first_not_of("0123456789abcdef", result.role_.size() + 1) == rest.npos;
+  require(valid, "the key of a role in ", source, " is damaged; expected ", kKeyOfRole,
+          "ROLE.NAME:64 digits, as trireme ps key ROLE.NAME prints it");
   return result;
 }
 
@@ -56,11 +75,28 @@ Secret Secret::from_file(const std::filesystem::path& path) {
 }
 
 Secret Secret::from_variables(
-    const std::function<std::optional<std::string>(const std::string& name)>& lookup) {
-  const auto text = lookup("TRIREME_SECRET");
-  if (text && !text->empty()) return from_text(*text, "TRIREME_SECRET");
-  const auto path = lookup("TRIREME_SECRET_FILE");
+    const std::function<std::optional<std::string>(const std::string& name)>& lookup,
+    const std::string& name) {
+  const auto text = lookup(name);
+  if (text && !text->empty()) return from_text(*text, name);
+  const auto path = lookup(name + "_FILE");
   return path && !path->empty() ? from_file(*path) : Secret();
+}
+
+Secret Secret::of_role(const std::string& role_and_name) const {
+  if (!role_.empty()) return *this;
+  Secret key;
+  key.role_ = role_and_name;
+  key.text_ = std::string(kKeyOfRole) + role_and_name + ":" +
+              hexadecimal(hmac_sha256(*this, {"trireme role ", role_and_name}));
+  return key;
+}
+
+bool is_encrypted(const std::function<std::optional<std::string>(const std::string& name)>& lookup) {
+  const std::string value = lookup("TRIREME_ENCRYPT").value_or("");
+  require(value.empty() || value == "0" || value == "1", "TRIREME_ENCRYPT is '", value,
+          "'; expected 1 to encrypt channels between hosts, or 0");
+  return value == "1";
 }
 
 void require_owners_file(const std::filesystem::path& path, const std::string& what) {

@@ -1,7 +1,8 @@
 #pragma once
 // What the ranks and launchers of one job know and nobody else does, and the proof that a peer knows it too:
 // HMAC-SHA256 (RFC 2104, FIPS 180-4, by OpenSSL) over numbers that both sides have drawn. A value;
-// thread-safe.
+// thread-safe. From a secret keys of single roles are derived: a process that has only the key of "worker.3"
+// can prove that it is worker 3, and nothing else.
 
 #include <array>
 #include <cstdint>
@@ -20,16 +21,29 @@ class Secret {
   Secret() = default;
   /// 256 bits from the kernel.
   static Secret random();
-  /// Throws InvalidArgument when it is too short to be one; `source` says in the message where it comes from.
+  /// Throws InvalidArgument when it is too short to be one, or a damaged key of a role; `source` says in the
+  /// message where it comes from.
   static Secret from_text(std::string_view text, const std::string& source);
   /// What the file holds, without white space at its ends. Throws InvalidArgument when it cannot be read, is
   /// too short, or is not closed as require_owners_file() asks.
   static Secret from_file(const std::filesystem::path& path);
 
-  /// From TRIREME_SECRET, else from the file that TRIREME_SECRET_FILE names, else none; `lookup` gives the
-  /// value of a variable, or nothing.
+  /// From the variable `name`, else from the file that `name`_FILE names, else none; `lookup` gives the value
+  /// of a variable, or nothing.
   static Secret from_variables(
-      const std::function<std::optional<std::string>(const std::string& name)>& lookup);
+      const std::function<std::optional<std::string>(const std::string& name)>& lookup,
+      const std::string& name = "TRIREME_SECRET");
+
+  /// The key of ROLE.NAME: an HMAC of that under this secret, which cannot be computed back. Of a key of a
+  /// role it is the key itself.
+  Secret of_role(const std::string& role_and_name) const;
+  /// Whether it is a role, a dot and a name, printable.
+  static bool is_role(std::string_view word);
+  /// What a peer that states to be ROLE.NAME has to know: the key of that, and the whole secret where it states
+  /// no role or no name.
+  Secret of_peer(const std::string& stated) const { return is_role(stated) ? of_role(stated) : *this; }
+  /// ROLE.NAME of a key of a role; empty for a whole secret.
+  const std::string& role() const { return role_; }
 
   bool empty() const { return text_.empty(); }
   /// For the environment of a child. Never for a log.
@@ -37,6 +51,7 @@ class Secret {
 
  private:
   std::string text_;
+  std::string role_;
 };
 
 /// Throws InvalidArgument, with what to do, unless this user owns the file and it is closed to group and

@@ -2,6 +2,8 @@
 // How the two ends of a channel make sure of each other. Values.
 
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "trireme/wire/secret.h"
@@ -20,17 +22,26 @@ struct Security {
   enum class Kind : std::uint8_t {
     kLocal,   ///< processes of this user on this host: the kernel says so, or both ends know user_key()
     kNone,    ///< no proof, anywhere: for a network that nobody else can send into
-    kSecret,  ///< both ends prove that they know it; what follows is neither encrypted nor signed
+    kSecret,  ///< both ends prove that they know it, or its key of their role (Secret::of_role())
     kTls,     ///< TLS 1.3 with certificates of both ends, over TCP; on a host the kernel vouches for the user
   };
   Kind kind = Kind::kLocal;
   Secret secret = {};
   TlsFiles tls = {};
+  /// With kSecret, over TCP: everything goes through TLS 1.3 under the secret. Else it is neither encrypted
+  /// nor signed after the proofs, and who can change packets can change messages.
+  bool encrypted = false;
 
   /// One of each kind but kLocal, which is the default.
   static Security none() { return {.kind = Kind::kNone}; }
-  static Security with_secret(Secret secret) { return {.kind = Kind::kSecret, .secret = std::move(secret)}; }
+  static Security with_secret(Secret secret, bool encrypted = false) {
+    return {.kind = Kind::kSecret, .secret = std::move(secret), .encrypted = encrypted};
+  }
   static Security with_tls(TlsFiles files) { return {.kind = Kind::kTls, .tls = std::move(files)}; }
 };
+
+/// Whether TRIREME_ENCRYPT says that channels with a secret are encrypted: "1", or "0" or nothing. `lookup`
+/// gives the value of a variable, or nothing. Throws InvalidArgument for another value.
+bool is_encrypted(const std::function<std::optional<std::string>(const std::string& name)>& lookup);
 
 }  // namespace trireme::wire

@@ -172,7 +172,7 @@ void NodeLoop::Impl::channel_opened(Channel& channel) {
   }
   if (channel.asks_before_sleep()) unarmed_.insert(channel.id());
   unflushed_.insert(channel.id());
-  node_->on_connected(channel.id(), {.role = channel.peer().role, .name = channel.peer_text()});
+  node_->on_connected(channel.id(), channel.peer());
 }
 
 void NodeLoop::Impl::channel_message(Channel& channel, Message message) {

@@ -43,6 +43,8 @@ StoreClientOptions with_proof(StoreClientOptions options) {
 }  // namespace
 
 Secret secret_at(const Endpoint& endpoint, const Secret& secret) {
+  require(secret.role().empty(), "the secret of the job is the key of ", secret.role(),
+          " at a parameter server: ranks take that in TRIREME_PS_SECRET_FILE");
   if (!secret.empty()) return secret;
   require(
       is_loopback(endpoint), "the store at ", endpoint.text(),

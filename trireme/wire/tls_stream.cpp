@@ -64,10 +64,66 @@ void use_file(bool used, const char* what, const std::filesystem::path& file) {
   require(used, "cannot use ", file.string(), " as ", what, ": ", tls_error(), "; expected a PEM file");
 }
 
+/// TLS 1.3 and nothing older, without sessions that are resumed.
+SSL_CTX* new_context() {
+  SSL_CTX* context = SSL_CTX_new(TLS_method());
+  if (context == nullptr) throw InternalError("no TLS context: " + tls_error());
+  SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
+  SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION);
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_num_tickets(context, 0);
+  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_CTX_set_read_ahead(context, 1);
+  SSL_CTX_set_default_read_buffer_len(context, kReadAheadBytes);
+  return context;
+}
+
+constexpr const char* kCipherOfKeys = "TLS_AES_128_GCM_SHA256";
+constexpr std::array<unsigned char, 2> kItsNumber = {0x13, 0x01};
+constexpr std::array<unsigned char, 1> kSessions = {'t'};  // without such a context OpenSSL takes no keys
+
+/// TLS 1.3 has a pre-shared key as that of a session; null where there is no memory.
+SSL_SESSION* session_with(SSL* ssl, const std::string& role_and_name) {
+  const auto& context = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
+  const Digest key = hmac_sha256(context.key_of(role_and_name), {"trireme TLS"});
+  SSL_SESSION* session = SSL_SESSION_new();
+  const SSL_CIPHER* cipher = SSL_CIPHER_find(ssl, kItsNumber.data());
+  if (session != nullptr && cipher != nullptr &&
+      SSL_SESSION_set1_master_key(session, key.data(), key.size()) == 1 &&
+      SSL_SESSION_set_cipher(session, cipher) == 1 &&
+      SSL_SESSION_set1_id_context(session, kSessions.data(), kSessions.size()) == 1 &&
+      SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1)
+    return session;
+  SSL_SESSION_free(session);
+  return nullptr;
+}
+
+int use_key(SSL* ssl, const EVP_MD*, const unsigned char** name, std::size_t* length, SSL_SESSION** session) {
+  const auto& context = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
+  *session = session_with(ssl, context.self());
+  *name = reinterpret_cast<const unsigned char*>(context.self().data());
+  *length = context.self().size();
+  return *session == nullptr ? 0 : 1;
+}
+
+int find_key(SSL* ssl, const unsigned char* name, std::size_t length, SSL_SESSION** session) {
+  *session = session_with(ssl, std::string(reinterpret_cast<const char*>(name), length));
+  return *session == nullptr ? 0 : 1;
+}
+
 }  // namespace
 
-TlsContext::TlsContext(const TlsFiles& files) : context_(SSL_CTX_new(TLS_method())) {
-  if (context_ == nullptr) throw InternalError("no TLS context: " + tls_error());
+TlsContext::TlsContext(Secret secret, const PeerIdentity& self)
+    : context_(new_context()), secret_(std::move(secret)), self_(self.role + "." + self.name) {
+  SSL_CTX_set_ciphersuites(context_, kCipherOfKeys);
+  SSL_CTX_set_app_data(context_, this);
+  SSL_CTX_set_session_id_context(context_, kSessions.data(), kSessions.size());
+  SSL_CTX_set_psk_use_session_callback(context_, use_key);
+  SSL_CTX_set_psk_find_session_callback(context_, find_key);
+}
+
+TlsContext::TlsContext(const TlsFiles& files) : context_(new_context()) {
   // From here on the destructor does not run for what throws.
   std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> guard(context_, SSL_CTX_free);
   require_owners_file(files.key, "the key of the certificate");
@@ -78,25 +134,17 @@ TlsContext::TlsContext(const TlsFiles& files) : context_(SSL_CTX_new(TLS_method(
   use_file(SSL_CTX_use_PrivateKey_file(context_, files.key.c_str(), SSL_FILETYPE_PEM) == 1 &&
                SSL_CTX_check_private_key(context_) == 1,
            "the key of the certificate", files.key);
-  SSL_CTX_set_min_proto_version(context_, TLS1_3_VERSION);
-  SSL_CTX_set_max_proto_version(context_, TLS1_3_VERSION);
   // The fastest that TLS 1.3 has where processors know AES.
   SSL_CTX_set_ciphersuites(context_,
                            "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
-  SSL_CTX_set_verify(context_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_max_cert_list(context_, kMostTlsHandshakeBytes);
-  SSL_CTX_set_session_cache_mode(context_, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_num_tickets(context_, 0);
-  SSL_CTX_set_mode(context_, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  SSL_CTX_set_read_ahead(context_, 1);
-  SSL_CTX_set_default_read_buffer_len(context_, kReadAheadBytes);
   [[maybe_unused]] const auto* mine = guard.release();
 }
 
 TlsContext::~TlsContext() { SSL_CTX_free(context_); }
 
 TlsStream::TlsStream(const TlsContext& context, Socket socket, bool listening)
-    : wire_{.socket = std::move(socket)}, ssl_(SSL_new(context.get())) {
+    : wire_{.socket = std::move(socket)}, ssl_(SSL_new(context.get())), by_key_(!context.has_certificates()) {
   BIO* bio = ssl_ == nullptr ? nullptr : BIO_new(wire_method());
   if (bio == nullptr) {
     SSL_free(ssl_);
@@ -115,8 +163,9 @@ Flow TlsStream::flow_of(int result) {
   if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return Flow::kNotNow;
   if (error == SSL_ERROR_ZERO_RETURN) return Flow::kEnded;
   const long verdict = SSL_get_verify_result(ssl_);
-  failure_ =
-      verdict == X509_V_OK ? tls_error() : text("its certificate: ", X509_verify_cert_error_string(verdict));
+  failure_ = by_key_ || verdict == X509_V_OK
+                 ? tls_error()
+                 : text("its certificate: ", X509_verify_cert_error_string(verdict));
   ERR_clear_error();
   return Flow::kFailed;
 }
@@ -124,7 +173,11 @@ Flow TlsStream::flow_of(int result) {
 Flow TlsStream::secure() {
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl_);
-  const Flow flow = result == 1 ? Flow::kMoved : flow_of(result);
+  Flow flow = result == 1 ? Flow::kMoved : flow_of(result);
+  if (flow == Flow::kMoved && by_key_ && SSL_session_reused(ssl_) != 1) {
+    failure_ = "it does not know the secret";
+    flow = Flow::kFailed;
+  }
   const Flow sent = flush();  // an alert, too, that says why
   wire_.secured = flow == Flow::kMoved;
   return flow == Flow::kMoved && sent == Flow::kFailed ? sent : flow;

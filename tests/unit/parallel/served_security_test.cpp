@@ -49,6 +49,12 @@ TEST(ServedSecurity, IsWhatVariablesSayWhereverTheServersAre) {
     const wire::Security secret = proof_given(address, {{"TRIREME_PS_SECRET_FILE", file}});
     EXPECT_EQ(secret.kind, Proof::kSecret);
     EXPECT_EQ(secret.secret.reveal(), "a secret of the servers, long enough for anybody");
+    EXPECT_FALSE(secret.encrypted);
+    const wire::Security key = proof_given(
+        address,
+        {{"TRIREME_PS_SECRET", secret.secret.of_role("worker.1").reveal()}, {"TRIREME_ENCRYPT", "1"}});
+    EXPECT_EQ(key.secret.role(), "worker.1");
+    EXPECT_TRUE(key.encrypted);
     const ProofVariables tls = {{"TRIREME_PS_TLS_AUTHORITY", "a.pem"},
                                 {"TRIREME_PS_TLS_CERTIFICATE", "worker.pem"},
                                 {"TRIREME_PS_TLS_KEY", "worker.key"}};
@@ -64,6 +70,8 @@ TEST(ServedSecurity, NamesWhatIsMissingOrTooMuch) {
   variables["TRIREME_PS_TLS_CERTIFICATE"] = "worker.pem";
   variables["TRIREME_PS_SECRET_FILE"] = "secret";
   EXPECT_THAT(ask, ThrowsMessage<InvalidArgument>(HasSubstr("servers have one proof")));
+  variables = {{"TRIREME_PS_SECRET", "a secret of the servers"}, {"TRIREME_ENCRYPT", "yes"}};
+  EXPECT_THAT(ask, ThrowsMessage<InvalidArgument>(HasSubstr("TRIREME_ENCRYPT is 'yes'; expected 1")));
   variables = {{"TRIREME_PS_SECRET_FILE", "/no/such/secret"}};
   EXPECT_THAT(ask, ThrowsMessage<InvalidArgument>(HasSubstr("/no/such/secret")));
 }

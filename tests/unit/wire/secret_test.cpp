@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
@@ -44,6 +45,29 @@ TEST(Secret, IsNeverTheSameTwiceWhenItIsDrawn) {
 TEST(Secret, ThatIsTooShortIsRefusedWithWhereItComesFrom) {
   EXPECT_THAT([] { Secret::from_text(" 123456789012345 \n", "TRIREME_SECRET"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("TRIREME_SECRET has 15 characters")));
+}
+
+TEST(Secret, HasAKeyForEachRoleThatTellsNothingOfOthers) {
+  const Secret whole = Secret::from_text("the secret of this job", "the test");
+  const Secret key = whole.of_role("worker.3");
+  EXPECT_EQ(key.role(), "worker.3");
+  EXPECT_EQ(key.reveal(), whole.of_role("worker.3").reveal());
+  EXPECT_NE(key.reveal().substr(key.reveal().size() - 64),
+            whole.of_role("worker.4").reveal().substr(key.reveal().size() - 64));
+  EXPECT_EQ(key.of_role("worker.4").reveal(), key.reveal()) << "no other is made from it";
+  EXPECT_EQ(whole.of_peer(".").reveal(), whole.reveal());
+  const Secret read = Secret::from_text(" " + key.reveal() + "\n", "the test");
+  EXPECT_EQ(read.role(), "worker.3");
+  EXPECT_EQ(read.reveal(), key.reveal());
+  const std::string text = key.reveal();
+  const std::vector<std::string> damages = {text + "0", "trireme-key:worker.3",
+                                            "trireme-key:worker:" + std::string(64, '0'),
+                                            text.substr(0, text.size() - 1) + "g"};
+  for (const std::string& damaged : damages) {
+    EXPECT_THAT([&] { Secret::from_text(damaged, "F"); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("the key of a role in F is damaged")))
+        << damaged;
+  }
 }
 
 TEST(SecretFile, HoldsTheSecretAndItsLineEnd) {

@@ -32,17 +32,22 @@ wire::Security security_of_servers(
                  [&](const char* name) { return variable(name).value_or(""); });
   const auto num_tls =
       std::count_if(files.begin(), files.end(), [](const auto& each) { return !each.empty(); });
-  const std::string secret_file = variable("TRIREME_PS_SECRET_FILE").value_or("");
+  const auto is_given = [&](const char* name) { return !variable(name).value_or("").empty(); };
+  const bool has_secret = is_given("TRIREME_PS_SECRET") || is_given("TRIREME_PS_SECRET_FILE");
   for (std::size_t i = 0; i < names.size(); ++i)
     require(num_tls == 0 || !files[i].empty(), names[i], " is not set, and of ", names[0], ", ", names[1],
             " and ", names[2], " some are: certificates take all three");
-  require(num_tls == 0 || secret_file.empty(), names[0],
-          " and TRIREME_PS_SECRET_FILE are set: servers have one proof; unset the other");
+  require(
+      num_tls == 0 || !has_secret, names[0],
+      " and TRIREME_PS_SECRET or TRIREME_PS_SECRET_FILE are set: servers have one proof; unset the other");
   if (num_tls > 0)
     return wire::Security::with_tls({.authority = files[0], .certificate = files[1], .key = files[2]});
-  if (!secret_file.empty()) return wire::Security::with_secret(wire::Secret::from_file(secret_file));
+  const bool encrypted = wire::is_encrypted(variable);
+  if (has_secret)
+    return wire::Security::with_secret(wire::Secret::from_variables(variable, "TRIREME_PS_SECRET"),
+                                       encrypted);
   if (of_job.empty() || is_of_this_host(coordinator)) return {};
-  return wire::Security::with_secret(of_job);
+  return wire::Security::with_secret(of_job, encrypted);
 }
 
 }  // namespace trireme::parallel

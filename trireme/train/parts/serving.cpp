@@ -77,8 +77,8 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
   if (!service.options.coordinator.empty()) {
     service.loop.security =
         parallel::security_of_servers(service.options.coordinator, environment.secret, variable);
-  } else if (!environment.secret.empty()) {
-    service.loop.security = wire::Security::with_secret(environment.secret);
+  } else if (const auto key = wire::Secret::from_variables(variable, "TRIREME_PS_SECRET"); !key.empty()) {
+    service.loop.security = wire::Security::with_secret(key, wire::is_encrypted(variable));
   }
   if (service.options.coordinator.empty()) service.options.coordinator = environment.parameter_server;
   require(

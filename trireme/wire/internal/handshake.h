@@ -5,9 +5,10 @@
 //   2 hello, by the connecting end:     the same, whether it wants shared memory, proof
 //   3 welcome, by the listening end:    verdict, whether shared memory follows, proof, reason of a refusal
 // A proof is an HMAC of who speaks, the addresses of both ends as each sees them, and every byte of the first
-// two records: it is of use in no other connection, between no other addresses and to nobody else. The
-// listening end proves nothing to a peer that it does not believe. A state machine: bytes in, bytes out; no
-// clock.
+// two records: it is of use in no other connection, between no other addresses and to nobody else. Its key is
+// that of the connecting end's role and name (Secret::of_role), in both directions: an end with that key
+// alone can connect as that role, and can tell who has the whole secret. The listening end proves nothing to
+// a peer that it does not believe. A state machine: bytes in, bytes out; no clock.
 
 #include <optional>
 #include <span>
@@ -68,6 +69,7 @@ class Handshake {
   std::string introduction() const;
   const char* words_of(Security::Kind kind) const;
   std::string wrong_secret() const;
+  Secret key_of_connection() const;
   Digest proof(bool by_listener) const;
   void refuse(const std::string& refusal, const std::string& reason);
 

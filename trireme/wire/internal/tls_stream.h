@@ -1,6 +1,7 @@
 #pragma once
-// TLS 1.3 over a socket, by OpenSSL. Both ends show a certificate of the cluster's authority. One thread, but
-// for the context, which loops may share.
+// TLS 1.3 over a socket, by OpenSSL. Both ends show a certificate of the cluster's authority, or both have
+// the key of the connecting end's role as a pre-shared key (RFC 8446, 2.2, with fresh keys by
+// Diffie-Hellman). One thread, but for the context, which loops may share.
 
 #include <memory>
 #include <optional>
@@ -21,13 +22,22 @@ class TlsContext {
  public:
   /// Throws InvalidArgument that names the file that cannot be used, and why.
   explicit TlsContext(const TlsFiles& files);
+  /// With keys of roles under this secret; `self`: who this end is where it connects.
+  TlsContext(Secret secret, const PeerIdentity& self);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
   ssl_ctx_st* get() const { return context_; }
+  bool has_certificates() const { return secret_.empty(); }
+  /// What a connecting end that states to be this has to know.
+  Secret key_of(const std::string& stated) const { return secret_.of_peer(stated); }
+  /// What this end says to be where it connects.
+  const std::string& self() const { return self_; }
 
  private:
   ssl_ctx_st* context_;
+  Secret secret_;
+  std::string self_;
 };
 
 class TlsStream final : public Stream {
@@ -66,6 +76,7 @@ class TlsStream final : public Stream {
 
   Wire wire_;
   ssl_st* ssl_;
+  const bool by_key_;
   bool may_have_more_ = false;  ///< the last read() filled all that it was given
   std::string failure_;
 };
