@@ -157,11 +157,12 @@ int main(int argc, char** argv) try {
   std::filesystem::create_directory(folder);
   std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
   test::Authority authority("bench", folder);
-  NodeLoopOptions plain, tls, memory;
+  NodeLoopOptions plain, tls, encrypted, memory;
   plain.spin_s = spin_us < 0 ? -1 : spin_us * 1e-6;
   plain.shared_memory = SharedMemoryUse::kNever;
-  tls = memory = plain;
+  tls = encrypted = memory = plain;
   tls.security = Security::with_tls(authority.issue("both", "DNS:worker.1"));
+  encrypted.security = Security::with_secret(Secret::random(), true);
   memory.shared_memory = SharedMemoryUse::kWherePossible;
 
   std::vector<Case> cases = {
@@ -178,10 +179,14 @@ int main(int argc, char** argv) try {
     ways["bare unix"] = std::make_unique<Bare>(false);
     ways["tcp"] = std::make_unique<Channels>(plain, "tcp:127.0.0.1:0");
     ways["tls"] = std::make_unique<Channels>(tls, "tcp:127.0.0.1:0");
+    ways["encrypted"] = std::make_unique<Channels>(encrypted, "tcp:127.0.0.1:0");
     ways["unix"] = std::make_unique<Channels>(plain, "unix:" + (folder / "unix").string());
     ways["shm"] = std::make_unique<Channels>(memory, "unix:" + (folder / "shm").string());
-    const std::map<std::string, std::string> bare_of = {
-        {"tcp", "bare tcp"}, {"tls", "bare tcp"}, {"unix", "bare unix"}, {"shm", "bare unix"}};
+    const std::map<std::string, std::string> bare_of = {{"tcp", "bare tcp"},
+                                                        {"tls", "bare tcp"},
+                                                        {"encrypted", "bare tcp"},
+                                                        {"unix", "bare unix"},
+                                                        {"shm", "bare unix"}};
     for (std::size_t i = 0; i < cases.size(); ++i) {
       const Case& one_way = cases[i];
       const Case round_trip{one_way.bytes, 1, round_trips[i]};

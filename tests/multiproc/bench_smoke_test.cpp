@@ -52,8 +52,14 @@ TEST(BenchSmoke, CollectivesBetweenHostsGiveALinePerWay) {
 
 TEST(BenchSmoke, WireChannelsGivesALinePerWayAndSize) {
   const auto values = values_of({bin("bench_wire_channels"), "--smoke"});
-  ASSERT_EQ(values.size(), 8u);
+  ASSERT_EQ(values.size(), 10u);
   for (const auto& value : values) EXPECT_GT(value.at("ratio").at("median").get<double>(), 0);
+}
+
+TEST(BenchSmoke, SecurityGivesALinePerProofAndOneOfTheStore) {
+  const auto values = values_of({bin("bench_security"), "--smoke"});
+  ASSERT_EQ(values.size(), 8u);
+  for (const auto& value : values) EXPECT_GT(value.at("connect_us").at("median").get<double>(), 0);
 }
 
 TEST(BenchSmoke, PsGivesALineForEachCaseOfItsParts) {
