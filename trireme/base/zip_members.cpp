@@ -40,7 +40,9 @@ class ZipArchive {
       const std::size_t name = zip_number(left, 28, 2), extra = zip_number(left, 30, 2),
                         comment = zip_number(left, 32, 2);
       if (left.size() < kEntryBytes + name + extra + comment) fail("its directory is damaged");
-      members.push_back(entry(left, left.substr(kEntryBytes, name), left.substr(kEntryBytes + name, extra)));
+      const std::string_view member = left.substr(kEntryBytes, name);
+      if (!archive_.leave_out || !archive_.leave_out(member))
+        members.push_back(entry(left, member, left.substr(kEntryBytes + name, extra)));
       left.remove_prefix(kEntryBytes + name + extra + comment);
     }
     return members;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trireme {
@@ -15,6 +16,7 @@ struct ZipSource {
   std::string name;  ///< for messages
   std::int64_t size = 0;
   std::function<std::string(std::int64_t offset, std::int64_t size)> read;  ///< of a range within `size`
+  std::function<bool(std::string_view member)> leave_out = {};  ///< of no use, in whatever form they are
 };
 
 /// A file in an archive.

@@ -248,12 +248,18 @@ class PickleMachine {
       case 'R':
         return call(pop_some(2)), true;
       case 'b': {  // state of an object; that of an OrderedDict says nothing of its items
-        pop();
-        if (pickle_[top()].kind == Kind::kDict) return true;
+        const PickleIndex state = pop();
+        PickleValue& value = pickle_.values[top()];
+        if (value.kind == Kind::kObject && value.items.empty()) return value.items = {state}, true;
+        if (value.kind == Kind::kDict) return true;
         throw DataError(text("it holds the state of ", describe(pickle_, top())));
       }
-      case 0x81:
-        throw DataError(text("it holds an object of ", describe(pickle_, pop_some(2)[0])));
+      case 0x81: {
+        const PickleIndex type = pop_some(2)[0];
+        if (pickle_[type].kind == Kind::kGlobal && pickle_[type].words.starts_with("__torch__"))
+          return push_items(Kind::kObject, {}), true;
+        throw DataError(text("it holds an object of ", describe(pickle_, type)));
+      }
       default:
         return false;
     }
@@ -286,9 +292,10 @@ Pickle parse_pickle(std::string_view bytes) {
 }
 
 std::string describe(const Pickle& pickle, PickleIndex index) {
-  constexpr std::array<const char*, 12> kNames = {
-      "None",    "a bool", "an int", "a float", "a text", "bytes",
-      "a tuple", "a list", "a dict", "",        "",       "a value outside of the pickle"};
+  constexpr std::array<const char*, 13> kNames = {
+      "None",     "a bool", "an int", "a float", "a text", "bytes",
+      "a tuple",  "a list", "a dict", "",        "",       "a value outside of the pickle",
+      "an object"};
   const PickleValue& value = pickle[index];
   if (value.kind == Kind::kGlobal) return text(printable(value.words), '.', printable(value.name));
   if (value.kind == Kind::kCall) return text("a call of ", describe(pickle, value.items[0]));

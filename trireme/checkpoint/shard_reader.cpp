@@ -184,6 +184,10 @@ void ShardReader::add_file(const std::string& name, const std::string& prefix) {
   const std::vector<StoredBox> boxes = stored_boxes(layout.header, path.string());
   for (std::size_t i = 0; i < boxes.size(); ++i) {
     const HeaderEntry& entry = layout.header.entries[i];
+    // Ranks tell each other names in lines.
+    if (std::ranges::any_of(boxes[i].name, [](unsigned char letter) { return letter < ' '; }))
+      throw DataError(text(path.string(), ": the name of tensor '", printable(boxes[i].name),
+                           "' has control characters; expected printable ones"));
     const Stored fresh{.sizes = boxes[i].global_sizes, .type = entry.type, .parts = {}};
     Stored& stored = tensors_.try_emplace(prefix + boxes[i].name, fresh).first->second;
     if (stored.sizes != fresh.sizes || stored.type != fresh.type)

@@ -29,10 +29,11 @@ class TorchArchive {
  public:
   explicit TorchArchive(const std::filesystem::path& path)
       : stream_(path, std::ios::binary), size_(static_cast<std::int64_t>(std::filesystem::file_size(path))) {
-    for (ZipMember& member :
-         zip_members({.name = "the archive", .size = size_, .read = [&](auto at, auto bytes) {
-                        return read(at, bytes);
-                      }})) {
+    const auto is_code = [](std::string_view member) { return member.find("/code/") != member.npos; };
+    for (ZipMember& member : zip_members({.name = "the archive",
+                             .size = size_,
+                             .read = [&](auto at, auto bytes) { return read(at, bytes); },
+                             .leave_out = is_code})) {
       member.name.erase(0, member.name.find('/') + 1);
       std::string name = member.name;
       if (!records_.try_emplace(std::move(name), std::move(member)).second)
@@ -240,6 +241,17 @@ std::string read_pickle(TorchArchive& archive) {
   return archive.read(record.offset, record.size);
 }
 
+/// Throws DataError that names the tensor.
+at::Tensor tensor_of(TorchTensors& tensors, const PickleValue& call, const std::string& shown) {
+  try {
+    at::Tensor tensor = tensors.tensor(call);
+    dtype_name(tensor.scalar_type(), shown);
+    return tensor;
+  } catch (const Error& reason) {
+    throw DataError(text("the tensor '", shown, "' cannot be read: ", reason.what()));
+  }
+}
+
 TensorMap tensors_in(const Pickle& pickle, TorchArchive& archive) {
   TorchTensors tensors(pickle, archive);
   const PickleIndex root = without_type(pickle);
@@ -255,31 +267,93 @@ TensorMap tensors_in(const Pickle& pickle, TorchArchive& archive) {
     const PickleValue* call = tensors.rebuild_call(dict.items[i + 1]);
     if (call == nullptr)
       throw DataError(text("found ", describe(pickle, dict.items[i + 1]), " under '", shown, "'"));
-    at::Tensor tensor;
-    try {
-      tensor = tensors.tensor(*call);
-      dtype_name(tensor.scalar_type(), shown);
-    } catch (const Error& reason) {
-      throw DataError(text("the tensor '", shown, "' cannot be read: ", reason.what()));
-    }
-    if (!result.emplace(key.words, std::move(tensor)).second)
+    if (!result.emplace(key.words, tensor_of(tensors, *call, shown)).second)
       throw DataError(text("found the key '", shown, "' twice"));
   }
   return result;
 }
 
-}  // namespace
+/// The modules of a pickle, which may hold each other in any way: only paths of names go through them.
+class ModuleTree {
+ public:
+  explicit ModuleTree(const Pickle& pickle) : pickle_(pickle) {}
 
-TensorMap load_torch_save(const std::filesystem::path& path, std::string_view expected) {
+  /// What stands at "layer.0.weight"; none: nothing does.
+  std::optional<PickleIndex> find(std::string_view path) {
+    PickleIndex at = pickle_.root;
+    while (true) {
+      const std::size_t dot = path.find('.');
+      const Attributes& attributes = attributes_of(at);
+      const auto found = attributes.find(path.substr(0, dot));
+      if (found == attributes.end()) return std::nullopt;
+      at = found->second;
+      if (dot == std::string_view::npos) return at;
+      path.remove_prefix(dot + 1);
+    }
+  }
+
+ private:
+  using Attributes = std::map<std::string_view, PickleIndex>;
+
+  const Attributes& attributes_of(PickleIndex index) {
+    const auto [place, is_new] = known_.try_emplace(index);
+    const PickleValue& object = pickle_[index];
+    if (!is_new || object.kind != Kind::kObject || object.items.empty()) return place->second;
+    const PickleValue& state = pickle_[object.items[0]];
+    for (std::size_t i = 0; state.kind == Kind::kDict && i + 1 < state.items.size(); i += 2) {
+      const PickleValue& key = pickle_[state.items[i]];
+      if (key.kind == Kind::kText) place->second.emplace(key.words, state.items[i + 1]);
+    }
+    return place->second;
+  }
+
+  const Pickle& pickle_;
+  std::map<PickleIndex, Attributes> known_;
+};
+
+/// Reads with errors that name the file.
+template <class Read>
+auto read_archive(const std::filesystem::path& path, std::string_view expected, const Read& read) {
   try {
     TorchArchive archive(path);
-    const std::string bytes = read_pickle(archive);
-    return tensors_in(parse_pickle(bytes), archive);
+    return read(archive);
   } catch (const DataError& error) {
     throw DataError(text(path.string(), ": ", error.what(), "; expected ", expected));
   } catch (const std::filesystem::filesystem_error& error) {
     throw DataError(text("cannot open ", path.string(), ": ", error.code().message()));
   }
+}
+
+}  // namespace
+
+TensorMap load_torch_save(const std::filesystem::path& path, std::string_view expected) {
+  return read_archive(path, expected, [](TorchArchive& archive) {
+    const std::string bytes = read_pickle(archive);
+    return tensors_in(parse_pickle(bytes), archive);
+  });
+}
+
+bool is_module_archive(const std::filesystem::path& path) {
+  return read_archive(path, "an archive of tensors",
+                      [](TorchArchive& archive) { return archive.find("constants.pkl") != nullptr; });
+}
+
+TensorMap load_module_archive(const std::filesystem::path& path, std::span<const std::string> names) {
+  return read_archive(path, "what torch::save(module, FILE) writes", [&](TorchArchive& archive) {
+    const std::string bytes = read_pickle(archive);
+    const Pickle pickle = parse_pickle(bytes);
+    if (pickle[pickle.root].kind != Kind::kObject)
+      throw DataError(text("found ", describe(pickle, pickle.root)));
+    TorchTensors tensors(pickle, archive);
+    ModuleTree modules(pickle);
+    TensorMap result;
+    for (const std::string& name : names) {
+      const std::optional<PickleIndex> index = modules.find(name);
+      const PickleValue* call = index ? tensors.rebuild_call(*index) : nullptr;
+      if (call != nullptr) result.emplace(name, tensor_of(tensors, *call, printable(name)));
+    }
+    return result;
+  });
 }
 
 }  // namespace trireme::checkpoint

@@ -35,7 +35,10 @@ bool is_pickle(const std::string& start) {
 
 std::string first_bytes(const std::filesystem::path& path) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) fail(path, "found a directory");
+  const auto kind = std::filesystem::status(path, error).type();
+  if (kind == std::filesystem::file_type::directory) fail(path, "found a directory");
+  // The other end of a FIFO may never come.
+  if (kind == std::filesystem::file_type::fifo) fail(path, "found a FIFO");
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw DataError(text("cannot open ", path.string(), ": ", std::strerror(errno)));
   std::array<char, 9> bytes = {};
@@ -67,7 +70,10 @@ std::vector<std::filesystem::path> named_by(const std::filesystem::path& index) 
   return files;
 }
 
-bool can_be_opened(const std::filesystem::path& path) { return std::ifstream(path).good(); }
+bool can_be_opened(const std::filesystem::path& path) {
+  std::error_code error;
+  return !std::filesystem::is_fifo(path, error) && std::ifstream(path).good();
+}
 
 bool begins_as_safetensors(const std::filesystem::path& path) {
   if (std::error_code error; std::filesystem::is_directory(path, error) || !can_be_opened(path)) return false;

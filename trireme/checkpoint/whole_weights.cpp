@@ -1,8 +1,6 @@
 #include "trireme/checkpoint/whole_weights.h"
 
 #include <ATen/ops/empty.h>
-#include <caffe2/serialize/inline_container.h>
-#include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
 #include <algorithm>
@@ -11,10 +9,12 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/checkpoint/consolidate.h"
+#include "trireme/checkpoint/internal/torch_save.h"
 #include "trireme/checkpoint/shard_catalogue.h"
 #include "trireme/checkpoint/shard_exchange.h"
 #include "trireme/checkpoint/shard_reader.h"
@@ -91,7 +91,7 @@ class Source {
     const std::vector<fs::path> files = safetensors_of(path);
     TensorMap found;
     if (files.empty()) {
-      tensors_ = is_torch_archive(path) ? of_torch_archive(path, expected) : load_weights_file(path).tensors;
+      tensors_ = is_of_module(path) ? of_module(path, expected) : load_weights_file(path).tensors;
       drop_tied_copies(tensors_, expected);
       found = tensors_;
     } else {
@@ -109,43 +109,18 @@ class Source {
   }
 
  private:
-  /// libtorch writes TorchScript archives, whose constants Python's torch.save does not have.
-  static bool is_torch_archive(const fs::path& path) {
+  static bool is_of_module(const fs::path& path) {
+    if (std::error_code error; fs::is_fifo(path, error)) return false;
     std::ifstream stream(path, std::ios::binary);
     std::array<char, 2> start = {};
-    if (!stream.read(start.data(), start.size()) || start != std::array{'P', 'K'}) return false;
-    try {
-      return caffe2::serialize::PyTorchStreamReader(path.string()).hasRecord("constants.pkl");
-    } catch (const c10::Error& error) {
-      throw DataError(text("cannot read ", path.string(), ": ", error.what_without_backtrace()));
-    }
+    return stream.read(start.data(), start.size()) && start == std::array{'P', 'K'} &&
+           is_module_archive(path);
   }
 
-  static TensorMap of_torch_archive(const fs::path& path, const TensorMap& expected) {
-    torch::serialize::InputArchive archive;
-    try {
-      archive.load_from(path.string(), at::kCPU);
-    } catch (const c10::Error& error) {
-      throw DataError(text("cannot read ", path.string(), ": ", error.what_without_backtrace()));
-    }
-    TensorMap tensors;
-    for (const auto& [name, tensor] : expected) {
-      if (auto found = find(archive, name); found.defined()) tensors.emplace(name, std::move(found));
-    }
-    return tensors;
-  }
-
-  /// Undefined: there is none.
-  static at::Tensor find(torch::serialize::InputArchive& archive, const std::string& name) {
-    const std::size_t dot = name.find('.');
-    if (dot == std::string::npos) {
-      at::Tensor tensor;
-      if (!archive.try_read(name, tensor)) archive.try_read(name, tensor, /*is_buffer=*/true);
-      return tensor;
-    }
-    torch::serialize::InputArchive child;
-    if (!archive.try_read(name.substr(0, dot), child)) return {};
-    return find(child, name.substr(dot + 1));
+  static TensorMap of_module(const fs::path& path, const TensorMap& expected) {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : expected) names.push_back(name);
+    return load_module_archive(path, names);
   }
 
   std::optional<ShardReader> reader_;

@@ -93,6 +93,17 @@ TEST_F(RunEnd, ResumingBehindItDoesNothing) {
   EXPECT_EQ(run(2, whole, RunStart::kResume).steps, 14) << "a longer run goes on from there";
 }
 
+using SecurityRunEnd = RunEnd;
+
+TEST_F(SecurityRunEnd, AnEarlierSummaryWithoutEndIsNotRead) {
+  RunConfig whole = config("whole");
+  whole.checkpoint.every_steps = 5;
+  run(1, whole);
+  fs::resize_file(folder_ / "whole/summary.json", 8 << 20);
+  EXPECT_THAT([&] { run(1, whole, RunStart::kResume); },
+              ThrowsMessage<DataError>(HasSubstr("is not a summary of a run")));
+}
+
 TEST_F(RunEnd, OfARunThatSkipsForEverIsADivergence) {
   RunConfig dead = lenient("dead");
   dead.checkpoint = {.every_steps = 2, .keep = 2};

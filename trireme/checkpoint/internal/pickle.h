@@ -35,6 +35,7 @@ struct PickleValue {
     kGlobal,      ///< a function or class
     kCall,        ///< of a global, with a tuple of arguments
     kPersistent,  ///< what stands outside the pickle, by its id
+    kObject,      ///< of a class of libtorch's modules
   };
 
   Kind kind = Kind::kNone;
@@ -42,7 +43,8 @@ struct PickleValue {
   std::string_view words;   ///< of kText and kBytes; the module of a kGlobal
   std::string_view name;    ///< of a kGlobal, without its module
   /// Of kTuple and kList the items; of kDict key, value, key, value; of kCall global and arguments; of
-  /// kPersistent the id. Those of tuples, calls and ids are smaller than the number of the value itself.
+  /// kPersistent the id; of kObject its state, where it has one. Those of tuples, calls and ids are smaller
+  /// than the number of the value itself.
   std::vector<PickleIndex> items = {};
 
   bool is_global(std::string_view module, std::string_view global) const {

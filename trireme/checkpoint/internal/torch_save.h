@@ -1,9 +1,11 @@
 #pragma once
-// What Python's torch.save writes of a dict of tensors since PyTorch 1.6: a zip archive with a pickle and a
-// file per storage. Every number of it is checked against the archive before memory is taken. Stateless;
-// thread-safe.
+// What Python's torch.save writes of a dict of tensors since PyTorch 1.6, and libtorch's torch::save of a
+// module: a zip archive with a pickle and a file per storage. Every number of it is checked against the
+// archive before memory is taken. Stateless; thread-safe.
 
 #include <filesystem>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "trireme/checkpoint/safetensors.h"
@@ -16,5 +18,13 @@ inline constexpr std::uint64_t kMostExpansion = 16;
 
 /// Throws DataError that names the file, what was found and `expected`.
 TensorMap load_torch_save(const std::filesystem::path& path, std::string_view expected);
+
+/// Whether an archive is one of libtorch's modules, which has constants. Throws DataError that names the
+/// file.
+bool is_module_archive(const std::filesystem::path& path);
+/// Of libtorch's torch::save(module, FILE): "layer.0.weight" is `weight` of module `0` of `layer`. What the
+/// file holds of no such name is left out of the result. The code in it, and functions that restore objects,
+/// are neither read nor executed. Throws DataError that names the file and what was found.
+TensorMap load_module_archive(const std::filesystem::path& path, std::span<const std::string> names);
 
 }  // namespace trireme::checkpoint

@@ -1,18 +1,24 @@
 #include "trireme/train/run/internal/earlier_end.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
+#include "trireme/base/bounded_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/telemetry/run_summary.h"
 #include "trireme/train/run/internal/on_main.h"
 
 namespace trireme::train {
 namespace {
 
+constexpr std::uint64_t kMostSummaryBytes = std::uint64_t{1} << 20;
+
 RunResult result_of(const telemetry::Record& summary, const std::filesystem::path& folder) {
-  const auto whole = [&](const char* name) { return static_cast<std::int64_t>(summary.number(name, 0)); };
+  const auto whole = [&](const char* name) {
+    constexpr double kMost = 9e15;  // exact as a double
+    return static_cast<std::int64_t>(std::clamp(summary.number(name, 0), 0.0, kMost));
+  };
   return {.status = summary.words("status"),
           .folder = folder,
           .world_size = static_cast<int>(whole("world_size")),
@@ -33,7 +39,8 @@ std::optional<RunResult> earlier_end_of(const Trainer& trainer, comm::Context& c
   if (!trainer.finished()) return std::nullopt;
   std::string content;
   on_main(context, [&] {
-    if (std::filesystem::exists(folder.summary())) content = read_file(folder.summary());
+    if (std::filesystem::exists(folder.summary()))
+      content = read_bounded_file(folder.summary(), kMostSummaryBytes, "summary of a run");
   });
   content = context.world().all_gather_text(content).front();
   if (content.empty()) return std::nullopt;
