@@ -113,6 +113,20 @@ TEST_F(StageCuts, OfAnEarlierRunInTheFolderAreTakenByAResumeAlone) {
   });
 }
 
+TEST_F(StageCuts, BeyondAnyModelAreNotTakenFromACheckpoint) {
+  RunConfig earlier = cut("beyond", 2);
+  earlier.parallel.cuts = {4};
+  run(2, earlier);
+  const std::filesystem::path checkpoint =
+      checkpoint::list_checkpoints(folder_ / "beyond/checkpoints").back();
+  std::filesystem::remove(checkpoint / "config.toml");
+  std::ofstream(checkpoint / "config.toml") << "[parallel]\ncuts = [99999999999]\n";
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const ParallelPlan open = resolve_plan(cut("beyond", 2), 2);
+    EXPECT_THAT(with_saved_cuts(open, context, TakeUp::kWhatIsThere).cuts(), IsEmpty());
+  });
+}
+
 TEST_F(StageCuts, OfAConfigurationWithoutEndAreNotRead) {
   RunConfig earlier = cut("endless", 2);
   earlier.parallel.cuts = {4};

@@ -1,5 +1,6 @@
 #include "trireme/train/run/internal/stage_cuts.h"
 
+#include <utility>
 #include <vector>
 
 #include "trireme/base/bounded_file.h"
@@ -21,7 +22,10 @@ std::string cuts_saved_in(const RunConfig& config) {
     const RunConfig saved = config_of_checkpoint(
         read_bounded_file(folders.back() / "config.toml", kMostConfigBytes, "configuration"), config);
     std::string cuts;
-    for (const std::int64_t cut : saved.parallel.cuts) cuts += text(cut, ',');
+    for (const std::int64_t cut : saved.parallel.cuts) {
+      if (!std::in_range<int>(cut)) return "";
+      cuts += text(cut, ',');
+    }
     return cuts;
   } catch (const Error&) {
     return "";
