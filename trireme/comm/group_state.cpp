@@ -291,6 +291,23 @@ std::vector<Operation> Group::State::waits() const {
   return waits_;
 }
 
+void Group::State::show_missing(const Operation& operation, const std::vector<int>& missing) {
+  constexpr std::size_t kMostShown = 16;
+  if (!parts.status) return;
+  char line[kStatusBytes];
+  std::string shown(line, format_status(operation, parts.name, line, sizeof line));
+  for (std::size_t i = 0; i < std::min(missing.size(), kMostShown); ++i)
+    shown += text(i == 0 ? "; waits for ranks " : ",", missing[i]);
+  const std::lock_guard lock(mutex_);
+  // It may be over by now, and the page shows a later one.
+  const bool is_shown =
+      operation.number == number_ &&
+      std::ranges::any_of(waits_, [&](const Operation& each) { return each.number == operation.number; });
+  if (!is_shown) return;
+  const std::lock_guard page_lock(parts.status->mutex);
+  if (parts.status->page.read().operation != shown) parts.status->page.set_operation(shown);
+}
+
 bool Group::State::is_running(std::uint64_t number) const {
   const auto is_it = [&](const Operation& o) { return o.number == number; };
   const std::lock_guard lock(mutex_);

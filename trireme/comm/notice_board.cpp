@@ -289,6 +289,7 @@ void NoticeBoard::beat(const Groups& watched) {
       beat.operation = text(name_of(operation.kind), " #", operation.number, " of group ", group->parts.name);
       const std::vector<int> ranks = missing(group->parts, operation);
       beat.waits_for.insert(beat.waits_for.end(), ranks.begin(), ranks.end());
+      if (now_s() - operation.issued_s >= options_.stall_s) group->show_missing(operation, ranks);
     }
   }
   beat.signs = signs_.look(status, beat.waits);

@@ -122,6 +122,9 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
   /// Those that a thread waits for.
   std::vector<Operation> waits() const;
   bool is_running(std::uint64_t number) const;
+  /// Shows on the status page which world ranks an operation that a thread waits for has not seen yet: "...,
+  /// running; waits for ranks 1,3".
+  void show_missing(const Operation& operation, const std::vector<int>& missing);
 
   GroupParts parts;
 
