@@ -45,6 +45,7 @@ Command doctor_command();
 Command completion_command(const Program& program, std::function<std::vector<Setting>()> settings);
 Command bench_command();
 Command runs_command();
+Command autopsy_command();
 Command schedule_command();
 Command simulate_command();
 Command ps_command();

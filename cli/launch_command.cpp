@@ -39,6 +39,9 @@ std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
   app.add_option("--frozen-grace", options->frozen_grace_s,
                  "Seconds that all ranks may be frozen (0: for ever)")
       ->type_name("S");
+  app.add_option("--autopsy", options->autopsy_folder,
+                 "Folder for the evidence of a failure (trireme autopsy DIR)")
+      ->type_name("DIR");
   auto no_prefix = std::make_shared<bool>(false);
   app.add_flag("--no-prefix", *no_prefix, "No \"[rank] \" before each line");
   app.prefix_command();

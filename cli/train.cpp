@@ -85,7 +85,7 @@ int run_train(const Home& home, const TrainArguments& given) {
     train::check_run_folder(plan, train.resume ? train::RunStart::kResume : train::RunStart::kFresh, Log());
     RankCommand command{.name = "train",
                         .of_launch = {"--max-restarts", text(train.max_restarts), "--frozen-grace",
-                                      text(config.comm.timeout_s)},
+                                      text(config.comm.timeout_s), "--autopsy", plan.config().run_folder()},
                         .find_launcher = home.find_launcher};
     if (train.resume) command.options.push_back("--resume");
     become_launcher(train.ranks, command);

@@ -27,7 +27,7 @@ PROCESS_PROGRAMS = ("multiproc", "fault", "golden")
 # The commands link every module; tests of whole programs name them where they are about the command line.
 COMMANDS = "cli"
 # What the library of the commands links, without those that load libtorch.
-COMMAND_MODULES = {COMMANDS, "plan", "schedule", "telemetry", "wire"}
+COMMAND_MODULES = {COMMANDS, "autopsy", "plan", "schedule", "telemetry", "wire"}
 # What every module includes.
 LOWEST = "base"
 # Scripts of a few seconds run after every change.

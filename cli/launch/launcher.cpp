@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <random>
@@ -14,8 +15,11 @@
 #include "cli/launch/program_path.h"
 #include "cli/launch/supervisor.h"
 #include "cli/launch/temporary_folder.h"
+#include "trireme/autopsy/evidence_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/telemetry/run_end.h"
 #include "trireme/wire/store_client.h"
 #include "trireme/wire/store_server.h"
 
@@ -191,12 +195,34 @@ RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
           .inherits_stdin = rank == 0 && ::isatty(STDIN_FILENO) == 0};
 }
 
+/// A folder of a run may still be that of an earlier one, where a rank failed before it made its own.
+bool belongs_to_this_start(const std::filesystem::path& folder, const std::string& start_id) {
+  const std::string start = telemetry::start_of_run(folder);
+  return start.empty() || start == start_id;
+}
+
+/// For trireme autopsy.
+void keep_evidence(Launcher& launcher, const autopsy::Evidence& evidence) {
+  const LaunchOptions& options = launcher.options;
+  const std::filesystem::path folder = options.autopsy_folder;
+  std::error_code ignored;
+  if (folder.empty() || !std::filesystem::is_directory(folder, ignored)) return;
+  try {
+    if (!belongs_to_this_start(folder, launcher.job.start_id)) return;
+    write_file_atomic(folder / autopsy::file_name(options.node_rank, options.num_nodes),
+                      autopsy::encode(evidence));
+  } catch (const DataError& error) {
+    launcher.screen.note(text("the evidence of this failure is not saved: ", error.what()));
+  }
+}
+
 WorldStory run_world(Launcher& launcher, int restart) {
   std::vector<RankStart> starts;
   for (int rank = 0; rank < launcher.options.num_ranks; ++rank) {
     starts.push_back(plan_rank(launcher, rank, restart));
   }
-  Supervisor supervisor(launcher.options, launcher.screen, launcher.signals, launcher.notes,
+  const auto keep = [&](const autopsy::Evidence& evidence) { keep_evidence(launcher, evidence); };
+  Supervisor supervisor(launcher.options, launcher.screen, launcher.signals, launcher.notes, keep,
                         launcher.servers ? &launcher.servers->cluster : nullptr);
   supervisor.start(starts);
   return supervisor.run();

@@ -25,6 +25,7 @@ struct LaunchOptions {
   double stop_grace_s = 5;        ///< between SIGTERM and SIGKILL when the others are stopped
   double interrupt_grace_s = 30;  ///< the same after Ctrl-C: time for a checkpoint
   bool prefix_output = true;      ///< "[rank] " before each line
+  std::string autopsy_folder;  ///< where the evidence of a failure is written, if it is there; empty: nowhere
 };
 
 /// Runs until all ranks have ended. Returns 0, else the exit code that explains the end: that of the first

@@ -17,6 +17,7 @@ struct RankStory {
   int frozen_by = 0;     ///< the signal that had stopped it when the world was given up; 0: none
   bool stopped = false;  ///< by the launcher; its end is a consequence
   telemetry::Status status;
+  bool ended = true;  ///< false: it still runs
 };
 
 struct WorldStory {

@@ -99,20 +99,29 @@ void LineRelay::relay_lines() {
     if (redrawn) {
       screen_.bar(prefix_, text);
     } else {
-      screen_.line(target_, prefix_, text);
+      relay(text);
       if (rest[end] == '\r') ++end;
     }
     rest.remove_prefix(end + 1);
   }
   if (rest.size() > kLongestLine) {
-    screen_.line(target_, prefix_, rest);
+    relay(rest);
     rest = {};
   }
   pending_ = std::string(rest);
 }
 
+void LineRelay::relay(std::string_view line) {
+  // An exception of libtorch is followed by the frames of its stack.
+  constexpr std::size_t kMostLines = 128, kMostBytes = 2000;
+  screen_.line(target_, prefix_, line);
+  if (target_ != STDERR_FILENO) return;
+  last_lines_.emplace_back(line.substr(0, kMostBytes));
+  if (last_lines_.size() > kMostLines) last_lines_.pop_front();
+}
+
 void LineRelay::finish() {
-  if (!pending_.empty()) screen_.line(target_, prefix_, pending_);
+  if (!pending_.empty()) relay(pending_);
   pending_.clear();
 }
 

@@ -3,8 +3,10 @@
 // standard error, and on a terminal the progress bar of rank 0 below them. Each line is one write. Not
 // thread-safe.
 
+#include <deque>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace trireme::cli {
 
@@ -43,9 +45,12 @@ class LineRelay {
   bool pump();
   /// Ends the last line.
   void finish();
+  /// The last lines that were relayed, the oldest first; of each the beginning.
+  std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
 
  private:
   void relay_lines();
+  void relay(std::string_view line);
 
   Screen& screen_;
   int source_;
@@ -53,6 +58,7 @@ class LineRelay {
   std::string prefix_;
   Bars bars_;
   std::string pending_;
+  std::deque<std::string> last_lines_;
 };
 
 }  // namespace trireme::cli

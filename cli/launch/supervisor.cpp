@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "trireme/autopsy/verdict.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 
@@ -40,7 +41,9 @@ SignalQueue::~SignalQueue() {
 
 int SignalQueue::next() {
   signalfd_siginfo info{};
-  return ::read(fd_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  if (::read(fd_, &info, sizeof info) != sizeof info) return 0;
+  sender_ = info.ssi_code <= 0 ? static_cast<int>(info.ssi_pid) : 0;  // the kernel's own codes are above
+  return static_cast<int>(info.ssi_signo);
 }
 
 void Notes::add(const std::string& note) {
@@ -54,14 +57,21 @@ std::vector<std::string> Notes::take() {
 }
 
 Supervisor::Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes,
-                       ParameterCluster* servers)
-    : options_(options), screen_(screen), signals_(signals), notes_(notes), servers_(servers) {}
+                       const Keep& keep, ParameterCluster* servers)
+    : options_(options),
+      screen_(screen),
+      signals_(signals),
+      notes_(notes),
+      keep_(keep),
+      servers_(servers),
+      witness_(options.num_nodes * options.num_ranks) {}
 
 void Supervisor::start(const std::vector<RankStart>& starts) {
   started_s_ = looked_s_ = now_s();
   oom_kills_before_ = count_oom_kills();
   for (const auto& start : starts) {
     auto process = std::make_unique<RankProcess>(start);
+    witness_.add(*process);
     const std::string prefix = options_.prefix_output ? text("[", start.rank, "] ") : "";
     const auto bars = screen_.shows_bars() && start.rank == 0 ? LineRelay::Bars::kYes : LineRelay::Bars::kNo;
     LineRelay out(screen_, process->out_fd(), STDOUT_FILENO, prefix, bars);
@@ -77,12 +87,14 @@ WorldStory Supervisor::run() {
     show_notes();
     handle_signals();
     look_after_ranks();
+    look_for_stalls();
     look_after_servers();
     look_after_the_frozen();
     advance();
   }
   drain();
   show_notes();
+  tell_cause();
   return story();
 }
 
@@ -142,6 +154,7 @@ void Supervisor::interrupt(int signal) {
     return;
   }
   told_to_stop_ = signal;
+  witness_.note_stop(signal, signals_.sender());
   screen_.note(text(signal_name(signal), ": stopping ", members_.size(), " rank(s)",
                     signal == SIGINT ? "; Ctrl-C again kills them" : ""));
   stop_all(signal);
@@ -167,8 +180,18 @@ void Supervisor::note_change(Member& member, RankProcess::Change change) {
     screen_.note(text("rank ", rank.rank(), " continues"));
   } else if (phase_ == Phase::kRunning && change == RankProcess::Change::kEnded &&
              (WIFSIGNALED(rank.wait_status()) || WEXITSTATUS(rank.wait_status()) != 0)) {
+    witness_.note_failure();
     enter(Phase::kSettling, options_.settle_s);
   }
+}
+
+void Supervisor::look_for_stalls() {
+  if (phase_ != Phase::kRunning || now_s() - witnessed_s_ < kLookAgain_s) return;
+  witnessed_s_ = now_s();
+  std::optional<autopsy::Evidence> found;
+  const std::string line = witness_.look(&found);
+  if (found) keep_(*found);  // whoever reads the line finds the file
+  if (!line.empty()) screen_.note(line);
 }
 
 /// The others have what it had, and give it back.
@@ -243,6 +266,7 @@ void Supervisor::enter(Phase phase, double lasts_s) {
 void Supervisor::advance() {
   if (phase_ == Phase::kRunning || phase_ == Phase::kKilling || now_s() < phase_ends_s_) return;
   if (phase_ == Phase::kSettling) {
+    tell_cause();
     stop_all(SIGTERM);
     enter(Phase::kStopping, options_.stop_grace_s);
   } else {
@@ -274,6 +298,20 @@ void Supervisor::drain() {
   }
 }
 
+/// Once as soon as the first failure has settled, and again where the end shows another cause.
+void Supervisor::tell_cause() {
+  const WorldStory world = story();
+  if (exit_code_of(world) == kExitOk) return;
+  std::vector<std::vector<std::string>> lines;
+  for (const auto& member : members_) lines.push_back(member.err.last_lines());
+  const autopsy::Evidence evidence = witness_.end(world, lines);
+  const autopsy::Verdict verdict = autopsy::judge(evidence);
+  if (verdict.cause.empty()) return;
+  keep_(evidence);
+  if (std::exchange(told_cause_, verdict.summary) != verdict.summary)
+    screen_.note("autopsy: " + autopsy::paragraph(verdict));
+}
+
 WorldStory Supervisor::story() const {
   WorldStory world{
       .ranks = {}, .told_to_stop = told_to_stop_, .oom_kills = count_oom_kills() - oom_kills_before_};
@@ -285,7 +323,8 @@ WorldStory Supervisor::story() const {
                            .ended_s = process.ended_s() - started_s_,
                            .frozen_by = member.frozen_by,
                            .stopped = member.stopped,
-                           .status = process.status()});
+                           .status = process.status(),
+                           .ended = process.ended()});
   }
   return world;
 }

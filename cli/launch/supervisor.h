@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,6 +15,7 @@
 #include "cli/launch/rank_process.h"
 #include "cli/launch/report.h"
 #include "cli/launch/screen.h"
+#include "cli/launch/witness.h"
 
 namespace trireme::cli {
 
@@ -27,10 +29,12 @@ class SignalQueue {
   int fd() const { return fd_; }
   /// The next signal, 0 when there is none. Does not wait.
   int next();
+  int sender() const { return sender_; }  ///< of the last one: a process id; 0: the kernel, or not known
 
  private:
   sigset_t before_;
   int fd_ = -1;
+  int sender_ = 0;
 };
 
 /// What other threads have to say, for the one that owns the screen. Thread-safe.
@@ -46,9 +50,12 @@ class Notes {
 
 class Supervisor {
  public:
+  /// Saves the evidence of a stall or a failure.
+  using Keep = std::function<void(const autopsy::Evidence&)>;
+
   /// `servers`: of a parameter server beside the ranks, to be looked after, too; null: none.
   Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes,
-             ParameterCluster* servers = nullptr);
+             const Keep& keep, ParameterCluster* servers = nullptr);
 
   /// Starts all the ranks; when one cannot be started, those before it are killed and the error is thrown.
   void start(const std::vector<RankStart>& starts);
@@ -74,6 +81,8 @@ class Supervisor {
   void handle_signals();
   void look_after_ranks();
   void note_change(Member& member, RankProcess::Change change);
+  void look_for_stalls();
+  void tell_cause();
   void look_after_servers();
   void look_after_the_frozen();
   void say_none_runs() const;
@@ -89,9 +98,13 @@ class Supervisor {
   Screen& screen_;
   SignalQueue& signals_;
   Notes& notes_;
+  const Keep keep_;
   ParameterCluster* servers_;
   int num_server_restarts_ = 0;
   std::vector<Member> members_;
+  Witness witness_;
+  double witnessed_s_ = 0;
+  std::string told_cause_;
   Phase phase_ = Phase::kRunning;
   double phase_ends_s_ = 0;
   double started_s_ = 0;

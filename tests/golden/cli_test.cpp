@@ -26,6 +26,7 @@ TEST(CliHelp, IsTheGoldenText) {
   EXPECT_EQ(run({bin("trireme"), "checkpoint", "--help"}).out, golden("help_checkpoint"));
   EXPECT_EQ(run({bin("trireme"), "data", "--help"}).out, golden("help_data"));
   EXPECT_EQ(run({bin("trireme"), "runs", "--help"}).out, golden("help_runs"));
+  EXPECT_EQ(run({bin("trireme"), "autopsy", "--help"}).out, golden("help_autopsy"));
   EXPECT_EQ(run({bin("trireme"), "plan", "--help"}).out, golden("help_plan"));
   EXPECT_EQ(run({bin("trireme"), "profile", "--help"}).out, golden("help_profile"));
   EXPECT_EQ(run({bin("trireme"), "memory", "--help"}).out, golden("help_memory"));

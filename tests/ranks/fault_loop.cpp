@@ -1,7 +1,7 @@
 // A rank that reduces in a loop, for tests that disturb it:
-//   rank_fault_loop TIMEOUT_S SECONDS [throw | ALL_REDUCE]
-// prints "step 20" once it is well under way; with "throw", rank 1 then throws a DataError. ALL_REDUCE is the
-// way between hosts.
+//   rank_fault_loop TIMEOUT_S SECONDS [throw | sleep | mismatch | ALL_REDUCE]
+// prints "step 20" once it is well under way; then rank 1 throws a DataError, sleeps, or reduces another
+// size. ALL_REDUCE is the way between hosts.
 
 #include <ATen/ops/empty.h>
 
@@ -17,7 +17,14 @@
 
 namespace {
 
-void work(trireme::comm::Context& context, double seconds, bool throws) {
+void commit(std::string_view fault, trireme::comm::Context& context) {
+  if (fault == "throw") throw trireme::DataError("the file is damaged");
+  if (fault == "sleep") std::this_thread::sleep_for(std::chrono::seconds(60));
+  auto another = at::empty({7}, at::kFloat).fill_(1);
+  if (fault == "mismatch") context.world().all_reduce(another, trireme::comm::ReduceOp::kAverage);
+}
+
+void work(trireme::comm::Context& context, double seconds, std::string_view fault) {
   const auto deadline = trireme::Deadline::after_s(seconds);
   auto tensor = at::empty({1 << 16}, at::kFloat).fill_(1);
   auto go_on = at::empty({1}, at::kFloat);
@@ -31,7 +38,7 @@ void work(trireme::comm::Context& context, double seconds, bool throws) {
     if (step == 20) {
       std::printf("step 20\n");
       std::fflush(stdout);
-      if (throws && context.rank() == 1) throw trireme::DataError("the file is damaged");
+      if (context.rank() == 1) commit(fault, context);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -43,13 +50,13 @@ int main(int argc, char** argv) {
   try {
     const double timeout_s = std::atof(argv[1]);
     const std::string_view word = argc > 3 ? argv[3] : "auto";
-    const bool throws = word == "throw";
+    const bool is_fault = word == "throw" || word == "sleep" || word == "mismatch";
     const bool by_ucx = word == "ucx";
-    const auto context =
-        trireme::comm::Context::from_environment({.all_reduce = throws || by_ucx ? "auto" : std::string(word),
-                                                  .network = by_ucx ? "ucx" : "tcp",
-                                                  .timeout_s = timeout_s});
-    work(*context, std::atof(argv[2]), throws);
+    const auto context = trireme::comm::Context::from_environment(
+        {.all_reduce = is_fault || by_ucx ? "auto" : std::string(word),
+         .network = by_ucx ? "ucx" : "tcp",
+         .timeout_s = timeout_s});
+    work(*context, std::atof(argv[2]), word);
     return 0;
   } catch (const trireme::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -97,4 +97,11 @@ LockHolder holder_of(const std::filesystem::path& lock) {
   return found;
 }
 
+std::string start_of_run(const std::filesystem::path& folder) {
+  const std::filesystem::path lock = folder / "run.lock";
+  std::error_code ignored;
+  if (!std::filesystem::exists(lock, ignored)) return {};
+  return words_in(object_in(read_bounded_file(lock, kMostEndBytes, "lock of a run")), "start");
+}
+
 }  // namespace trireme::telemetry

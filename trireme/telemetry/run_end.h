@@ -42,4 +42,8 @@ struct LockHolder {
 /// Asks for the lock for an instant: a run that begins at that moment tries again.
 LockHolder holder_of(const std::filesystem::path& lock);
 
+/// The id of the start (TRIREME_START_ID) that the run in the folder belongs to, as its lock tells; empty where there
+/// is none.
+std::string start_of_run(const std::filesystem::path& folder);
+
 }  // namespace trireme::telemetry

@@ -1,0 +1,114 @@
+#include "trireme/autopsy/evidence_file.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+
+namespace trireme::autopsy {
+namespace {
+
+using testing::HasSubstr;
+
+Evidence example() {
+  Evidence evidence;
+  evidence.unix_s = 1000.5;
+  evidence.world_size = 2;
+  evidence.hosts.push_back({.name = "node0"});
+  evidence.hosts[0].oom_kills = 2;
+  RankEvidence& rank = evidence.ranks.emplace_back();
+  rank.rank = 0;  // a default is another number
+  rank.pid = 4711;
+  rank.action = "step 3: 0B1";
+  rank.waits_for = {1, 0};
+  rank.ended = true;
+  rank.group_limit_bytes = std::uint64_t{1} << 40;
+  rank.busy = 0.25;
+  rank.last_lines = {"one", "two"};
+  rank.silent_peers = {{.address = "[::1]:80", .retransmissions = 3}};
+  BlockedThread& thread = rank.blocked.emplace_back();
+  thread.name = "load-0";
+  thread.first = true;
+  return evidence;
+}
+
+std::string message_of(const std::string& json) {
+  try {
+    decode(json);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(EvidenceFile, KeepsEveryField) {
+  const Evidence read = decode(encode(example()));
+  EXPECT_EQ(encode(read), encode(example()));
+  EXPECT_EQ(read.ranks[0].rank, 0);
+  EXPECT_EQ(read.ranks[0].waits_for, (std::vector{1, 0}));
+  EXPECT_EQ(read.ranks[0].group_limit_bytes, std::uint64_t{1} << 40);
+  EXPECT_TRUE(read.ranks[0].blocked[0].first);
+  EXPECT_EQ(read.ranks[0].silent_peers[0].address, "[::1]:80");
+  EXPECT_EQ(read.hosts[0].oom_kills, 2);
+}
+
+TEST(EvidenceFile, RejectsWhatIsNoEvidence) {
+  EXPECT_THAT(message_of("{"), HasSubstr("not JSON"));
+  EXPECT_THAT(message_of("[]"), HasSubstr("expected an object, found array"));
+  EXPECT_THAT(message_of(R"({"ranks": 3})"), HasSubstr("'ranks': expected a list, found number"));
+  EXPECT_THAT(message_of(R"({"ranks": [{"rank": 1.5}]})"), HasSubstr("expected a whole number"));
+  EXPECT_THAT(message_of(R"({"ranks": [{"ended": "yes"}]})"), HasSubstr("'ended': expected true or false"));
+  EXPECT_THAT(message_of(std::string(100, '[')), HasSubstr("levels deep"));
+}
+
+TEST(EvidenceFile, LeavesOutRanksOfAVeryLargeWorldThatShowNothing) {
+  Evidence evidence;
+  for (int number = 0; number < 4000; ++number) {
+    RankEvidence& rank = evidence.ranks.emplace_back();
+    rank.rank = number;
+    rank.waits_for = {3999};
+    rank.action = std::string(200, 'x');
+  }
+  evidence.ranks.back().waits_for.clear();
+  const std::string json = encode(evidence);
+  EXPECT_LT(json.size(), std::size_t{1} << 20);
+  EXPECT_EQ(decode(json).ranks.back().rank, 3999);
+}
+
+TEST(EvidenceFile, OfSeveralHostsIsJoinedAndAnEarlierFailureIsLeftOut) {
+  const test::TemporaryFolder folder;
+  Evidence other = example();
+  other.hosts[0].name = "node1";
+  other.ranks[0].rank = 1;
+  Evidence old = example();
+  old.unix_s = 10;
+  old.ranks[0].rank = 7;
+  write_file_atomic(folder / file_name(0, 3), encode(example()));
+  write_file_atomic(folder / file_name(1, 3), encode(other));
+  write_file_atomic(folder / file_name(2, 3), encode(old));
+  write_file_atomic(folder / "autopsy.x.json", "{");
+  const auto all = read_evidence(folder.path());
+  ASSERT_TRUE(all);
+  ASSERT_EQ(all->ranks.size(), 2u);
+  EXPECT_EQ(all->ranks[1].rank, 1);
+  EXPECT_EQ(all->hosts.size(), 2u);
+}
+
+TEST(EvidenceFile, IsNotReadThroughALink) {
+  const test::TemporaryFolder folder;
+  write_file_atomic(folder / "elsewhere", encode(example()));
+  std::filesystem::create_symlink(folder / "elsewhere", folder / "autopsy.json");
+  EXPECT_THROW(read_evidence(folder.path()), DataError);
+}
+
+TEST(EvidenceFile, MayBeMissing) {
+  const test::TemporaryFolder folder;
+  EXPECT_FALSE(read_evidence(folder.path()));
+  EXPECT_FALSE(read_evidence(folder / "none"));
+}
+
+}  // namespace
+}  // namespace trireme::autopsy

@@ -1,0 +1,225 @@
+#include "trireme/autopsy/process_readings.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "trireme/autopsy/internal/blocked_call.h"
+#include "trireme/autopsy/internal/connections.h"
+#include "trireme/base/clock.h"
+#include "trireme/base/host.h"
+#include "trireme/base/text.h"
+
+namespace trireme::autopsy {
+namespace {
+
+/// Threads of a process that are looked at.
+constexpr std::size_t kMostThreads = 256;
+/// Blocked threads in the evidence of a rank.
+constexpr std::size_t kMostBlocked = 8;
+
+std::string line_of(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// The number after `key` in a file of lines "KEY VALUE"; 0 where there is none.
+std::uint64_t value_in(const std::string& path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key) && line.size() > key.size() &&
+        (line[key.size()] == ' ' || line[key.size()] == '\t'))
+      return std::strtoull(line.c_str() + key.size(), nullptr, 10);
+  }
+  return 0;
+}
+
+/// The fields of /proc/PID/stat after the name, which may contain anything: the first is the state, number 3.
+std::vector<std::string> stat_fields(const std::string& folder) {
+  const std::string line = line_of(folder + "/stat");
+  const std::size_t end_of_name = line.rfind(')');
+  if (end_of_name == std::string::npos || end_of_name + 2 > line.size()) return {};
+  return split(std::string_view(line).substr(end_of_name + 2), ' ');
+}
+
+std::uint64_t field(const std::vector<std::string>& fields, std::size_t number) {
+  return number - 3 < fields.size() ? std::strtoull(fields[number - 3].c_str(), nullptr, 10) : 0;
+}
+
+/// The control group of a process in the hierarchy of a controller, as a folder; empty where there is none.
+struct GroupFolder {
+  std::string path;    ///< within the hierarchy
+  std::string folder;  ///< below /sys/fs/cgroup
+  int version = 2;
+};
+
+GroupFolder group_of(int pid, std::string_view controller) {
+  GroupFolder result;
+  std::ifstream file(text("/proc/", pid, "/cgroup"));
+  for (std::string line; std::getline(file, line);) {  // "HIERARCHY:CONTROLLERS:PATH"
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1),
+                      path = line.substr(second + 1);
+    if (path.find("..") != std::string::npos) continue;
+    const std::vector<std::string> list = split(controllers, ',');
+    if (std::ranges::find(list, controller) != list.end()) {
+      std::string mount = text("/sys/fs/cgroup/", controller);
+      if (::access(mount.c_str(), F_OK) != 0) mount = "/sys/fs/cgroup/" + controllers;
+      return {path, mount + path, 1};
+    }
+    if (controllers.empty()) result = {path, "/sys/fs/cgroup" + path, 2};
+  }
+  return result;
+}
+
+double throttled_s_of(int pid) {
+  const GroupFolder group = group_of(pid, "cpu");
+  if (group.folder.empty()) return 0;
+  const std::string stat = group.folder + "/cpu.stat";
+  return group.version == 1 ? static_cast<double>(value_in(stat, "throttled_time")) * 1e-9
+                            : static_cast<double>(value_in(stat, "throttled_usec")) * 1e-6;
+}
+
+bool is_frozen(int pid) {
+  const GroupFolder group = group_of(pid, "freezer");
+  if (group.folder.empty()) return false;
+  if (group.version == 1)
+    return line_of(group.folder + "/freezer.state") != "THAWED" &&
+           line_of(group.folder + "/freezer.state") != "";
+  return value_in(group.folder + "/cgroup.events", "frozen") == 1;
+}
+
+double share(double part_s, double window_s) {
+  return window_s > 0 ? std::clamp(part_s / window_s, 0.0, 1e6) : 0;
+}
+
+/// "full avg10=0.12 ..." as a share; 0 where the kernel does not measure it.
+double pressure(const char* resource, std::string_view line_name) {
+  std::ifstream file(text("/proc/pressure/", resource));
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t at = line.find("avg10=");
+    if (line.starts_with(line_name) && at != std::string::npos)
+      return std::strtod(line.c_str() + at + 6, nullptr) / 100;
+  }
+  return 0;
+}
+
+}  // namespace
+
+ProcessReadings read_process(int pid) {
+  const std::string folder = text("/proc/", pid);
+  const std::vector<std::string> fields = stat_fields(folder);
+  if (fields.empty() || fields.front().empty()) return {};
+  static const double tick_s = 1.0 / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  ProcessReadings now;
+  now.at_s = now_s();
+  now.state = fields.front().front();
+  now.cpu_s = static_cast<double>(field(fields, 14) + field(fields, 15)) * tick_s;
+  now.major_faults = field(fields, 12);
+  {
+    std::istringstream schedstat(line_of(folder + "/schedstat"));
+    double ran_ns = 0, queued_ns = 0;
+    schedstat >> ran_ns >> queued_ns;
+    now.first_cpu_s = ran_ns * 1e-9;
+    now.first_queue_s = queued_ns * 1e-9;
+  }
+  now.bytes = value_in(folder + "/io", "rchar:") + value_in(folder + "/io", "wchar:");
+  now.swapped_bytes = value_in(folder + "/status", "VmSwap:") * 1024;
+  now.throttled_s = throttled_s_of(pid);
+  if (DIR* tasks = ::opendir((folder + "/task").c_str())) {
+    while (const dirent* entry = ::readdir(tasks)) {
+      const int tid = std::atoi(entry->d_name);
+      if (tid <= 0 || now.threads.size() == kMostThreads) continue;
+      const std::string task = text(folder, "/task/", tid);
+      const std::vector<std::string> of_task = stat_fields(task);
+      if (of_task.empty() || of_task.front().empty()) continue;
+      now.threads[tid] = {.name = line_of(task + "/comm"),
+                          .state = of_task.front().front(),
+                          .call = line_of(task + "/syscall")};
+    }
+    ::closedir(tasks);
+  }
+  return now;
+}
+
+bool is_ready_to_run(int pid) {
+  const std::vector<std::string> fields = stat_fields(text("/proc/", pid));
+  return !fields.empty() && fields.front() == "R";
+}
+
+MemoryGroup read_memory_group(int pid) {
+  const GroupFolder group = group_of(pid, "memory");
+  return read_group({.path = group.path, .folder = group.folder, .version = group.version});
+}
+
+MemoryGroup read_group(const MemoryGroup& group) {
+  if (group.folder.empty()) return group;
+  const bool is_first = group.version == 1;
+  MemoryGroup result = group;
+  result.oom_kills = static_cast<std::int64_t>(
+      value_in(group.folder + (is_first ? "/memory.oom_control" : "/memory.events"), "oom_kill"));
+  const std::string limit = line_of(group.folder + (is_first ? "/memory.limit_in_bytes" : "/memory.max"));
+  result.limit_bytes = std::strtoull(limit.c_str(), nullptr, 10);  // "max": 0
+  constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 62;
+  if (result.limit_bytes >= kNoLimit) result.limit_bytes = 0;
+  return result;
+}
+
+HostReadings read_host() {
+  HostReadings now{.at_s = now_s()};
+  now.oom_kills = static_cast<std::int64_t>(value_in("/proc/vmstat", "oom_kill"));
+  now.swapped_pages = value_in("/proc/vmstat", "pswpin") + value_in("/proc/vmstat", "pswpout");
+  return now;
+}
+
+void describe_process(RankEvidence& rank, const ProcessReadings& before, const ProcessReadings& now) {
+  if (now.at_s == 0) return;
+  rank.state = std::string(1, now.state);
+  rank.freezer = is_frozen(rank.pid);
+  rank.swapped_bytes = now.swapped_bytes;
+  if (before.at_s > 0 && now.at_s > before.at_s) {
+    const double window_s = now.at_s - before.at_s;
+    rank.window_s = window_s;
+    rank.busy = share(now.first_cpu_s - before.first_cpu_s, window_s);
+    rank.busy_all = share(now.cpu_s - before.cpu_s, window_s);
+    rank.waits_for_core = share(now.first_queue_s - before.first_queue_s, window_s);
+    rank.throttled = share(now.throttled_s - before.throttled_s, window_s);
+    rank.major_faults_per_s = share(static_cast<double>(now.major_faults - before.major_faults), window_s);
+    rank.bytes_per_s = share(static_cast<double>(now.bytes - before.bytes), window_s);
+  }
+  for (const auto& [tid, thread] : now.threads) {
+    const bool first = tid == rank.pid;
+    const auto earlier = before.threads.find(tid);
+    // In the same call twice, or all that there is to know.
+    const bool still =
+        before.at_s == 0 || (earlier != before.threads.end() && earlier->second.call == thread.call);
+    if (!still || rank.blocked.size() == kMostBlocked) continue;
+    BlockedThread blocked = describe_call(rank.pid, thread.state, thread.call);
+    blocked.name = thread.name;
+    blocked.state = std::string(1, thread.state);
+    blocked.first = first;
+    if (thread.state == 'D') blocked.kernel = line_of(text("/proc/", rank.pid, "/task/", tid, "/wchan"));
+    if (first || thread.state == 'D' || !blocked.kind.empty()) rank.blocked.push_back(std::move(blocked));
+  }
+  rank.silent_peers = silent_peers(rank.pid);
+}
+
+HostEvidence describe_host(const HostReadings& started, const HostReadings& before, const HostReadings& now) {
+  HostEvidence host{.name = host_name(), .oom_kills = now.oom_kills - started.oom_kills};
+  host.cpu_pressure = pressure("cpu", "some");
+  host.memory_pressure = pressure("memory", "full");
+  host.io_pressure = pressure("io", "full");
+  if (before.at_s > 0 && now.at_s > before.at_s)
+    host.swapped_pages_per_s =
+        static_cast<double>(now.swapped_pages - before.swapped_pages) / (now.at_s - before.at_s);
+  return host;
+}
+
+}  // namespace trireme::autopsy

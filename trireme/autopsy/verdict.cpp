@@ -1,0 +1,80 @@
+#include "trireme/autopsy/verdict.h"
+
+#include <signal.h>
+#include <string.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "trireme/autopsy/evidence_file.h"
+#include "trireme/autopsy/internal/case.h"
+#include "trireme/autopsy/internal/rows.h"
+#include "trireme/base/printable.h"
+#include "trireme/base/text.h"
+
+namespace trireme::autopsy {
+namespace {
+
+/// Sentences of a verdict at most.
+constexpr std::size_t kMostSentences = 6;
+
+void describe_place(Verdict& verdict, const Case& about) {
+  if (verdict.ranks.empty()) return;
+  const RankEvidence* rank = about.find(verdict.ranks.front());
+  if (rank == nullptr) return;
+  verdict.action = rank->action;
+  verdict.operation = rank->operation;
+  if (verdict.action.empty()) verdict.action = rank->own_work;
+}
+
+}  // namespace
+
+Verdict judge(const Evidence& evidence) {
+  const Case about(evidence);
+  for (const Row& row : rows()) {
+    if (std::optional<Verdict> found = row.test(about)) {
+      found->cause = row.name;
+      describe_place(*found, about);
+      if (found->evidence.size() > kMostSentences) found->evidence.resize(kMostSentences);
+      return *found;
+    }
+  }
+  return {};
+}
+
+std::span<const CauseRow> causes() {
+  static const std::vector<CauseRow> kCauses = [] {
+    std::vector<CauseRow> result;
+    for (const Row& row : rows()) result.push_back({row.name, row.meaning});
+    return result;
+  }();
+  return kCauses;
+}
+
+std::string paragraph(const Verdict& verdict) {
+  if (verdict.cause.empty()) return {};
+  std::string result = verdict.summary;
+  if (!verdict.action.empty()) result += text("; it was in: ", verdict.action);
+  if (!verdict.operation.empty()) result += text("; last operation: ", verdict.operation);
+  result += ".";
+  for (const std::string& sentence : verdict.evidence) result += text(" ", sentence, ".");
+  if (!verdict.advice.empty()) result += text(" To do: ", verdict.advice, ".");
+  return result;
+}
+
+std::string to_json(const Verdict& verdict, const Evidence& evidence) {
+  using Json = nlohmann::ordered_json;
+  const Json json = {{"cause", verdict.cause},
+                     {"ranks", verdict.ranks},
+                     {"summary", verdict.summary},
+                     {"action", verdict.action},
+                     {"operation", verdict.operation},
+                     {"sentences", verdict.evidence},
+                     {"advice", verdict.advice},
+                     {"paragraph", paragraph(verdict)},
+                     {"evidence", Json::parse(encode(evidence))}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace trireme::autopsy
