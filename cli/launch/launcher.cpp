@@ -16,9 +16,11 @@
 #include "cli/launch/supervisor.h"
 #include "cli/launch/temporary_folder.h"
 #include "trireme/autopsy/evidence_file.h"
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/base/io_thread.h"
 #include "trireme/telemetry/run_end.h"
 #include "trireme/wire/store_client.h"
 #include "trireme/wire/store_server.h"
@@ -32,6 +34,8 @@ constexpr const char* kLoopback = "127.0.0.1";
 // How long ranks of other hosts may take to leave after those of this one have.
 constexpr double kGoodbye_s = 60, kSilent_s = 5;
 constexpr double kLookForSignals_s = 0.2;
+// How long the write of the evidence may hold up the launcher.
+constexpr double kPatience_s = 0.5;
 
 /// Of one kind on one host: more than any has cores or GPUs.
 constexpr int kMostProcesses = 4096;
@@ -159,6 +163,7 @@ struct Launcher {
   Notes notes{};
   Job job{};
   std::unique_ptr<Servers> servers{};  ///< null: none
+  IoThread evidence{"autopsy"};        ///< writes it: the disk may be the one that does not answer
 };
 
 RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
@@ -201,19 +206,23 @@ bool belongs_to_this_start(const std::filesystem::path& folder, const std::strin
   return start.empty() || start == start_id;
 }
 
-/// For trireme autopsy.
+/// For trireme autopsy. Waits a little: who reads of a failure may look for the file.
 void keep_evidence(Launcher& launcher, const autopsy::Evidence& evidence) {
-  const LaunchOptions& options = launcher.options;
-  const std::filesystem::path folder = options.autopsy_folder;
-  std::error_code ignored;
-  if (folder.empty() || !std::filesystem::is_directory(folder, ignored)) return;
-  try {
-    if (!belongs_to_this_start(folder, launcher.job.start_id)) return;
-    write_file_atomic(folder / autopsy::file_name(options.node_rank, options.num_nodes),
-                      autopsy::encode(evidence));
-  } catch (const DataError& error) {
-    launcher.screen.note(text("the evidence of this failure is not saved: ", error.what()));
-  }
+  if (launcher.options.autopsy_folder.empty()) return;
+  const auto written = launcher.evidence.start([&launcher, evidence] {
+    const LaunchOptions& options = launcher.options;
+    const std::filesystem::path folder = options.autopsy_folder;
+    std::error_code ignored;
+    if (!std::filesystem::is_directory(folder, ignored)) return;
+    try {
+      if (!belongs_to_this_start(folder, launcher.job.start_id)) return;
+      write_file_atomic(folder / autopsy::file_name(options.node_rank, options.num_nodes),
+                        autopsy::encode(evidence));
+    } catch (const DataError& error) {
+      launcher.notes.add(text("the evidence of this failure is not saved: ", error.what()));
+    }
+  });
+  written.wait_for(Seconds(kPatience_s));
 }
 
 WorldStory run_world(Launcher& launcher, int restart) {

@@ -133,7 +133,7 @@ double Witness::slowdown(double now) {
   best_rate_ = std::max(best_rate_, rate);
   // Few operations in all the time show no speed.
   const bool is_known = best_rate_ * kSlow_s >= 2 * kSlowdown;
-  return is_known && rate > 0 ? best_rate_ / rate : 1;
+  return is_known ? best_rate_ / std::max(rate, 1 / passed_s) : 1;
 }
 
 void Witness::suspect(double now) {
@@ -169,7 +169,7 @@ std::string Witness::look(std::optional<autopsy::Evidence>* found) {
   const bool enough = now - suspected_s_ >= kStall_s - kSuspicion_s;
   const bool told = reported_slow_s_ != 0 && now - reported_slow_s_ < kReportAgain_s;
   const bool is_stall = still >= std::max(kStall_s, kLongerThanBefore * longest_gap_s_);
-  const bool is_slow = !stands && slower >= kSlowdown && !told;
+  const bool is_slow = still < kSlow_s && slower >= kSlowdown && !told;
   if (!enough || (!is_stall && !is_slow)) return {};
   autopsy::Evidence evidence = collect(is_stall ? "stall" : "slow");
   evidence.slowdown = slower;

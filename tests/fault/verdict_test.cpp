@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
@@ -23,12 +24,13 @@ class Autopsy : public testing::Test {
  protected:
   static constexpr int kRanks = 3;
 
-  void start(const std::vector<std::string>& more = {}) {
+  void start(const std::vector<std::string>& more = {},
+             const std::map<std::string, std::string>& environment = {}) {
     std::vector<std::string> words = {
         bin("trireme"),         "launch", "-n", text(kRanks), "--autopsy", folder_.path().string(), "--",
         bin("rank_fault_loop"), "30",     "60"};
     words.insert(words.end(), more.begin(), more.end());
-    launcher_ = std::make_unique<ChildProcess>(words);
+    launcher_ = std::make_unique<ChildProcess>(words, environment);
     for (int rank = 0; rank < kRanks; ++rank) {
       ASSERT_TRUE(launcher_->wait_for_output(text("[", rank, "] step 20"), 60));
     }
@@ -82,6 +84,13 @@ TEST_F(Autopsy, NamesTheRankThatSleepsElsewhereAndWhoWaitsForIt) {
   EXPECT_THAT(found.at("paragraph").get<std::string>(),
               AllOf(HasSubstr("ranks 0, 2 wait for it"), HasSubstr("is in clock_nanosleep")));
   EXPECT_EQ(found.at("evidence").at("ranks").at(0).at("waits_for"), nlohmann::json({1}));
+}
+
+TEST_F(Autopsy, IsPrintedWhereTheDiskOfTheEvidenceDoesNotAnswer) {
+  start({}, {{"LD_PRELOAD", bin("slow_fsync.so")}, {"TRIREME_TEST_FSYNC_S", "30"}});
+  ::kill(pid_of(1), SIGSTOP);
+  ASSERT_TRUE(launcher_->wait_for_output("the run stands still: ", 25));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "autopsy.json")) << "the disk has answered";
 }
 
 TEST_F(Autopsy, NamesTheRankWithAnotherOperation) {

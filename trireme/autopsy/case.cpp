@@ -87,8 +87,10 @@ void Case::find_suspects() {
     for (const RankEvidence& rank : ranks()) {
       if (!rank.ended) suspects_.push_back(&rank);
     }
+    // A rank within an operation may only wait there for the one without cores.
+    constexpr double kWithin = 0.5;
     std::ranges::stable_sort(suspects_, std::greater(), [](const RankEvidence* rank) {
-      return std::max(rank->waits_for_core, rank->throttled);
+      return std::max(rank->waits_for_core, rank->throttled) - (is_open(rank->operation) ? kWithin : 0);
     });
     return;
   }

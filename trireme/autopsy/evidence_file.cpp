@@ -19,6 +19,8 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
 /// Ranks in a file; a launcher has fewer, and a host fewer cores.
 constexpr std::size_t kMostRanks = 256;
 constexpr std::size_t kMostHosts = 4096;
+/// No time, rate or share is larger.
+constexpr double kLargest = 1e12;
 /// Files of one failure are written within a timeout of each other.
 constexpr double kSameFailure_s = 120;
 
@@ -152,6 +154,8 @@ void take(const char* name, const Json& json, bool& value) {
 void take(const char* name, const Json& json, double& value) {
   if (!json.is_number()) reject(name, "a number", json);
   value = json.get<double>();
+  if (value < 0 || value > kLargest)
+    throw DataError(text("'", name, "': expected a number from 0 to ", kLargest, ", found ", value));
 }
 
 template <std::integral Whole>
@@ -217,6 +221,8 @@ std::string encode(const Evidence& evidence) {
 Evidence decode(std::string_view json) {
   Evidence evidence;
   take("autopsy", parse_json<Json>(json, {.levels = 8, .values = 200'000}), evidence);
+  if (evidence.ranks.size() > kMostRanks)
+    throw DataError(text("it has ", evidence.ranks.size(), " ranks; expected at most ", kMostRanks));
   return evidence;
 }
 

@@ -47,7 +47,7 @@ std::string place_of(const BlockedThread& thread) {
 const BlockedThread* blocked_on(const RankEvidence& rank, std::initializer_list<std::string_view> kinds) {
   for (const bool disk_only : {true, false}) {
     for (const BlockedThread& thread : rank.blocked) {
-      const bool is_service = thread.name.starts_with("trireme-");
+      const bool is_service = !thread.first && thread.name.starts_with("trireme-");
       const bool fits = std::ranges::find(kinds, std::string_view(thread.kind)) != kinds.end();
       if (!is_service && fits && (thread.state == "D" || !disk_only)) return &thread;
     }

@@ -61,6 +61,12 @@ TEST(EvidenceFile, RejectsWhatIsNoEvidence) {
   EXPECT_THAT(message_of(R"({"ranks": 3})"), HasSubstr("'ranks': expected a list, found number"));
   EXPECT_THAT(message_of(R"({"ranks": [{"rank": 1.5}]})"), HasSubstr("expected a whole number"));
   EXPECT_THAT(message_of(R"({"ranks": [{"ended": "yes"}]})"), HasSubstr("'ended': expected true or false"));
+  EXPECT_THAT(message_of(R"({"unix_s": -1})"), HasSubstr("'unix_s': expected a number from 0"));
+  EXPECT_THAT(message_of(R"({"ranks": [{"busy": 1e300}]})"), HasSubstr("found 1e+300"));
+  std::string many = "{}";
+  for (int i = 0; i < 300; ++i) many += ",{}";
+  EXPECT_THAT(message_of(R"({"ranks": [)" + many + "]}"),
+              HasSubstr("it has 301 ranks; expected at most 256"));
   EXPECT_THAT(message_of(std::string(100, '[')), HasSubstr("levels deep"));
 }
 

@@ -249,6 +249,7 @@ TEST(Causes, FollowTheRanksThatWaitForEachOtherToTheOneThatWaitsForNone) {
   evidence.ranks[0].waits_for = {3};
   evidence.ranks[3].waits_for = {2};
   evidence.ranks[2].waits_for = {1};
+  evidence.ranks[3].still_s = 9;
   EXPECT_THAT(judge(evidence).ranks, ElementsAre(1));
 }
 
@@ -266,6 +267,14 @@ TEST(Causes, OfASlowRunAreCoresOrMemoryOnly) {
   evidence.ranks[2].throttled = 0.9;
   EXPECT_EQ(judge(evidence).cause, "no cores");
   EXPECT_THAT(judge(evidence).ranks, ElementsAre(2));
+}
+
+TEST(Causes, OfASlowRunAreFirstThoseOfARankOutsideOfAnOperation) {
+  Evidence evidence = world();
+  evidence.occasion = "slow";
+  evidence.ranks[0].waits_for_core = 1;  // within an operation
+  evidence.ranks[1].waits_for_core = 0.95;
+  EXPECT_THAT(judge(evidence).ranks, ElementsAre(1));
 }
 
 TEST(Causes, NameBothRanksWhereNoMajorityShowsWhoDiffers) {
@@ -329,6 +338,9 @@ TEST(Disk, IsNoCauseOfAThreadThatServesOtherRanks) {
   evidence.ranks[1].blocked = {thread("read", "file", "/data/x")};
   evidence.ranks[1].blocked[0].name = "trireme-store";
   EXPECT_EQ(judge(evidence).cause, "never entered");
+  evidence.ranks[1].blocked[0].name = "trireme-torch";  // the program
+  evidence.ranks[1].blocked[0].first = true;
+  EXPECT_EQ(judge(evidence).cause, "disk");
 }
 
 TEST(Paragraph, HasNoControlCharacters) {
