@@ -1,8 +1,5 @@
 #include "trireme/autopsy/verdict.h"
 
-#include <signal.h>
-#include <string.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,6 +15,8 @@ namespace {
 
 /// Sentences of a verdict at most.
 constexpr std::size_t kMostSentences = 6;
+/// Characters of an action and of an operation: a status page has fewer.
+constexpr std::size_t kMostPlace = 300;
 
 void describe_place(Verdict& verdict, const Case& about) {
   if (verdict.ranks.empty()) return;
@@ -55,8 +54,9 @@ std::span<const CauseRow> causes() {
 std::string paragraph(const Verdict& verdict) {
   if (verdict.cause.empty()) return {};
   std::string result = verdict.summary;
-  if (!verdict.action.empty()) result += text("; it was in: ", verdict.action);
-  if (!verdict.operation.empty()) result += text("; last operation: ", verdict.operation);
+  if (!verdict.action.empty()) result += text("; it was in: ", printable(verdict.action, kMostPlace));
+  if (!verdict.operation.empty())
+    result += text("; last operation: ", printable(verdict.operation, kMostPlace));
   result += ".";
   for (const std::string& sentence : verdict.evidence) result += text(" ", sentence, ".");
   if (!verdict.advice.empty()) result += text(" To do: ", verdict.advice, ".");

@@ -345,6 +345,7 @@ TEST(Disk, IsNoCauseOfAThreadThatServesOtherRanks) {
 
 TEST(Paragraph, HasNoControlCharacters) {
   Evidence evidence = ended(70, 0, {"trireme: error: \x1b[31mred\x07"});
+  evidence.ranks[1].action = "\x1b]0;title\x07";
   const std::string words = paragraph(judge(evidence));
   EXPECT_EQ(words.find('\x1b'), std::string::npos) << words;
 }
