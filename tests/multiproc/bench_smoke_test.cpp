@@ -130,6 +130,13 @@ TEST(BenchSmoke, RpcResnet50RunsAndWritesItsPage) {
   EXPECT_THAT(page, testing::Not(testing::HasSubstr("step</text>")));
 }
 
+TEST(BenchSmoke, AutopsyCountsRightRanksAndCauses) {
+  const auto values = values_of({bin("bench_autopsy"), "--smoke"});
+  ASSERT_EQ(values.size(), 1u);
+  EXPECT_EQ(values[0].at("right_rank"), 1);
+  EXPECT_EQ(values[0].at("right_cause"), 1);
+}
+
 TEST(BenchSmoke, StepOverheadGivesARatio) {
   const auto values = values_of({bin("bench_step_overhead"), "--smoke"});
   ASSERT_EQ(values.size(), 1u);
