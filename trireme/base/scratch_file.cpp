@@ -9,6 +9,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "trireme/base/disk_use.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 
@@ -74,6 +75,7 @@ void ScratchFile::reserve(std::uint64_t bytes) {
 
 void ScratchFile::read(std::uint64_t offset, std::span<std::byte> into) const {
   const std::string what = text("read ", into.size(), " bytes at ", offset);
+  count_disk_read(DiskUse::kOffload, into.size());
   while (!into.empty()) {
     const ssize_t got = ::pread(descriptor_.get(), into.data(), into.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
@@ -89,6 +91,7 @@ void ScratchFile::read(std::uint64_t offset, std::span<std::byte> into) const {
 
 void ScratchFile::write(std::uint64_t offset, std::span<const std::byte> from) {
   const std::string what = text("write ", from.size(), " bytes at ", offset);
+  count_disk_write(DiskUse::kOffload, from.size());
   while (!from.empty()) {
     const ssize_t put = ::pwrite(descriptor_.get(), from.data(), from.size(), static_cast<off_t>(offset));
     if (put < 0 && errno == EINTR) continue;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/base/disk_use.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/open_file.h"
@@ -64,6 +65,7 @@ class Reader {
                              got < 0 ? std::strerror(errno) : "the file ends there"));
       }
       const auto size = static_cast<std::size_t>(got);
+      count_disk_read(DiskUse::kCheckpoints, size);
       hash_.add(std::span(next, size));
       next += size;
       left -= size;
@@ -152,6 +154,7 @@ FileDigest write(WriteFile& write_file, const std::filesystem::path& path,
         const auto piece = bytes.subspan(begin, std::min(kPiece, bytes.size() - begin));
         hash.add(piece);
         sink(piece);
+        count_disk_write(DiskUse::kCheckpoints, piece.size());
       }
       written += bytes.size();
     };

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "trireme/base/disk_use.h"
 #include "trireme/base/error.h"
 #include "trireme/base/open_file.h"
 #include "trireme/base/printable.h"
@@ -36,6 +37,7 @@ class RandomReader {
         throw DataError(text("cannot read ", count, " bytes at ", at, " of ", path_.string(), ": ",
                              got < 0 ? std::strerror(errno) : "the file ends there"));
       }
+      count_disk_read(DiskUse::kCheckpoints, static_cast<std::uint64_t>(got));
       at += static_cast<std::uint64_t>(got);
       target += got;
       count -= static_cast<std::size_t>(got);

@@ -25,6 +25,7 @@
 #include "trireme/comm/pin.h"
 #include "trireme/comm/tensor_blocks.h"
 #include "trireme/comm/vector_math.h"
+#include "trireme/telemetry/rank_usage.h"
 
 namespace trireme::comm {
 namespace {
@@ -155,6 +156,7 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
   state->log = log_of(environment);
   state->status = std::move(status);
   state->status->set_rank(environment.rank);
+  state->status->usage().begin(environment.world_size);
   state->status_line = std::make_shared<StatusLine>(*state->status);
   state->device = choose_device(options, environment);
   state->connection = stores(options.timeout_s);

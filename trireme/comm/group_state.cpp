@@ -10,6 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/internal/timed_work.h"
 #include "trireme/comm/internal/watcher.h"
+#include "trireme/telemetry/rank_usage.h"
 #include "trireme/wire/group_error.h"
 
 namespace trireme::comm {
@@ -21,6 +22,12 @@ constexpr std::size_t kStatusBytes = 200;
 constexpr double kPatienceAfterBreak_s = 3.5;
 // The watcher ends waits; this is for one that cannot, behind the deadline of the backends.
 constexpr double kLastResort_s = 2 * kBackendMargin_s;
+
+/// Of the tensor that this rank hands over; 0 where there is none.
+std::uint64_t bytes_of(const Operation& operation) {
+  if (operation.dtype == at::ScalarType::Undefined || operation.kind == OperationKind::kRecv) return 0;
+  return static_cast<std::uint64_t>(operation.numel) * c10::elementSize(operation.dtype);
+}
 
 void show(const GroupParts& parts, const Operation& operation) {
   if (!parts.status) return;
@@ -76,6 +83,7 @@ void Group::State::begin(Operation& operation) {
   const std::lock_guard lock(mutex_);
   operation.number = ++number_;
   operation.order = ++last_order(operation);
+  if (parts.status && parts.backend) parts.status->page.usage().count_sent(bytes_of(operation));
   replaced_ = std::exchange(ring_[operation.number % kRingSize], operation);
   show(parts, operation);
 }
@@ -189,6 +197,7 @@ Group::State::WaitScope::WaitScope(State& group, const Operation& operation)
     : group_(group), operation_(operation) {
   const telemetry::TraceBuffer* trace = group.trace_.load(std::memory_order_acquire);
   if (trace != nullptr && trace->recording() && group.parts.backend) begin_ns_ = now_ns();
+  if (group.parts.status) group.parts.status->page.usage().begin_wait();
   const std::lock_guard lock(group.mutex_);
   group.waits_.push_back(operation);
 }
@@ -197,6 +206,7 @@ Group::State::WaitScope::~WaitScope() {
   const std::lock_guard lock(group_.mutex_);
   std::erase_if(group_.waits_, [this](const Operation& o) { return o.number == operation_.number; });
   if (begin_ns_ != 0) group_.add_wait_span(operation_, begin_ns_);
+  if (group_.parts.status) group_.parts.status->page.usage().end_wait();
 }
 
 /// Under the mutex.

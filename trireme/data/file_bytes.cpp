@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "trireme/base/disk_use.h"
 #include "trireme/base/error.h"
 #include "trireme/base/open_file.h"
 #include "trireme/data/byte_source.h"
@@ -101,6 +102,7 @@ class FileBytes : public ByteSource {
     check_range(*this, offset, into.size());
     const StageScope reading(Stage::kRead);
     count_read(into.size());
+    count_disk_read(DiskUse::kData, into.size());
     const OpenFile file(name_);
     file.check_version(version_);
     file.read(offset, into);
@@ -123,6 +125,7 @@ class HeldFile : public ByteSource {
     check_range(*this, offset, into.size());
     const StageScope reading(Stage::kRead);
     count_read(into.size());
+    count_disk_read(DiskUse::kData, into.size());
     file_.read(offset, into);
   }
   void will_read(std::int64_t offset, std::int64_t size) const override { file_.will_read(offset, size); }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/schedule/validate.h"
+#include "trireme/telemetry/rank_usage.h"
 
 namespace trireme::parallel {
 namespace {
@@ -47,25 +47,41 @@ const Handler& handler_of(const ActionHandlers& handlers, const schedule::Action
   throw InvalidArgument("an idle slot cannot be executed; schedule::without_idle leaves them out");
 }
 
-double ActionSeconds::*counts_as(ActionKind kind) {
-  if (kind == ActionKind::kForward) return &ActionSeconds::forward;
-  if (kind == ActionKind::kStep) return &ActionSeconds::update;
-  const bool is_backward = schedule::makes_input_gradient(kind) || kind == ActionKind::kBackwardWeight ||
-                           kind == ActionKind::kRecompute;
-  return is_backward ? &ActionSeconds::backward : nullptr;
+telemetry::Activity activity_of(ActionKind kind) {
+  using telemetry::Activity;
+  switch (kind) {
+    case ActionKind::kForward:
+      return Activity::kForward;
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+    case ActionKind::kBackwardWeight:
+    case ActionKind::kRecompute:
+      return Activity::kBackward;
+    case ActionKind::kSendForward:
+    case ActionKind::kReceiveForward:
+    case ActionKind::kSendBackward:
+    case ActionKind::kReceiveBackward:
+      return Activity::kTransfer;
+    case ActionKind::kUnshard:
+    case ActionKind::kReshard:
+      return Activity::kWeights;
+    case ActionKind::kReduceGrad:
+      return Activity::kGradients;
+    case ActionKind::kStep:
+      return Activity::kUpdate;
+    case ActionKind::kIdle:
+      break;
+  }
+  return Activity::kOther;
 }
 
 }  // namespace
 
 Executor::Executor(schedule::Program program, int pipeline_rank, ActionHandlers handlers,
-                   telemetry::StatusPage& status, telemetry::TraceBuffer* trace,
-                   std::function<double()> waited)
-    : rank_(pipeline_rank),
-      handlers_(std::move(handlers)),
-      status_(status),
-      trace_(trace),
-      waited_(std::move(waited)) {
+                   telemetry::StatusPage& status, telemetry::TraceBuffer* trace)
+    : rank_(pipeline_rank), handlers_(std::move(handlers)), status_(status), trace_(trace) {
   prepare(std::move(program));
+  status_.usage().set_role(rank_);
 }
 
 void Executor::prepare(schedule::Program program) {
@@ -79,23 +95,17 @@ void Executor::prepare(schedule::Program program) {
             ", but no handler was given for its kind");
     const std::string name = schedule::to_text(action);
     const char* trace_name = trace_ == nullptr ? nullptr : trace_->trace().intern(name);
-    steps_.push_back({action, name, trace_name, &handler, counts_as(action.kind)});
+    steps_.push_back({action, name, trace_name, &handler});
   }
   program_ = std::move(program);
 }
 
 void Executor::execute(const PreparedAction& prepared) {
   status_.set_action(prepared.text);
+  status_.usage().enter(activity_of(prepared.action.kind), prepared.action.microbatch);
   const char* key = prepared.action.microbatch < 0 ? nullptr : "microbatch";
   const telemetry::TraceScope span(trace_, "action", prepared.trace_name, {key, prepared.action.microbatch});
-  if (prepared.counts == nullptr) {
-    (*prepared.handler)(prepared.action);
-    return;
-  }
-  const auto busy_s = [this] { return now_s() - (waited_ ? waited_() : 0); };
-  const double begin_s = busy_s();
   (*prepared.handler)(prepared.action);
-  seconds_.*prepared.counts += busy_s() - begin_s;
 }
 
 void Executor::run(std::uint64_t step) {

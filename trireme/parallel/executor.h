@@ -35,21 +35,12 @@ struct ActionHandlers {
   Handler step = nullptr;
 };
 
-/// Seconds of this rank in its actions, without those of waiting for other ranks. On a device: of the host.
-struct ActionSeconds {
-  double forward = 0;
-  double backward = 0;  ///< all parts, with recomputed forwards
-  double update = 0;
-};
-
 class Executor {
  public:
-  /// Validates the program. With `trace`, each action is a span there. `waited` gives the seconds so far for
-  /// which handlers have waited for other ranks; null: they never do. Throws InvalidArgument when the program
-  /// cannot run or a handler that it needs is missing.
+  /// Validates the program. With `trace`, each action is a span there. Throws InvalidArgument when it cannot
+  /// run or a handler that it needs is missing.
   Executor(schedule::Program program, int pipeline_rank, ActionHandlers handlers,
-           telemetry::StatusPage& status, telemetry::TraceBuffer* trace = nullptr,
-           std::function<double()> waited = nullptr);
+           telemetry::StatusPage& status, telemetry::TraceBuffer* trace = nullptr);
 
   /// Executes the rank's actions once, in order. `step` is the number shown in the status page.
   void run(std::uint64_t step);
@@ -69,8 +60,6 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   const schedule::Program& program() const { return program_; }
-  /// Of all actions since the executor was made.
-  const ActionSeconds& seconds() const { return seconds_; }
 
  private:
   /// An action with its text and handler looked up once: a step allocates nothing.
@@ -79,7 +68,6 @@ class Executor {
     std::string text;
     const char* trace_name;  ///< null when nothing is traced
     const ActionHandlers::Handler* handler;
-    double ActionSeconds::*counts;  ///< as what its time counts; null: as nothing
   };
 
   void prepare(schedule::Program program);
@@ -90,8 +78,6 @@ class Executor {
   ActionHandlers handlers_;
   telemetry::StatusPage& status_;
   telemetry::TraceBuffer* trace_;
-  const std::function<double()> waited_;
-  ActionSeconds seconds_;
   std::vector<PreparedAction> steps_;
   std::size_t next_ = 0;  ///< action to run
 };

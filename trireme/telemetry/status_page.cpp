@@ -1,5 +1,6 @@
 #include "trireme/telemetry/status_page.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -16,6 +17,8 @@
 #include <new>
 
 #include "trireme/base/error.h"
+#include "trireme/base/file_descriptor.h"
+#include "trireme/telemetry/rank_usage.h"
 
 namespace trireme::telemetry {
 namespace {
@@ -23,7 +26,8 @@ namespace {
 constexpr std::uint64_t kMagic = 0x31656d6572697274;  // "trireme1", little endian
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kTextWords = 26;
-constexpr std::size_t kTextBytes = kTextWords * 8 - 1;  // a zero byte ends the text
+constexpr std::size_t kPathWords = 64;
+constexpr int kReadAndWrite = PROT_READ | PROT_WRITE;
 
 // The coarse clock is read without a system call even where the fine one is not.
 std::int64_t coarse_now_ns() {
@@ -34,8 +38,11 @@ std::int64_t coarse_now_ns() {
 
 /// Text under a sequence lock. The words are atomic and ordered among each other by release and acquire, not
 /// by fences, so that ThreadSanitizer understands it.
+template <std::size_t kWords>
 class SharedText {
  public:
+  static constexpr std::size_t kTextBytes = kWords * 8 - 1;  // a zero byte ends the text
+
   void write(std::string_view text) {
     text = text.substr(0, kTextBytes);
     // Odd while it is being written; also after a writer that died in between and was replaced.
@@ -51,7 +58,7 @@ class SharedText {
   }
 
   std::string read() const {
-    std::array<char, kTextWords * 8> copy{};
+    std::array<char, kWords * 8> copy{};
     // A writer that lost its core in the middle of a text comes back; one that was killed there does not.
     constexpr std::int64_t kLongestWait_ns = 200'000'000;
     for (const auto give_up_ns = coarse_now_ns() + kLongestWait_ns; !read_whole(copy);) {
@@ -62,9 +69,9 @@ class SharedText {
   }
 
  private:
-  bool read_whole(std::array<char, kTextWords * 8>& copy) const {
+  bool read_whole(std::array<char, kWords * 8>& copy) const {
     const std::uint64_t before = sequence_.load(std::memory_order_acquire);
-    for (std::size_t word = 0; word < kTextWords; ++word) {
+    for (std::size_t word = 0; word < kWords; ++word) {
       const std::uint64_t value = words_[word].load(std::memory_order_acquire);
       std::memcpy(copy.data() + word * 8, &value, 8);
     }
@@ -72,7 +79,7 @@ class SharedText {
   }
 
   std::atomic<std::uint64_t> sequence_{0};
-  std::array<std::atomic<std::uint64_t>, kTextWords> words_{};
+  std::array<std::atomic<std::uint64_t>, kWords> words_{};
 };
 
 }  // namespace
@@ -82,23 +89,25 @@ struct StatusPage::Page {
   std::atomic<std::int64_t> rank{-1};
   std::atomic<std::uint64_t> step{0};
   std::atomic<std::int64_t> updated_ns{0};
-  SharedText action;
-  SharedText operation;
-  SharedText own_work;
+  SharedText<kTextWords> action;
+  SharedText<kTextWords> operation;
+  SharedText<kTextWords> own_work;
+  SharedText<kPathWords> run;
+  RankUsage usage;
 
   void touch() { updated_ns.store(coarse_now_ns(), std::memory_order_relaxed); }
 };
 
-std::shared_ptr<StatusPage> StatusPage::map(int descriptor) {
+std::shared_ptr<StatusPage> StatusPage::map(int descriptor, int protection) {
   static_assert(sizeof(Page) <= kPageBytes && std::atomic<std::uint64_t>::is_always_lock_free);
   const int flags = descriptor < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
-  void* memory = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  void* memory = ::mmap(nullptr, kPageBytes, protection, flags, descriptor, 0);
   if (memory == MAP_FAILED) return nullptr;
   return std::shared_ptr<StatusPage>(new StatusPage(static_cast<Page*>(memory)));
 }
 
 std::shared_ptr<StatusPage> StatusPage::make_private() {
-  auto page = map(-1);
+  auto page = map(-1, kReadAndWrite);
   if (!page) throw InternalError(text("no memory for a status page: ", std::strerror(errno)));
   new (page->page_) Page;
   return page;
@@ -107,7 +116,7 @@ std::shared_ptr<StatusPage> StatusPage::make_private() {
 std::shared_ptr<StatusPage> StatusPage::create(int* descriptor) {
   const int fd = ::memfd_create("trireme-status", MFD_CLOEXEC);
   if (fd >= 0 && ::ftruncate(fd, kPageBytes) == 0) {
-    if (auto page = map(fd)) {
+    if (auto page = map(fd, kReadAndWrite)) {
       new (page->page_) Page;
       *descriptor = fd;
       return page;
@@ -120,7 +129,7 @@ std::shared_ptr<StatusPage> StatusPage::create(int* descriptor) {
 
 std::shared_ptr<StatusPage> StatusPage::from_environment() {
   const char* value = std::getenv("TRIREME_STATUS_FD");
-  if (value == nullptr) return make_private();
+  if (value == nullptr) return make_visible();
   int fd = -1;
   const char* end = value + std::strlen(value);
   const auto parsed = std::from_chars(value, end, fd);
@@ -128,12 +137,37 @@ std::shared_ptr<StatusPage> StatusPage::from_environment() {
   // A variable that outlived its descriptor (a program started by a rank) may name any other file.
   const bool plausible = parsed.ec == std::errc() && parsed.ptr == end && fd >= 0 &&
                          ::fstat(fd, &about) == 0 && about.st_size == static_cast<off_t>(kPageBytes);
-  if (!plausible) return make_private();
-  auto page = map(fd);
-  return page && page->page_->magic == kMagic ? page : make_private();
+  if (!plausible) return make_visible();
+  auto page = map(fd, kReadAndWrite);
+  return page && page->page_->magic == kMagic ? page : make_visible();
 }
 
-StatusPage::~StatusPage() { ::munmap(page_, kPageBytes); }
+/// Private where a sandbox has no memory files.
+std::shared_ptr<StatusPage> StatusPage::make_visible() {
+  try {
+    int descriptor = -1;
+    auto page = create(&descriptor);
+    page->kept_descriptor_ = descriptor;
+    return page;
+  } catch (const InternalError&) {
+    return make_private();
+  }
+}
+
+std::shared_ptr<const StatusPage> StatusPage::open_of(int pid, int descriptor, std::uint64_t* identity) {
+  const FileDescriptor file(::open(text("/proc/", pid, "/fd/", descriptor).c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat about {};
+  if (!file.is_open() || ::fstat(file.get(), &about) != 0 || about.st_size != static_cast<off_t>(kPageBytes))
+    return nullptr;
+  *identity = about.st_ino;
+  auto page = map(file.get(), PROT_READ);
+  return page && page->page_->magic == kMagic ? page : nullptr;
+}
+
+StatusPage::~StatusPage() {
+  ::munmap(page_, kPageBytes);
+  if (kept_descriptor_ >= 0) ::close(kept_descriptor_);
+}
 
 void StatusPage::set_rank(int rank) {
   page_->rank.store(rank, std::memory_order_relaxed);
@@ -160,12 +194,18 @@ void StatusPage::set_own_work(std::string_view work) {
   page_->touch();
 }
 
+void StatusPage::set_run(std::string_view folder) { page_->run.write(folder); }
+
+RankUsage& StatusPage::usage() { return page_->usage; }
+const RankUsage& StatusPage::usage() const { return page_->usage; }
+
 Status StatusPage::read() const {
   return {.rank = static_cast<int>(page_->rank.load(std::memory_order_relaxed)),
           .step = page_->step.load(std::memory_order_relaxed),
           .action = page_->action.read(),
           .operation = page_->operation.read(),
           .own_work = page_->own_work.read(),
+          .run = page_->run.read(),
           .updated_s = static_cast<double>(page_->updated_ns.load(std::memory_order_relaxed)) * 1e-9};
 }
 

@@ -14,6 +14,8 @@
 
 namespace trireme::telemetry {
 
+class RankUsage;
+
 /// A snapshot of a page.
 struct Status {
   int rank = -1;
@@ -21,13 +23,20 @@ struct Status {
   std::string action;     ///< what the rank is in: "step 12: 0B3", "loading data"
   std::string operation;  ///< the last communication: "all_reduce #57 of group world, 6553600 f32, running"
   std::string own_work;   ///< see OwnWork: "saving a checkpoint"; empty: none
+  std::string run;        ///< folder of the run, an absolute path; empty: none
   double updated_s = 0;   ///< when it last changed, on the monotonic clock of the host, to some milliseconds
 };
 
 class StatusPage {
  public:
-  /// The page that the launcher handed down, or a private one when there is none.
+  /// The page that the launcher handed down. Where there is none, a new one, which keeps its descriptor open:
+  /// other processes of this user find both in /proc (open_of).
   static std::shared_ptr<StatusPage> from_environment();
+  /// The page behind a descriptor of another process, to be read: null where it is none, or not to be had.
+  /// `identity`: the same for all descriptors of a page.
+  static std::shared_ptr<const StatusPage> open_of(int pid, int descriptor, std::uint64_t* identity);
+  /// How /proc/PID/fd shows a descriptor of a page.
+  static constexpr std::string_view kLinkOfPages = "/memfd:trireme-status";
   /// A page of this process only (ranks as threads, tests).
   static std::shared_ptr<StatusPage> make_private();
   /// For the launcher: a new page and the descriptor to hand to one rank, which the caller closes. It is
@@ -47,6 +56,12 @@ class StatusPage {
   void set_operation(std::string_view operation);
   /// Use OwnWork, which ends it.
   void set_own_work(std::string_view work);
+  /// Cut to 511 bytes.
+  void set_run(std::string_view folder);
+
+  /// Where the rank's time goes, and what it uses.
+  RankUsage& usage();
+  const RankUsage& usage() const;
 
   /// A text whose writer was killed in the middle of it comes as it was left, after a fifth of a second.
   Status read() const;
@@ -54,8 +69,10 @@ class StatusPage {
  private:
   struct Page;
   explicit StatusPage(Page* page) : page_(page) {}
-  static std::shared_ptr<StatusPage> map(int descriptor);
+  static std::shared_ptr<StatusPage> make_visible();
+  static std::shared_ptr<StatusPage> map(int descriptor, int protection);
   Page* page_;
+  int kept_descriptor_ = -1;
 };
 
 /// While it lives, the rank does something by itself that may take long and need no processor: saving,

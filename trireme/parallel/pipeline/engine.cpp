@@ -62,7 +62,7 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
       tied_(group_, layers, stages_),
       transfers_(group_, device_, options.activations),
       executor_(std::move(program), group_.rank(), handlers(), context.status(),
-                telemetry::main_of(context.trace()), [this] { return waited_s(); }),
+                telemetry::main_of(context.trace())),
       shapes_(group_, stages_, mine_, weights_, device_) {
   check_same_pipeline(group_, this->program(), layers, stages_, options);
   for (std::size_t i = 0; i < stages_.size(); ++i) {

@@ -146,7 +146,6 @@ std::vector<std::string> Pipeline::unsplit() const {
   return {all.begin(), all.end()};
 }
 double Pipeline::waited_s() const { return engine_->waited_s(); }
-const ActionSeconds& Pipeline::action_seconds() const { return engine_->action_seconds(); }
 std::int64_t Pipeline::sent_bytes() const { return engine_->sent_bytes(); }
 
 }  // namespace trireme::parallel

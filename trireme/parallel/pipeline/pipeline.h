@@ -31,7 +31,6 @@
 #include "trireme/comm/context.h"
 #include "trireme/model/layer.h"
 #include "trireme/optim/optimizer.h"
-#include "trireme/parallel/executor.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
 #include "trireme/parallel/pipeline/unread_loss.h"
 #include "trireme/parallel/zero/pieces.h"
@@ -180,8 +179,6 @@ class Pipeline {
   std::int64_t sent_bytes() const;
   /// Seconds for which this rank has waited for others in steps so far, reductions included.
   double waited_s() const;
-  /// Seconds of this rank's actions in steps so far, without those of waiting for others.
-  const ActionSeconds& action_seconds() const;
 
  private:
   PipelineOptions options_;

@@ -3,6 +3,7 @@
 
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/device_memory.h"
+#include "trireme/telemetry/rank_usage.h"
 #include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
@@ -13,7 +14,8 @@ constexpr std::int64_t kLeastEncodedBytes = 4096;
 
 class MemoryAccounting final : public StepPart {
  public:
-  explicit MemoryAccounting(const PartSetup& setup) : model_(setup.model) {}
+  explicit MemoryAccounting(const PartSetup& setup)
+      : model_(setup.model), usage_(setup.context.status().usage()) {}
 
   /// Sizes of this rank's parameters, whole, before replicas share them out.
   void configure(PipelineSetup& setup) override {
@@ -44,6 +46,7 @@ class MemoryAccounting final : public StepPart {
     if (!has_stepped_) MemoryLedger::of_process().reset_peak();
     if (!has_stepped_ && has_device()) parallel::DeviceMemory::of_process().reset_peak(device());
     has_stepped_ = true;
+    if (has_device()) usage_.set_device_memory(parallel::DeviceMemory::of_process().at_peak(device()));
   }
   void report_memory(MemoryReport& report) const override {
     const WeightsMemory common = objects_->groups.has_common_weights(objects_->plan, objects_->model.device)
@@ -81,6 +84,7 @@ class MemoryAccounting final : public StepPart {
   }
 
   model::Model& model_;
+  telemetry::RankUsage& usage_;
   std::optional<TrainerObjects> objects_;
   std::map<std::string, std::int64_t> whole_bytes_;
   MemoryUse at_update_, device_at_update_;

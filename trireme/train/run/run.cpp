@@ -22,6 +22,7 @@
 #include "trireme/comm/text_difference.h"
 #include "trireme/data/dataset.h"
 #include "trireme/telemetry/goodput.h"
+#include "trireme/telemetry/rank_usage.h"
 #include "trireme/telemetry/run_end.h"
 #include "trireme/train/config/registry.h"
 #include "trireme/train/report/run_recorder.h"
@@ -212,9 +213,10 @@ void Run::step(int stop_signal) {
   times_.cache_misses = loading.counts.cache_misses;
   const StepCounters counters = trainer_.counters();
   times_.comm_wait_s = counters.comm_wait_s;
-  times_.forward_s = counters.actions.forward;
-  times_.backward_s = counters.actions.backward;
-  times_.update_s = counters.actions.update;
+  const telemetry::Usage usage = context_.status().usage().read();
+  times_.forward_s = usage.worked_s(telemetry::Activity::kForward);
+  times_.backward_s = usage.worked_s(telemetry::Activity::kBackward);
+  times_.update_s = usage.worked_s(telemetry::Activity::kUpdate);
   times_.sent_bytes = counters.sent_bytes;
   times_.sent_to_sites_bytes = counters.sent_to_sites_bytes;
   times_.sent_to_stages_bytes = counters.sent_to_stages_bytes;
@@ -318,6 +320,7 @@ void Run::save(const Destinations& destinations) {
   trainer_.complete_state();
   check_finite(trainer_, context_);
   context_.status().set_action(text("step ", trainer_.steps_done(), ": saving a checkpoint"));
+  context_.status().usage().enter(telemetry::Activity::kCheckpoint);
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "checkpoint", "checkpoint",
                                    {"step", trainer_.steps_done()});
   std::optional<checkpoint::CheckpointPart> part = snapshot_of(trainer_, *shares_, progress_, config_);
@@ -436,6 +439,7 @@ void Run::tell_failure(const Failure& failure) noexcept {
 
 RunResult carry_out(const ParallelPlan& layout, comm::Context& context, const RunPlan& plan) {
   const RunConfig& config = layout.config();
+  context.status().set_run(RunFolder{config.run_folder()}.real_path());
   const data::DataSource data = [&] {
     if (plan.data) return *plan.data;
     const telemetry::OwnWork work(context.status(), "opening the data");

@@ -70,6 +70,13 @@ std::string word_in(const Json& holder, const char* key) {
 
 }  // namespace
 
+std::string RunFolder::real_path() const {
+  std::error_code error;
+  const fs::path whole = fs::absolute(root, error);
+  const fs::path real = fs::weakly_canonical(whole, error);
+  return (error ? whole : real).string();
+}
+
 void require_no_links(const fs::path& root, const fs::path& below) {
   fs::path folder = root;
   for (const fs::path& name : below.parent_path()) {

@@ -19,6 +19,8 @@ namespace trireme::train {
 struct RunFolder {
   std::filesystem::path root;
 
+  /// An absolute path without links, by which processes of this host know the folder.
+  std::string real_path() const;
   std::filesystem::path lock() const { return root / "run.lock"; }
   std::filesystem::path config() const { return root / "config.toml"; }
   std::filesystem::path plan() const { return root / "plan.toml"; }  ///< of parallel.plan = "auto"

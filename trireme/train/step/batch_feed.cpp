@@ -7,6 +7,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
+#include "trireme/telemetry/rank_usage.h"
 #include "trireme/train/config/batch_ramp.h"
 #include "trireme/train/step/internal/check.h"
 
@@ -66,6 +67,7 @@ const data::StepBatch& BatchFeed::next(std::int64_t steps) {
   {
     const telemetry::TraceScope waiting(telemetry::main_of(context_.trace()), "data", "waiting for data");
     context_.status().set_action(text("step ", steps + 1, ": waiting for data"));
+    context_.status().usage().enter(telemetry::Activity::kData);
     const telemetry::OwnWork work(context_.status(), "waiting for data");
     try {
       feed_.next();
@@ -73,6 +75,9 @@ const data::StepBatch& BatchFeed::next(std::int64_t steps) {
       throw DataError(text("step ", steps + 1, ": ", error.what()));
     }
   }
+  const data::LoadingReport loading = feed_.report();
+  const std::int64_t looked = std::max<std::int64_t>(loading.batches - 1, 0);  // not at the first
+  context_.status().usage().set_loader(loading.fill * static_cast<double>(looked), looked, loading.prefetch);
   const data::StepBatch& batch = feed_.batch();
   const std::int64_t samples = calendar_.batch(steps).size;
   require(batch.global_size == samples, "the data have handed over ", batch.global_size,

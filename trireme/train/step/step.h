@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "trireme/parallel/executor.h"
 #include "trireme/train/step/step_reports.h"
 
 namespace trireme::train {
@@ -32,7 +31,6 @@ struct Step {
 /// Totals of this rank since its trainer was made.
 struct StepCounters {
   double comm_wait_s = 0;                 ///< seconds of waiting for other ranks
-  parallel::ActionSeconds actions = {};   ///< without that
   std::int64_t sent_bytes = 0;            ///< gradients and gathered weights, to replicas, as if in a ring
   std::int64_t sent_to_sites_bytes = 0;   ///< weights and gradients, to other sites, as if in a ring
   std::int64_t sent_to_stages_bytes = 0;  ///< activations and their gradients, to other stages

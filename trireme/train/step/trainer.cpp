@@ -14,6 +14,7 @@
 #include "trireme/checkpoint/checkpoint_part.h"
 #include "trireme/checkpoint/shard_exchange.h"
 #include "trireme/parallel/tensor/joint_pass.h"
+#include "trireme/telemetry/rank_usage.h"
 #include "trireme/train/config/batch_ramp.h"
 #include "trireme/train/parts/internal/offloading.h"
 #include "trireme/train/run/run.h"
@@ -243,6 +244,7 @@ Evaluation Trainer::evaluate() {
   synchronize();
   const auto scopes = compute_scopes();
   context_.status().set_action(text("step ", steps_done_, ": evaluation"));
+  context_.status().usage().enter(telemetry::Activity::kEvaluation);
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "evaluation", "evaluation",
                                    {"step", steps_done_});
   require(data_.test != nullptr, "data set ", data_.name, " has no second split to evaluate on");
@@ -355,7 +357,6 @@ void Trainer::seek(std::int64_t step) {
 
 StepCounters Trainer::counters() const {
   StepCounters counters{.comm_wait_s = batches_.waited_s() + pipeline_.waited_s() + optimizer_->waited_s(),
-                        .actions = pipeline_.action_seconds(),
                         .sent_to_stages_bytes = pipeline_.sent_bytes()};
   for (const auto& part : parts_) part->count(counters);
   return counters;

@@ -68,7 +68,6 @@ class Engine {
   Pipeline::Staleness staleness() const;
   std::set<std::string> unsplit() const;
   double waited_s() const;
-  const ActionSeconds& action_seconds() const { return executor_.seconds(); }
   std::int64_t sent_bytes() const { return transfers_.sent_bytes(); }
 
  private:
