@@ -1,69 +1,36 @@
 #include "trireme/ps/metrics.h"
 
-#include <sstream>
 #include <string_view>
+
+#include "trireme/base/prometheus.h"
+#include "trireme/base/text.h"
 
 namespace trireme::ps {
 namespace {
 
-/// Of a label: a backslash, a quote and an end of line are written with a backslash.
-std::string escaped(std::string_view value) {
-  std::string result;
-  for (const char c : value) {
-    if (c == '\n') {
-      result += "\\n";
-      continue;
-    }
-    if (c == '\\' || c == '"') result += '\\';
-    result += c;
-  }
-  return result;
-}
+constexpr const char* kCounter = PrometheusText::kCounter;
+constexpr const char* kGauge = PrometheusText::kGauge;
 
-class Text {
+class Text : public PrometheusText {
  public:
-  void begin(std::string_view name, std::string_view type, std::string_view help) {
-    name_ = "trireme_ps_" + std::string(name);
-    out_ << "# HELP " << name_ << " " << help << "\n# TYPE " << name_ << " " << type << "\n";
-  }
-  template <class Number>
-  void value(const Number& number) {
-    out_ << name_ << " " << number << "\n";
-  }
-  template <class Number>
-  void value(std::string_view label, std::string_view of, const Number& number) {
-    out_ << name_ << "{" << label << "=\"" << escaped(of) << "\"} " << number << "\n";
-  }
-  template <class Number>
-  void one(std::string_view name, std::string_view type, std::string_view help, const Number& number) {
-    begin(name, type, help);
-    value(number);
-  }
+  Text() : PrometheusText("trireme_ps_") {}
   /// Buckets hold all that is not above their bound.
   void histogram(std::string_view name, std::string_view help, const Histogram& histogram) {
     begin(name, "histogram", help);
     std::uint64_t up_to = 0;
     for (std::size_t i = 0; i < Histogram::kBounds.size(); ++i) {
       up_to += histogram.buckets[i];
-      out_ << name_ << "_bucket{le=\"" << Histogram::kBounds[i] << "\"} " << up_to << "\n";
+      value({{"le", text(Histogram::kBounds[i])}}, up_to, "_bucket");
     }
-    out_ << name_ << "_bucket{le=\"+Inf\"} " << histogram.count() << "\n"
-         << name_ << "_sum " << histogram.sum << "\n"
-         << name_ << "_count " << histogram.count() << "\n";
+    value({{"le", "+Inf"}}, histogram.count(), "_bucket");
+    value({}, histogram.sum, "_sum");
+    value({}, histogram.count(), "_count");
   }
   void channels(const NamedCounts& counts) {
-    begin("channel_events_total", "counter", "What happened to connections, by name.");
-    for (const auto& [what, count] : counts) value("event", what, count);
+    begin("channel_events_total", kCounter, "What happened to connections, by name.");
+    for (const auto& [what, count] : counts) value({{"event", what}}, count);
   }
-  std::string take() { return std::move(out_).str(); }
-
- private:
-  std::ostringstream out_;
-  std::string name_;
 };
-
-constexpr const char* kCounter = "counter";
-constexpr const char* kGauge = "gauge";
 
 void say_who_leads(Text& text, int leads) {
   text.one("leads", kGauge, "1 where this coordinator leads; with etcd, 0 where another one may.", leads);
@@ -84,7 +51,7 @@ std::string metrics_text(const ServerStatus& status) {
   for (std::size_t i = 1; i <= static_cast<std::size_t>(ErrorKind::kLast); ++i) {
     const auto why = static_cast<ErrorKind>(i);
     const auto found = counts.refused.find(why);
-    text.value("why", name_of(why), found == counts.refused.end() ? 0 : found->second);
+    text.value({{"why", name_of(why)}}, found == counts.refused.end() ? 0 : found->second);
   }
   text.one("messages_refused_total", kCounter, "Messages that no correct peer sends.",
            status.refused_messages);
@@ -103,11 +70,11 @@ std::string metrics_text(const ServerStatus& status) {
                                                              {"learner", held.learner},
                                                              {"feeding", held.feeding}};
   text.begin("partitions", kGauge, "Partitions by role; feeding: those of which a learner gets a copy.");
-  for (const auto& [name, role] : roles) text.value("role", name, role.partitions);
+  for (const auto& [name, role] : roles) text.value({{"role", name}}, role.partitions);
   text.begin("highest_version", kGauge, "The highest version of a partition.");
-  for (const auto& [name, role] : roles) text.value("role", name, role.highest_version);
+  for (const auto& [name, role] : roles) text.value({{"role", name}}, role.highest_version);
   text.begin("lag_records", kGauge, "The most records of a partition that others are not known to have.");
-  for (const auto& [name, role] : roles) text.value("role", name, role.most_lag);
+  for (const auto& [name, role] : roles) text.value({{"role", name}}, role.most_lag);
   Version most_behind = 0;
   for (const auto& [server, lacks] : held.behind) most_behind = std::max(most_behind, lacks);
   text.one("next_lag_records", kGauge, "The most records that the next of a chain is not known to have.",
@@ -135,10 +102,10 @@ std::string metrics_text(const ClusterStatus& status) {
   text.one("workers", kGauge, "Workers that live.", status.num_workers);
   text.one("tables", kGauge, "Tables.", status.num_tables);
   text.begin("cluster_partitions", kGauge, "Partitions, by what is amiss with them.");
-  text.value("state", "all", status.num_partitions);
-  text.value("state", "unplaced", status.num_unplaced);
-  text.value("state", "not whole", status.num_not_whole);
-  text.value("state", "lost", status.num_lost);
+  text.value({{"state", "all"}}, status.num_partitions);
+  text.value({{"state", "unplaced"}}, status.num_unplaced);
+  text.value({{"state", "not whole"}}, status.num_not_whole);
+  text.value({{"state", "lost"}}, status.num_lost);
   text.one("messages_refused_total", kCounter, "Messages that no correct peer sends.",
            status.refused_messages);
   text.channels(status.channels);
