@@ -46,6 +46,7 @@ Command completion_command(const Program& program, std::function<std::vector<Set
 Command bench_command();
 Command runs_command();
 Command autopsy_command();
+Command top_command();
 Command schedule_command();
 Command simulate_command();
 Command ps_command();
@@ -64,6 +65,8 @@ struct TrainArguments {
   std::string trace_steps;
   std::string timeline;  ///< file of --timeline; empty: none
   std::string plan;      ///< file of --plan; empty: none
+  std::optional<int> metrics_port;  ///< of the launcher; none: no port
+  std::string metrics_token_file;
 };
 Command train_command(std::function<int(const TrainArguments&)> run);
 

@@ -42,6 +42,15 @@ std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
   app.add_option("--autopsy", options->autopsy_folder,
                  "Folder for the evidence of a failure (trireme autopsy DIR)")
       ->type_name("DIR");
+  app.add_option("--metrics-port", options->metrics_port,
+                 "Answer GET /metrics, for Prometheus, with a token; 0: a free one")
+      ->type_name("P");
+  app.add_option("--metrics-address", options->metrics_address,
+                 "Of this host, for the metrics (default: 127.0.0.1)")
+      ->type_name("HOST");
+  app.add_option("--metrics-token-file", options->metrics_token_file,
+                 "With the token of the metrics, made where it is missing (default: a new token, printed)")
+      ->type_name("F");
   auto no_prefix = std::make_shared<bool>(false);
   app.add_flag("--no-prefix", *no_prefix, "No \"[rank] \" before each line");
   app.prefix_command();

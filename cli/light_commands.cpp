@@ -41,6 +41,7 @@ std::vector<Command> commands(const Program& program, const Arguments& arguments
           data_command([arguments](const DataArguments&) { return hand_over(arguments); }),
           runs_command(),
           autopsy_command(),
+          top_command(),
           profile_command([arguments](const ProfileArguments&) { return hand_over(arguments); }),
           memory_command([arguments](const MemoryArguments&) { return hand_over(arguments); }),
           estimate_command([arguments](const EstimateArguments&) { return hand_over(arguments); }),

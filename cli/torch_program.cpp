@@ -33,6 +33,7 @@ std::vector<Command> commands(const Home& home, const Program& program, const Ar
       data_command([home](const DataArguments& data) { return run_data(home, data); }),
       runs_command(),
       autopsy_command(),
+      top_command(),
       profile_command([home](const ProfileArguments& profile) { return run_profile(home, profile); }),
       memory_command([home](const MemoryArguments& memory) { return run_memory(home, memory); }),
       estimate_command([home](const EstimateArguments& estimate) { return run_estimate(home, estimate); }),

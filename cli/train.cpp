@@ -79,6 +79,9 @@ int run_train(const Home& home, const TrainArguments& given) {
   const RankPlan ranks = plan_ranks(train.ranks);
   require(train.max_restarts == 0 || ranks.launches,
           "--max-restarts needs -n N with N > 1: a launcher that outlives the ranks");
+  require(!train.metrics_port || ranks.launches,
+          "--metrics-port needs -n N with N > 1: a launcher serves the metrics; for one rank, or with another "
+          "launcher: trireme launch -n 1 --metrics-port P -- trireme train FILE.toml");
   const auto config = train::load_run_config(train.ranks.file, train.ranks.overrides, home.registry);
   const train::ParallelPlan plan = train::check_run_config(config, ranks.world_size);
   if (ranks.launches) {
@@ -87,6 +90,11 @@ int run_train(const Home& home, const TrainArguments& given) {
                         .of_launch = {"--max-restarts", text(train.max_restarts), "--frozen-grace",
                                       text(config.comm.timeout_s), "--autopsy", plan.config().run_folder()},
                         .find_launcher = home.find_launcher};
+    if (train.metrics_port)
+      command.of_launch.insert(command.of_launch.end(), {"--metrics-port", text(*train.metrics_port)});
+    if (!train.metrics_token_file.empty())
+      command.of_launch.insert(command.of_launch.end(),
+                               {"--metrics-token-file", train.metrics_token_file});
     if (train.resume) command.options.push_back("--resume");
     become_launcher(train.ranks, command);
   }

@@ -37,6 +37,12 @@ Command train_command(std::function<int(const TrainArguments&)> run) {
     app.add_option("--plan", train->plan,
                    "Run as a plan says: what trireme plan --toml printed, before --set; auto: choose the fastest")
         ->type_name("FILE.toml|auto");
+    app.add_option("--metrics-port", train->metrics_port,
+                   "The launcher answers GET /metrics, for Prometheus, with a token; 0: a free one")
+        ->type_name("P");
+    app.add_option("--metrics-token-file", train->metrics_token_file,
+                   "With the token of the metrics, made where it is missing (default: a new token, printed)")
+        ->type_name("F");
     app.add_option("--trace-steps", train->trace_steps, "Trace only some steps: 100:120")->type_name("STEPS");
     return [train, run] { return run(*train); };
   };

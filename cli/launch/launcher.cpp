@@ -11,6 +11,7 @@
 #include <optional>
 #include <random>
 
+#include "cli/launch/launch_metrics.h"
 #include "cli/launch/parameter_cluster.h"
 #include "cli/launch/program_path.h"
 #include "cli/launch/supervisor.h"
@@ -59,6 +60,9 @@ void check(const LaunchOptions& options) {
       options.num_servers == 0 || options.num_nodes == 1,
       "--servers starts servers that only this host reaches; for several hosts start them yourself (trireme "
       "serve-coordinator, trireme serve-params) and set ps.coordinator");
+  demand("--metrics-port", options.metrics_port.value_or(0), 0, 65535);
+  require(options.metrics_port || options.metrics_token_file.empty(),
+          "--metrics-token-file is for the port of --metrics-port, which is missing");
   require(options.frozen_grace_s >= 0, "--frozen-grace is ", options.frozen_grace_s,
           "; expected seconds, or 0 to wait without end");
   require(options.max_restarts >= 0, "--max-restarts is ", options.max_restarts, "; 0 means none");
@@ -164,6 +168,7 @@ struct Launcher {
   Job job{};
   std::unique_ptr<Servers> servers{};  ///< null: none
   IoThread evidence{"autopsy"};        ///< writes it: the disk may be the one that does not answer
+  std::unique_ptr<LaunchMetrics> metrics{};  ///< null: none
 };
 
 RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
@@ -234,6 +239,7 @@ WorldStory run_world(Launcher& launcher, int restart) {
   Supervisor supervisor(launcher.options, launcher.screen, launcher.signals, launcher.notes, keep,
                         launcher.servers ? &launcher.servers->cluster : nullptr);
   supervisor.start(starts);
+  if (launcher.metrics) launcher.metrics->set_ranks(supervisor.ranks());
   return supervisor.run();
 }
 
@@ -271,6 +277,12 @@ int launch(const LaunchOptions& options) {
   Screen& screen = launcher.screen;
   launcher.job = prepare_job(options, launcher.notes);
   if (options.num_servers > 0) launcher.servers = std::make_unique<Servers>(options);
+  if (options.metrics_port) {
+    launcher.metrics = std::make_unique<LaunchMetrics>(
+        MetricsOptions{.endpoint = {options.metrics_address, *options.metrics_port},
+                       .token_file = options.metrics_token_file});
+    screen.note(launcher.metrics->describe());
+  }
   const int cores = available_cores();
   if (options.num_ranks > cores) {
     screen.note(

@@ -5,6 +5,7 @@
 // launcher per process. A rank is a process group of its own, told to die when this process does, so that
 // neither kill -9 of a rank nor of the launcher leaves anything behind.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct LaunchOptions {
   double interrupt_grace_s = 30;  ///< the same after Ctrl-C: time for a checkpoint
   bool prefix_output = true;      ///< "[rank] " before each line
   std::string autopsy_folder;  ///< where the evidence of a failure is written, if it is there; empty: nowhere
+  std::optional<int> metrics_port;  ///< for Prometheus, of the ranks of this host; 0: a free one; none: no port
+  std::string metrics_address = "127.0.0.1";
+  std::string metrics_token_file;  ///< made where it is missing; empty: a token of this start, printed
 };
 
 /// Runs until all ranks have ended. Returns 0, else the exit code that explains the end: that of the first

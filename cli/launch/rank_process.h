@@ -35,6 +35,7 @@ class RankProcess {
   int out_fd() const { return out_.get(); }
   int err_fd() const { return err_.get(); }
   telemetry::Status status() const { return page_->read(); }
+  std::shared_ptr<const telemetry::StatusPage> page() const { return page_; }
 
   /// To the whole process group.
   void send_signal(int signal) const;

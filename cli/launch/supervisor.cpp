@@ -80,6 +80,13 @@ void Supervisor::start(const std::vector<RankStart>& starts) {
   }
 }
 
+std::vector<telemetry::LiveRank> Supervisor::ranks() const {
+  std::vector<telemetry::LiveRank> ranks;
+  for (const auto& member : members_)
+    ranks.push_back({.pid = member.process->pid(), .page = member.process->page()});
+  return ranks;
+}
+
 WorldStory Supervisor::run() {
   while (!all_ended()) {
     const bool timed = phase_ != Phase::kRunning && phase_ != Phase::kKilling;

@@ -16,6 +16,7 @@
 #include "cli/launch/report.h"
 #include "cli/launch/screen.h"
 #include "cli/launch/witness.h"
+#include "trireme/telemetry/live_run.h"
 
 namespace trireme::cli {
 
@@ -59,6 +60,8 @@ class Supervisor {
 
   /// Starts all the ranks; when one cannot be started, those before it are killed and the error is thrown.
   void start(const std::vector<RankStart>& starts);
+  /// Those that were started, for readers of their status pages.
+  std::vector<telemetry::LiveRank> ranks() const;
   /// Until all have ended.
   WorldStory run();
 

@@ -27,6 +27,7 @@ TEST(CliHelp, IsTheGoldenText) {
   EXPECT_EQ(run({bin("trireme"), "data", "--help"}).out, golden("help_data"));
   EXPECT_EQ(run({bin("trireme"), "runs", "--help"}).out, golden("help_runs"));
   EXPECT_EQ(run({bin("trireme"), "autopsy", "--help"}).out, golden("help_autopsy"));
+  EXPECT_EQ(run({bin("trireme"), "top", "--help"}).out, golden("help_top"));
   EXPECT_EQ(run({bin("trireme"), "plan", "--help"}).out, golden("help_plan"));
   EXPECT_EQ(run({bin("trireme"), "profile", "--help"}).out, golden("help_profile"));
   EXPECT_EQ(run({bin("trireme"), "memory", "--help"}).out, golden("help_memory"));

@@ -1,0 +1,36 @@
+#pragma once
+// A live run that is looked at again and again: finds it, takes samples, and makes views of them. One thread.
+
+#include <deque>
+#include <string>
+
+#include "trireme/telemetry/live_run.h"
+
+namespace trireme::cli {
+
+/// The run that `wanted` names: its folder, its name in the folder `runs`, or the process id of its launcher
+/// or of a rank; empty: the newest one below `runs`, else the only one of this host. Throws InvalidArgument
+/// that tells why it is not to be seen here, and what to do instead.
+telemetry::LiveRun choose_run(const std::string& wanted);
+
+class LiveView {
+ public:
+  explicit LiveView(telemetry::LiveRun run);
+
+  /// Takes a sample; false when no rank of the run is left.
+  bool sample();
+  /// Rates over the last seconds; after the first sample, since the ranks began.
+  telemetry::RunView view() const;
+  /// The spans since the last sample only.
+  telemetry::RunView latest() const;
+  const std::string& run() const { return run_.run; }
+
+ private:
+  void find_again();
+
+  telemetry::LiveRun run_;
+  std::deque<telemetry::RunSample> samples_;
+  int num_samples_ = 0;
+};
+
+}  // namespace trireme::cli
