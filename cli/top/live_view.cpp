@@ -103,18 +103,24 @@ void LiveView::find_again() {
   }
 }
 
-bool LiveView::sample() {
+LiveView::State LiveView::without_ranks() const {
+  const telemetry::ProcessSample launcher = telemetry::sample_process(run_.launcher_pid);
+  const bool may_start_again = run_.is_launched && launcher.state != '?' && launcher.state != 'Z';
+  return may_start_again ? State::kWaits : State::kEnded;
+}
+
+LiveView::State LiveView::sample() {
   telemetry::RunSample sample = telemetry::sample_run(run_.ranks);
   const bool lost = sample.ranks.size() < run_.ranks.size();
   if (lost || ++num_samples_ % kSearchEvery == 0) {
     find_again();
     sample = telemetry::sample_run(run_.ranks);
   }
-  if (sample.ranks.empty()) return false;
+  if (sample.ranks.empty()) return without_ranks();
   samples_.push_back(std::move(sample));
   const auto window_ns = static_cast<std::int64_t>(kWindow_s * 1e9);
   while (samples_.size() > 2 && samples_.back().at_ns - samples_[1].at_ns >= window_ns) samples_.pop_front();
-  return true;
+  return State::kLive;
 }
 
 telemetry::RunView LiveView::view() const {

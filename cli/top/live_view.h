@@ -17,8 +17,15 @@ class LiveView {
  public:
   explicit LiveView(telemetry::LiveRun run);
 
-  /// Takes a sample; false when no rank of the run is left.
-  bool sample();
+  /// Whether there are ranks to look at.
+  enum class State {
+    kLive,
+    kWaits,  ///< no rank runs, and the launcher may start them again; views are those of before
+    kEnded,
+  };
+  /// Takes a sample, where a rank runs.
+  State sample();
+  bool has_view() const { return !samples_.empty(); }
   /// Rates over the last seconds; after the first sample, since the ranks began.
   telemetry::RunView view() const;
   /// The spans since the last sample only.
@@ -27,6 +34,7 @@ class LiveView {
 
  private:
   void find_again();
+  State without_ranks() const;
 
   telemetry::LiveRun run_;
   std::deque<telemetry::RunSample> samples_;

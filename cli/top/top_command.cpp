@@ -29,9 +29,12 @@ constexpr double kLeastInterval_s = 0.1, kMostInterval_s = 60;
 constexpr int kColumnsWithoutTerminal = 120;
 
 int print_once(LiveView& live, const TopArguments& top) {
-  const bool begun = live.sample();
+  live.sample();
   std::this_thread::sleep_for(Seconds(top.interval_s));
-  require(begun && live.sample(), end_of_run(live.run()));
+  LiveView::State state = live.sample();
+  for (; state == LiveView::State::kWaits; state = live.sample())
+    std::this_thread::sleep_for(Seconds(top.interval_s));
+  require(state == LiveView::State::kLive, end_of_run(live.run()));
   const telemetry::RunView view = live.view();
   if (top.json) {
     std::cout << json_of(view, Spans::kNo, 2) << std::endl;
@@ -43,6 +46,11 @@ int print_once(LiveView& live, const TopArguments& top) {
   return kExitOk;
 }
 
+std::vector<std::string> frame_of(const LiveView& live, LiveView::State state, const TextSize& size) {
+  if (state == LiveView::State::kLive) return lines_of(live.view(), size);
+  return {"no rank runs: the launcher may start them again"};
+}
+
 bool ends(int key) {
   return key == 'q' || key == 'Q' || key == Terminal::kCtrlC || key == Terminal::kCtrlD ||
          key == Terminal::kEnd;
@@ -50,15 +58,15 @@ bool ends(int key) {
 
 int show_live(LiveView& live, const TopArguments& top) {
   const StopRequest stop;
-  bool lives = true;
+  LiveView::State state = LiveView::State::kWaits;
   {
     Terminal terminal;
-    while ((lives = live.sample()) && stop.signal() == 0) {
-      terminal.draw(lines_of(live.view(), terminal.size()));
+    while (stop.signal() == 0 && (state = live.sample()) != LiveView::State::kEnded) {
+      if (live.has_view()) terminal.draw(frame_of(live, state, terminal.size()));
       if (ends(terminal.key(top.interval_s))) break;
     }
   }
-  if (!lives) std::cout << end_of_run(live.run()) << std::endl;
+  if (state == LiveView::State::kEnded) std::cout << end_of_run(live.run()) << std::endl;
   return kExitOk;
 }
 

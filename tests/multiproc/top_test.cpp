@@ -28,6 +28,31 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
+/// The body of the answer to GET, or all of an answer that is no success.
+std::string get(const std::string& url, const std::string& header = "") {
+  const std::string rest = url.substr(std::string("http://").size());
+  const std::size_t slash = rest.find('/');
+  const auto socket = wire::try_connect(wire::Endpoint::parse(rest.substr(0, slash), "the URL"), Deadline::after_s(60));
+  if (!socket) return "nobody listens";
+  const std::string request = text("GET ", rest.substr(slash), " HTTP/1.1\r\n", header, "\r\n");
+  wire::send_all(*socket, std::as_bytes(std::span(request)), Deadline::after_s(60));
+  std::string answer;
+  for (char bytes[4096];;) {
+    pollfd wait = {socket->fd(), POLLIN, 0};
+    if (::poll(&wait, 1, 60'000) != 1) return answer + "[nothing more in a minute]";
+    const ssize_t count = ::recv(socket->fd(), bytes, sizeof bytes, 0);
+    if (count <= 0) break;
+    answer.append(bytes, static_cast<std::size_t>(count));
+  }
+  return answer.starts_with("HTTP/1.0 200 ") ? answer.substr(answer.find("\r\n\r\n") + 4) : answer;
+}
+
+/// From "http://" to the next blank.
+std::string url_in(const std::string& words) {
+  const std::size_t begin = words.find("http://");
+  return begin == std::string::npos ? "" : words.substr(begin, words.find_first_of(" \n", begin) - begin);
+}
+
 /// A training that lasts until it is told to stop.
 class TopTest : public testing::Test {
  protected:
@@ -124,29 +149,44 @@ TEST_F(TopTest, ShowsRanksWhoseStepsGrowAndNamesTheOneThatTheOthersWaitFor) {
   EXPECT_THAT(ended.err, AllOf(HasSubstr("is not live: interrupted after "), HasSubstr("trireme runs ")));
 }
 
-/// The body of the answer to GET, or all of an answer that is no success.
-std::string get(const std::string& url, const std::string& header = "") {
-  const std::string rest = url.substr(std::string("http://").size());
-  const std::size_t slash = rest.find('/');
-  const auto socket = wire::try_connect(wire::Endpoint::parse(rest.substr(0, slash), "the URL"), Deadline::after_s(60));
-  if (!socket) return "nobody listens";
-  const std::string request = text("GET ", rest.substr(slash), " HTTP/1.1\r\n", header, "\r\n");
-  wire::send_all(*socket, std::as_bytes(std::span(request)), Deadline::after_s(60));
-  std::string answer;
-  for (char bytes[4096];;) {
-    pollfd wait = {socket->fd(), POLLIN, 0};
-    if (::poll(&wait, 1, 60'000) != 1) return answer + "[nothing more in a minute]";
-    const ssize_t count = ::recv(socket->fd(), bytes, sizeof bytes, 0);
-    if (count <= 0) break;
-    answer.append(bytes, static_cast<std::size_t>(count));
-  }
-  return answer.starts_with("HTTP/1.0 200 ") ? answer.substr(answer.find("\r\n\r\n") + 4) : answer;
+TEST_F(TopTest, DrawsOnATerminalAndLeavesItAsItWas) {
+  ChildProcess world(train());
+  ASSERT_TRUE(world.wait_for_output("step ", 100));
+  view_in_which(both_step);
+  // script gives the command a terminal of its own, whose input ends at once.
+  const ChildResult drawn =
+      run({"script", "-qec", text(bin("trireme"), " top ", (folder / "live").string()), "/dev/null"},
+          {{"TERM", "xterm"}, {"NO_COLOR", "1"}}, 60);
+  EXPECT_EQ(drawn.exit_code, 0) << drawn.out << drawn.err;
+  EXPECT_THAT(drawn.out, AllOf(HasSubstr("\x1b[?1049h"), HasSubstr("live on "), HasSubstr("\x1b[K\r"), HasSubstr("RANK")));
+  EXPECT_TRUE(drawn.out.ends_with("\x1b[?25h\x1b[?1049l")) << drawn.out;
+  const ChildResult unknown = run({bin("trireme"), "top", "nosuch"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, AllOf(HasSubstr("there is no run 'nosuch': expected its folder"), HasSubstr("/live (2 ranks)")));
+  world.send_signal(SIGINT);
+  world.wait(100);
 }
 
-/// From "http://" to the next blank.
-std::string url_in(const std::string& words) {
-  const std::size_t begin = words.find("http://");
-  return begin == std::string::npos ? "" : words.substr(begin, words.find_first_of(" \n", begin) - begin);
+TEST_F(TopTest, GoesOnWhenTheLauncherStartsTheRanksAgain) {
+  ChildProcess world(train({"--max-restarts", "1"}));
+  ASSERT_TRUE(world.wait_for_output("step ", 100));
+  const Json before = view_in_which(both_step);
+  ChildProcess server({bin("trireme"), "top", (folder / "live").string(), "--serve", "0", "--interval", "0.2"});
+  ASSERT_TRUE(server.wait_for_output("Ctrl-C ends", 60));
+  const std::string url = url_in(server.output());
+  const int victim = rank_of(before, 0)["pid"];
+  ::kill(victim, SIGKILL);
+  const std::string view_url = url.substr(0, url.find("?")) + "view.json" + url.substr(url.find("?"));
+  bool is_another = false;
+  for (const Deadline deadline = Deadline::after_s(100); !is_another && !deadline.expired();) {
+    const Json view = Json::parse(get(view_url), nullptr, /*allow_exceptions=*/false);
+    is_another = view.is_object() && both_step(view) && rank_of(view, 0)["pid"] != victim;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_TRUE(is_another);
+  world.send_signal(SIGINT);
+  world.wait(100);
+  EXPECT_EQ(server.wait(60).exit_code, 0);
 }
 
 TEST_F(TopTest, ServesAPageAndItsViewsToTheHolderOfTheToken) {

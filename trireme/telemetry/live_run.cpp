@@ -117,9 +117,8 @@ bool is_of_other_user(int pid) {
          (::geteuid() != 0 && about.st_uid != ::geteuid());
 }
 
-/// Ranks with the same key belong together.
-std::string key_of(const Holder& holder, const StatusPage& page) {
-  const std::string start = variable_of(holder.pid, "TRIREME_START_ID");
+/// Ranks with the same key belong together. `start`: the id of their launcher's start; empty: another launcher.
+std::string key_of(const std::string& start, const Holder& holder, const StatusPage& page) {
   if (!start.empty()) return start;
   return text(page.usage().read().world_size > 1 ? holder.stat.parent : holder.pid);
 }
@@ -177,7 +176,9 @@ std::vector<LiveRun> find_live_runs() {
   std::map<std::string, LiveRun> runs;
   for (const auto& [identity, found] : pages) {
     const Holder& writer = writer_of(found);
-    LiveRun& run = runs[key_of(writer, *found.page)];
+    const std::string start = variable_of(writer.pid, "TRIREME_START_ID");
+    LiveRun& run = runs[key_of(start, writer, *found.page)];
+    run.is_launched = !start.empty();
     if (run.ranks.empty() || writer.stat.started < run.started) {
       run.started = writer.stat.started;
       run.launcher_pid = writer.stat.parent;

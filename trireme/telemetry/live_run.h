@@ -21,6 +21,7 @@ struct LiveRank {
 struct LiveRun {
   std::string run = {};       ///< folder; empty: a program without one
   int launcher_pid = 0;       ///< the parent of its first rank
+  bool is_launched = false;   ///< by `trireme launch` or a command with -n, which may start the ranks again
   std::uint64_t started = 0;  ///< of its first rank, in clock ticks since the boot
   std::vector<LiveRank> ranks = {};
 };

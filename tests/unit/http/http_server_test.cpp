@@ -130,6 +130,18 @@ TEST_F(HttpServerTest, SendsEventsToAllWhoReadThem) {
     EXPECT_EQ(receive(reader, "\n\n"), "data: {\"a\":2}\n\n");
 }
 
+class FewClients : public HttpServerTest {
+ protected:
+  FewClients() : HttpServerTest({.most_clients = 2, .patience_s = 3600}) {}
+};
+
+TEST_F(FewClients, TheOldestMakesRoom) {
+  const wire::Socket first = connect(), second = connect(), third = connect();
+  EXPECT_EQ(receive(first), "");
+  send(third, get("/page"));
+  EXPECT_TRUE(receive(third).starts_with("HTTP/1.0 200 "));
+}
+
 class FewReaders : public HttpServerTest {
  protected:
   FewReaders() : HttpServerTest({.most_readers = 2, .most_pending_bytes = 100}) {}

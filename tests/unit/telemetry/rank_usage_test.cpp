@@ -84,21 +84,26 @@ TEST(RankUsage, WaitsOfOtherThreadsDoNotCount) {
 TEST(RankUsage, IsNotTornWhileItIsWritten) {
   const auto page = StatusPage::make_private();
   page->usage().begin(1);
+  const std::int64_t first_ns = page->usage().read().now.begin_ns;
   std::atomic<bool> ends{false};
   std::thread writer([&] {
     while (!ends) {
       page->usage().enter(Activity::kForward);
       page->usage().enter(Activity::kBackward);
+      // A rank does something between two transitions.
+      for (const std::int64_t until_ns = now_ns() + 500; now_ns() < until_ns && !ends;) {
+      }
     }
   });
-  std::int64_t last = 0;
-  for (int i = 0; i < 2000; ++i) {
+  std::int64_t last_ns = 0;
+  for (int num_states = 0; num_states < 200;) {
     const Usage read = page->usage().read();
     const std::int64_t sum = std::accumulate(read.spent_ns.begin(), read.spent_ns.end(), std::int64_t{0});
-    EXPECT_GE(sum, last);
-    last = sum;
+    if (read.now.begin_ns != last_ns) ++num_states;
+    last_ns = read.now.begin_ns;
+    EXPECT_EQ(sum, read.now.begin_ns - first_ns);
     for (std::size_t span = 1; span < read.spans.size(); ++span)
-      ASSERT_LE(read.spans[span - 1].begin_ns, read.spans[span].begin_ns);
+      EXPECT_LE(read.spans[span - 1].begin_ns, read.spans[span].begin_ns);
   }
   ends = true;
   writer.join();

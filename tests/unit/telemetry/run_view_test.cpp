@@ -145,12 +145,12 @@ TEST(Straggler, IsComparedWithRanksOfItsStage) {
 
 TEST(Straggler, IsFirstOfAllARankThatIsStopped) {
   RunView view = view_with({0.2, 0.9, 0.2});
-  view.ranks[0].stopped = true;
-  view.ranks[0].action = "0B1\x1b[2J";
+  view.ranks[2].stopped = true;
+  view.ranks[2].action = "0B1\x1b[2J";
   const auto found = straggler(view);
   ASSERT_TRUE(found.has_value());
-  EXPECT_EQ(found->rank, 0);
-  EXPECT_EQ(describe(*found), "rank 0 is stopped by a signal, now in 0B1\\x1b[2J; the others wait for it");
+  EXPECT_EQ(found->rank, 2);
+  EXPECT_EQ(describe(*found), "rank 2 is stopped by a signal, now in 0B1\\x1b[2J; the others wait for it");
 }
 
 TEST(RunMetrics, AreWhatPrometheusReads) {

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/compress/codec.h"
 #include "trireme/parallel/served/internal/served_table.h"
+#include "trireme/telemetry/rank_usage.h"
 
 namespace trireme::parallel {
 namespace {
@@ -147,6 +149,8 @@ void ServedOptimizer::add_table(const Service& service, const optim::OptimizerOp
 template <class Work>
 void ServedOptimizer::timed(const Work& work) {
   const double begin_s = now_s();
+  std::optional<telemetry::WaitForOthers> wait;
+  if (status_ != nullptr) wait.emplace(status_->usage());
   work();
   waited_s_ += now_s() - begin_s;
 }
