@@ -63,8 +63,8 @@ struct TrainArguments {
   bool resume = false;
   std::optional<std::string> trace;  ///< file of --trace; empty where none was named
   std::string trace_steps;
-  std::string timeline;  ///< file of --timeline; empty: none
-  std::string plan;      ///< file of --plan; empty: none
+  std::string timeline;             ///< file of --timeline; empty: none
+  std::string plan;                 ///< file of --plan; empty: none
   std::optional<int> metrics_port;  ///< of the launcher; none: no port
   std::string metrics_token_file;
 };

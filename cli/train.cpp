@@ -79,9 +79,10 @@ int run_train(const Home& home, const TrainArguments& given) {
   const RankPlan ranks = plan_ranks(train.ranks);
   require(train.max_restarts == 0 || ranks.launches,
           "--max-restarts needs -n N with N > 1: a launcher that outlives the ranks");
-  require(!train.metrics_port || ranks.launches,
-          "--metrics-port needs -n N with N > 1: a launcher serves the metrics; for one rank, or with another "
-          "launcher: trireme launch -n 1 --metrics-port P -- trireme train FILE.toml");
+  require(
+      !train.metrics_port || ranks.launches,
+      "--metrics-port needs -n N with N > 1: a launcher serves the metrics; for one rank, or with another "
+      "launcher: trireme launch -n 1 --metrics-port P -- trireme train FILE.toml");
   const auto config = train::load_run_config(train.ranks.file, train.ranks.overrides, home.registry);
   const train::ParallelPlan plan = train::check_run_config(config, ranks.world_size);
   if (ranks.launches) {
@@ -93,8 +94,7 @@ int run_train(const Home& home, const TrainArguments& given) {
     if (train.metrics_port)
       command.of_launch.insert(command.of_launch.end(), {"--metrics-port", text(*train.metrics_port)});
     if (!train.metrics_token_file.empty())
-      command.of_launch.insert(command.of_launch.end(),
-                               {"--metrics-token-file", train.metrics_token_file});
+      command.of_launch.insert(command.of_launch.end(), {"--metrics-token-file", train.metrics_token_file});
     if (train.resume) command.options.push_back("--resume");
     become_launcher(train.ranks, command);
   }

@@ -166,8 +166,8 @@ struct Launcher {
   SignalQueue signals{};
   Notes notes{};
   Job job{};
-  std::unique_ptr<Servers> servers{};  ///< null: none
-  IoThread evidence{"autopsy"};        ///< writes it: the disk may be the one that does not answer
+  std::unique_ptr<Servers> servers{};        ///< null: none
+  IoThread evidence{"autopsy"};              ///< writes it: the disk may be the one that does not answer
   std::unique_ptr<LaunchMetrics> metrics{};  ///< null: none
 };
 

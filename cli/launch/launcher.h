@@ -27,7 +27,8 @@ struct LaunchOptions {
   double interrupt_grace_s = 30;  ///< the same after Ctrl-C: time for a checkpoint
   bool prefix_output = true;      ///< "[rank] " before each line
   std::string autopsy_folder;  ///< where the evidence of a failure is written, if it is there; empty: nowhere
-  std::optional<int> metrics_port;  ///< for Prometheus, of the ranks of this host; 0: a free one; none: no port
+  std::optional<int>
+      metrics_port;  ///< for Prometheus, of the ranks of this host; 0: a free one; none: no port
   std::string metrics_address = "127.0.0.1";
   std::string metrics_token_file;  ///< made where it is missing; empty: a token of this start, printed
 };

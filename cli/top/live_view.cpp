@@ -44,8 +44,8 @@ std::string list_of(const std::vector<LiveRun>& runs) {
   const std::string name = printable(folder.string());
   if (listed.run.status == "running") {
     const telemetry::LockHolder holder = telemetry::holder_of(folder / "run.lock");
-    throw InvalidArgument(text("the run in ", name, " is live, but none of its ranks is to be seen here: ",
-                               printable(holder.who),
+    throw InvalidArgument(text("the run in ", name,
+                               " is live, but none of its ranks is to be seen here: ", printable(holder.who),
                                "; start trireme top on that host, as the user of the run, outside of other "
                                "containers"));
   }
@@ -97,8 +97,8 @@ LiveView::LiveView(LiveRun run) : run_(std::move(run)) {}
 /// The same folder, or the same launcher.
 void LiveView::find_again() {
   for (LiveRun& run : telemetry::find_live_runs()) {
-    const bool same = run_.run.empty() ? run.launcher_pid == run_.launcher_pid && run.run.empty()
-                                       : run.run == run_.run;
+    const bool same =
+        run_.run.empty() ? run.launcher_pid == run_.launcher_pid && run.run.empty() : run.run == run_.run;
     if (same) run_ = std::move(run);
   }
 }

@@ -55,8 +55,8 @@ Json json_of(const RankView& rank, Spans with_spans) {
   if (with_spans == Spans::kNo) return json;
   json["spans"] = Json::array();
   for (const telemetry::ActivitySpan& span : rank.spans) {
-    json["spans"].push_back({static_cast<double>(span.begin_ns) * 1e-9, name_of(span.activity), span.waits,
-                             span.microbatch});
+    json["spans"].push_back(
+        {static_cast<double>(span.begin_ns) * 1e-9, name_of(span.activity), span.waits, span.microbatch});
   }
   return json;
 }
@@ -76,12 +76,9 @@ std::string json_of(const RunView& view, Spans spans, int indent) {
                {"straggler", Json()},
                {"ranks", Json::array()}};
   if (const auto found = telemetry::straggler(view)) {
-    json["straggler"] = {{"rank", found->rank},
-                         {"activity", name_of(found->activity)},
-                         {"action", found->action},
-                         {"cost_share", found->cost},
-                         {"longer_share", found->longer},
-                         {"stopped", found->stopped},
+    json["straggler"] = {{"rank", found->rank},           {"activity", name_of(found->activity)},
+                         {"action", found->action},       {"cost_share", found->cost},
+                         {"longer_share", found->longer}, {"stopped", found->stopped},
                          {"message", describe(*found)}};
   }
   for (const RankView& rank : view.ranks) json["ranks"].push_back(json_of(rank, spans));

@@ -124,8 +124,8 @@ int serve_view(LiveView& live, int port, double interval_s) {
     if (state == LiveView::State::kWaits) continue;
     if (state == LiveView::State::kEnded) {
       const std::string end = end_of_run(live.run());
-      server.send_event(nlohmann::json{{"ended", end}}.dump(
-          -1, ' ', false, nlohmann::json::error_handler_t::replace));
+      server.send_event(
+          nlohmann::json{{"ended", end}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
       wait(kLastEvent_s, stop);
       std::cout << end << std::endl;
       return kExitOk;

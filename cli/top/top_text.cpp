@@ -216,9 +216,9 @@ std::vector<std::string> lines_of(const RunView& view, const TextSize& size) {
   add("");
   add(row_of(columns, nullptr), "7");
   const bool all = size.rows == 0 || lines.size() + view.ranks.size() <= static_cast<std::size_t>(size.rows);
-  const std::size_t room = all ? view.ranks.size()
-                               : static_cast<std::size_t>(std::max(
-                                     size.rows - static_cast<int>(lines.size()) - 1, 0));
+  const std::size_t room =
+      all ? view.ranks.size()
+          : static_cast<std::size_t>(std::max(size.rows - static_cast<int>(lines.size()) - 1, 0));
   for (std::size_t i = 0; i < room; ++i) {
     const RankView& rank = view.ranks[i];
     add(row_of(columns, &rank), found && found->rank == rank.rank ? "31" : nullptr);

@@ -32,7 +32,8 @@ using testing::Not;
 std::string get(const std::string& url, const std::string& header = "") {
   const std::string rest = url.substr(std::string("http://").size());
   const std::size_t slash = rest.find('/');
-  const auto socket = wire::try_connect(wire::Endpoint::parse(rest.substr(0, slash), "the URL"), Deadline::after_s(60));
+  const auto socket =
+      wire::try_connect(wire::Endpoint::parse(rest.substr(0, slash), "the URL"), Deadline::after_s(60));
   if (!socket) return "nobody listens";
   const std::string request = text("GET ", rest.substr(slash), " HTTP/1.1\r\n", header, "\r\n");
   wire::send_all(*socket, std::as_bytes(std::span(request)), Deadline::after_s(60));
@@ -153,16 +154,37 @@ TEST_F(TopTest, DrawsOnATerminalAndLeavesItAsItWas) {
   ChildProcess world(train());
   ASSERT_TRUE(world.wait_for_output("step ", 100));
   view_in_which(both_step);
-  // script gives the command a terminal of its own, whose input ends at once.
-  const ChildResult drawn =
-      run({"script", "-qec", text(bin("trireme"), " top ", (folder / "live").string()), "/dev/null"},
-          {{"TERM", "xterm"}, {"NO_COLOR", "1"}}, 60);
+  // script gives the command a terminal of its own.
+  const std::string command = text(bin("trireme"), " top ", (folder / "live").string());
+  const ChildResult drawn = run({"bash", "-c", text("printf q | script -qec '", command, "' /dev/null")},
+                                {{"TERM", "xterm"}, {"NO_COLOR", "1"}}, 60);
   EXPECT_EQ(drawn.exit_code, 0) << drawn.out << drawn.err;
-  EXPECT_THAT(drawn.out, AllOf(HasSubstr("\x1b[?1049h"), HasSubstr("live on "), HasSubstr("\x1b[K\r"), HasSubstr("RANK")));
+  EXPECT_THAT(drawn.out, AllOf(HasSubstr("\x1b[?1049h"), HasSubstr("live on "), HasSubstr("\x1b[K\r"),
+                               HasSubstr("RANK")));
   EXPECT_TRUE(drawn.out.ends_with("\x1b[?25h\x1b[?1049l")) << drawn.out;
   const ChildResult unknown = run({bin("trireme"), "top", "nosuch"});
   EXPECT_EQ(unknown.exit_code, 2);
-  EXPECT_THAT(unknown.err, AllOf(HasSubstr("there is no run 'nosuch': expected its folder"), HasSubstr("/live (2 ranks)")));
+  EXPECT_THAT(unknown.err, AllOf(HasSubstr("there is no run 'nosuch': expected its folder"),
+                                 HasSubstr("/live (2 ranks)")));
+  world.send_signal(SIGINT);
+  world.wait(100);
+}
+
+TEST_F(TopTest, ShowsBytesOfCheckpointsAndOffload) {
+  ChildProcess world(train(
+      {"--set", "offload.optimizer=files", "--set", text("offload.folder=", (folder / "scratch").string())}));
+  ASSERT_TRUE(world.wait_for_output("step ", 100));
+  const auto bytes = [](const Json& rank, const char* use, const char* direction) {
+    return rank["disk_bytes_per_s"][use][direction].get<double>();
+  };
+  view_in_which([&](const Json& view) {
+    const Json rank = rank_of(view, 1);
+    return both_step(view) && bytes(rank, "offload", "read") > 0 && bytes(rank, "offload", "written") > 0 &&
+           bytes(rank, "data", "read") == 0;
+  });
+  view_in_which([&](const Json& view) {
+    return both_step(view) && bytes(rank_of(view, 0), "checkpoints", "written") > 0;
+  });
   world.send_signal(SIGINT);
   world.wait(100);
 }
@@ -171,7 +193,8 @@ TEST_F(TopTest, GoesOnWhenTheLauncherStartsTheRanksAgain) {
   ChildProcess world(train({"--max-restarts", "1"}));
   ASSERT_TRUE(world.wait_for_output("step ", 100));
   const Json before = view_in_which(both_step);
-  ChildProcess server({bin("trireme"), "top", (folder / "live").string(), "--serve", "0", "--interval", "0.2"});
+  ChildProcess server(
+      {bin("trireme"), "top", (folder / "live").string(), "--serve", "0", "--interval", "0.2"});
   ASSERT_TRUE(server.wait_for_output("Ctrl-C ends", 60));
   const std::string url = url_in(server.output());
   const int victim = rank_of(before, 0)["pid"];
@@ -197,7 +220,8 @@ TEST_F(TopTest, ServesAPageAndItsViewsToTheHolderOfTheToken) {
   ASSERT_TRUE(server.wait_for_output("Ctrl-C ends", 60));
   const std::string url = url_in(server.output());
   const std::string base = url.substr(0, url.find("?")), query = url.substr(url.find("?"));
-  EXPECT_THAT(get(url), AllOf(HasSubstr("<!doctype html>"), HasSubstr("EventSource"), Not(HasSubstr("src="))));
+  EXPECT_THAT(get(url),
+              AllOf(HasSubstr("<!doctype html>"), HasSubstr("EventSource"), Not(HasSubstr("src="))));
   const Json view = Json::parse(get(base + "view.json" + query));
   EXPECT_EQ(view["ranks"].size(), 2U);
   EXPECT_FALSE(view["ranks"][0]["spans"].empty());
@@ -223,8 +247,9 @@ TEST_F(TopTest, TheLauncherHasMetricsForPrometheus) {
   EXPECT_EQ(std::filesystem::status(token_file).permissions(), std::filesystem::perms(0600));
   const std::string url = text("http://127.0.0.1:", port, "/metrics");
   const std::string metrics = get(url, text("Authorization: Bearer ", token, "\r\n"));
-  EXPECT_THAT(metrics, AllOf(HasSubstr("trireme_run_ranks{run=\"live\""), HasSubstr("trireme_rank_step{rank=\"1\"} "),
-                             HasSubstr("activity=\"backward\",waits=\"no\"}")));
+  EXPECT_THAT(metrics,
+              AllOf(HasSubstr("trireme_run_ranks{run=\"live\""), HasSubstr("trireme_rank_step{rank=\"1\"} "),
+                    HasSubstr("activity=\"backward\",waits=\"no\"}")));
   EXPECT_THAT(get(url), AllOf(HasSubstr("HTTP/1.0 401 "), Not(HasSubstr("trireme_rank"))));
   world.send_signal(SIGINT);
   const ChildResult ended = world.wait(100);

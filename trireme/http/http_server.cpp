@@ -46,24 +46,22 @@ constexpr const char* kGuards =
 std::string event_of(std::string_view line) { return text("data: ", line, "\n\n"); }
 
 std::string response(const Served& served) {
-  const std::string head = text("HTTP/1.0 ", served.status, " ", reason_of(served.status),
-                                "\r\nContent-Type: ", served.events ? "text/event-stream" : served.type,
-                                "\r\n", kGuards);
+  const std::string head =
+      text("HTTP/1.0 ", served.status, " ", reason_of(served.status),
+           "\r\nContent-Type: ", served.events ? "text/event-stream" : served.type, "\r\n", kGuards);
   if (served.events)
     return head + "Connection: close\r\n\r\n" + (served.body.empty() ? "" : event_of(served.body));
   return text(head, "Content-Length: ", served.body.size(), "\r\nConnection: close\r\n\r\n", served.body);
 }
 
 bool is_whole(std::string_view request) {
-  return request.find("\r\n\r\n") != std::string_view::npos ||
-         request.find("\n\n") != std::string_view::npos;
+  return request.find("\r\n\r\n") != std::string_view::npos || request.find("\n\n") != std::string_view::npos;
 }
 
 bool starts_with_name(std::string_view line, std::string_view name) {
   return line.size() > name.size() && line[name.size()] == ':' &&
-         std::equal(name.begin(), name.end(), line.begin(), [](unsigned char a, unsigned char b) {
-           return std::tolower(a) == std::tolower(b);
-         });
+         std::equal(name.begin(), name.end(), line.begin(),
+                    [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
 }
 
 /// The value of "Authorization: Bearer TOKEN"; empty where there is none.
@@ -187,8 +185,9 @@ void HttpServer::answer(Client& client) const {
   } else if (!may_read(std::string_view(request).substr(std::min(line_end, request.size())),
                        std::string_view(target).substr(std::min(query_at + 1, target.size())))) {
     served = {.status = 401,
-              .body = "a token is missing or wrong: use the URL that was printed when this server started, "
-                      "or the header 'Authorization: Bearer TOKEN'\n"};
+              .body =
+                  "a token is missing or wrong: use the URL that was printed when this server started, "
+                  "or the header 'Authorization: Bearer TOKEN'\n"};
   } else {
     served = find_(target.substr(0, query_at));
   }

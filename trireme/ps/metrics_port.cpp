@@ -7,7 +7,8 @@
 namespace trireme::ps {
 
 MetricsPort::MetricsPort(const wire::Endpoint& endpoint)
-    : server_(endpoint, {.name = "trireme-metrics"}, [this](const std::string& path) { return find(path); }) {}
+    : server_(endpoint, {.name = "trireme-metrics"}, [this](const std::string& path) { return find(path); }) {
+}
 
 void MetricsPort::publish(std::string metrics) {
   const std::lock_guard lock(mutex_);

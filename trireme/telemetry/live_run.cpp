@@ -117,7 +117,8 @@ bool is_of_other_user(int pid) {
          (::geteuid() != 0 && about.st_uid != ::geteuid());
 }
 
-/// Ranks with the same key belong together. `start`: the id of their launcher's start; empty: another launcher.
+/// Ranks with the same key belong together. `start`: the id of their launcher's start; empty: another
+/// launcher.
 std::string key_of(const std::string& start, const Holder& holder, const StatusPage& page) {
   if (!start.empty()) return start;
   return text(page.usage().read().world_size > 1 ? holder.stat.parent : holder.pid);
@@ -217,9 +218,8 @@ RunSample sample_run(const std::vector<LiveRank>& ranks) {
     sample.ranks.push_back({.status = rank.page->read(), .usage = std::move(usage), .process = process});
   }
   sample.at_ns = now_ns();
-  std::sort(sample.ranks.begin(), sample.ranks.end(), [](const RankSample& a, const RankSample& b) {
-    return a.status.rank < b.status.rank;
-  });
+  std::sort(sample.ranks.begin(), sample.ranks.end(),
+            [](const RankSample& a, const RankSample& b) { return a.status.rank < b.status.rank; });
   return sample;
 }
 

@@ -40,8 +40,8 @@ void add(std::atomic<std::int64_t>& sum, std::int64_t value) {
 
 const char* name_of(Activity activity) {
   constexpr std::array<const char*, kNumActivities> kNames = {
-      "other", "data", "forward", "backward", "transfer", "weights", "gradients", "update", "evaluation",
-      "checkpoint"};
+      "other",   "data",      "forward", "backward",   "transfer",
+      "weights", "gradients", "update",  "evaluation", "checkpoint"};
   return kNames[static_cast<std::size_t>(activity)];
 }
 

@@ -20,10 +20,10 @@ enum class Activity : std::uint8_t {
   kData,  ///< waiting for the next batch
   kForward,
   kBackward,
-  kTransfer,    ///< activations and their gradients between stages
-  kWeights,     ///< gathering sharded weights, and freeing them
-  kGradients,   ///< reducing them
-  kUpdate,      ///< the optimizer, and what comes with it
+  kTransfer,   ///< activations and their gradients between stages
+  kWeights,    ///< gathering sharded weights, and freeing them
+  kGradients,  ///< reducing them
+  kUpdate,     ///< the optimizer, and what comes with it
   kEvaluation,
   kCheckpoint,
 };

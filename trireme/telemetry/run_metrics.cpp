@@ -89,7 +89,8 @@ std::string metrics_text(const RunSample& sample, const RunView& view) {
   of_ranks(out, sample, "rank_step", kCounter, "The step that the rank is in.",
            [](const RankSample& rank) { return rank.status.step; });
   add_times(out, sample);
-  of_ranks(out, sample, "rank_sent_bytes_total", kCounter, "Bytes of tensors given to operations between ranks.",
+  of_ranks(out, sample, "rank_sent_bytes_total", kCounter,
+           "Bytes of tensors given to operations between ranks.",
            [](const RankSample& rank) { return rank.usage.sent_bytes; });
   of_ranks(out, sample, "rank_loader_fill_total", kCounter,
            "Shares of the read-ahead that steps found, added up; divide by rank_loader_steps_total.",

@@ -97,17 +97,16 @@ RankView view_of(const RankSample* before, std::int64_t before_ns, const RankSam
   if (now.process.cpu_s >= 0 && from.process.cpu_s >= 0)
     view.cpu_share = std::max(now.process.cpu_s - from.process.cpu_s, 0.0) / passed_s;
   if (const std::int64_t looked = usage.loader_batches - from.usage.loader_batches; looked > 0)
-    view.loader_fill = std::clamp(
-        (usage.loader_fill - from.usage.loader_fill) / static_cast<double>(looked), 0.0, 1.0);
+    view.loader_fill =
+        std::clamp((usage.loader_fill - from.usage.loader_fill) / static_cast<double>(looked), 0.0, 1.0);
   view.loader_depth = usage.loader_depth;
   view.rss_bytes = now.process.rss_bytes;
   view.memory = usage.memory;
   view.device_memory = usage.device_memory;
   view.sent_per_s = per_second(usage.sent_bytes, from.usage.sent_bytes, passed_s);
   for (std::size_t use = 0; use < kNumDiskUses; ++use) {
-    view.disk[use] = {
-        .read = per_second(usage.disk[use].read, from.usage.disk[use].read, passed_s),
-        .written = per_second(usage.disk[use].written, from.usage.disk[use].written, passed_s)};
+    view.disk[use] = {.read = per_second(usage.disk[use].read, from.usage.disk[use].read, passed_s),
+                      .written = per_second(usage.disk[use].written, from.usage.disk[use].written, passed_s)};
   }
   view.process_disk = disk_of_process(from.process, now.process, passed_s);
   view.spans = spans_after(usage, before_ns);

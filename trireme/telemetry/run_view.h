@@ -41,7 +41,7 @@ struct RankSample {
 
 /// All ranks of a run on this host at one moment.
 struct RunSample {
-  std::int64_t at_ns = 0;         ///< on the monotonic clock
+  std::int64_t at_ns = 0;              ///< on the monotonic clock
   std::vector<RankSample> ranks = {};  ///< by rank
   HostPressure pressure = {};
   std::string host = {};
@@ -66,14 +66,14 @@ struct RankView {
   double for_s = 0;      ///< since when it is in that
   double own_share = 0;  ///< of the time between the samples in which it did not wait for other ranks
   double wait_share = 0;
-  double data_share = 0;  ///< waiting for its data: a part of its own time
+  double data_share = 0;                               ///< waiting for its data: a part of its own time
   std::array<double, kNumActivities> own_shares = {};  ///< by Activity, without waits for other ranks
   double cpu_share = -1;                               ///< cores used; -1: not known
-  std::optional<double> loader_fill = {};  ///< mean share of the read-ahead that steps found
+  std::optional<double> loader_fill = {};              ///< mean share of the read-ahead that steps found
   int loader_depth = 0;
   std::int64_t rss_bytes = -1;
   MemoryUse memory = {}, device_memory = {};
-  double sent_per_s = 0;                        ///< bytes
+  double sent_per_s = 0;                         ///< bytes
   std::array<DiskRate, kNumDiskUses> disk = {};  ///< by DiskUse
   std::optional<DiskRate> process_disk = {};     ///< all files of the process, as the kernel counts
   std::vector<ActivitySpan> spans = {};          ///< that began or went on after the first sample
@@ -82,8 +82,8 @@ struct RankView {
 struct RunView {
   std::string host = {};
   std::string run = {};  ///< folder; empty: a program without one
-  int world_size = 0;  ///< ranks of the run on all hosts; 0: not known
-  double window_s = 0;  ///< of the rank that is longest in both samples
+  int world_size = 0;    ///< ranks of the run on all hosts; 0: not known
+  double window_s = 0;   ///< of the rank that is longest in both samples
   std::int64_t at_ns = 0;
   std::vector<RankView> ranks = {};  ///< the slowest first
   HostPressure pressure = {};

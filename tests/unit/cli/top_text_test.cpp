@@ -100,7 +100,8 @@ TEST(TopText, HasColoursOnlyWhereTheyAreAskedFor) {
 
 TEST(TopJson, HasTheNumbersOfTheView) {
   RunView view = view_of_two();
-  view.ranks[0].spans = {{.begin_ns = 1'500'000'000, .activity = Activity::kForward, .waits = true, .microbatch = 2}};
+  view.ranks[0].spans = {
+      {.begin_ns = 1'500'000'000, .activity = Activity::kForward, .waits = true, .microbatch = 2}};
   view.ranks[0].action = "\xff not UTF-8";
   const auto json = nlohmann::json::parse(json_of(view, Spans::kYes));
   EXPECT_EQ(json["straggler"]["rank"], 1);

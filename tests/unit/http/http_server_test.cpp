@@ -64,9 +64,9 @@ TEST_F(HttpServerTest, AnswersWithTheTokenInTheUrlOrInTheHeader) {
   EXPECT_NE(answer.find("Content-Security-Policy: default-src 'none'"), std::string::npos) << answer;
   EXPECT_TRUE(answer.ends_with("\r\n\r\n<p>")) << answer;
   EXPECT_TRUE(ask(get("/page?x=1&token=" + std::string(kToken) + "&y=2")).starts_with("HTTP/1.0 200 "));
-  EXPECT_TRUE(ask("GET /page HTTP/1.1\r\nHost: here\r\nauthorization:  Bearer " + std::string(kToken) +
-                  "\r\n\r\n")
-                  .starts_with("HTTP/1.0 200 "));
+  EXPECT_TRUE(
+      ask("GET /page HTTP/1.1\r\nHost: here\r\nauthorization:  Bearer " + std::string(kToken) + "\r\n\r\n")
+          .starts_with("HTTP/1.0 200 "));
   EXPECT_TRUE(ask(get(with_token("/other"))).starts_with("HTTP/1.0 404 "));
 }
 
@@ -122,12 +122,10 @@ TEST_F(HttpServerTest, SendsEventsToAllWhoReadThem) {
     EXPECT_NE(head.find("Content-Type: text/event-stream\r\n"), std::string::npos) << head;
   }
   server.send_event("{\"a\":1}");
-  for (const wire::Socket& reader : readers)
-    EXPECT_EQ(receive(reader, "\n\n"), "data: {\"a\":1}\n\n");
+  for (const wire::Socket& reader : readers) EXPECT_EQ(receive(reader, "\n\n"), "data: {\"a\":1}\n\n");
   readers.pop_front();  // the others go on
   server.send_event("{\"a\":2}");
-  for (const wire::Socket& reader : readers)
-    EXPECT_EQ(receive(reader, "\n\n"), "data: {\"a\":2}\n\n");
+  for (const wire::Socket& reader : readers) EXPECT_EQ(receive(reader, "\n\n"), "data: {\"a\":2}\n\n");
 }
 
 class FewClients : public HttpServerTest {

@@ -30,9 +30,11 @@ RankSample rank_at(int rank, std::int64_t at_ns, std::uint64_t step) {
   return sample;
 }
 
-/// Ten seconds in which rank 0 was in its backward for 4 s of its own and waited for 6 s, rank 1 did not wait.
+/// Ten seconds in which rank 0 was in its backward for 4 s of its own and waited for 6 s, rank 1 did not
+/// wait.
 std::pair<RunSample, RunSample> two_samples() {
-  RunSample before{.at_ns = 100 * kSecond, .ranks = {rank_at(0, 100 * kSecond, 10), rank_at(1, 100 * kSecond, 10)}};
+  RunSample before{.at_ns = 100 * kSecond,
+                   .ranks = {rank_at(0, 100 * kSecond, 10), rank_at(1, 100 * kSecond, 10)}};
   RunSample now{.at_ns = 110 * kSecond,
                 .ranks = {rank_at(0, 110 * kSecond, 30), rank_at(1, 110 * kSecond, 30)},
                 .host = "here"};
@@ -110,9 +112,10 @@ TEST(Straggler, IsNamedWithTheActivityInWhichItLosesMost) {
   EXPECT_EQ(found->activity, Activity::kBackward);
   EXPECT_DOUBLE_EQ(found->cost, 0.6);
   EXPECT_DOUBLE_EQ(found->longer, 1.5);
-  EXPECT_EQ(describe(*found),
-            "rank 1 takes 150 % longer than its peers, which costs 60 % of the time: most in backward, now in "
-            "0F0");
+  EXPECT_EQ(
+      describe(*found),
+      "rank 1 takes 150 % longer than its peers, which costs 60 % of the time: most in backward, now in "
+      "0F0");
 }
 
 RunView view_with(std::vector<double> own_shares) {
