@@ -76,7 +76,6 @@ RankView view_of(const RankSample* before, std::int64_t before_ns, const RankSam
                 .pid = now.process.pid,
                 .role = usage.role,
                 .step = now.status.step,
-                .steps_per_s = per_second(now.status.step, from.status.step, passed_s),
                 .action = now.status.own_work.empty() ? without_step(now.status.action) : now.status.own_work,
                 .operation = now.status.operation,
                 .activity = usage.now.activity,
@@ -85,6 +84,8 @@ RankView view_of(const RankSample* before, std::int64_t before_ns, const RankSam
   if (!usage.spans.empty())
     view.for_s = static_cast<double>(std::max<std::int64_t>(now_ns - usage.now.begin_ns, 0)) * kNs;
   view.window_s = passed_s;
+  // A resumed rank did not begin with step 0.
+  if (before != nullptr) view.steps_per_s = per_second(now.status.step, from.status.step, passed_s);
   for (std::size_t i = 0; i < kNumActivities; ++i) {
     const double waited = std::max(times.waited[i] - then.waited[i], 0.0);
     view.own_shares[i] = std::clamp((times.spent[i] - then.spent[i] - waited) / passed_s, 0.0, 1.0);
@@ -179,7 +180,7 @@ std::optional<Straggler> straggler(const RunView& view) {
 
 std::string describe(const Straggler& straggler) {
   const std::string now =
-      straggler.action.empty() ? std::string() : text(", now in ", printable(straggler.action));
+      straggler.action.empty() ? std::string() : text(", now: ", printable(straggler.action));
   if (straggler.stopped)
     return text("rank ", straggler.rank, " is stopped by a signal", now, "; the others wait for it");
   // Beside peers that do next to nothing by themselves a ratio tells nothing.

@@ -56,8 +56,8 @@ struct DiskRate {
 struct RankView {
   int rank = -1, pid = 0, role = 0;
   std::uint64_t step = 0;
-  double window_s = 0;  ///< seconds between the samples of this rank
-  double steps_per_s = 0;
+  double window_s = 0;      ///< seconds between the samples of this rank
+  double steps_per_s = 0;   ///< 0 where there is no earlier sample
   std::string action = {};  ///< "0B3"; its own work where it has some: "saving a checkpoint"
   std::string operation = {};
   Activity activity = Activity::kOther;
@@ -108,7 +108,7 @@ inline constexpr double kLeastCost = 0.05;
 /// The rank whose own time is longest, by more than kLeastCost of all time above the median of the other
 /// ranks of its role. A rank without a peer has no straggler's measure, unless it is stopped.
 std::optional<Straggler> straggler(const RunView& view);
-/// "rank 3 takes 40 % longer than its peers, which costs 29 % of the time: most in backward, now in 0B3"
+/// "rank 3 takes 40 % longer than its peers, which costs 29 % of the time: most in backward, now: 0B3"
 std::string describe(const Straggler& straggler);
 
 }  // namespace trireme::telemetry

@@ -47,7 +47,7 @@ TEST(TopText, ShowsTheSlowestFirstAndNamesTheStraggler) {
   EXPECT_EQ(join(lines, "\n"),
             "quick on node1: 2 ranks, step 120, 3.25 steps/s\n"
             "rank 1 takes 70 % longer than its peers, which costs 40 % of the time: most in\n"
-            "backward, now in 0B3\n"
+            "backward, now: 0B3\n"
             "pressure  cpu 24 %  memory 0 %  disk -\n"
             "disk/s   data 4.0 KiB  checkpoints 0 B  offload 0 B\n"
             "memory peak  weights 2.0 MiB\n"
