@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/printable.h"
@@ -62,6 +63,12 @@ std::vector<LiveRun> those_below(const fs::path& folder, const std::vector<LiveR
   return below;
 }
 
+std::set<int> pids_of(const LiveRun& run) {
+  std::set<int> pids;
+  for (const telemetry::LiveRank& rank : run.ranks) pids.insert(rank.pid);
+  return pids;
+}
+
 bool has_process(const LiveRun& run, const std::string& pid) {
   return text(run.launcher_pid) == pid ||
          std::any_of(run.ranks.begin(), run.ranks.end(),
@@ -99,7 +106,9 @@ void LiveView::find_again() {
   for (LiveRun& run : telemetry::find_live_runs()) {
     const bool same =
         run_.run.empty() ? run.launcher_pid == run_.launcher_pid && run.run.empty() : run.run == run_.run;
-    if (same) run_ = std::move(run);
+    if (!same) continue;
+    if (pids_of(run) != pids_of(run_)) samples_.clear();  // rates of other processes
+    run_ = std::move(run);
   }
 }
 
