@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -321,6 +322,55 @@ TEST(AsynchronousPipeline, MicroBatchesWithoutSamplesLeaveNoVersionBehind) {
     return MicroBatch{.input = batch.input->slice(0, 0, 0), .target = batch.target->slice(0, 0, 0)};
   });
   expect_same(empty, without_weight);
+}
+
+// The first stage has two ranks, and the second update of a round has no samples on either.
+TEST(AsynchronousPipeline, AnUpdateWithoutSamplesLeavesReplicasAsTheyAre) {
+  const auto weights = [](int num_microbatches) {
+    Weights all;
+    std::mutex mutex;
+    comm::run_ranks_as_threads(3, [&](comm::Context& context) {
+      Learner learner(
+          context,
+          {.schedule = "1f1b-rr", .num_microbatches = num_microbatches, .replicas = {2, 1}, .cuts = {6}});
+      for (int stream = 0; stream < 2; ++stream) {
+        learner.pipe.start({.num_updates = 1,
+                            .next =
+                                [&](int m) {
+                                  const MicroBatch whole = microbatch(m);
+                                  return m < 2 ? whole
+                                               : MicroBatch{.input = whole.input->slice(0, 0, 0),
+                                                            .target = whole.target->slice(0, 0, 0)};
+                                },
+                            .shapes = {microbatch(0).input},
+                            .loss = mean_square});
+        while (!learner.pipe.drained()) learner.pipe.advance(1);
+      }
+      const std::lock_guard lock(mutex);
+      for (const auto& [name, parameter] : learner.pipe.parameters()) all[name] = parameter.clone();
+    });
+    return all;
+  };
+  expect_same(weights(4), weights(2));
+}
+
+TEST(AsynchronousPipeline, ARankKeepsNoMicroBatchesOfOtherReplicas) {
+  comm::run_ranks_as_threads(3, [](comm::Context& context) {
+    Learner learner(context, {.schedule = "1f1b-rr", .num_microbatches = 2, .replicas = {2, 1}, .cuts = {6}});
+    std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> given;
+    const auto next = [&](int m) {
+      MicroBatch batch = microbatch(m);
+      given.emplace_back(batch.target->getIntrusivePtr());
+      return batch;
+    };
+    learner.pipe.start(
+        {.num_updates = 20, .next = next, .shapes = {microbatch(0).input}, .loss = mean_square});
+    while (!learner.pipe.drained()) {
+      learner.pipe.advance(1);
+      EXPECT_LE(std::ranges::count_if(given, [](const auto& each) { return !each.expired(); }), 8);
+    }
+    EXPECT_GE(given.size(), 39u);  // the last one of another rank is not asked for
+  });
 }
 
 TEST(AsynchronousPipeline, CanBeDrainedEarlierThanItWasStartedFor) {

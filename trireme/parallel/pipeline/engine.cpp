@@ -3,8 +3,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <numeric>
@@ -245,6 +245,11 @@ void Engine::begin(Pipeline::Stream stream) {
   }
   tied_.set_aside();
   transfers_.begin([this] { return next_incoming(); });
+}
+
+int Engine::num_updates() const {
+  const auto steps = std::ranges::count(actions(), ActionKind::kStep, &Action::kind);
+  return static_cast<int>(steps / std::ssize(mine_));
 }
 
 /// A rank with several stages updates at the STEP of the last one.

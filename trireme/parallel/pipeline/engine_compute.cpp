@@ -95,15 +95,28 @@ void Engine::update() {
   num_steps_left_ = mine_.size();
   ++num_updates_;
   // Updates in the middle come for as long as the stream goes on. What the last one was done with has been
-  // sent.
-  for (const int number : done_before_) batch_.erase(number);
+  // sent, and micro-batches before it are those of other replicas.
+  if (!done_before_.empty()) batch_.erase(batch_.begin(), batch_.upper_bound(done_before_.back()));
   done_before_ = std::exchange(done_, {});
   for (const auto& [number, weights] : weights_) weights->finish();
   common_->reduce();
   tied_.add_gradients();
+  if (is_asynchronous() && !has_samples_of_update()) zero_grad();
   for (const auto& [number, weights] : weights_) weights->begin_update();
   if (update_) update_();
   for (const auto& [number, weights] : weights_) weights->end_update();
+}
+
+/// On this rank, or on another that has the stage.
+bool Engine::has_samples_of_update() {
+  const int holders = static_cast<int>(stages_[static_cast<std::size_t>(mine_.begin()->first)].ranks.size());
+  return std::ranges::any_of(done_before_, [&](int mine) {
+    const int first = mine / holders * holders;
+    for (int m = first; m < first + holders; ++m) {
+      if (microbatch(m).rows() > 0) return true;
+    }
+    return false;
+  });
 }
 
 void Engine::check_outputs(const Action& action, const Fields& outputs) {

@@ -41,6 +41,8 @@ class Engine {
   void set_program(schedule::Program program);
   void go_on_with(schedule::Program program);
   bool at_end() const { return executor_.at_end(); }
+  /// Updates of this rank in the whole program.
+  int num_updates() const;
   /// Sum of weight * loss of the forwards of the last stage since the last call, micro-batch by micro-batch
   /// as ranks are added up, or as exact_sum() adds them; 0 on other ranks.
   UnreadLoss take_loss();
@@ -115,6 +117,7 @@ class Engine {
   void backward_weight(const Action& action) { local(action.stage).backward_weight(action.microbatch); }
   void recompute(const Action& action) { local(action.stage).recompute(action.microbatch); }
   void update();
+  bool has_samples_of_update();
   /// What goes to the stage behind `stage`; for the last one it is nothing.
   const EdgeSpec& edge_behind(int stage, int microbatch);
   void check_outputs(const Action& action, const Fields& outputs);
