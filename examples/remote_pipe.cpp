@@ -29,9 +29,8 @@ std::shared_ptr<remote::Shard> make_part(int part) {
 }
 
 void train(const rpc::Agent& agent) {
-  const auto& make = rpc::function<"make_part", &make_part>;
-  const auto first = agent.remote("worker1", make, 0);
-  const auto second = agent.remote("worker2", make, 1);
+  const auto first = agent.remote<&make_part>("worker1", 0);
+  const auto second = agent.remote<&make_part>("worker2", 1);
   const remote::Pipe pipe(agent, {first, second}, {.chunks = 4});
   remote::DistributedOptimizer optimizer(agent, {.name = "adam", .lr = 0.01}, pipe.parameters());
 

@@ -1,8 +1,8 @@
 #pragma once
 // One include for a program with its own training loop, with one short name each: contexts and groups, DDP,
 // FSDP, pipelines, optimizers and schedules, mixed precision, activation checkpointing, offload, checkpoints,
-// data loading. Everything else is included by module: tensor and context parallelism, the parameter server,
-// RPC, and the command line (trireme/app/run_app.h).
+// data loading. RPC is in it, too, as trireme::rpc and trireme::remote. Everything else is included by
+// module: tensor and context parallelism, the parameter server, and the command line (trireme/app/run_app.h).
 //
 // Compiling a source with it takes at most 1.12 times as long as with contexts and DDP alone (8.9 s of 8.0 s,
 // g++ 12 -O1, Intel Xeon with AMX), and less than <torch/torch.h> (11.6 s).
@@ -34,6 +34,9 @@
 #include "trireme/parallel/pipeline/pipe.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/parallel/zero/fully_shard.h"
+#include "trireme/remote/init.h"
+#include "trireme/remote/optimizer.h"
+#include "trireme/remote/pipe.h"
 #include "trireme/train/config/precision.h"
 #include "trireme/train/run/sharded_loop.h"
 

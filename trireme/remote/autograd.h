@@ -6,7 +6,7 @@
 // joined by the function below, of which a process has one at a time.
 //
 //   remote::Context context(agent);
-//   at::Tensor y = agent->rpc_sync("w1", rpc::function<"forward", &forward>, x);
+//   at::Tensor y = agent->rpc_sync<&forward>("w1", x);
 //   context.backward({loss(y)});
 //   optimizer.step(context);
 //
@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/remote/tensor_field.h"
 #include "trireme/rpc/agent.h"
 
 namespace trireme::remote {

@@ -3,10 +3,13 @@
 // others, and a pool that runs what they ask for. Several may live in one process. Thread-safe.
 //
 //   auto agent = rpc::Agent::join({.name = "trainer", .directory = directory});
-//   double sum = agent->rpc_sync("w1", rpc::function<"add", &add>, 1.0, 2.0);
+//   double sum = agent->rpc_sync<&add>("w1", 1.0, 2.0);
 //   Future<double> later = agent->rpc_async("w1", rpc::function<"add", &add>, 1.0, 2.0);
-//   RRef<Shard> shard = agent->remote("w1", rpc::function<"make_shard", &make_shard>);
+//   RRef<Shard> shard = agent->remote<&make_shard>("w1");
 //   agent->leave();
+//
+// rpc::function gives a function a name that programs of other sources can call it by; without it the
+// function is its own name.
 //
 // Calls of one thread to one worker begin there in their order; how they end is not ordered. A call is run
 // once or, when a worker has ended, not known to have run. Errors of a call are exceptions of its future:
@@ -46,6 +49,28 @@ class Callee {
 };
 
 namespace internal {
+
+/// Whether those arguments fit; where they do not, the one error of that call.
+template <class Signature, class... Args>
+struct Takes;
+template <class R, class... Params, class... Args>
+struct Takes<R(Params...), Args...> {
+  static constexpr bool kAsMany = sizeof...(Params) == sizeof...(Args);
+  static consteval bool value() {
+    static_assert(kAsMany, "the function takes another number of arguments");
+    if constexpr (!kAsMany) {
+      return false;
+    } else {
+      constexpr bool kConvert = (std::is_convertible_v<const Args&, const Params&> && ...);
+      static_assert(kConvert, "the function takes arguments of other types");
+      return kConvert && (Sendable<Params> && ...);
+    }
+  }
+};
+template <class Signature, class... Args>
+consteval bool takes() {
+  return Takes<Signature, Args...>::value();
+}
 
 /// Whether the call may be made again, since its worker has ended and the options allow it.
 bool may_try_again(const Callee& to, const CallOptions& options, const std::exception_ptr& error);
@@ -126,12 +151,15 @@ class Agent {
   template <class R, class... Params, class... Args>
   Future<R> rpc_async(const Callee& to, const CallOptions& options, const Function<R(Params...)>& function,
                       const Args&... args) const {
-    static_assert(sizeof...(Params) == sizeof...(Args), "the function takes another number of arguments");
-    static_assert((std::is_convertible_v<const Args&, const Params&> && ...),
-                  "the function takes arguments of other types");
-    static_assert(Sendable<internal::Stored<R>>, "what this function returns cannot be sent: use remote()");
+    constexpr bool kTakes = internal::takes<R(Params...), Args...>();
+    static_assert(
+        Sendable<internal::Stored<R>>,
+        "the result of this function cannot be sent: use remote(), which keeps it there, or include "
+        "trireme/remote/autograd.h for tensors");
     const Promise<R> promise(core_->pool());
-    internal::make_call<R>(core_, to, options, function.row(), promise, static_cast<const Params&>(args)...);
+    if constexpr (kTakes && Sendable<internal::Stored<R>>)
+      internal::make_call<R>(core_, to, options, function.row(), promise,
+                             static_cast<const Params&>(args)...);
     return promise.future();
   }
   /// Calls, and leaves the result where it is. Returns at once; what the function throws is thrown by every
@@ -143,13 +171,40 @@ class Agent {
   template <class R, class... Params, class... Args>
   auto remote(const Callee& to, const CallOptions& options, const Function<R(Params...)>& function,
               const Args&... args) const {
-    static_assert(sizeof...(Params) == sizeof...(Args), "the function takes another number of arguments");
     const WorkerId worker = to.in(*core_, options.timeout_s);
     const auto handle = core_->make_reference(worker);
-    core_->call(worker, function.row(),
-                write_parcel(*core_, worker, nullptr, static_cast<const Params&>(args)...), options,
-                handle->id(), [](Answer&&) {});
+    if constexpr (internal::takes<R(Params...), Args...>())
+      core_->call(worker, function.row(),
+                  write_parcel(*core_, worker, nullptr, static_cast<const Params&>(args)...), options,
+                  handle->id(), [](Answer&&) {});
     return RRef<typename internal::KeptAs<R>::Type>(handle);
+  }
+
+  /// The same for a function that is its own name: `agent->rpc_sync<&add>("w1", 1.0, 2.0)`. Both ends are
+  /// built from one source. CallOptions may come after the worker.
+  template <auto function, class... Args>
+  auto rpc_sync(const Callee& to, const Args&... args) const {
+    return rpc_async<function>(to, args...).get();
+  }
+  template <auto function, class... Args>
+  auto rpc_sync(const Callee& to, const CallOptions& options, const Args&... args) const {
+    return rpc_async<function>(to, options, args...).get();
+  }
+  template <auto function, class... Args>
+  auto rpc_async(const Callee& to, const Args&... args) const {
+    return rpc_async(to, CallOptions{}, internal::function_itself<function>, args...);
+  }
+  template <auto function, class... Args>
+  auto rpc_async(const Callee& to, const CallOptions& options, const Args&... args) const {
+    return rpc_async(to, options, internal::function_itself<function>, args...);
+  }
+  template <auto function, class... Args>
+  auto remote(const Callee& to, const Args&... args) const {
+    return remote(to, CallOptions{}, internal::function_itself<function>, args...);
+  }
+  template <auto function, class... Args>
+  auto remote(const Callee& to, const CallOptions& options, const Args&... args) const {
+    return remote(to, options, internal::function_itself<function>, args...);
   }
 
   /// A reference to a value of this worker.
@@ -211,6 +266,31 @@ Future<T> RRef<T>::to_here_async(const CallOptions& options) const {
   static_assert(Sendable<T>, "a value of this type cannot be sent: call a function on its owner");
   const Agent agent(handle().shared_core(), Agent::Borrowed{});
   return agent.rpc_async(owner(), options, internal::copy_function<T>, *this);
+}
+
+template <class T>
+template <auto function, class... Args>
+auto RRef<T>::rpc_async(const Args&... args) const {
+  return Agent(handle().shared_core(), Agent::Borrowed{}).rpc_async<function>(owner(), *this, args...);
+}
+
+template <class T>
+template <auto function, class... Args>
+auto RRef<T>::rpc_async(const CallOptions& options, const Args&... args) const {
+  return Agent(handle().shared_core(), Agent::Borrowed{})
+      .rpc_async<function>(owner(), options, *this, args...);
+}
+
+template <class T>
+template <auto function, class... Args>
+auto RRef<T>::remote(const Args&... args) const {
+  return Agent(handle().shared_core(), Agent::Borrowed{}).remote<function>(owner(), *this, args...);
+}
+
+template <class T>
+template <auto function, class... Args>
+auto RRef<T>::remote(const CallOptions& options, const Args&... args) const {
+  return Agent(handle().shared_core(), Agent::Borrowed{}).remote<function>(owner(), options, *this, args...);
 }
 
 }  // namespace trireme::rpc

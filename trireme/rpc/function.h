@@ -7,19 +7,28 @@
 //   struct Shard { at::Tensor forward(const at::Tensor& x); };
 //   agent->rpc_sync("w1", rpc::function<"Shard.forward", &Shard::forward>, shard, x);   // shard: RRef<Shard>
 //
+// Where one source makes all workers, the function is its own name:
+//
+//   agent->rpc_sync<&forward>("w1", x, 2.0);
+//   shard.rpc_sync<&Shard::forward>(x);
+//
 // Naming one in a program is all it takes to have it served there. Arguments and results are numbers, enums
 // that end with kLast, strings, vectors, maps, optionals, pairs, tuples, structs that list their fields
-// (wire/fields.h), RRefs, what has a wire::Field, such as tensors (remote/tensor_field.h); arguments are
+// (wire/fields.h), RRefs, what has a wire::Field, such as tensors (remote/autograd.h); arguments are
 // taken by value or const reference. A member function takes the RRef of its object first and runs where that
 // is. A result may be a Future, which is waited for without a thread; a shared_ptr stays where it is, and the
 // caller gets an RRef to what it points to (Agent::remote).
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
+#include <vector>
 
 #include "trireme/rpc/reference.h"
 #include "trireme/rpc/served_call.h"
@@ -48,11 +57,62 @@ class Function<R(Args...)> {
   const FunctionRow& row_;
 };
 
-/// What can go to another worker.
+namespace internal {
+
+template <class... Parts>
+struct PartList {};
+/// What a container, or a struct that lists its fields, is sent as.
 template <class T>
-concept Sendable = requires(wire::FieldWriter& writer, const T& value) {
-  writer.write(value);
+struct PartsOf;
+template <class T>
+struct PartsOf<std::vector<T>> {
+  using Type = PartList<T>;
 };
+template <class Key, class T>
+struct PartsOf<std::map<Key, T>> {
+  using Type = PartList<Key, T>;
+};
+template <class T>
+struct PartsOf<std::optional<T>> {
+  using Type = PartList<T>;
+};
+template <class... Ts>
+struct PartsOf<std::tuple<Ts...>> {
+  using Type = PartList<std::decay_t<Ts>...>;
+};
+template <class First, class Second>
+struct PartsOf<std::pair<First, Second>> {
+  using Type = PartList<First, Second>;
+};
+template <class T>
+requires requires(const T& value) { T::fields(value); }
+struct PartsOf<T> : PartsOf<decltype(T::fields(std::declval<const T&>()))> {};
+
+/// `Outer`: types that are looked at already, as a struct may hold a vector of itself.
+template <class T, class... Outer>
+consteval bool is_sendable() {
+  constexpr auto all = []<class... Parts>(PartList<Parts...>) {
+    return (is_sendable<Parts, T, Outer...>() && ...);
+  };
+  if constexpr ((std::is_same_v<T, Outer> || ...)) {
+    return true;
+  } else if constexpr (std::is_same_v<T, std::vector<bool>>) {
+    return false;
+  } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_same_v<T, std::string> ||
+                       wire::HasField<T>) {
+    return true;
+  } else if constexpr (requires { typename PartsOf<T>::Type; }) {
+    return all(typename PartsOf<T>::Type{});
+  } else {
+    return false;
+  }
+}
+
+}  // namespace internal
+
+/// What can go to another worker, with all that is in it.
+template <class T>
+concept Sendable = internal::is_sendable<T>();
 
 namespace internal {
 
@@ -154,11 +214,37 @@ void serve(const std::shared_ptr<ServedCall>& call) {
   }
 }
 
+template <class... Args>
+consteval bool are_sendable(const std::tuple<Args...>* /*arguments*/) {
+  return (Sendable<Args> && ...);
+}
+
 template <auto body>
 const FunctionRow& add(const std::string& name) {
-  using Signature = typename BodyTraits<std::decay_t<decltype(body)>>::Signature;
-  return add_function({.name = name, .signature = readable(typeid(Signature).name()), .run = &serve<body>});
+  using Traits = BodyTraits<std::decay_t<decltype(body)>>;
+  constexpr bool kHasArguments = are_sendable(static_cast<const typename Traits::Arguments*>(nullptr));
+  static_assert(kHasArguments,
+                "an argument of this function cannot be sent to another worker: expected numbers, strings, "
+                "containers, structs with fields(), RRefs, or tensors (include trireme/remote/autograd.h)");
+  FunctionRow row{.name = name, .signature = readable(typeid(typename Traits::Signature).name())};
+  if constexpr (kHasArguments) row.run = &serve<body>;
+  return add_function(std::move(row));
 }
+
+/// Its type has the name of the function.
+template <auto body>
+struct Named {};
+
+/// "Shard::forward: at::Tensor (Shard::*)(at::Tensor const&)": overloads have the same first part.
+template <auto body>
+std::string name_of() {
+  return name_in(typeid(Named<body>).name()) + ": " + readable(typeid(decltype(body)).name());
+}
+
+/// What calls without a name of their own call.
+template <auto body>
+inline const Function<typename BodyTraits<std::decay_t<decltype(body)>>::Signature> function_itself{
+    add<body>(name_of<body>())};
 
 }  // namespace internal
 

@@ -66,4 +66,14 @@ std::string readable(const char* type_name) {
   return status == 0 ? name.get() : type_name;
 }
 
+/// "trireme::rpc::internal::Named<&add>"; templates: "...Named<&(void add<int>(int))>".
+std::string name_in(const char* type_name) {
+  const std::string whole = readable(type_name);
+  const std::size_t begin = whole.find('<') + 1;
+  std::string name = whole.substr(begin, whole.rfind('>') - begin);
+  if (name.starts_with('&')) name.erase(0, 1);
+  if (name.starts_with('(') && name.ends_with(')')) name = name.substr(1, name.size() - 2);
+  return name;
+}
+
 }  // namespace trireme::rpc

@@ -30,5 +30,7 @@ std::vector<std::string> function_names();
 void check_function_table();
 /// A type as its source has it.
 std::string readable(const char* type_name);
+/// Of a type whose only template argument is a function: its name.
+std::string name_in(const char* type_name);
 
 }  // namespace trireme::rpc

@@ -5,7 +5,7 @@
 // share one reference. Thread-safe.
 //
 //   RRef<Shard> shard = agent->remote("w1", rpc::function<"make_shard", &make_shard>, 3);
-//   at::Tensor y = agent->rpc_sync(shard.owner(), rpc::function<"Shard.forward", &Shard::forward>, shard, x);
+//   at::Tensor y = shard.rpc_sync<&Shard::forward>(x);
 //   at::Tensor w = weight.to_here();
 
 #include <memory>
@@ -74,6 +74,25 @@ class RRef {
   /// has ended, DeadlineError.
   T to_here(const CallOptions& options = {}) const { return to_here_async(options).get(); }
   Future<T> to_here_async(const CallOptions& options = {}) const;
+
+  /// Calls a member function of the value, or a function whose first argument is this reference, on the
+  /// owner: `shard.rpc_sync<&Shard::forward>(x)`. CallOptions may come first. As the calls of an Agent.
+  template <auto function, class... Args>
+  auto rpc_sync(const Args&... args) const {
+    return rpc_async<function>(args...).get();
+  }
+  template <auto function, class... Args>
+  auto rpc_sync(const CallOptions& options, const Args&... args) const {
+    return rpc_async<function>(options, args...).get();
+  }
+  template <auto function, class... Args>
+  auto rpc_async(const Args&... args) const;
+  template <auto function, class... Args>
+  auto rpc_async(const CallOptions& options, const Args&... args) const;
+  template <auto function, class... Args>
+  auto remote(const Args&... args) const;
+  template <auto function, class... Args>
+  auto remote(const CallOptions& options, const Args&... args) const;
 
   const std::shared_ptr<RefHandle>& shared_handle() const { return handle_; }
 

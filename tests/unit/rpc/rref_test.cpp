@@ -75,6 +75,36 @@ TEST(RRef, AnObjectOnAnotherWorkerIsMadeUsedAndGoesWithItsLastReference) {
   wait_until_none_is_alive(workers, {"a", "b"});
 }
 
+TEST(RRef, AFunctionIsItsOwnName) {
+  Workers workers({"a", "b"});
+  {
+    const RRef<Counter> counter = workers["a"].remote<&make_counter>("b", 10);
+    EXPECT_EQ(counter.rpc_sync<&Counter::add>(5), 15);
+    EXPECT_EQ(counter.rpc_async<&Counter::add>({.timeout_s = 60}, 1).get(), 16);
+    EXPECT_EQ(counter.remote<&Counter::value>().to_here(), 16);
+    EXPECT_EQ(counter.rpc_sync<&add_there>({.timeout_s = 60}, 4), 20) << "the reference comes first";
+    EXPECT_EQ(workers["a"].rpc_sync<&repeat>("b", "ab", 2), "abab");
+    EXPECT_EQ(workers["a"].rpc_async<&repeat>("b", {.timeout_s = 60}, "c", 3).get(), "ccc");
+  }
+  EXPECT_NE(thrown_by([&] {
+              workers["a"].remote<&make_counter>("b", -1).rpc_sync<&Counter::value>();
+            }).find("a counter begins at zero"),
+            std::string::npos);
+  wait_until_none_is_alive(workers, {"a", "b"});
+}
+
+int twice(int number) { return 2 * number; }
+std::string twice(const std::string& text) { return text + text; }
+
+TEST(RRef, OverloadsAreDifferentFunctions) {
+  Workers workers({"a", "b"});
+  constexpr auto kNumbers = static_cast<int (*)(int)>(&twice);
+  constexpr auto kTexts = static_cast<std::string (*)(const std::string&)>(&twice);
+  EXPECT_EQ(workers["a"].rpc_sync<kNumbers>("b", 4), 8);
+  EXPECT_EQ(workers["a"].rpc_sync<kTexts>("b", "ab"), "abab");
+  EXPECT_EQ(internal::name_of<kNumbers>(), "trireme::rpc::(anonymous namespace)::twice: int (*)(int)");
+}
+
 TEST(RRef, AValueIsCopiedHere) {
   Workers workers({"a", "b"});
   EXPECT_EQ(workers["a"].remote("b", kRepeat, "ab", 3).to_here(), "ababab");
