@@ -62,7 +62,8 @@ std::vector<Row> measure(const rpc::Agent& agent, const Arguments& arguments) {
       torch::one_hot(torch::randint(arguments.num_classes, {arguments.batch}), arguments.num_classes)
           .to(torch::kFloat32);
   const auto whole =
-      remote::make_dist_resnet50(agent, "worker1", "worker2", {3, size, size}, arguments.num_classes, 1, {});
+      remote::make_dist_resnet50(agent, {"worker1", "worker2"}, {"cpu", "cpu"}, /*num_splits=*/1,
+                                 {.input_shape = {3, size, size}, .num_classes = arguments.num_classes});
   remote::DistributedOptimizer optimizer(agent, {.name = "sgd", .lr = 0.05, .momentum = 0},
                                          whole.parameters());
   std::vector<Row> rows;

@@ -90,6 +90,18 @@ TEST(RemoteCalls, TheExampleLearnsOverTwoWorkers) {
   EXPECT_LT(std::stod(result.out.substr(at + last.size())), 0.005) << result.out;
 }
 
+TEST(RemoteCalls, TheDistributedResNet50TrainsByMicroBatches) {
+  const auto result = launch(3, "example_dist_resnet50", {"2", "2", "8", "32"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  // Outputs of an untrained model are about 1, and so is their mean square.
+  const std::string last = "step 2: loss ";
+  const auto at = result.out.find(last);
+  ASSERT_NE(at, std::string::npos) << result.out;
+  const double loss = std::stod(result.out.substr(at + last.size()));
+  EXPECT_GT(loss, 0);
+  EXPECT_LT(loss, 10);
+}
+
 TEST(RemoteCalls, WorkersThatAreKilledOrFrozenAreNamedAndTheOthersLive) {
   const auto result = test::run({test::bin("rank_rpc_faults")});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;

@@ -5,16 +5,10 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/model/deferred.h"
+#include "trireme/model/layer_cuts.h"
 
 namespace trireme::remote {
-namespace {
-
-constexpr auto& kForward = rpc::function<"trireme.Shard.forward", &Shard::forward>;
-constexpr auto& kParameters = rpc::function<"trireme.Shard.parameters", &Shard::parameters>;
-constexpr auto& kNames = rpc::function<"trireme.Shard.parameter_names", &Shard::parameter_names>;
-constexpr auto& kTrain = rpc::function<"trireme.Shard.train", &Shard::train>;
-
-}  // namespace
 
 Pipe::Pipe(const rpc::Agent& agent, std::vector<rpc::RRef<Shard>> parts, PipeOptions options)
     : core_(agent.core()), parts_(std::move(parts)), options_(options) {
@@ -35,7 +29,7 @@ rpc::RRef<at::Tensor> Pipe::forward(const at::Tensor& input) const {
                             (options_.checkpoint == PipeCheckpoint::kExceptLast && !is_last);
     auto value = agent.share(chunks[i]);
     for (std::size_t part = 0; part < parts_.size(); ++part) {
-      value = agent.remote(parts_[part].owner(), kForward, parts_[part], value, before[part], recomputes);
+      value = parts_[part].remote<&Shard::forward>(value, before[part], recomputes);
       before[part] = value;
     }
     outputs.push_back(value.to_here_async());
@@ -48,43 +42,64 @@ Pipe Pipe::with(PipeOptions options) const {
 }
 
 std::vector<rpc::RRef<at::Tensor>> Pipe::parameters() const {
-  const rpc::Agent agent(core_, rpc::Agent::Borrowed{});
   std::vector<rpc::RRef<at::Tensor>> all;
   for (const auto& part : parts_) {
-    for (auto& each : agent.rpc_sync(part.owner(), kParameters, part)) all.push_back(std::move(each));
+    for (auto& each : part.rpc_sync<&Shard::parameters>()) all.push_back(std::move(each));
   }
   return all;
 }
 
 std::vector<std::string> Pipe::parameter_names() const {
-  const rpc::Agent agent(core_, rpc::Agent::Borrowed{});
   std::vector<std::string> all;
   for (const auto& part : parts_) {
-    for (auto& each : agent.rpc_sync(part.owner(), kNames, part)) all.push_back(std::move(each));
+    for (auto& each : part.rpc_sync<&Shard::parameter_names>()) all.push_back(std::move(each));
   }
   return all;
 }
 
 void Pipe::train(bool on) const {
-  const rpc::Agent agent(core_, rpc::Agent::Borrowed{});
-  for (const auto& part : parts_) agent.rpc_sync(part.owner(), kTrain, part, on);
+  for (const auto& part : parts_) part.rpc_sync<&Shard::train>(on);
 }
 
-Pipe make_dist_resnet50(const rpc::Agent& agent, const rpc::Callee& first, const rpc::Callee& second,
-                        const std::vector<std::int64_t>& input_shape, std::int64_t num_classes,
-                        std::uint64_t seed, PipeOptions options) {
-  // Stem and the stages of 3 and 4 blocks here, those of 6 and 3 and the last layer there, as in the
-  // tutorial.
+namespace {
+
+/// Where each part ends. Of two parts as in the tutorial: the stem and the stages of 3 and 4 blocks, those of
+/// 6 and 3 and the last layer.
+std::vector<std::int64_t> ends_of_parts(const ShardOptions& model, std::size_t num_parts) {
+  const auto whole = deferred(
+      [&] { return model::make_model(model.model, model.input_shape, model.num_classes, model.seed); });
+  const std::vector<model::Layer> layers = whole->layers();
+  std::vector<std::int64_t> ends = {8};
+  if (num_parts != 2) {
+    const std::vector<int> cuts = model::cuts_by_parameters(layers, static_cast<int>(num_parts));
+    ends.assign(cuts.begin(), cuts.end());
+  }
+  ends.push_back(std::ssize(layers));
+  return ends;
+}
+
+}  // namespace
+
+Pipe make_dist_resnet50(const rpc::Agent& agent, const std::vector<std::string>& workers,
+                        const std::vector<std::string>& devices, std::int64_t num_splits,
+                        const DistResNet50Options& options) {
+  require(!workers.empty() && devices.size() == workers.size(),
+          "a distributed ResNet-50 has at least one worker, and a device for each of them; found ",
+          workers.size(), " workers and ", devices.size(), " devices");
+  require(num_splits >= 1, "found num_splits = ", num_splits, "; expected at least 1 micro-batch");
   ShardOptions part;
   part.model.name = "resnet50";
-  part.input_shape = input_shape;
-  part.num_classes = num_classes;
-  part.seed = seed;
-  part.end_layer = 8;
-  const auto one = make_shard(agent, first, part);
-  part.first_layer = 8;
-  part.end_layer = 18;
-  return Pipe(agent, {one, make_shard(agent, second, part)}, options);
+  part.input_shape = options.input_shape;
+  part.num_classes = options.num_classes;
+  part.seed = options.seed;
+  const std::vector<std::int64_t> ends = ends_of_parts(part, workers.size());
+  std::vector<rpc::RRef<Shard>> parts;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    part.first_layer = std::exchange(part.end_layer, ends[i]);
+    part.device = devices[i];
+    parts.push_back(make_shard(agent, workers[i], part));
+  }
+  return Pipe(agent, std::move(parts), {.chunks = num_splits, .checkpoint = options.checkpoint});
 }
 
 }  // namespace trireme::remote

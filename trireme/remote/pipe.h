@@ -54,11 +54,20 @@ class Pipe {
   const PipeOptions options_;
 };
 
-/// The two halves of ResNet-50 on two workers: "DistResNet50" of PyTorch's tutorial on pipelines over remote
-/// calls, whose argument of forward is a number of splits, though it is sometimes told as their size.
-/// `input_shape`: (3, height, width).
-Pipe make_dist_resnet50(const rpc::Agent& agent, const rpc::Callee& first, const rpc::Callee& second,
-                        const std::vector<std::int64_t>& input_shape, std::int64_t num_classes,
-                        std::uint64_t seed, PipeOptions options = {});
+/// The model of make_dist_resnet50().
+struct DistResNet50Options {
+  std::vector<std::int64_t> input_shape = {3, 128, 128};  ///< (3, height, width)
+  std::int64_t num_classes = 1000;
+  std::uint64_t seed = 1;
+  PipeCheckpoint checkpoint = PipeCheckpoint::kNever;
+};
+
+/// ResNet-50 in consecutive parts, one on each worker: "DistResNet50" of PyTorch's tutorial on pipelines over
+/// remote calls. `devices`: of each worker, as in ShardOptions. `num_splits`: micro-batches of a batch; the
+/// tutorial sometimes calls it their size. Two parts are those of the tutorial, others have about equal
+/// numbers of parameters. Throws InvalidArgument: another number of devices than workers, no micro-batch.
+Pipe make_dist_resnet50(const rpc::Agent& agent, const std::vector<std::string>& workers,
+                        const std::vector<std::string>& devices, std::int64_t num_splits,
+                        const DistResNet50Options& options = {});
 
 }  // namespace trireme::remote

@@ -40,6 +40,36 @@ TEST(PartsOfAChain, HaveItsOutputAndTheNamesOfItsParameters) {
   agent->leave();
 }
 
+TEST(DistResNet50, OverAnyNumberOfWorkersIsTheModelOfOneProcess) {
+  constexpr std::int64_t kClasses = 10;
+  rpc::AgentOptions joining{.name = "alone", .directory = std::make_shared<rpc::LocalDirectory>()};
+  joining.timeout_s = 60;
+  const auto agent = join(joining);
+  const DistResNet50Options options{.input_shape = {3, 32, 32}, .num_classes = kClasses, .seed = 5};
+  const auto whole = model::make_model({.name = "resnet50"}, options.input_shape, kClasses, options.seed);
+  whole->eval();
+  torch::manual_seed(2);
+  const at::Tensor images = torch::randn({4, 3, 32, 32});
+  const torch::NoGradGuard no_grad;
+  const at::Tensor expected = whole->forward(images);
+  for (const std::size_t workers : {1, 2, 3}) {
+    SCOPED_TRACE(workers);
+    const Pipe pipe = make_dist_resnet50(*agent, std::vector<std::string>(workers, "alone"),
+                                         std::vector<std::string>(workers, "cpu"), /*num_splits=*/2, options);
+    pipe.train(false);
+    EXPECT_EQ(pipe.parameters().size(), whole->parameters().size());
+    EXPECT_TRUE(at::allclose(*pipe.forward(images).local_value(), expected, 1e-4, 1e-5));
+  }
+  EXPECT_THAT(
+      [&] {
+        make_dist_resnet50(*agent, {"alone", "alone"}, {"cpu"}, 2, options);
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("found 2 workers and 1 devices")));
+  EXPECT_THAT([&] { make_dist_resnet50(*agent, {"alone"}, {"cpu"}, 0, options); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("num_splits = 0; expected at least 1")));
+  agent->leave();
+}
+
 TEST(PartsOfAChain, ThatAreNoneAreRejected) {
   EXPECT_THAT([] { part_of(chain(), 2, 2); },
               ThrowsMessage<InvalidArgument>(HasSubstr("part 2 of 2; expected 0 to 1")));
