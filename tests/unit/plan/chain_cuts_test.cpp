@@ -73,6 +73,14 @@ TEST(CutChain, KeepsTheOtherStagesEven) {
   EXPECT_THAT(cut_chain(layers_of({1, 1, 1, 1}), {.num_stages = 1}), IsEmpty());
 }
 
+TEST(CutChain, GivesAStageWithReplicasAsManyTimesTheWork) {
+  const std::vector<Layer> layers = layers_of({1, 1, 1, 1, 1, 1});
+  EXPECT_THAT(cut_chain(layers, {.num_stages = 2}), ElementsAre(3));
+  EXPECT_THAT(cut_chain(layers, {.num_stages = 2, .replicas = {2, 1}}), ElementsAre(4));
+  EXPECT_THAT(cut_chain(layers, {.num_stages = 2, .replicas = {1, 2}}), ElementsAre(2));
+  EXPECT_THROW(cut_chain(layers, {.num_stages = 2, .replicas = {2}}), InvalidArgument);
+}
+
 TEST(CutChain, AvoidsTheSlowLink) {
   std::vector<Layer> layers = layers_of({1, 1, 1, 1});
   layers[1].output_bytes = 100;
