@@ -45,6 +45,9 @@ struct ScheduleRow {
   bool asynchronous = false;  ///< never flushes: stages update while micro-batches are under way
 };
 
+/// ScheduleOptions::replicas where they are empty. Pure.
+std::vector<int> default_replicas(int num_ranks);
+
 /// All rows, in the order of the table, and their names.
 std::span<const ScheduleRow> schedules();
 std::vector<std::string> schedule_names();

@@ -363,7 +363,7 @@ TEST_P(AsynchronousRuns, AreDrainedAndSavedSoonAfterTheyAreAskedToStop) {
   EXPECT_EQ(rest.status, "completed");
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, AsynchronousRuns, testing::Values("pipedream", "pipedream-2bw"),
+INSTANTIATE_TEST_SUITE_P(Table, AsynchronousRuns, testing::Values("pipedream", "pipedream-2bw", "1f1b-rr"),
                          [](const auto& param) { return test_name(param.param); });
 
 TEST(PipelineConfig, WhatCannotWorkIsRefusedBeforeAnyRankStarts) {
@@ -404,8 +404,12 @@ TEST(PipelineConfig, WhatCannotWorkIsRefusedBeforeAnyRankStarts) {
               HasSubstr("skip a step together"));
   EXPECT_THAT(of_pipedream(2, [](RunConfig& c) { c.train.accumulation = 2; }), HasSubstr("flush"));
   EXPECT_THAT(of_pipedream(4, [](RunConfig&) {}), HasSubstr("cannot share gradients; start it with -n 2"));
-  EXPECT_THAT(of_pipedream(2, [](RunConfig& c) { c.parallel.schedule = "1f1b-rr"; }),
-              HasSubstr("different rates"));
+  EXPECT_THAT(of_pipedream(2,
+                           [](RunConfig& c) {
+                             c.parallel.schedule = "1f1b-rr";
+                             c.parallel.stage_replicas = {2, 1};
+                           }),
+              HasSubstr("as many in all as there are ranks (2), found 3"));
   EXPECT_THAT(error_of(16, [](RunConfig& c) { c.parallel.pipeline = 16; }),
               AllOf(HasSubstr("16 stages"), HasSubstr("only 9 layers")));
 }

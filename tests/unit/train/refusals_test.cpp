@@ -243,12 +243,43 @@ const Refusal kRefusals[] = {
        c.run.timeline = "t.html";
      },
      "use run.trace", "run.trace = \"trace.json\", run.timeline = \"\""},
-    {"RoundRobin", 2,
+    {"RoundRobinOverOtherRanks", 3,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.parallel.pipeline = 3;
+       c.parallel.schedule = "1f1b-rr";
+       c.parallel.stage_replicas = {2, 2};
+     },
+     "(3), found 4", "parallel.stage_replicas = []"},
+    {"RoundRobinWithMicrobatchesLeftOver", 3,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.parallel.pipeline = 3;
+       c.parallel.schedule = "1f1b-rr";
+       c.parallel.microbatches = 3;
+     },
+     "3 micro-batches do not fill 2 replicas evenly", "parallel.microbatches = 0"},
+    {"RoundRobinSideBySide", 4,
      [](RunConfig& c) {
        pipedream(c);
        c.parallel.schedule = "1f1b-rr";
+       c.parallel.stage_replicas = {1, 1};
      },
-     "different rates", "parallel.schedule = \"pipedream\""},
+     "cannot share gradients", "parallel.schedule = \"1f1b\", parallel.stage_replicas = []"},
+    {"RoundRobinWithVerticalSync", 3,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.parallel.pipeline = 3;
+       c.parallel.schedule = "1f1b-rr";
+       c.parallel.vertical_sync = true;
+     },
+     "vertical sync needs stages that step alike", "parallel.vertical_sync = false"},
+    {"ReplicasOfStagesOfAnotherSchedule", 2,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.parallel.stage_replicas = {1, 1};
+     },
+     "is for pipelines with parallel.schedule = \"1f1b-rr\"", "parallel.stage_replicas = []"},
     {"VerticalSyncOfAScheduleWithout", 2,
      [](RunConfig& c) {
        c.parallel.pipeline = 2;

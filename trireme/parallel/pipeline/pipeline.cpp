@@ -85,14 +85,21 @@ void Pipeline::start(Stream stream) {
   num_updates_ = stream.num_updates;
   under_way_ = false;
   if (!flushes) engine_->set_program(pipeline_program(options_, num_ranks_, transport_, num_updates_));
+  updates_of_round_ = engine_->num_updates() / num_updates_;
   engine_->begin(std::move(stream));
   under_way_ = true;
 }
 
-UnreadLoss Pipeline::advance_unread(std::uint64_t number) {
+UnreadLoss Pipeline::advance_unread(std::uint64_t number) { return advance_updates(1, number); }
+
+UnreadLoss Pipeline::advance_round_unread(std::uint64_t number) {
+  return advance_updates(updates_of_round_, number);
+}
+
+UnreadLoss Pipeline::advance_updates(int num_updates, std::uint64_t number) {
   require(!drained(), "nothing is under way in the pipeline: start() comes first");
   try {
-    engine_->run_to_update(number);
+    for (int update = 0; update < num_updates; ++update) engine_->run_to_update(number);
   } catch (...) {
     under_way_ = false;
     left_in_the_middle_ = is_asynchronous(options_);

@@ -83,7 +83,8 @@ class Pipeline {
   /// and weigh the losses themselves. Adds the gradients of gradient_scale * sum(weight * loss).
   struct Stream {
     /// One, where the schedule updates at the end of a step. Asynchronous schedules (PipeDream, SOSP 2019;
-    /// PipeDream-2BW, arXiv 2006.09503) update while micro-batches of others are under way.
+    /// PipeDream-2BW, arXiv 2006.09503) update while micro-batches of others are under way. 1f1b-rr: rounds
+    /// of options.num_microbatches, in which a stage updates once for as many as it has replicas.
     int num_updates = 1;
     /// Micro-batch m, asked in rising order when this rank comes to it; of update m /
     /// options.num_microbatches.
@@ -106,6 +107,9 @@ class Pipeline {
   double advance(std::uint64_t number) { return advance_unread(number).read(); }
   /// The same, without waiting for the numbers of a device.
   UnreadLoss advance_unread(std::uint64_t number);
+  /// The same, up to this rank's last update of PipelineOptions::num_microbatches micro-batches: that is one
+  /// update, but several on a stage of 1f1b-rr.
+  UnreadLoss advance_round_unread(std::uint64_t number);
   /// Drains an asynchronous pipeline after `num_updates` instead of those that it was started with: on all
   /// ranks the same, and more than any of them can have begun (asynchronous_margin() updates behind its own
   /// last one).
@@ -181,11 +185,14 @@ class Pipeline {
   double waited_s() const;
 
  private:
+  UnreadLoss advance_updates(int num_updates, std::uint64_t number);
+
   PipelineOptions options_;
   schedule::Transport transport_;
   int num_ranks_;
   std::uint64_t num_steps_ = 0;  ///< done by step()
   int num_updates_ = 0;          ///< of the stream
+  int updates_of_round_ = 1;     ///< of this rank
   bool under_way_ = false;       ///< a stream is
   bool left_in_the_middle_ = false;
   comm::Group group_;

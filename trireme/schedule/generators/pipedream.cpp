@@ -14,6 +14,7 @@
 #include "trireme/base/error.h"
 #include "trireme/schedule/internal/action_list.h"
 #include "trireme/schedule/internal/generators.h"
+#include "trireme/schedule/schedule_table.h"
 
 namespace trireme::schedule {
 namespace {
@@ -95,16 +96,20 @@ Program pipedream_2bw(const ScheduleOptions& options) {
   return program;
 }
 
+std::vector<int> default_replicas(int num_ranks) {
+  std::vector<int> replicas(static_cast<std::size_t>(std::max(1, num_ranks - 1)), 1);
+  replicas.front() = num_ranks == 1 ? 1 : 2;
+  return replicas;
+}
+
 Program one_f_one_b_round_robin(const ScheduleOptions& options) {
-  std::vector<int> replicas = options.replicas;
-  if (replicas.empty()) {
-    replicas.assign(static_cast<std::size_t>(std::max(1, options.num_ranks - 1)), 1);
-    replicas.front() = options.num_ranks == 1 ? 1 : 2;
-  }
+  const std::vector<int> replicas =
+      options.replicas.empty() ? default_replicas(options.num_ranks) : options.replicas;
+  const std::int64_t all = std::accumulate(replicas.begin(), replicas.end(), std::int64_t{0});
   require(std::all_of(replicas.begin(), replicas.end(), [](int count) { return count >= 1; }) &&
-              std::accumulate(replicas.begin(), replicas.end(), 0) == options.num_ranks,
+              all == options.num_ranks,
           "1f1b-rr needs at least one replica per stage and as many in all as there are ranks (",
-          options.num_ranks, ")");
+          options.num_ranks, "), found ", all, " in all");
   for (const int count : replicas) {
     require(options.num_microbatches % count == 0, options.num_microbatches, " micro-batches do not fill ",
             count, " replicas evenly; take a multiple");

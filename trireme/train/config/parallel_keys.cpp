@@ -5,6 +5,7 @@
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
 #include "trireme/parallel/zero/shard_hook.h"
+#include "trireme/schedule/program.h"
 #include "trireme/train/config/internal/config_rows.h"
 
 namespace trireme::train {
@@ -64,6 +65,10 @@ std::vector<ConfigKey> parallel_key_table() {
           "micro-batches of a pipeline, train.accumulation times per step; 0: four times its ranks, or the "
           "number that an asynchronous schedule needs",
           {.least = 0, .most = kMaxInt}),
+      key("parallel.stage_replicas", &C::parallel, &ParallelOptions::stage_replicas,
+          "parallel.schedule = \"1f1b-rr\": ranks of each stage, which share its micro-batches: [2, 1]; []: "
+          "two of the first stage, one of each other",
+          {.least = 1, .most = schedule::kMostRanks}),
       key("parallel.partition", &C::parallel, &ParallelOptions::partition,
           "how layers are split into stages: equal time, equal parameters, or equal numbers of layers",
           {.names = partition_names}),

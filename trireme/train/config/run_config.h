@@ -120,6 +120,8 @@ struct ParallelOptions {
   double outer_momentum = 0.9;              ///< the same
   std::string unused_parameters = "error";  ///< a name of parallel::unused_parameters_names()
   std::int64_t check_replicas_every = 100;  ///< steps between comparisons of what ranks hold alike; 0: none
+  /// 1f1b-rr: ranks of each stage; empty: two of the first, one of each other.
+  std::vector<std::int64_t> stage_replicas = {};
 };
 
 class Registry;

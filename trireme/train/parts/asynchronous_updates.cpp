@@ -1,5 +1,5 @@
-// Asynchronous pipeline schedules (PipeDream, PipeDream-2BW): stages update while micro-batches of later
-// updates are under way. Streams span the steps up to the next point at which all ranks synchronise.
+// Asynchronous pipeline schedules (PipeDream, PipeDream-2BW, 1F1B-RR): stages update while micro-batches of
+// later updates are under way. Streams span the steps up to the next point at which all ranks synchronise.
 #include <ATen/ops/zeros.h>
 
 #include <set>
@@ -15,6 +15,7 @@ class AsynchronousUpdates final : public StepPart {
   explicit AsynchronousUpdates(const PartSetup& setup)
       : num_ranks_(setup.context.world_size()),
         num_microbatches_(setup.plan.num_microbatches()),
+        updates_of_step_(num_microbatches_ / setup.plan.program().update_every),
         sample_(setup.data.train->trial_batch(1).input) {}
 
   void attach(const TrainerObjects& objects) override { objects_.emplace(objects); }
@@ -27,6 +28,8 @@ class AsynchronousUpdates final : public StepPart {
     const std::int64_t end = objects_->batches.calendar().next_meeting(steps_done);
     stream.num_updates = static_cast<int>(end - steps_done);
     stream.shapes = shapes_before(end);
+    // Losses are parts of the mean over a step, and an update takes the mean over its own micro-batches.
+    stream.gradient_scale *= updates_of_step_;
   }
   void end_step(Step& step) override {
     const parallel::Pipeline::Staleness staleness = objects_->pipeline.staleness();
@@ -64,6 +67,7 @@ class AsynchronousUpdates final : public StepPart {
   }
 
   const int num_ranks_, num_microbatches_;
+  const int updates_of_step_;  ///< of a stage without replicas
   const Fields sample_;
   std::optional<TrainerObjects> objects_;
   std::int64_t begin_ = 0;  ///< steps before the stream under way

@@ -7,19 +7,24 @@
 namespace trireme::train {
 namespace {
 
-class DriftCheck final : public StepPart {
+class DriftCheck : public StepPart {
  public:
   void attach(const TrainerObjects& objects) override { objects_.emplace(objects); }
   /// As layers have computed with them: sharded ones are gathered now, and apart after the update.
   void gradients_ready(Step& step) override {
-    if (!objects_->batches.calendar().checks_replicas(step.report.step)) return;
+    if (objects_->batches.calendar().checks_replicas(step.report.step))
+      compare(text("step ", step.report.step));
+  }
+
+ protected:
+  void compare(const std::string& when) {
     if (!check_) {
       check_ = make_replica_check(objects_->plan, objects_->groups, objects_->context,
                                   {.weights = objects_->pipeline.weights(),
                                    .updated = objects_->parameters.all,
                                    .held = objects_->parameters.held});
     }
-    check_->run(text("step ", step.report.step));
+    check_->run(when);
   }
 
  private:
@@ -27,11 +32,20 @@ class DriftCheck final : public StepPart {
   std::unique_ptr<parallel::ReplicaCheck> check_;  ///< since it was first due
 };
 
+/// Of stages that update on their own time: where all ranks have done the same steps.
+class DrainedDriftCheck final : public DriftCheck {
+ public:
+  void gradients_ready(Step& /*step*/) override {}
+  void synchronize() override { compare("the weights that are evaluated or saved"); }
+};
+
 }  // namespace
 
-/// Stages that update on their own time have no replicas.
 std::unique_ptr<StepPart> make_replica_check(const PartSetup& setup) {
-  return setup.plan.asynchronous() ? nullptr : std::make_unique<DriftCheck>();
+  if (!setup.plan.asynchronous()) return std::make_unique<DriftCheck>();
+  const bool is_asked = setup.plan.config().parallel.check_replicas_every > 0;
+  if (!is_asked || setup.plan.replicas_of_stages().empty()) return nullptr;
+  return std::make_unique<DrainedDriftCheck>();
 }
 
 }  // namespace trireme::train

@@ -34,6 +34,7 @@ Cure synchronous_schedule() {
   return [](RunConfig& config) {
     config.parallel.schedule = "1f1b";
     config.parallel.microbatches = 0;
+    config.parallel.stage_replicas = {};
     config.parallel.vertical_sync = false;
   };
 }
@@ -107,7 +108,8 @@ Cures other_pipelines(const RunConfig& config, int world_size, std::int64_t leas
 Cures cures_of_a_program(const RunConfig& config, int world_size) {
   Cures cures = {set(&RunConfig::train, &TrainOptions::accumulation, 1),
                  set(&RunConfig::parallel, &ParallelOptions::vertical_sync, false),
-                 set(&RunConfig::parallel, &ParallelOptions::microbatches, 0)};
+                 set(&RunConfig::parallel, &ParallelOptions::microbatches, 0),
+                 set(&RunConfig::parallel, &ParallelOptions::stage_replicas, std::vector<std::int64_t>())};
   if (is_program_file(config.parallel.schedule)) {
     cures.push_back(set(&RunConfig::parallel, &ParallelOptions::recompute, true));
     for (Cure& cure : other_pipelines(config, world_size, /*least=*/2)) cures.push_back(std::move(cure));

@@ -70,6 +70,8 @@ class ParallelPlan {
   const schedule::Program& program() const { return program_; }
   /// Whether stages update while micro-batches are under way.
   bool asynchronous() const { return program_.update_every > 0; }
+  /// Ranks of each stage, where micro-batches go to them in turn (1f1b-rr); empty: one each.
+  const std::vector<int>& replicas_of_stages() const { return options_.replicas; }
   /// Micro-batches of one replica in a step.
   int num_microbatches() const { return num_microbatches_; }
   /// Of all replicas.

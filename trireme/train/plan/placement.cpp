@@ -135,7 +135,8 @@ ParallelPlan measure(const ParallelPlan& plan, comm::Context& context,
     const telemetry::OwnWork work(context.status(), "measuring the layers of the model");
     const std::vector<plan::Layer> profile =
         profile_layers(layers, microbatch_of(plan, data).on(device_for(plan, context)));
-    const auto found = plan::cut_chain(profile, {.num_stages = static_cast<std::size_t>(stages)});
+    const auto found = plan::cut_chain(
+        profile, {.num_stages = static_cast<std::size_t>(stages), .replicas = plan.replicas_of_stages()});
     std::copy(found.begin(), found.end(), cuts.data_ptr<std::int64_t>());
   }
   context.world().broadcast(cuts, 0);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
+#include <numeric>
 #include <ranges>
 
 #include "trireme/base/error.h"
@@ -57,13 +59,30 @@ Partition partition_of(const std::string& name) {
   return row->partition;
 }
 
+bool replicates_stages(const RunConfig& config) {
+  return config.parallel.pipeline > 1 && config.parallel.schedule == "1f1b-rr";
+}
+
+/// Ranks of each stage; empty: all stages have one.
+std::vector<int> replicas_of_stages(const RunConfig& config) {
+  const std::vector<std::int64_t>& asked = config.parallel.stage_replicas;
+  if (!replicates_stages(config)) return {};
+  if (asked.empty()) return schedule::default_replicas(static_cast<int>(config.parallel.pipeline));
+  return {asked.begin(), asked.end()};
+}
+
 /// 4 micro-batches per rank: bubbles of a fifth at most (Huang et al., arXiv 1811.06965, section 2.3).
-/// Without bubbles: as many as two versions of the weights need, or a micro-batch per update.
+/// Without bubbles: as many as two versions of the weights need, as every stage can share among its replicas,
+/// or a micro-batch per update.
 int microbatches_of_a_round(const RunConfig& config) {
   const std::int64_t asked = config.parallel.microbatches, ranks = config.parallel.pipeline;
   if (asked > 0) return static_cast<int>(asked);
   if (!updates_under_way(config)) return static_cast<int>(4 * ranks);
-  return config.parallel.schedule == "pipedream-2bw" ? static_cast<int>(ranks) : 1;
+  if (config.parallel.schedule == "pipedream-2bw") return static_cast<int>(ranks);
+  std::int64_t common = 1;
+  for (const int count : replicas_of_stages(config))
+    common = std::min<std::int64_t>(std::lcm(common, std::int64_t{count}), std::numeric_limits<int>::max());
+  return static_cast<int>(common);
 }
 
 schedule::Program program_in_file(const RunConfig& config) {
@@ -282,6 +301,7 @@ class PlanMaker {
         .num_microbatches = microbatches_of_a_round(config()),
         .num_chunks = static_cast<int>(parallel.chunks),
         .num_rounds = static_cast<int>(config().train.accumulation),
+        .replicas = replicas_of_stages(config()),
         .vertical_sync = parallel.vertical_sync,
         .recompute = parallel.recompute,
         .activations = {.format = parallel::activation_format_of(parallel.activation_compression),
@@ -336,10 +356,13 @@ class PlanMaker {
   }
 
   void make_program() {
-    refuse_unless(config().parallel.schedule != "1f1b-rr" || !is_pipeline(),
-                  {set(&RunConfig::parallel, &ParallelOptions::schedule, "pipedream")},
-                  "parallel.schedule = \"1f1b-rr\": its stages update at different rates, and a run counts "
-                  "steps of the whole model: parallel::Pipeline runs it, the trainer does not");
+    const ParallelOptions& parallel = config().parallel;
+    refuse_unless(parallel.stage_replicas.empty() || replicates_stages(config()),
+                  {set(&RunConfig::parallel, &ParallelOptions::stage_replicas, std::vector<std::int64_t>()),
+                   set(&RunConfig::parallel, &ParallelOptions::schedule, "1f1b-rr")},
+                  "parallel.stage_replicas = ", to_toml(ConfigValue(parallel.stage_replicas)),
+                  " is for pipelines with parallel.schedule = \"1f1b-rr\", found parallel.pipeline = ",
+                  parallel.pipeline, " with \"", parallel.schedule, "\"; leave that key out");
     at_place(pipeline_in_words(config()), cures_of_a_program(config(), plan_.world_size_), [&] {
       plan_.program_ =
           parallel::pipeline_program(plan_.options_, plan_.pipeline_ranks(), schedule::Transport::kBuffered);

@@ -159,7 +159,7 @@ Step Trainer::begin_step(int stop_signal) const {
           .count = step_.count};
 }
 
-/// Up to and with this rank's next update. Returns this rank's part of the loss.
+/// Up to and with this rank's last update of the step. Returns this rank's part of the loss.
 parallel::UnreadLoss Trainer::run_program() {
   if (pipeline_.drained()) {
     pipeline_.zero_grad();
@@ -173,7 +173,7 @@ parallel::UnreadLoss Trainer::run_program() {
   }
   const parallel::JointPass of_layers(model_.form_options.group),
       of_sequences(groups_.context.value_or(context_.self()));
-  return pipeline_.advance_unread(static_cast<std::uint64_t>(step_.report.step));
+  return pipeline_.advance_round_unread(static_cast<std::uint64_t>(step_.report.step));
 }
 
 parallel::MicroBatch Trainer::microbatch(int m) {
