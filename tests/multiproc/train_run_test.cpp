@@ -231,7 +231,8 @@ TEST_F(TrainCommand, ARunIsGoneOnWithByTheCommandThatBeganIt) {
         "train.clip_norm=0"}},
       {"1f1b", {"parallel.pipeline=2"}},
       {"pipedream", {"parallel.pipeline=2", "parallel.schedule=pipedream", "train.accumulation=1"}},
-      {"2bw", {"parallel.pipeline=2", "parallel.schedule=pipedream-2bw", "train.accumulation=1"}}};
+      {"2bw", {"parallel.pipeline=2", "parallel.schedule=pipedream-2bw", "train.accumulation=1"}},
+      {"rr", {"parallel.pipeline=2", "parallel.schedule=1f1b-rr", "train.accumulation=1"}}};
   for (const auto& [name, settings] : modes) {
     SCOPED_TRACE(name);
     std::vector<std::string> more;
