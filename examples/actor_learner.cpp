@@ -8,7 +8,6 @@
 #include <iostream>
 
 #include "trireme/remote/autograd.h"
-#include "trireme/remote/tensor_field.h"
 #include "trireme/wire/store_server.h"
 
 using namespace trireme;
