@@ -127,6 +127,19 @@ TEST(ForecastMemory, OfAsynchronousStagesHasTheirVersions) {
   EXPECT_EQ(mib_of(ranks[1].at_peak)[0], 2) << "one of the last";
 }
 
+TEST(ForecastMemory, OfReplicatedStagesIsOfEachRank) {
+  RunConfig config = config_of_four();
+  config.parallel.pipeline = 3;
+  config.parallel.schedule = "1f1b-rr";
+  config.parallel.stage_replicas = {2, 1};
+  const auto ranks = forecast_memory(plan_of(config, 3), four_layers(), WeightsMemory::kOwn);
+  ASSERT_EQ(ranks.size(), 3U);
+  EXPECT_THAT(ranks[0].stages, ElementsAre(0));
+  EXPECT_THAT(ranks[1].stages, ElementsAre(0));
+  EXPECT_THAT(ranks[2].stages, ElementsAre(1));
+  EXPECT_EQ(ranks[1].at_peak[MemoryKind::kOptimizer], ranks[0].at_peak[MemoryKind::kOptimizer]);
+}
+
 TEST(ForecastMemory, RefusesWhatDependsOnMoreThanTheProgram) {
   RunConfig config = config_of_four();
   config.offload.activations = "files";

@@ -203,7 +203,8 @@ ParallelPlan cut_by_time(const ParallelPlan& plan, const ModelUse& model) {
   ParallelPlan fitted = plan.for_model(shape);
   if (!fitted.is_cut() || !fitted.cuts().empty()) return fitted;
   const auto num_stages = static_cast<std::size_t>(fitted.program().num_stages);
-  const std::vector<std::size_t> cuts = plan::cut_chain(layers, {.num_stages = num_stages});
+  const std::vector<std::size_t> cuts =
+      plan::cut_chain(layers, {.num_stages = num_stages, .replicas = fitted.replicas_of_stages()});
   return fitted.with_cuts({cuts.begin(), cuts.end()});
 }
 

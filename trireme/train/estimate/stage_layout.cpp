@@ -1,5 +1,6 @@
 #include "trireme/train/estimate/internal/stage_layout.h"
 
+#include <algorithm>
 #include <set>
 
 #include "trireme/train/parts/recomputed_layers.h"
@@ -25,8 +26,7 @@ StageLayout::StageLayout(const ParallelPlan& plan, const ModelUse& model)
   }
   recomputed_ = recomputed_layers(plan, names, [&] { return costs; }).layers;
   recomputed_.push_back(false);
-  for (const std::vector<int>& of_stage : schedule::ranks_of_stages(program_))
-    holders_.push_back(of_stage.front());
+  ranks_of_stages_ = schedule::ranks_of_stages(program_);
 }
 
 std::pair<std::size_t, std::size_t> StageLayout::layers_of(int stage) const {
@@ -39,7 +39,8 @@ std::pair<std::size_t, std::size_t> StageLayout::layers_of(int stage) const {
 std::vector<int> StageLayout::stages_of(int rank) const {
   std::vector<int> stages;
   for (int stage = 0; stage < num_stages(); ++stage) {
-    if (holder(stage) == rank) stages.push_back(stage);
+    const std::vector<int>& ranks = ranks_of_stages_[static_cast<std::size_t>(stage)];
+    if (std::ranges::find(ranks, rank) != ranks.end()) stages.push_back(stage);
   }
   return stages;
 }

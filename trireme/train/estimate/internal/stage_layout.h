@@ -30,7 +30,8 @@ class StageLayout {
   std::pair<std::size_t, std::size_t> layers_of(int stage) const;
   bool is_recomputed(std::size_t layer) const { return recomputed_[layer]; }
   /// The rank of the pipeline that has the stage; of replicated stages the first.
-  int holder(int stage) const { return holders_[static_cast<std::size_t>(stage)]; }
+  int holder(int stage) const { return ranks_of_stages_[static_cast<std::size_t>(stage)].front(); }
+  /// Also as one of several replicas.
   std::vector<int> stages_of(int rank) const;
   /// Bytes of the stage's output where another rank takes it; else 0.
   double bytes_sent(int stage) const;
@@ -42,7 +43,7 @@ class StageLayout {
   const ModelUse& model_;
   const schedule::Program program_;
   std::vector<bool> recomputed_;
-  std::vector<int> holders_;
+  std::vector<std::vector<int>> ranks_of_stages_;
 };
 
 }  // namespace trireme::train
