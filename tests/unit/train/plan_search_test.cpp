@@ -48,9 +48,9 @@ double fastest_s(const std::vector<PlannedStep>& plans) {
 
 TEST(PlanSearch, FindsWhatTryingEverythingFinds) {
   for (const int ranks : {1, 2, 4}) {
-    for (const double exchange_s : {0.01, 1.0, 30.0}) {
+    for (const double exchange_s : {0.01, 30.0}) {
       RunConfig config = without_clipping();
-      config.train.global_batch = 64;
+      config.train.global_batch = 32;
       MeasuredForms measured = forms_of(config, ranks);
       for (CostLine* line : {&measured[0].exchanges.all_reduce, &measured[0].exchanges.reduce_scatter,
                              &measured[0].exchanges.all_gather})
@@ -72,7 +72,7 @@ TEST(PlanSearch, FindsWhatTryingEverythingFinds) {
 
 TEST(PlanSearch, ChoosesStagesWhereExchangesAreSlowAndReplicasWhereTheyAreFast) {
   RunConfig config = without_clipping();
-  config.train.global_batch = 64;
+  config.train.global_batch = 32;
   MeasuredForms measured = forms_of(config, 2);
   measured[0].exchanges.all_reduce.unit_s = measured[0].exchanges.reduce_scatter.unit_s = 100 / kMib;
   EXPECT_EQ(search_plans(config, 2, measured).plans.front().config.parallel.pipeline, 2);
@@ -83,7 +83,7 @@ TEST(PlanSearch, ChoosesStagesWhereExchangesAreSlowAndReplicasWhereTheyAreFast) 
 
 TEST(PlanSearch, BoundsRuleOutOnlyPlansBeyondThreeTimesTheBest) {
   RunConfig config = without_clipping();
-  config.train.global_batch = 64;
+  config.train.global_batch = 32;
   const PlanSearch found = search(config, 4);
   const std::vector<PlannedStep> all = all_plans(config, 4);
   const double limit_s = 3 * fastest_s(all);
@@ -96,7 +96,7 @@ TEST(PlanSearch, BoundsRuleOutOnlyPlansBeyondThreeTimesTheBest) {
 
 TEST(PlanSearch, KeysThatAreConfiguredStay) {
   RunConfig config = without_clipping();
-  config.train.global_batch = 64;
+  config.train.global_batch = 32;
   config.parallel.zero = 2;
   config.parallel.pipeline = 2;
   for (const PlannedStep& plan : search(config, 4).plans) {
@@ -107,7 +107,7 @@ TEST(PlanSearch, KeysThatAreConfiguredStay) {
 
 TEST(PlanSearch, OfAStageRepeatsItsCuts) {
   RunConfig config = without_clipping();
-  config.train.global_batch = 64;
+  config.train.global_batch = 32;
   config.parallel.pipeline = 2;
   config.parallel.schedule = "gpipe";
   const PlannedStep best = search(config, 2).plans.front();
@@ -134,9 +134,9 @@ TEST(PlanSearch, RecomputesLayersWhereMemoryIsMissing) {
 
 TEST(PlanSearch, NoPlanExceedsTheMemory) {
   RunConfig config = without_clipping();
-  config.train.global_batch = 64;
-  for (const std::int64_t mib : {20, 40, 80, 160}) {
-    const PlanSearch found = search(config, 4, {.limit_bytes = mib << 20});
+  config.train.global_batch = 32;
+  for (const std::int64_t mib : {20, 40, 80}) {
+    const PlanSearch found = search(config, 2, {.limit_bytes = mib << 20});
     EXPECT_THAT(found.plans, Each(testing::Field(&PlannedStep::memory_bytes, testing::Le(mib << 20)))) << mib;
     EXPECT_THAT(found.too_large, Each(testing::Field(&PlannedStep::memory_bytes, testing::Gt(mib << 20))))
         << mib;
@@ -154,7 +154,7 @@ TEST(PlanSearch, WhatFitsNowhereIsListedBySize) {
 
 TEST(PlanSearch, NoPlanOfTheFrontierIsSlowerAndLarger) {
   RunConfig config = without_clipping();
-  config.train.global_batch = 64;
+  config.train.global_batch = 32;
   const PlanSearch found = search(config, 4);
   const auto frontier = found.frontier();
   ASSERT_FALSE(frontier.empty());
@@ -167,7 +167,7 @@ TEST(PlanSearch, NoPlanOfTheFrontierIsSlowerAndLarger) {
 
 TEST(PlanSearch, SaysWhichPartMakesAPlanSlower) {
   RunConfig config = without_clipping();
-  config.train.global_batch = 64;
+  config.train.global_batch = 32;
   MeasuredForms measured = forms_of(config, 2);
   const PlannedStep replicas = plan_step(config, 2, measured);
   config.parallel.pipeline = 2;
@@ -183,7 +183,7 @@ TEST(PlanSearch, SaysWhichPartMakesAPlanSlower) {
 
 TEST(PlanSearch, EndsWhenItIsToldTo) {
   RunConfig config = without_clipping();
-  config.train.global_batch = 64;
+  config.train.global_batch = 32;
   const PlanSearch found = search(config, 4, {.is_over = [] { return true; }});
   EXPECT_FALSE(found.is_complete);
   EXPECT_FALSE(found.plans.empty()) << "one plan at the least";
@@ -194,8 +194,7 @@ TEST(PlanSearch, OfStagesThatUpdateAtDifferentTimesIsRejected) {
   config.parallel.schedule = "pipedream";
   config.parallel.pipeline = 2;
   EXPECT_THAT([&] { search(config, 2); },
-              ThrowsMessage<InvalidArgument>(
-                  AllOf(HasSubstr("no plan runs"), HasSubstr("pipedream"), HasSubstr("with a flush"))));
+              ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("\"pipedream\""), HasSubstr("with a flush"))));
 }
 
 TEST(PlannedKeys, AreTheSameAfterAText) {

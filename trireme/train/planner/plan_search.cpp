@@ -275,6 +275,9 @@ PlannedStep plan_step(const RunConfig& config, int world_size, const MeasuredFor
 
 PlanSearch search_plans(const RunConfig& config, int world_size, const MeasuredForms& measured,
                         const PlanSearchOptions& options) {
+  require(config.parallel.pipeline == 1 || !updates_under_way(config),
+          "a planner compares steps, and the stages of parallel.schedule = \"", config.parallel.schedule,
+          "\" update at different times; use a schedule with a flush");
   return Search(config, world_size, measured, options).run();
 }
 

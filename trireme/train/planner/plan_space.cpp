@@ -1,6 +1,8 @@
 #include "trireme/train/planner/internal/plan_space.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "trireme/schedule/schedule_table.h"
 
@@ -29,6 +31,16 @@ Counts doublings(std::int64_t first, std::int64_t most) {
   Counts found = {first};
   while (found.back() * 2 <= most) found.push_back(found.back() * 2);
   return found;
+}
+
+/// Generators that search take seconds for many micro-batches, and bring nothing there: their bubble is of
+/// the first and the last ones.
+constexpr std::array<std::string_view, 4> kSearched = {"zb-1p", "zb-2p", "v-half", "v-min"};
+constexpr std::int64_t kSearchedMicrobatches = 2;  ///< for each rank of a pipeline, at most
+
+std::int64_t most_microbatches(const std::string& schedule, std::int64_t pipeline, std::int64_t samples) {
+  const bool is_searched = std::ranges::find(kSearched, schedule) != kSearched.end();
+  return is_searched ? std::min(samples, kSearchedMicrobatches * pipeline) : samples;
 }
 
 bool is_free(const schedule::ScheduleRow& row) {
@@ -89,8 +101,9 @@ class Space {
     for (const std::string& name :
          kept_or(config_.parallel.schedule, standard_.schedule, std::move(schedules))) {
       for (const std::int64_t chunks : chunks_of(name, pipeline)) {
-        for (const std::int64_t microbatches : kept_or(config_.parallel.microbatches, std::int64_t{0},
-                                                       doublings(std::min(pipeline, most), most))) {
+        for (const std::int64_t microbatches :
+             kept_or(config_.parallel.microbatches, std::int64_t{0},
+                     doublings(std::min(pipeline, most), most_microbatches(name, pipeline, most)))) {
           PlanChoice each = choice();
           each.pipeline = pipeline;
           each.schedule = name;
