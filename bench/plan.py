@@ -25,7 +25,7 @@ MODELS = {
     "mlp": ("examples/fashion_mnist_mlp.toml", ["data.name=synthetic", "train.global_batch=256"]),
     "wide": ("examples/fashion_mnist_mlp.toml", ["data.name=synthetic", "model.hidden=[1024, 1024, 1024]", "train.global_batch=64"]),
     "cnn": ("examples/fashion_mnist.toml", ["data.name=synthetic", "train.global_batch=64"]),
-    "gpt": ("examples/gpt_char.toml", [f"data.path={ROOT}/LICENSE", "train.global_batch=16", "lr.schedule=constant", "lr.warmup_steps=0"]),
+    "gpt": ("examples/gpt_char.toml", [f"data.path={ROOT}/LICENSE", "train.global_batch=16"]),
 }
 
 
@@ -78,7 +78,7 @@ def main():
     print("| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
     for name in given.names or MODELS:
         file, keys = MODELS[name]
-        common = [str(ROOT / file), *settings(keys + ["comm.torch_threads=1"])]
+        common = [str(ROOT / file), *settings(keys + ["comm.torch_threads=1", "lr.schedule=constant", "lr.warmup_steps=0"])]
         for ranks in given.ranks:
             with tempfile.TemporaryDirectory() as folder:
                 found = json.loads(subprocess.run([TRIREME, "plan", *common, "-n", str(ranks), "--measure", "--json"],
