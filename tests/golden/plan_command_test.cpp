@@ -103,7 +103,9 @@ TEST(PlanCommand, RefusesBadInputInOneLine) {
     EXPECT_EQ(result.exit_code, exit_code) << message;
     EXPECT_EQ(result.err, "trireme: error: " + message + "\n");
   };
-  refused({}, 2, "trireme plan: --profile is required; see: trireme plan --help");
+  refused({}, 2, "expected a run's configuration (trireme plan FILE.toml -n N), or --profile FILE.csv");
+  refused({"--profile", vgg16, "--workers", "4"}, 2,
+          "trireme plan: --profile requires --bandwidth; see: trireme plan --help");
   refused({"--profile", vgg16, "--workers", "4,2", "--bandwidth", "1e9"}, 2,
           "found 2 level(s) of workers ('4,2') and 1 bandwidth(s) ('1e9'); expected one bandwidth per level, "
           "innermost first");
