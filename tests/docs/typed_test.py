@@ -27,16 +27,20 @@ import commands_test
 STEPS = 3
 LIMIT_S = 120
 COMMAND = re.compile(r"(?:\$ )?((?:build/release/bin/)?(?:trireme|example_\w+)(?: .*)?)$")
-COMPARED = re.compile(r"trireme (schedule|simulate|plan) ")
+COMPARED = re.compile(r"trireme (schedule|simulate|plan --profile) ")
 # Page, how the command begins, why it does not run.
 NOT_RUN = [
     ("README.md", "trireme launch -n 4", "its program is killed by hand"),
+    ("docs/autopsy.md", "trireme launch -n 2 --autopsy", "a rank is killed by hand"),
+    ("docs/autopsy.md", "trireme autopsy evidence", "tells of that rank"),
     ("docs/data.md", "trireme data pack fashion_mnist", "takes all of Fashion-MNIST, which a machine may not have"),
     ("docs/offload.md", "trireme train examples/fashion_mnist.toml -n 2", "writes to /nvme"),
     ("docs/parameter-server.md", "trireme serve-", "serves at a fixed port until it is stopped"),
     ("docs/parameter-server.md", "trireme ps status", "asks a server at a fixed port"),
     ("docs/parameter-server.md", "trireme bench ps-chaos", "takes minutes"),
     ("docs/rpc.md", "trireme bench rpc-resnet50", "takes minutes"),
+    ("docs/top.md", "trireme top", "shows a run that is live"),
+    ("docs/top.md", "trireme train FILE.toml", "serves at a fixed port"),
     ("docs/topology.md", "trireme train job.toml", "takes UCX"),
     ("docs/training.md", "trireme train examples/quick.toml --set model.name=resnet50", "takes a minute"),
     ("docs/hybrid.md", "trireme train gpt.toml -n 8", "eight ranks"),
