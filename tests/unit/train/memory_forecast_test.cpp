@@ -132,6 +132,7 @@ TEST(ForecastMemory, OfReplicatedStagesIsOfEachRank) {
   config.parallel.pipeline = 3;
   config.parallel.schedule = "1f1b-rr";
   config.parallel.stage_replicas = {2, 1};
+  config.parallel.cuts = {2};
   const auto ranks = forecast_memory(plan_of(config, 3), four_layers(), WeightsMemory::kOwn);
   ASSERT_EQ(ranks.size(), 3U);
   EXPECT_THAT(ranks[0].stages, ElementsAre(0));
