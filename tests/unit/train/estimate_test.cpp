@@ -233,6 +233,27 @@ TEST(Measurements, OfAFormAreFoundByItsKeys) {
   EXPECT_EQ(form_of(forms, resolve_plan(config, 2)).threads, 1);
 }
 
+TEST(Measurements, WithoutUsableCostsAreRejected) {
+  const Measurements whole = known_costs(config_of_four());
+  const auto of = [&](const std::function<void(std::vector<ModelUse>&)>& damage) {
+    Measurements damaged = whole;
+    damage(damaged.costs);
+    return [text = to_text({damaged})] { parse_measurements(text, "costs.json"); };
+  };
+  EXPECT_THAT(of([](auto& costs) { costs.clear(); }),
+              ThrowsMessage<DataError>(AllOf(HasSubstr("costs.json"), HasSubstr("forms[0].costs"))));
+  EXPECT_THAT(of([](auto& costs) { std::swap(costs[0], costs[1]); }),
+              ThrowsMessage<DataError>(HasSubstr("expected rising samples, found 4 after 16")));
+  EXPECT_THAT(of([](auto& costs) { costs[1].samples = costs[0].samples; }),
+              ThrowsMessage<DataError>(HasSubstr("found 4 after 4")));
+  EXPECT_THAT(of([](auto& costs) { costs[1].layers.pop_back(); }),
+              ThrowsMessage<DataError>(HasSubstr("the same layers")));
+  EXPECT_THAT(of([](auto& costs) {
+                for (ModelUse& each : costs) each.layers.clear();
+              }),
+              ThrowsMessage<DataError>(HasSubstr("a loss for each size")));
+}
+
 TEST(Measurements, OfADamagedFileNameThePlace) {
   const test::TemporaryFolder folder;
   write_measurements(folder / "costs.json", {known_costs(config_of_four())});

@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/model/mlp.h"
+#include "trireme/train/estimate/measurements.h"
 #include "trireme/train/plan/parallel_plan.h"
 #include "trireme/train/run/recovery.h"
 
@@ -98,6 +99,12 @@ TEST(Registry, FirstValuesOfAModelOfOnesOwnFollowTheSeed) {
   const auto first = [&](const RunConfig& config) { return make_model(config, data, 10)->parameters()[0]; };
   EXPECT_TRUE(first(one).equal(first(one)));
   EXPECT_FALSE(first(one).equal(first(other)));
+}
+
+TEST(Registry, CostsOfAModelAreOfItsOwnKeys) {
+  const auto key = [](const std::string& more) { return model_key(resolve_plan(parse(more), 1)); };
+  EXPECT_NE(key("[net]\nwidth = 3\n"), key("[net]\nwidth = 512\n"));
+  EXPECT_EQ(key("[net]\nwidth = 3\n"), key("[net]\nwidth = 3\n[optimizer]\nlr = 0.5\n"));
 }
 
 TEST(Registry, OwnTablesAreAsStrictAsOurs) {

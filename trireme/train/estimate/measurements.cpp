@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "trireme/base/bounded_file.h"
 #include "trireme/base/bounded_json.h"
@@ -225,12 +226,39 @@ ModelUse without_samples(const ModelUse& model) {
   return none;
 }
 
+/// By rising samples, each with the same layers and the loss. Throws DataError with the place.
+void check_costs(const std::vector<ModelUse>& costs, const std::string& place) {
+  if (costs.empty()) throw DataError(text(place, ": expected at least one size of micro-batch"));
+  std::int64_t before = 0;
+  for (const ModelUse& each : costs) {
+    if (each.samples <= before)
+      throw DataError(text(place, ": expected rising samples, found ", each.samples, " after ", before));
+    const std::size_t layers = costs.front().layers.size();
+    if (each.layers.size() < 2 || each.layers.size() != layers)
+      throw DataError(text(place, ": expected the same layers and a loss for each size, found ",
+                           each.layers.size(), " for ", each.samples, " samples and ", layers, " for ",
+                           costs.front().samples));
+    before = each.samples;
+  }
+}
+
+bool is_shipped(const std::string& name) {
+  static const std::set<std::string> kNames = [] {
+    std::set<std::string> names;
+    for (const ConfigKey& key : config_key_table()) names.insert(key.name);
+    return names;
+  }();
+  return kNames.contains(name);
+}
+
+/// Keys of a program's own types do: nobody else knows what they mean.
 bool decides_layers(const ConfigKey& key) {
   constexpr std::array kTables = {"data.", "model.", "objective."};
   constexpr std::array kOthers = {"optimizer.name",    "train.precision",     "train.device",
                                   "train.convolution", "train.memory_format", "comm.torch_threads",
                                   "comm.backend",      "parallel.tensor",     "parallel.context",
                                   "parallel.sequence", "parallel.expert"};
+  if (!is_shipped(key.name)) return true;
   const auto begins = [&](const char* table) { return key.name.starts_with(table); };
   return (key.on_resume == OnResume::kStays && std::ranges::any_of(kTables, begins)) ||
          std::ranges::find(kOthers, key.name) != kOthers.end();
@@ -281,6 +309,7 @@ MeasuredForms parse_measurements(const std::string& content, const std::string& 
                            " and forms; measure again with trireme estimate --save"));
     from_json(json["forms"], forms, "forms");
     if (forms.empty()) throw DataError("forms: expected at least one");
+    for (std::size_t i = 0; i < forms.size(); ++i) check_costs(forms[i].costs, text("forms[", i, "].costs"));
   } catch (const DataError& reason) {
     throw DataError(text(name, ": ", reason.what()));
   }
