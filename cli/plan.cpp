@@ -16,6 +16,7 @@
 #include "trireme/train/config/registry.h"
 #include "trireme/train/planner/measure_forms.h"
 #include "trireme/train/planner/plan_search.h"
+#include "trireme/train/planner/planned_keys.h"
 
 namespace trireme::cli {
 namespace {
@@ -70,7 +71,8 @@ class PlanText {
 
   void print_smallest() const {
     const train::PlannedStep& smallest = search_.too_large.front();
-    std::cout << "\nno plan fits into " << plan_bytes(search_.limit_bytes) << " per rank; the smallest, "
+    std::cout << "\nno plan " << (search_.is_complete ? "" : "of those tried in time ") << "fits into "
+              << plan_bytes(search_.limit_bytes) << " per rank; the smallest, "
               << train::in_words(smallest.config, world_size_) << ", needs "
               << plan_bytes(smallest.memory_bytes) << " on rank " << smallest.memory_rank
               << ".\nTo make it fit: more ranks (-n), a smaller train.global_batch or model, or "
@@ -149,16 +151,20 @@ ordered_json as_json(const train::PlanSearch& search, int world_size) {
 }
 
 /// Of a rank.
-std::int64_t limit_bytes(const PlanArguments& arguments, const train::RunConfig& config, int world_size) {
+std::int64_t limit_bytes(const PlanArguments& arguments, const train::RunConfig& config, int world_size,
+                         const train::MeasuredForms& measured) {
   if (arguments.memory_gib > 0) return static_cast<std::int64_t>(arguments.memory_gib * 0x1p30);
-  if (train::resolve_plan(config, world_size).device() != c10::kCPU) return 0;
-  return static_cast<std::int64_t>(available_memory().bytes) / world_size;
+  const train::RunConfig open = train::before_planning(config, world_size);
+  require(train::resolve_plan(open, world_size).device() == c10::kCPU,
+          "how much memory the device has left is not known here: give --memory GIB");
+  const int of_host = measured.front().ranks_of_host;
+  return static_cast<std::int64_t>(available_memory().bytes) / (of_host > 0 ? of_host : world_size);
 }
 
 void search_and_print(const PlanArguments& arguments, const train::RunConfig& config, int world_size,
                       const train::MeasuredForms& measured) {
   const double end_s = now_s() + arguments.budget_s;
-  train::PlanSearchOptions options{.limit_bytes = limit_bytes(arguments, config, world_size)};
+  train::PlanSearchOptions options{.limit_bytes = limit_bytes(arguments, config, world_size, measured)};
   if (arguments.budget_s > 0) options.is_over = [end_s] { return now_s() > end_s; };
   const train::PlanSearch search = train::search_plans(config, world_size, measured, options);
   if (!arguments.page.empty())
@@ -188,14 +194,15 @@ int run_plan(const Home& home, const PlanArguments& arguments) {
   const RankPlan ranks = plan_ranks(arguments.ranks);
   const bool is_first = ranks.launches || ranks.world_size == 1;
   if (is_first && !arguments.measures) {
-    if (const auto kept = train::read_kept(config, ranks.world_size)) {
+    if (const auto kept = train::read_kept(config, {ranks.world_size, ranks.world_size})) {
       std::cerr << "costs: as measured on this machine before; --measure measures again\n";
       if (!arguments.save.empty()) train::write_measurements(arguments.save, *kept);
       search_and_print(arguments, config, ranks.world_size, *kept);
       return kExitOk;
     }
   }
-  train::check_forecast(train::check_run_config(config, ranks.world_size));
+  train::check_forecast(
+      train::check_run_config(train::before_planning(config, ranks.world_size), ranks.world_size));
   if (ranks.launches) {
     RankCommand command{.name = "plan",
                         .options = {"--measure"},
@@ -220,7 +227,7 @@ int run_plan(const Home& home, const PlanArguments& arguments) {
   }();
   const train::MeasuredForms measured = train::measure_forms(config, *context, data);
   if (!context->is_main()) return kExitOk;
-  train::keep(config, context->world_size(), measured);
+  train::keep(config, {context->world_size(), context->local_world_size()}, measured);
   if (!arguments.save.empty()) train::write_measurements(arguments.save, measured);
   search_and_print(arguments, config, context->world_size(), measured);
   return kExitOk;

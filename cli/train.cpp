@@ -20,7 +20,9 @@
 namespace trireme::cli {
 namespace {
 
-int run_as_rank(const TrainArguments& train, const train::ParallelPlan& plan) {
+/// `plan`: of `config`, or, where the run chooses its own, what was checked instead.
+int run_as_rank(const TrainArguments& train, const train::RunConfig& config,
+                const train::ParallelPlan& plan) {
   const StopRequest stop;
   if (comm::read_launch_environment().launcher == "none")
     announce_stops(
@@ -28,7 +30,7 @@ int run_as_rank(const TrainArguments& train, const train::ParallelPlan& plan) {
   ::signal(SIGPIPE, SIG_IGN);  // whoever reads what it prints may leave before its end
   const auto context = comm::Context::from_environment(plan.config().comm);
   const auto start = train.resume ? train::RunStart::kResume : train::RunStart::kFresh;
-  return train::run_training(plan, *context,
+  return train::run_training(config, *context,
                              {.start = start, .stop = &stop, .began_unix_s = process_began_unix_s()})
       .exit_code;
 }
@@ -65,6 +67,7 @@ TrainArguments with_plan(TrainArguments train) {
   if (train.plan == "auto") {
     keys.push_back("parallel.plan=\"auto\"");
   } else {
+    keys.push_back("parallel.plan=\"none\"");
     for (const auto& [key, value] : train::parse_settings(read_file(train.plan), train.plan))
       keys.push_back(text(key, "=", value));
   }
@@ -84,7 +87,9 @@ int run_train(const Home& home, const TrainArguments& given) {
       "--metrics-port needs -n N with N > 1: a launcher serves the metrics; for one rank, or with another "
       "launcher: trireme launch -n 1 --metrics-port P -- trireme train FILE.toml");
   const auto config = train::load_run_config(train.ranks.file, train.ranks.overrides, home.registry);
-  const train::ParallelPlan plan = train::check_run_config(config, ranks.world_size);
+  const bool is_open = config.parallel.plan == "auto";
+  const train::ParallelPlan plan = train::check_run_config(
+      is_open ? train::before_planning(config, ranks.world_size) : config, ranks.world_size);
   if (ranks.launches) {
     train::check_run_folder(plan, train.resume ? train::RunStart::kResume : train::RunStart::kFresh, Log());
     RankCommand command{.name = "train",
@@ -98,7 +103,7 @@ int run_train(const Home& home, const TrainArguments& given) {
     if (train.resume) command.options.push_back("--resume");
     become_launcher(train.ranks, command);
   }
-  return run_as_rank(train, plan);
+  return run_as_rank(train, config, plan);
 }
 
 }  // namespace trireme::cli

@@ -43,6 +43,7 @@ struct ScheduleRow {
   bool chunks_can_change;
   Program (*make)(const ScheduleOptions&);
   bool asynchronous = false;  ///< never flushes: stages update while micro-batches are under way
+  bool is_searched = false;   ///< `make` searches, for a time that grows with ranks and micro-batches
 };
 
 /// ScheduleOptions::replicas where they are empty. Pure.

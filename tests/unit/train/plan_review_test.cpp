@@ -5,6 +5,7 @@
 
 #include "tests/unit/train/known_costs.h"
 #include "trireme/base/error.h"
+#include "trireme/train/run/internal/planned_run.h"
 
 namespace trireme::train {
 namespace {
@@ -80,6 +81,28 @@ TEST_F(PlanReviews, WaitingChangesRatesOfExchangesWithoutAPipelineOnly) {
   const MeasuredForms same =
       corrected(measured_, resolve_plan(config, 2), review_plan(stages, {first, second}));
   EXPECT_EQ(to_text(same), to_text(measured_)) << "a bubble is no rate";
+}
+
+TEST_F(PlanReviews, LinesOfAllFormsLearnTogether) {
+  RunConfig parts = config_;
+  parts.parallel.tensor = 2;
+  const MeasuredForms forms = {measured_[0], known_costs(parts, 2)};
+  MeasuredStep slow = as_predicted(plan_);
+  slow.step_s += plan_.ranks[0].seconds.exchange + slow.update_s;
+  slow.update_s *= 2;
+  const MeasuredForms learnt = corrected(forms, resolve_plan(config_, 2), review_plan(plan_, {slow, slow}));
+  EXPECT_EQ(learnt[1].update.unit_s, learnt[0].update.unit_s);
+  EXPECT_EQ(learnt[1].exchanges.all_reduce.unit_s, learnt[0].exchanges.all_reduce.unit_s);
+  EXPECT_GT(learnt[1].update.unit_s, forms[1].update.unit_s);
+  EXPECT_EQ(learnt[1].costs[0].layers[0].time.backward_s, forms[1].costs[0].layers[0].time.backward_s)
+      << "the other form was not run";
+}
+
+TEST_F(PlanReviews, WaitingForDataIsNoPartOfAStep) {
+  const MeasuredStep step = mean_step({.steps_s = 10, .data_wait_s = 4, .forward_s = 2, .steps = 2}, 1, {});
+  EXPECT_DOUBLE_EQ(step.step_s, 3);
+  EXPECT_DOUBLE_EQ(step.forward_s, 1);
+  EXPECT_EQ(step.pipeline_rank, 1);
 }
 
 TEST_F(PlanReviews, ADisturbedRunChangesARateByAFactorOfFourAtMost) {

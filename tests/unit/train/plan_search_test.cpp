@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <set>
 
 #include "tests/unit/train/known_costs.h"
 #include "trireme/base/error.h"
@@ -187,6 +188,53 @@ TEST(PlanSearch, EndsWhenItIsToldTo) {
   const PlanSearch found = search(config, 4, {.is_over = [] { return true; }});
   EXPECT_FALSE(found.is_complete);
   EXPECT_FALSE(found.plans.empty()) << "one plan at the least";
+}
+
+TEST(PlanSearch, EndsInTimeWhereNothingFits) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 32;
+  const PlanSearch whole = search(config, 2, {.limit_bytes = 1});
+  const PlanSearch found = search(config, 2, {.limit_bytes = 1, .is_over = [] { return true; }});
+  EXPECT_FALSE(found.is_complete);
+  EXPECT_LT(found.estimated, 4);
+  EXPECT_GT(whole.estimated, 40);
+}
+
+TEST(PlanSearch, OfFewerSamplesThanRanksHasPlans) {
+  RunConfig config = without_clipping();
+  const MeasuredForms measured = forms_of(config, 4);
+  config.train.global_batch = 2;
+  const PlanSearch found = search_plans(config, 4, measured);
+  ASSERT_FALSE(found.plans.empty());
+  for (const PlannedStep& plan : found.plans) EXPECT_LE(plan.config.parallel.data, 2);
+}
+
+TEST(PlanSearch, FixedReplicasStay) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 32;
+  const MeasuredForms measured = forms_of(config, 4);
+  config.parallel.data = 2;
+  const PlanSearch found = search_plans(config, 4, measured);
+  ASSERT_FALSE(found.plans.empty());
+  for (const PlannedStep& plan : found.plans) EXPECT_EQ(plan.config.parallel.pipeline, 2);
+}
+
+TEST(PlanSpace, ShardGroupsAreTheCopiesOfAHost) {
+  RunConfig config = config_of_four();
+  config.train.global_batch = 64;
+  const auto groups = [&](std::int64_t tensor, int ranks_of_host) {
+    std::set<std::int64_t> sizes;
+    for (const PlanChoice& choice : plan_choices(
+             config, {.tensor = tensor}, {.world_size = 32, .ranks_of_host = ranks_of_host, .layers = 2})) {
+      if (choice.pipeline == 2) sizes.insert(choice.shard_ranks);
+    }
+    return sizes;
+  };
+  // The pipeline is the outermost axis: copies of a stage are neighbours.
+  EXPECT_THAT(groups(1, 8), testing::ElementsAre(0, 8));
+  EXPECT_THAT(groups(2, 8), testing::ElementsAre(0, 4));
+  EXPECT_THAT(groups(1, 2), testing::ElementsAre(0, 2));
+  EXPECT_THAT(groups(1, 16), testing::ElementsAre(0)) << "all copies";
 }
 
 TEST(PlanSearch, OfStagesThatUpdateAtDifferentTimesIsRejected) {

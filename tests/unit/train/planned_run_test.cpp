@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "tests/unit/train/small_runs.h"
@@ -84,7 +85,7 @@ TEST_F(PlannedRuns, CostsAreMeasuredOnce) {
   run(2, planned("first"));
   ASSERT_FALSE(std::filesystem::is_empty(costs()));
   // What is kept decides: with exchanges that cost an hour no gradient is exchanged.
-  const auto kept = read_kept(planned("first"), 2);
+  const auto kept = read_kept(planned("first"), {2, 2});
   ASSERT_TRUE(kept.has_value());
   MeasuredForms slow = *kept;
   for (Measurements& form : slow) {
@@ -93,7 +94,7 @@ TEST_F(PlannedRuns, CostsAreMeasuredOnce) {
       line->fixed_s = 3600;
   }
   slow.resize(1);  // nor do parts of layers
-  keep(planned("first"), 2, slow);
+  keep(planned("first"), {2, 2}, slow);
   run(2, planned("second"));
   EXPECT_THAT(file("second", "plan.toml"), HasSubstr("pipeline = 2"));
 }
@@ -102,7 +103,7 @@ TEST_F(PlannedRuns, DamagedCostsAreMeasuredAgain) {
   run(2, planned("first"));
   for (const auto& entry : std::filesystem::directory_iterator(costs())) write_file_atomic(entry.path(), "{");
   EXPECT_EQ(run(2, planned("second")).status, "completed");
-  EXPECT_TRUE(read_kept(planned("second"), 2).has_value());
+  EXPECT_TRUE(read_kept(planned("second"), {2, 2}).has_value());
 }
 
 TEST_F(PlannedRuns, EndWithTheEstimateBesideTheSteps) {
@@ -116,6 +117,42 @@ TEST_F(PlannedRuns, EndWithTheEstimateBesideTheSteps) {
   EXPECT_GT(summary.at("measured_forward_s").get<double>(), 0);
   EXPECT_GT(summary.at("measured_backward_s").get<double>(), 0);
   EXPECT_GT(summary.at("measured_update_s").get<double>(), 0);
+}
+
+TEST_F(PlannedRuns, OfFewerSamplesThanRanksChooseAnotherMode) {
+  RunConfig few = planned("few");
+  few.train.global_batch = 1;
+  EXPECT_EQ(run(2, few).status, "completed");
+  EXPECT_THAT(file("few", "plan.toml"), HasSubstr("data = 1"));
+}
+
+TEST_F(PlannedRuns, KeepWhatIsConfigured) {
+  RunConfig fixed = planned("fixed");
+  fixed.parallel.data = 1;
+  EXPECT_EQ(run(2, fixed).status, "completed");
+  EXPECT_THAT(file("fixed", "plan.toml"), HasSubstr("data = 1"));
+  EXPECT_EQ(parse_run_config(file("fixed", "config.toml"), "config.toml").parallel.data, 1);
+}
+
+TEST_F(PlannedRuns, CostsAreKeptByWhatMayDecideThem) {
+  const RunConfig config = planned("a");
+  const auto name = [](const RunConfig& changed, const RankLayout& layout = {4, 4}) {
+    return *kept_measurements(changed, layout);
+  };
+  const auto with = [&](const std::function<void(RunConfig&)>& change) {
+    RunConfig changed = config;
+    change(changed);
+    return name(changed);
+  };
+  EXPECT_NE(name(config, {4, 4}), name(config, {4, 2})) << "two hosts";
+  EXPECT_NE(name(config, {4, 4}), name(config, {8, 4}));
+  EXPECT_NE(with([](RunConfig& each) { each.data.path = "/elsewhere"; }), name(config));
+  EXPECT_NE(with([](RunConfig& each) { each.train.clip_norm = 0; }), name(config));
+  EXPECT_NE(with([](RunConfig& each) { each.model.hidden = {9}; }), name(config));
+  EXPECT_NE(with([](RunConfig& each) { each.comm.all_reduce = "ring"; }), name(config));
+  EXPECT_EQ(with([](RunConfig& each) { each.run.name = "b"; }), name(config));
+  EXPECT_EQ(with([](RunConfig& each) { each.train.max_steps = 7; }), name(config));
+  EXPECT_EQ(with([](RunConfig& each) { each.parallel.zero = 2; }), name(config)) << "a planned key";
 }
 
 TEST_F(PlannedRuns, OfAParameterServerAreRejected) {

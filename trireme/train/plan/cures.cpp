@@ -39,8 +39,6 @@ Cure synchronous_schedule() {
   };
 }
 
-namespace {
-
 std::vector<std::int64_t> divisors_of(std::int64_t number) {
   std::vector<std::int64_t> divisors;
   for (std::int64_t each = 1; each <= number; ++each) {
@@ -48,6 +46,8 @@ std::vector<std::int64_t> divisors_of(std::int64_t number) {
   }
   return divisors;
 }
+
+namespace {
 
 /// The nearest first, and smaller ones before all greater ones.
 void order_by_distance(std::vector<std::int64_t>& numbers, std::int64_t asked) {

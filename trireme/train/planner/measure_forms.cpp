@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <set>
 
@@ -10,8 +11,10 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/train/config/internal/config_keys.h"
 #include "trireme/train/estimate/memory_forecast.h"
 #include "trireme/train/planner/internal/plan_space.h"
+#include "trireme/train/planner/planned_keys.h"
 
 namespace trireme::train {
 namespace {
@@ -28,23 +31,30 @@ std::vector<std::int64_t> sizes_of(const RunConfig& config, int world_size, std:
   return {sizes.begin(), sizes.end()};
 }
 
-RunConfig in_form(const RunConfig& config, const ModelForm& form) {
-  RunConfig changed = config;
-  changed.parallel.tensor = form.tensor;
-  changed.parallel.context = form.context;
-  changed.parallel.sequence = form.sequence;
-  return changed;
+/// Keys that decide no cost. All others do, so that a new one counts until somebody knows better.
+bool decides_costs(const ConfigKey& key) {
+  constexpr std::array kTables = {"run.", "eval.", "checkpoint.", "lr."};
+  constexpr std::array kOthers = {"train.epochs", "train.max_steps", "parallel.plan"};
+  return std::ranges::none_of(kTables, [&](const char* table) { return key.name.starts_with(table); }) &&
+         std::ranges::find(kOthers, key.name) == kOthers.end() &&
+         std::ranges::find(planned_keys(), key.name) == planned_keys().end();
 }
 
-/// Of everything that decides measurements, and of the machine.
-std::string kept_name(const RunConfig& config, int world_size) {
-  std::string all = text(processor().model, "\n", processor().instructions, "\n", allowed_cores().size(),
-                         " cores\n", world_size, " ranks, ", config.train.global_batch, " samples\n");
-  for (const ModelForm& form : model_forms(config, world_size)) {
-    try {
-      all += model_key(resolve_plan(in_form(config, form), world_size));
-    } catch (const InvalidArgument&) {  // a form that the configuration cannot have
-    }
+/// Of the program: its code is that of a custom model, too.
+std::string build_in_words() {
+  std::error_code unknown;
+  const fs::path program = "/proc/self/exe";
+  return text(fs::read_symlink(program, unknown).string(), " ", fs::file_size(program, unknown), " bytes, ",
+              fs::last_write_time(program, unknown).time_since_epoch().count());
+}
+
+std::string kept_name(const RunConfig& config, const RankLayout& layout) {
+  const Processor cpu = processor();
+  std::string all =
+      text(cpu.model, "\n", cpu.instructions, "\n", allowed_cores().size(), " cores\n", layout.world_size,
+           " ranks, ", layout.ranks_of_host, " on a host\n", build_in_words(), "\n");
+  for (const ConfigKey& key : config_key_table(config)) {
+    if (decides_costs(key)) all += text(key.name, " = ", to_toml(key.get(config)), "\n");
   }
   return text(std::hex, XXH3_64bits(all.data(), all.size()));
 }
@@ -58,24 +68,26 @@ MeasuredForms measure_forms(const RunConfig& config, comm::Context& context, con
   for (const ModelForm& form : model_forms(config, world_size)) {
     const std::int64_t parts = form.tensor * form.context;
     try {
-      const ParallelPlan plan = resolve_plan(in_form(config, form), world_size);
+      const ParallelPlan plan = resolve_plan(in_form(config, form, world_size), world_size);
       check_forecast(plan);
       forms.push_back(measure_costs(plan, context, data,
                                     {.samples = sizes_of(config, world_size, parts, data.train->size()),
                                      .other_form = forms.empty() ? nullptr : &forms.front(),
                                      .model = options.model,
                                      .objective = options.objective}));
-    } catch (const InvalidArgument&) {
+    } catch (const InvalidArgument&) {  // the same on all ranks: a form that the model has not
       if (parts == 1 || forms.empty()) throw;
     }
   }
   return forms;
 }
 
-std::optional<fs::path> kept_measurements(const RunConfig& config, int world_size) {
+std::optional<fs::path> kept_measurements(const RunConfig& config, const RankLayout& layout) {
   const auto in = [&](const fs::path& cache) {
-    return cache / "trireme" / "costs" / (kept_name(config, world_size) + ".json");
+    return cache / "trireme" / "costs" / (kept_name(config, layout) + ".json");
   };
+  if (resolve_plan(before_planning(config, layout.world_size), layout.world_size).device() != c10::kCPU)
+    return std::nullopt;
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && fs::path(cache).is_absolute()) return in(cache);
   const char* home = std::getenv("HOME");
@@ -83,8 +95,8 @@ std::optional<fs::path> kept_measurements(const RunConfig& config, int world_siz
   return in(fs::path(home) / ".cache");
 }
 
-std::optional<MeasuredForms> read_kept(const RunConfig& config, int world_size) {
-  const auto file = kept_measurements(config, world_size);
+std::optional<MeasuredForms> read_kept(const RunConfig& config, const RankLayout& layout) {
+  const auto file = kept_measurements(config, layout);
   std::error_code ignored;
   if (!file || !fs::is_regular_file(*file, ignored)) return std::nullopt;
   try {
@@ -94,8 +106,8 @@ std::optional<MeasuredForms> read_kept(const RunConfig& config, int world_size) 
   }
 }
 
-void keep(const RunConfig& config, int world_size, const MeasuredForms& forms) {
-  const auto file = kept_measurements(config, world_size);
+void keep(const RunConfig& config, const RankLayout& layout, const MeasuredForms& forms) {
+  const auto file = kept_measurements(config, layout);
   if (!file) return;
   std::error_code failed;
   fs::create_directories(file->parent_path(), failed);

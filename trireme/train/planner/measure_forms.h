@@ -25,15 +25,22 @@ struct FormOptions {
 MeasuredForms measure_forms(const RunConfig& config, comm::Context& context, const data::DataSource& data,
                             const FormOptions& options = {});
 
-/// Where measurements of that configuration on so many ranks are kept for this user on this machine:
-/// XDG_CACHE_HOME, else .cache of HOME, trireme/costs/, by the digest of all that decides them. None: there
-/// is no such folder.
-std::optional<std::filesystem::path> kept_measurements(const RunConfig& config, int world_size);
+/// Where ranks are, as far as costs depend on it.
+struct RankLayout {
+  int world_size = 1;
+  int ranks_of_host = 1;
+};
+
+/// Where measurements of that configuration are kept for this user on this machine: XDG_CACHE_HOME, else
+/// .cache of HOME, trireme/costs/, by the digest of what may decide them: processor, ranks, this program, and
+/// all keys but those of a plan, a run's name and length, evaluations, checkpoints and the learning rate.
+/// None: there is no such folder, or ranks compute on a device, whose name is not known here.
+std::optional<std::filesystem::path> kept_measurements(const RunConfig& config, const RankLayout& layout);
 
 /// The kept measurements; none: there are none, or they cannot be read.
-std::optional<MeasuredForms> read_kept(const RunConfig& config, int world_size);
+std::optional<MeasuredForms> read_kept(const RunConfig& config, const RankLayout& layout);
 
 /// Keeps them; a folder that cannot be written is no error.
-void keep(const RunConfig& config, int world_size, const MeasuredForms& forms);
+void keep(const RunConfig& config, const RankLayout& layout, const MeasuredForms& forms);
 
 }  // namespace trireme::train

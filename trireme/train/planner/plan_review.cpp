@@ -98,12 +98,15 @@ MeasuredForms corrected(MeasuredForms forms, const ParallelPlan& plan, const Pla
     line.fixed_s *= factor;
     line.unit_s *= factor;
   };
-  scale(form->update, update);
+  // Forms have these lines in common, and are compared with each other.
+  for (Measurements& each : forms) scale(each.update, update);
   if (plan.pipeline_ranks() > 1) return forms;  // a bubble is no rate
   const double exchanges = factor_of(review, kRest);
-  for (ExchangeCosts* costs : {&form->exchanges, &form->within_host}) {
-    for (CostLine* line : {&costs->all_reduce, &costs->reduce_scatter, &costs->all_gather})
-      scale(*line, exchanges);
+  for (Measurements& each : forms) {
+    for (ExchangeCosts* costs : {&each.exchanges, &each.within_host}) {
+      for (CostLine* line : {&costs->all_reduce, &costs->reduce_scatter, &costs->all_gather})
+        scale(*line, exchanges);
+    }
   }
   return forms;
 }

@@ -17,7 +17,7 @@ struct ReviewedTerm {
   double error() const { return measured > 0 ? predicted / measured - 1 : 0; }
 };
 
-/// A rank's mean step, and its memory at the peak.
+/// A rank's mean step without waiting for data, and its memory at the peak.
 struct MeasuredStep {
   int pipeline_rank = 0;
   double step_s = 0;
@@ -43,9 +43,9 @@ PlanReview review_plan(const PlannedStep& predicted, const std::vector<MeasuredS
 /// wrong".
 std::string describe(const PlanReview& review);
 
-/// The measurements with the rates of the plan's form as the run has shown them, where the step was more than
-/// the tolerance off: computation and update, and without a pipeline the exchanges. A rate changes by a
-/// factor of 4 at most.
+/// The measurements with the rates that the run has shown, where the step was more than the tolerance off:
+/// computation in the plan's form, the update in all forms, and without a pipeline the exchanges in all
+/// forms. A rate changes by a factor of 4 at most.
 MeasuredForms corrected(MeasuredForms forms, const ParallelPlan& plan, const PlanReview& review);
 
 }  // namespace trireme::train

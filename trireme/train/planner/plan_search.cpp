@@ -55,10 +55,8 @@ class Search {
         found_.bounded += static_cast<std::int64_t>(choices.size() - i);
         break;
       }
-      if (options_.is_over && !found_.plans.empty() && options_.is_over()) {
-        found_.is_complete = false;
-        break;
-      }
+      const bool has_any = !found_.plans.empty() || !found_.too_large.empty();
+      if (has_any && is_over()) break;
       consider(with_choice(config_, choices[i].choice));
     }
     require(!found_.plans.empty() || !found_.too_large.empty(), "no plan runs on ", world_size_,
@@ -91,18 +89,21 @@ class Search {
 
   /// Null: this form was not measured, or cannot be.
   const Measurements* costs_of(const ModelForm& form) {
-    RunConfig config = config_;
-    config.parallel.tensor = form.tensor;
-    config.parallel.context = form.context;
-    config.parallel.sequence = form.sequence;
     try {
-      const std::string key = model_key(make_plan(config, world_size_, std::nullopt));
+      const std::string key =
+          model_key(make_plan(in_form(config_, form, world_size_), world_size_, std::nullopt));
       const auto costs = std::ranges::find(measured_, key, &Measurements::model);
       return costs == measured_.end() ? nullptr : &*costs;
     } catch (const InvalidArgument& reason) {
       reject(reason);
       return nullptr;
     }
+  }
+
+  /// The result says so.
+  bool is_over() {
+    if (options_.is_over && options_.is_over()) found_.is_complete = false;
+    return !found_.is_complete;
   }
 
   void reject(const InvalidArgument& reason) {
@@ -173,7 +174,7 @@ class Search {
     double too_small = 0;
     auto too_large = static_cast<double>(
         plain.ranks[static_cast<std::size_t>(plain.memory_rank)].memory.at_peak[MemoryKind::kActivations]);
-    for (int i = 0; i < kBudgets; ++i) {
+    for (int i = 0; i < kBudgets && !is_over(); ++i) {
       const double budget = (too_small + too_large) / 2;
       const std::optional<RunConfig> config = within_budget(plain.config, budget);
       const std::optional<PlannedStep> tried = config ? estimate_of(*config) : std::nullopt;

@@ -1,10 +1,10 @@
 #include "trireme/train/planner/internal/plan_space.h"
 
 #include <algorithm>
-#include <array>
-#include <string_view>
 
 #include "trireme/schedule/schedule_table.h"
+#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/planner/planned_keys.h"
 
 namespace trireme::train {
 namespace {
@@ -18,14 +18,6 @@ std::vector<Value> kept_or(const Value& configured, const Value& standard, std::
   return values;
 }
 
-Counts divisors(std::int64_t number) {
-  Counts found;
-  for (std::int64_t each = 1; each <= number; ++each) {
-    if (number % each == 0) found.push_back(each);
-  }
-  return found;
-}
-
 /// first, 2 first, 4 first, ... up to `most`; at least `first`.
 Counts doublings(std::int64_t first, std::int64_t most) {
   Counts found = {first};
@@ -33,15 +25,9 @@ Counts doublings(std::int64_t first, std::int64_t most) {
   return found;
 }
 
-/// Generators that search take seconds for many micro-batches, and bring nothing there: their bubble is of
-/// the first and the last ones.
-constexpr std::array<std::string_view, 4> kSearched = {"zb-1p", "zb-2p", "v-half", "v-min"};
-constexpr std::int64_t kSearchedMicrobatches = 2;  ///< for each rank of a pipeline, at most
-
-std::int64_t most_microbatches(const std::string& schedule, std::int64_t pipeline, std::int64_t samples) {
-  const bool is_searched = std::ranges::find(kSearched, schedule) != kSearched.end();
-  return is_searched ? std::min(samples, kSearchedMicrobatches * pipeline) : samples;
-}
+/// Of schedules whose generator searches, for each rank of a pipeline: a search takes seconds for many, and
+/// brings nothing there, since the bubble is of the first and the last ones.
+constexpr std::int64_t kSearchedMicrobatches = 2;
 
 bool is_free(const schedule::ScheduleRow& row) {
   return !row.asynchronous && row.placement != schedule::Placement::kBothWays &&
@@ -56,7 +42,7 @@ class Space {
   std::vector<PlanChoice> all() {
     const std::int64_t ranks = options_.world_size / (form_.tensor * form_.context);
     for (const std::int64_t pipeline :
-         kept_or(config_.parallel.pipeline, standard_.pipeline, divisors(ranks))) {
+         kept_or(config_.parallel.pipeline, standard_.pipeline, divisors_of(ranks))) {
       if (pipeline > options_.layers || ranks % pipeline != 0) continue;
       const std::int64_t replicas = ranks / pipeline;
       const std::int64_t asked = config_.parallel.data;
@@ -116,6 +102,14 @@ class Space {
     }
   }
 
+  /// A schedule in a file is not searched.
+  static std::int64_t most_microbatches(const std::string& name, std::int64_t pipeline,
+                                        std::int64_t samples) {
+    const auto row = std::ranges::find(schedule::schedules(), name, &schedule::ScheduleRow::name);
+    const bool is_searched = row != schedule::schedules().end() && row->is_searched;
+    return is_searched ? std::min(samples, kSearchedMicrobatches * pipeline) : samples;
+  }
+
   Counts chunks_of(const std::string& name, std::int64_t pipeline) const {
     if (config_.parallel.chunks != 0) return {config_.parallel.chunks};
     const auto row = std::ranges::find(schedule::schedules(), name, &schedule::ScheduleRow::name);
@@ -143,11 +137,12 @@ class Space {
     }
   }
 
-  /// All copies; where there are several hosts, those of one host, too.
+  /// All copies; where there are several hosts, those of one host, too: the copies of a stage are neighbours,
+  /// but for ranks with parts of the same layers.
   Counts shard_groups(std::int64_t zero, std::int64_t copies, const PlanChoice& choice) const {
     Counts groups = {0};
     if (zero == 0 || options_.ranks_of_host == 0) return groups;
-    const std::int64_t of_host = options_.ranks_of_host / (choice.pipeline * choice.tensor);
+    const std::int64_t of_host = options_.ranks_of_host / choice.tensor;
     if (of_host > 1 && of_host < copies && copies % of_host == 0) groups.push_back(of_host);
     return groups;
   }
@@ -185,11 +180,19 @@ RunConfig with_choice(const RunConfig& config, const PlanChoice& choice) {
   return changed;
 }
 
+RunConfig in_form(const RunConfig& config, const ModelForm& form, int world_size) {
+  RunConfig changed = before_planning(config, world_size);
+  changed.parallel.tensor = form.tensor;
+  changed.parallel.context = form.context;
+  changed.parallel.sequence = form.sequence;
+  return changed;
+}
+
 std::vector<ModelForm> model_forms(const RunConfig& config, int world_size) {
   std::vector<ModelForm> forms;
   const ParallelOptions standard, &given = config.parallel;
-  for (const std::int64_t tensor : kept_or(given.tensor, standard.tensor, divisors(world_size))) {
-    for (const std::int64_t context : kept_or(given.context, standard.context, divisors(world_size))) {
+  for (const std::int64_t tensor : kept_or(given.tensor, standard.tensor, divisors_of(world_size))) {
+    for (const std::int64_t context : kept_or(given.context, standard.context, divisors_of(world_size))) {
       if (world_size % (tensor * context) != 0) continue;
       forms.push_back({.tensor = tensor, .context = context, .sequence = given.sequence});
     }

@@ -58,6 +58,14 @@ RunConfig with_settings(const RunConfig& config, const std::vector<PlannedSettin
   return changed;
 }
 
+RunConfig before_planning(const RunConfig& config, int world_size) {
+  RunConfig changed = with_settings(config, {}, "the defaults");
+  changed.train.global_batch = std::max<std::int64_t>(config.train.global_batch, world_size);
+  changed.train.batch_ramp_sizes = {};
+  changed.train.batch_ramp_steps = {};
+  return changed;
+}
+
 std::vector<PlannedSetting> parse_settings(const std::string& content, const std::string& name) {
   if (const auto line = line_of_deep_key(content))
     throw InvalidArgument(text(name, ":", *line, ": a key of more than ", kMostKeyParts, " parts"));

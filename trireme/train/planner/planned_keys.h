@@ -25,6 +25,10 @@ std::vector<PlannedSetting> planned_settings(const RunConfig& config);
 RunConfig with_settings(const RunConfig& config, const std::vector<PlannedSetting>& settings,
                         const std::string& name);
 
+/// What is checked and measured before a plan is known: `config` with the planned keys at their defaults, and
+/// a batch that has a sample for each rank from the first step on.
+RunConfig before_planning(const RunConfig& config, int world_size);
+
 /// The keys of a TOML text of tables such as [parallel], in its order. Throws InvalidArgument with
 /// "NAME:LINE: ..." for everything that is wrong in it.
 std::vector<PlannedSetting> parse_settings(const std::string& content, const std::string& name);

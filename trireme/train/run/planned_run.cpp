@@ -19,14 +19,18 @@ namespace {
 /// Rank 0 searches, and the others wait for it.
 constexpr double kSearchSeconds = 20;
 
+RankLayout layout_of(const comm::Context& context) {
+  return {.world_size = context.world_size(), .ranks_of_host = context.local_world_size()};
+}
+
 /// Whether costs are kept for the next run. Those of a custom model are not: no key tells whether it is the
 /// same.
 bool are_kept(const RunPlan& run) { return run.model == nullptr && run.objective == nullptr && !run.data; }
 
 class Choice {
  public:
-  Choice(const ParallelPlan& open, comm::Context& context, const data::DataSource& data, const RunPlan& run)
-      : open_(open), config_(open.config()), context_(context), data_(data), run_(run) {}
+  Choice(const RunConfig& config, comm::Context& context, const data::DataSource& data, const RunPlan& run)
+      : config_(config), context_(context), data_(data), run_(run) {}
 
   /// None: the folder has no plan for as many ranks.
   std::optional<ChosenPlan> of_folder() {
@@ -57,12 +61,12 @@ class Choice {
           search_plans(config_, context_.world_size(), measured,
                        {.limit_bytes = limit_bytes(), .is_over = [end_s] { return now_s() > end_s; }});
       if (search.plans.empty())
-        throw InvalidArgument(
-            text("parallel.plan = \"auto\": no plan fits into ",
-                 human_bytes(static_cast<std::uint64_t>(search.limit_bytes)), " per rank; the smallest, ",
-                 in_words(search.too_large.front().config, context_.world_size()), ", ",
-                 why_not(search.too_large.front(), search.too_large.front(), search.limit_bytes),
-                 "; use more ranks, or a smaller model or train.global_batch"));
+        throw InvalidArgument(text(
+            "parallel.plan = \"auto\": no plan ", search.is_complete ? "" : "of those tried in time ",
+            "fits into ", human_bytes(static_cast<std::uint64_t>(search.limit_bytes)),
+            " per rank; the smallest, ", in_words(search.too_large.front().config, context_.world_size()),
+            ", ", why_not(search.too_large.front(), search.too_large.front(), search.limit_bytes),
+            "; use more ranks, or a smaller model or train.global_batch"));
       prediction = search.plans.front();
       settings = to_toml(prediction->settings);
       told = text("fastest of ", search.plans.size() + search.too_large.size());
@@ -82,7 +86,7 @@ class Choice {
   MeasuredForms costs() {
     std::string kept;
     on_main(context_, [&] {
-      const auto found = are_kept(run_) ? read_kept(config_, context_.world_size()) : std::nullopt;
+      const auto found = are_kept(run_) ? read_kept(config_, layout_of(context_)) : std::nullopt;
       if (found) kept = to_text(*found);
     });
     kept = from_main(kept);
@@ -90,17 +94,22 @@ class Choice {
     const telemetry::OwnWork work(context_.status(), "measuring the costs of plans");
     MeasuredForms measured =
         measure_forms(config_, context_, data_, {.model = run_.model, .objective = run_.objective});
-    if (context_.is_main() && are_kept(run_)) keep(config_, context_.world_size(), measured);
+    if (context_.is_main() && are_kept(run_)) keep(config_, layout_of(context_), measured);
     return measured;
   }
 
+  /// Of a rank; 0: no limit.
   std::int64_t limit_bytes() const {
-    if (open_.device() != c10::kCPU) return 0;
+    if (!context_.device().is_cpu()) {
+      context_.log().warning(
+          "parallel.plan = \"auto\" has no limit of memory on a device; trireme plan --memory GIB has");
+      return 0;
+    }
     return static_cast<std::int64_t>(available_memory().bytes) / context_.local_world_size();
   }
 
   std::optional<PlannedStep> prediction_of(const RunConfig& config) const {
-    const auto measured = are_kept(run_) ? read_kept(config_, context_.world_size()) : std::nullopt;
+    const auto measured = are_kept(run_) ? read_kept(config_, layout_of(context_)) : std::nullopt;
     if (!measured) return std::nullopt;
     try {
       return plan_step(config, context_.world_size(), *measured);
@@ -109,8 +118,7 @@ class Choice {
     }
   }
 
-  const ParallelPlan& open_;
-  const RunConfig& config_;
+  const RunConfig& config_;  ///< with its plan open
   comm::Context& context_;
   const data::DataSource& data_;
   const RunPlan& run_;
@@ -118,10 +126,10 @@ class Choice {
 
 }  // namespace
 
-ChosenPlan choose_plan(const ParallelPlan& open, comm::Context& context, const data::DataSource& data,
-                       const RunPlan& run, TakeUp take_up) {
-  if (open.config().parallel.plan != "auto") return {.plan = open};
-  Choice choice(open, context, data, run);
+ChosenPlan choose_plan(const RunConfig& config, const ParallelPlan& open, comm::Context& context,
+                       const data::DataSource& data, const RunPlan& run, TakeUp take_up) {
+  if (config.parallel.plan != "auto") return {.plan = open};
+  Choice choice(config, context, data, run);
   std::string goes_on;
   on_main(context, [&] {
     if (take_up != TakeUp::kNothing) goes_on = "yes";
@@ -142,15 +150,25 @@ void write_plan(const ChosenPlan& chosen, const std::filesystem::path& file, Run
                      file.string(), " repeats it"));
 }
 
-std::optional<PlanReview> review_run(const ChosenPlan& chosen, const ParallelPlan& open,
+MeasuredStep mean_step(const StepTimes& steps, int pipeline_rank, const MemoryUse& at_peak) {
+  const auto count = static_cast<double>(steps.steps);
+  return {.pipeline_rank = pipeline_rank,
+          .step_s = (steps.steps_s - steps.data_wait_s) / count,
+          .forward_s = steps.forward_s / count,
+          .backward_s = steps.backward_s / count,
+          .update_s = steps.update_s / count,
+          .at_peak = at_peak};
+}
+
+std::optional<PlanReview> review_run(const ChosenPlan& chosen, const RunConfig& config,
                                      comm::Context& context, const RunPlan& run, const StepTimes& steps,
                                      const MemoryUse& memory) {
-  if (open.config().parallel.plan != "auto" || steps.steps == 0) return std::nullopt;
-  const auto num_steps = static_cast<double>(steps.steps);
-  std::string mine = text(chosen.plan.mesh().coordinate(context.rank(), "pp"));
-  for (const double seconds : {steps.steps_s, steps.forward_s, steps.backward_s, steps.update_s})
-    mine += text(' ', seconds / num_steps);
-  for (const std::int64_t bytes : memory.bytes) mine += text(' ', bytes);
+  if (config.parallel.plan != "auto" || steps.steps == 0) return std::nullopt;
+  const MeasuredStep own = mean_step(steps, chosen.plan.mesh().coordinate(context.rank(), "pp"), memory);
+  std::string mine = text(own.pipeline_rank);
+  for (const double seconds : {own.step_s, own.forward_s, own.backward_s, own.update_s})
+    mine += text(' ', seconds);
+  for (const std::int64_t bytes : own.at_peak.bytes) mine += text(' ', bytes);
   std::vector<MeasuredStep> ranks;
   for (const std::string& each : context.world().all_gather_text(mine)) {
     std::istringstream fields(each);
@@ -161,8 +179,8 @@ std::optional<PlanReview> review_run(const ChosenPlan& chosen, const ParallelPla
   if (!chosen.prediction) return std::nullopt;
   PlanReview review = review_plan(*chosen.prediction, ranks);
   if (are_kept(run)) {
-    if (const auto kept = read_kept(open.config(), context.world_size()))
-      keep(open.config(), context.world_size(), corrected(*kept, chosen.plan, review));
+    if (const auto kept = read_kept(config, layout_of(context)))
+      keep(config, layout_of(context), corrected(*kept, chosen.plan, review));
   }
   return review;
 }

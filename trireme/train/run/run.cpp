@@ -25,6 +25,7 @@
 #include "trireme/telemetry/rank_usage.h"
 #include "trireme/telemetry/run_end.h"
 #include "trireme/train/config/registry.h"
+#include "trireme/train/planner/planned_keys.h"
 #include "trireme/train/report/run_recorder.h"
 #include "trireme/train/report/run_trace.h"
 #include "trireme/train/run/epoch_loss.h"
@@ -50,14 +51,14 @@ using Destinations = std::vector<Destination>;
 /// One run on one rank.
 class Run {
  public:
-  /// `lock` is rank 0's. `layout` has the plan still open, where the run chooses it.
-  Run(const ParallelPlan& layout, comm::Context& context, const data::DataSource& data, const RunPlan& plan,
-      RunLock* lock)
+  /// `lock` is rank 0's. `config`: before the plan was chosen.
+  Run(const RunConfig& config, const ChosenPlan& chosen, TakeUp take_up, comm::Context& context,
+      const data::DataSource& data, const RunPlan& plan, RunLock* lock)
       : context_(context),
         plan_(plan),
-        take_up_(what_to_take_up(plan, context, lock)),
-        layout_(layout),
-        chosen_(choose_plan(layout, context, data, plan, take_up_)),
+        take_up_(take_up),
+        given_(config),
+        chosen_(chosen),
         trainer_(with_saved_cuts(chosen_.plan, context, take_up_), context, data, plan.model, plan.objective),
         config_(trainer_.plan().config()),
         folder_{config_.run_folder()},
@@ -137,8 +138,8 @@ class Run {
   comm::Context& context_;
   const RunPlan& plan_;
   const TakeUp take_up_;
-  const ParallelPlan& layout_;
-  const ChosenPlan chosen_;
+  const RunConfig& given_;  ///< before the plan was chosen
+  const ChosenPlan& chosen_;
   Trainer trainer_;
   const RunConfig& config_;  ///< with the cuts that the trainer has measured
   const RunFolder folder_;
@@ -179,7 +180,7 @@ void Run::open_folder(RunLock& lock) {
                     RunOutline{.model = model_name(),
                                .data = data_name_,
                                .world_size = context_.world_size(),
-                               .config = describe(chosen_.told.empty() ? config_ : layout_.config()),
+                               .config = describe(chosen_.told.empty() ? config_ : given_),
                                .first_step = first_step,
                                .total_steps = trainer_.total_steps(),
                                .earlier = earlier});
@@ -417,7 +418,7 @@ RunResult Run::finish() {
       .weights_xxh3 = context_.world().all_gather_text(digest).front()};
   if (warm_up_.steps > 0)
     result.plan_review =
-        review_run(chosen_, layout_, context_, plan_, times_ - warm_up_, trainer_.memory().at_peak);
+        review_run(chosen_, given_, context_, plan_, times_ - warm_up_, trainer_.memory().at_peak);
   trainer_.summarize(result);
   if (recorder_) {
     const telemetry::OwnWork work(context_.status(), "writing the results to " + folder_.root.string());
@@ -437,19 +438,22 @@ void Run::tell_failure(const Failure& failure) noexcept {
   }
 }
 
-RunResult carry_out(const ParallelPlan& layout, comm::Context& context, const RunPlan& plan) {
-  const RunConfig& config = layout.config();
+/// `open`: of `config`, or, where the run chooses its plan, of before_planning().
+RunResult carry_out(const RunConfig& config, const ParallelPlan& open, comm::Context& context,
+                    const RunPlan& plan) {
   context.status().set_run(RunFolder{config.run_folder()}.real_path());
   const data::DataSource data = [&] {
     if (plan.data) return *plan.data;
     const telemetry::OwnWork work(context.status(), "opening the data");
     return open_data(config, context.log());
   }();
-  check_data_of(layout, data, plan.objective);
+  check_data_of(open, data, plan.objective);
   if (context.rank() == 0) warn_of_data(config, data, context.log());
   const std::unique_ptr<RunLock> lock = lock_folder(config, context, plan.start);
-  RunTrace trace(layout, context, plan.start);
-  Run run(layout, context, data, plan, lock.get());
+  const TakeUp take_up = what_to_take_up(plan, context, lock.get());
+  const ChosenPlan chosen = choose_plan(config, open, context, data, plan, take_up);
+  RunTrace trace(chosen.plan, context, plan.start);
+  Run run(config, chosen, take_up, context, data, plan, lock.get());
   if (run.earlier_end()) {
     trace.discard();
     return *run.earlier_end();
@@ -469,12 +473,15 @@ RunResult carry_out(const ParallelPlan& layout, comm::Context& context, const Ru
 
 RunResult run_training(const RunConfig& config, comm::Context& context, const RunPlan& plan) {
   check_same_config(config, context);
-  return carry_out(resolve_plan(config, context.world_size()), context, plan);
+  const int ranks = context.world_size();
+  const bool is_open = config.parallel.plan == "auto";
+  return carry_out(config, resolve_plan(is_open ? before_planning(config, ranks) : config, ranks), context,
+                   plan);
 }
 
 RunResult run_training(const ParallelPlan& layout, comm::Context& context, const RunPlan& plan) {
   check_same_config(layout.config(), context);
-  return carry_out(layout, context, plan);
+  return carry_out(layout.config(), layout, context, plan);
 }
 
 }  // namespace trireme::train

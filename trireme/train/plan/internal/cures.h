@@ -38,6 +38,8 @@ Cures other_ranks_along(const std::string& key, const RunConfig& config, int wor
 Cures other_shard_ranks(int copies);
 
 /// "1, 2, 3 or 6".
+/// In rising order, with 1 and the number.
+std::vector<std::int64_t> divisors_of(std::int64_t number);
 std::string divisors_in_words(std::int64_t number);
 
 /// For a program that cannot run.

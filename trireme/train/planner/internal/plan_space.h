@@ -36,6 +36,9 @@ struct ModelForm {
   bool operator==(const ModelForm&) const = default;
 };
 
+/// What a form of the model is measured with: before_planning() with the ranks of the form.
+RunConfig in_form(const RunConfig& config, const ModelForm& form, int world_size);
+
 /// Forms whose sizes divide the ranks, the whole model first. Kept keys stay.
 std::vector<ModelForm> model_forms(const RunConfig& config, int world_size);
 
