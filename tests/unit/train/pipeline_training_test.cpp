@@ -363,6 +363,20 @@ TEST_P(AsynchronousRuns, AreDrainedAndSavedSoonAfterTheyAreAskedToStop) {
   EXPECT_EQ(rest.status, "completed");
 }
 
+TEST_F(PipelineRuns, ReplicatedStagesGoOnWithOtherReplicas) {
+  const auto of = [&](std::vector<std::int64_t> replicas, int steps) {
+    RunConfig changed = config("moved", 3);
+    changed.parallel.schedule = "1f1b-rr";
+    changed.parallel.microbatches = 0;
+    changed.parallel.stage_replicas = std::move(replicas);
+    changed.train.max_steps = steps;
+    return changed;
+  };
+  run(3, of({2, 1}, 4));
+  EXPECT_EQ(run(3, of({1, 2}, 8), RunStart::kResume).steps, 8);
+  EXPECT_EQ(run(3, of({1, 1, 1}, 12), RunStart::kResume).steps, 12) << "another number of stages";
+}
+
 INSTANTIATE_TEST_SUITE_P(Table, AsynchronousRuns, testing::Values("pipedream", "pipedream-2bw", "1f1b-rr"),
                          [](const auto& param) { return test_name(param.param); });
 

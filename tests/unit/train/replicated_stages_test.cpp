@@ -78,6 +78,24 @@ Trained train(const RunConfig& config) {
   return trained;
 }
 
+TEST(ReplicatedStages, LeaveFrozenWeightsAsTheyAre) {
+  RunConfig config = replicated({2, 1});
+  config.optimizer.weight_decay = 0.1;
+  const data::DataSource data = images();
+  comm::run_ranks_as_threads(3, [&](comm::Context& context) {
+    const auto model = model::make_model(config.model, data.input_shape, data.num_classes, /*seed=*/0);
+    const at::Tensor frozen = model->parameters()[0].requires_grad_(false);
+    const at::Tensor before = frozen.clone(), trained = model->parameters()[1].detach().clone();
+    Trainer trainer(config, context, data, model);
+    while (!trainer.finished()) trainer.step();
+    while (trainer.last_report()) {
+    }
+    if (context.rank() == 2) return;  // has the second stage
+    EXPECT_TRUE(frozen.equal(before));
+    EXPECT_FALSE(model->parameters()[1].equal(trained)) << "the others of the stage learn";
+  });
+}
+
 using Gradients = std::vector<at::Tensor>;
 
 Gradients take_gradients(const optim::NamedTensors& parameters) {

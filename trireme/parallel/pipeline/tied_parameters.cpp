@@ -65,6 +65,7 @@ void TiedParameters::set_aside() {
 void TiedParameters::add_gradients() {
   const at::NoGradGuard no_grad;
   for (auto& [parameter, before, ranks] : tied_) {
+    if (!parameter.requires_grad()) continue;  // a gradient of zeros would be an update: of weight decay
     const at::Tensor mine =
         parameter.grad().defined() ? parameter.grad().contiguous() : at::zeros_like(parameter);
     std::vector<at::Tensor> parts;
