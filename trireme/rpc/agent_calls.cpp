@@ -209,7 +209,11 @@ void AgentCore::on_request(WorkerId from, const wire::Message& message) {
   if (function == nullptr) {
     reason = text("worker '", self_.name, "' has no function '", head->function, "'; it has:");
     for (const auto& each : function_names()) reason += text(" ", each);
-    reason += ". Its program has to name rpc::function<\"" + head->function + "\", ...> too";
+    const std::size_t type = head->function.rfind(": ");  // of a function that is its own name
+    reason += type == std::string::npos
+                  ? text(". Its program has to name rpc::function<\"", head->function, "\", ...> too")
+                  : text(". Its program has to call ", head->function.substr(0, type),
+                         " too: build both from one source");
   } else {
     reason = text("'", head->function, "' is ", function->signature, " on worker '", self_.name,
                   "', and another one for the caller: build both from one source");

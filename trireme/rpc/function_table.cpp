@@ -47,7 +47,8 @@ std::vector<std::string> function_names() {
   const std::lock_guard lock(table().mutex);
   std::vector<std::string> names;
   for (const auto& each : table().rows) {
-    if (!each.first.starts_with("trireme.")) names.push_back(each.first);
+    const bool is_ours = each.first.starts_with("trireme.") || each.first.starts_with("trireme::");
+    if (!is_ours) names.push_back(each.first);
   }
   return names;
 }

@@ -148,6 +148,16 @@ TEST(Agent, AFunctionThatIsNotThereIsAnErrorThatNamesThoseThatAre) {
   EXPECT_NE(message.find("worker 'b' has no function 'divide'; it has: "), std::string::npos) << message;
 }
 
+TEST(Agent, AFunctionThatIsItsOwnNameIsCalledByItsProgram) {
+  Workers workers({"a", "b"});
+  const FunctionRow row{.name = "ns::divide: double (*)(double)", .signature = "", .run = nullptr};
+  const Function<void()> unknown(row);
+  const std::string message = thrown_by([&] { workers["a"].rpc_sync("b", unknown); });
+  EXPECT_NE(message.find("has to call ns::divide too: build both from one source"), std::string::npos)
+      << message;
+  EXPECT_EQ(message.find("rpc::function<"), std::string::npos) << message;
+}
+
 TEST(Agent, AFunctionOfOtherTypesByThatNameIsRefused) {
   Workers workers({"a", "b"});
   const FunctionRow row{.name = "add", .signature = "float (float)", .run = nullptr};
