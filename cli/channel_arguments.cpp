@@ -31,20 +31,20 @@ wire::Security security_of(const ChannelArguments& arguments) {
   const int num_ways = (num_tls > 0) + !arguments.secret_file.empty() + arguments.insecure;
   require(num_ways <= 1, "take one of --secret-file, --tls-... and --insecure");
   if (num_tls > 0) return wire::Security::with_tls(tls);
-  require(!arguments.encrypt || !arguments.insecure, "take one of --encrypt and --insecure");
-  if (arguments.insecure) return wire::Security::none();
   const auto variable = [](const std::string& name) {
     const char* value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   };
+  const bool encrypt = arguments.encrypt || wire::is_encrypted(variable);
+  require(!encrypt || !arguments.insecure, "take one of --encrypt (also TRIREME_ENCRYPT=1) and --insecure");
+  if (arguments.insecure) return wire::Security::none();
   wire::Secret secret;
   if (!arguments.secret_file.empty()) secret = wire::Secret::from_file(arguments.secret_file);
-  if (secret.empty()) secret = wire::Secret::from_variables(variable, "TRIREME_PS_SECRET");
-  if (secret.empty()) secret = wire::Secret::from_variables(variable);
+  if (secret.empty()) secret = wire::Secret::of_servers(variable);
   require(!secret.empty() || !arguments.encrypt,
           "--encrypt takes a secret: --secret-file F, or certificates");
   if (secret.empty()) return {};
-  return wire::Security::with_secret(secret, arguments.encrypt || wire::is_encrypted(variable));
+  return wire::Security::with_secret(secret, encrypt);
 }
 
 }  // namespace trireme::cli

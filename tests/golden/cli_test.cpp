@@ -351,5 +351,16 @@ TEST(CliVersion, SaysWhetherThereIsACudaObject) {
   }
 }
 
+TEST(CliChannels, EncryptionOfTheEnvironmentExcludesInsecureChannels) {
+  const auto status = [](const std::string& encrypt) {
+    return run({"/usr/bin/env", "TRIREME_ENCRYPT=" + encrypt, bin("trireme"), "ps", "status",
+                "tcp:127.0.0.1:1", "--insecure"});
+  };
+  EXPECT_EQ(status("1").exit_code, 2);
+  EXPECT_EQ(status("1").err,
+            "trireme: error: take one of --encrypt (also TRIREME_ENCRYPT=1) and --insecure\n");
+  EXPECT_NE(status("yes").err.find("TRIREME_ENCRYPT is 'yes'"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace trireme::test

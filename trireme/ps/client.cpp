@@ -163,8 +163,7 @@ std::unique_ptr<Client> Client::from_environment(ClientOptions options) {
       coordinator,
       "'; expected this worker's number and the address of a coordinator: start this program with trireme "
       "launch -n N --servers M -- PROGRAM, or set both");
-  wire::Secret secret = wire::Secret::from_variables(variable, "TRIREME_PS_SECRET");
-  if (secret.empty()) secret = wire::Secret::from_variables(variable);
+  const wire::Secret secret = wire::Secret::of_servers(variable);
   wire::NodeLoopOptions loop;
   if (!secret.empty()) loop.security = wire::Security::with_secret(secret, wire::is_encrypted(variable));
   if (options.num_workers == 0) options.num_workers = static_cast<std::uint32_t>(std::stoul(world_size));

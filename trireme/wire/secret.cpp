@@ -83,6 +83,12 @@ Secret Secret::from_variables(
   return path && !path->empty() ? from_file(*path) : Secret();
 }
 
+Secret Secret::of_servers(
+    const std::function<std::optional<std::string>(const std::string& name)>& lookup) {
+  Secret secret = from_variables(lookup, "TRIREME_PS_SECRET");
+  return secret.empty() ? from_variables(lookup) : secret;
+}
+
 Secret Secret::of_role(const std::string& role_and_name) const {
   if (!role_.empty()) return *this;
   Secret key;

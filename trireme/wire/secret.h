@@ -34,13 +34,16 @@ class Secret {
       const std::function<std::optional<std::string>(const std::string& name)>& lookup,
       const std::string& name = "TRIREME_SECRET");
 
+  /// For the servers of a job: TRIREME_PS_SECRET or its file, else the secret of the job.
+  static Secret of_servers(const std::function<std::optional<std::string>(const std::string& name)>& lookup);
+
   /// The key of ROLE.NAME: an HMAC of that under this secret, which cannot be computed back. Of a key of a
   /// role it is the key itself.
   Secret of_role(const std::string& role_and_name) const;
   /// Whether it is a role, a dot and a name, printable.
   static bool is_role(std::string_view word);
-  /// What a peer that states to be ROLE.NAME has to know: the key of that, and the whole secret where it states
-  /// no role or no name.
+  /// What a peer that states to be ROLE.NAME has to know: the key of that, and the whole secret where it
+  /// states no role or no name.
   Secret of_peer(const std::string& stated) const { return is_role(stated) ? of_role(stated) : *this; }
   /// ROLE.NAME of a key of a role; empty for a whole secret.
   const std::string& role() const { return role_; }

@@ -5,6 +5,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "tests/support/temporary_folder.h"
@@ -35,6 +38,22 @@ TEST(Hmac, GivesTheValuesOfRfc4231) {
             "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
   EXPECT_EQ(hex(hmac_sha256(key(131), {"Test Using Larger Than Block-Size Key - Hash Key First"})),
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+TEST(Secret, OfServersComesBeforeThatOfTheJob) {
+  std::map<std::string, std::string> variables;
+  const auto found = [&] {
+    return Secret::of_servers([&](const std::string& name) {
+             const auto value = variables.find(name);
+             return value == variables.end() ? std::nullopt : std::optional(value->second);
+           })
+        .reveal();
+  };
+  EXPECT_EQ(found(), "");
+  variables["TRIREME_SECRET"] = std::string(32, 'j');
+  EXPECT_EQ(found(), std::string(32, 'j'));
+  variables["TRIREME_PS_SECRET"] = std::string(32, 's');
+  EXPECT_EQ(found(), std::string(32, 's'));
 }
 
 TEST(Secret, IsNeverTheSameTwiceWhenItIsDrawn) {

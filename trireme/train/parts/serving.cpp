@@ -77,7 +77,7 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
   if (!service.options.coordinator.empty()) {
     service.loop.security =
         parallel::security_of_servers(service.options.coordinator, environment.secret, variable);
-  } else if (const auto key = wire::Secret::from_variables(variable, "TRIREME_PS_SECRET"); !key.empty()) {
+  } else if (const auto key = wire::Secret::of_servers(variable); !key.empty()) {
     service.loop.security = wire::Security::with_secret(key, wire::is_encrypted(variable));
   }
   if (service.options.coordinator.empty()) service.options.coordinator = environment.parameter_server;
