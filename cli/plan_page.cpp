@@ -14,6 +14,8 @@ using telemetry::escape_html;
 
 constexpr const char* kPlanStyle = R"css(
 .plans { overflow-x: auto; }
+.plans table { min-width: 640px; }
+figure { max-width: 640px; }
 .plans th { padding: 3px 0; text-align: left; font-weight: 600; }
 .plans td, .plans th { padding-right: 16px; }
 .plans td:first-child, .plans td:nth-child(2), .plans th:first-child, .plans th:nth-child(2) {
