@@ -23,6 +23,9 @@ constexpr std::int64_t kLargeFrameBytes = 64 << 10;
 void Channel::open() {
   state_ = State::kOpen;
   was_open_ = true;
+  const bool is_hashed = target_.kind == TransportKind::kTcp && tls_ == nullptr;
+  queue_.set_hashes(is_hashed);
+  decoder_.set_hashes(is_hashed);
   if (memory_) {
     stream_ = std::make_unique<RingStream>(plain_->release(), std::move(memory_), accepted_);
     plain_ = nullptr;

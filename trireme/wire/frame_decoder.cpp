@@ -32,25 +32,23 @@ std::span<std::byte> FrameDecoder::room() {
   const std::size_t left = as_size(header_.payload_bytes - payload_received_);
   const std::size_t head_bytes = current_->head.size();
   if (at < head_bytes) return std::span(current_->head).subspan(at, std::min(left, head_bytes - at));
-  return current_->body.bytes.subspan(at - head_bytes, std::min(left, kStepBytes));
+  return current_->body.bytes.subspan(at - head_bytes, hashes_ ? std::min(left, kStepBytes) : left);
 }
 
 std::optional<Message> FrameDecoder::filled(std::size_t count) {
   if (current_ == nullptr || count == 0) return std::nullopt;
-  const auto bytes = room().first(count);
-  const bool in_one_go = payload_received_ == 0 && std::cmp_equal(count, header_.payload_bytes);
+  if (hashes_ && !add_to_hash(room().first(count))) fail(FrameFault::kPayloadChecksum);
   payload_received_ += static_cast<std::int64_t>(count);
-  if (in_one_go) {
-    if (XXH3_64bits(bytes.data(), count) != header_.payload_hash) fail(FrameFault::kPayloadChecksum);
-  } else {
-    XXH3_64bits_update(&hash_->state, bytes.data(), count);
-    const bool whole = payload_received_ == header_.payload_bytes;
-    if (whole && XXH3_64bits_digest(&hash_->state) != header_.payload_hash) {
-      fail(FrameFault::kPayloadChecksum);
-    }
-  }
   if (fault_ != FrameFault::kNone || payload_received_ < header_.payload_bytes) return std::nullopt;
   return end_frame();
+}
+
+/// False where the payload is whole and not the one that was sent.
+bool FrameDecoder::add_to_hash(std::span<const std::byte> bytes) {
+  const bool whole = payload_received_ + static_cast<std::int64_t>(bytes.size()) == header_.payload_bytes;
+  if (whole && payload_received_ == 0) return XXH3_64bits(bytes.data(), bytes.size()) == header_.payload_hash;
+  XXH3_64bits_update(&hash_->state, bytes.data(), bytes.size());
+  return !whole || XXH3_64bits_digest(&hash_->state) == header_.payload_hash;
 }
 
 std::optional<Message> FrameDecoder::take(std::span<const std::byte>& bytes) {
@@ -63,7 +61,7 @@ std::optional<Message> FrameDecoder::take(std::span<const std::byte>& bytes) {
       if (num_header_bytes_ < kFrameHeaderBytes) return std::nullopt;
       begin_frame();
       if (current_ == nullptr || header_.payload_bytes > 0) continue;
-      if (header_.payload_hash != payload_hash({}, {})) {
+      if (hashes_ && header_.payload_hash != payload_hash({}, {})) {
         fail(FrameFault::kPayloadChecksum);
         continue;
       }

@@ -21,6 +21,8 @@ class FrameDecoder {
   FrameDecoder(const FrameDecoder&) = delete;
   FrameDecoder& operator=(const FrameDecoder&) = delete;
 
+  /// Whether frames have hashes of their payloads. Before the first byte.
+  void set_hashes(bool hashes) { hashes_ = hashes; }
   /// Where the next bytes go, so that they can be read straight to their place; empty while a header is due.
   std::span<std::byte> room();
   /// `count` bytes have been read into room(). The message that they complete, if they do.
@@ -49,10 +51,12 @@ class FrameDecoder {
 
   void begin_frame();
   FrameFault place(const FrameHeader& header);
+  bool add_to_hash(std::span<const std::byte> bytes);
   std::optional<Message> end_frame();
   void fail(FrameFault fault);
 
   const FrameLimits limits_;
+  bool hashes_ = true;
   const std::shared_ptr<BufferPool> pool_;
   FrameFault fault_ = FrameFault::kNone;
   FrameHeaderBytes header_bytes_;

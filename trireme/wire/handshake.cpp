@@ -8,7 +8,7 @@
 namespace trireme::wire {
 namespace {
 
-constexpr std::string_view kGreeting = "TRWH\2";  // its last character is the version
+constexpr std::string_view kGreeting = "TRWH\3";  // its last character is the version
 constexpr std::size_t kRecordHeaderBytes = 8;
 constexpr std::size_t kMostNameBytes = 64;
 constexpr std::size_t kMostReasonBytes = 200;

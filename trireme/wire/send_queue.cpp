@@ -89,7 +89,7 @@ bool SendQueue::cut() {
                          .offset = offset,
                          .total_bytes = total,
                          .payload_bytes = payload,
-                         .payload_hash = payload_hash(frame.head, frame.body.bytes())});
+                         .payload_hash = hashes_ ? payload_hash(frame.head, frame.body.bytes()) : 0});
   frames_bytes_ += frame.size();
   frames_.push_back(std::move(frame));
   ++num_frames_;

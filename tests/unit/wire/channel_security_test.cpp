@@ -167,7 +167,7 @@ TEST(ChannelSecurity, JunkIsRefusedAndCounted) {
   Party server(serving());
   for (const std::string& junk :
        {std::string(8, '\0'), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(5000, 'x'),
-        std::string("TRWH\2\2\xff\xff"), std::string("TRWH\2\3\1\0x", 9)}) {
+        std::string("TRWH\3\2\xff\xff"), std::string("TRWH\2\3\1\0x", 9)}) {
     const Socket socket = stranger(server.address());
     say(socket, junk);
     all_of(socket);
@@ -229,7 +229,7 @@ TEST(ChannelSecurity, ARecordedHandshakeIsOfNoUse) {
   careful.take(impostor.take_output());
   std::string reflected = careful.take_output();
   const std::string proof = reflected.substr(reflected.size() - 32);
-  std::string welcome = std::string("TRWH\2\3\x23\0\1\0", 10) + proof + std::string(1, '\0');
+  std::string welcome = std::string("TRWH\3\3\x23\0\1\0", 10) + proof + std::string(1, '\0');
   careful.take(welcome);
   EXPECT_EQ(careful.refusal(), "wrong secret");
 }
@@ -413,7 +413,7 @@ TEST(ChannelTls, JunkInsteadOfTlsIsRefused) {
   const TlsFiles files = authority.issue("s", "DNS:server.7");
   Party server(serving(Security::with_tls(files)));
   for (const std::string& junk :
-       {std::string(100, '\0'), std::string(20000, 'x'), std::string("TRWH\2\2\1\0x", 9)}) {
+       {std::string(100, '\0'), std::string(20000, 'x'), std::string("TRWH\3\2\1\0x", 9)}) {
     const Socket socket = stranger(server.address());
     try {
       say(socket, junk);

@@ -175,6 +175,29 @@ TEST(Frame, ADamagedPayloadIsNoMessage) {
   }
 }
 
+TEST(Frame, PayloadsWithoutHashesComeInSteps) {
+  const Message sent{.head = head_of("head"), .body = body_of(1 << 20)};
+  SendQueue queue({.chunk_bytes = 600'000});
+  queue.set_hashes(false);
+  queue.push(sent);
+  const Bytes bytes = drained(queue);
+  EXPECT_EQ(fault_of(bytes), FrameFault::kPayloadChecksum) << "ends have to agree";
+  for (const std::size_t step : {7u, 65u, 5000u, 1u << 30}) {
+    Decoder decoder;
+    decoder.set_hashes(false);
+    const auto got = decoded(decoder, bytes, step);
+    ASSERT_EQ(got.size(), 1u) << step;
+    EXPECT_EQ(got[0].head, sent.head);
+    EXPECT_TRUE(same_bytes(got[0].body, sent.body));
+  }
+  Bytes bad = bytes;
+  bad[30] ^= std::byte{1};
+  Decoder decoder;
+  decoder.set_hashes(false);
+  decoded(decoder, bad);
+  EXPECT_EQ(decoder.fault(), FrameFault::kHeaderChecksum) << "headers are checked all the same";
+}
+
 TEST(Frame, WhatCameBeforeIsNotTakenAgain) {
   const Bytes once = bytes_of({{.body = body_of(10)}});
   Bytes twice = once;

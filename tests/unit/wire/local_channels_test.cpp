@@ -100,7 +100,7 @@ TEST(SecurityLocalChannels, AServerThatDoesNotKnowTheKeyIsNotBelieved) {
       handshake.take(read_some(socket, handshake.wanted()));
     // It says yes to whatever it was told.
     const std::string yes =
-        std::string("TRWH\2\3\x23\0\1\0", 10) + std::string(32, 'x') + std::string(1, '\0');
+        std::string("TRWH\3\3\x23\0\1\0", 10) + std::string(32, 'x') + std::string(1, '\0');
     send_all(socket, std::as_bytes(std::span(yes)), Deadline::after_s(kPartyWait_s));
   });
   EXPECT_EQ(client.meet("tcp:" + listening.local().text()), 0u);

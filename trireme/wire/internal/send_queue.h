@@ -25,6 +25,8 @@ class SendQueue {
  public:
   explicit SendQueue(SendQueueOptions options) : options_(options) {}
 
+  /// Whether frames have hashes of their payloads. Before the first frame.
+  void set_hashes(bool hashes) { hashes_ = hashes; }
   void set_most_unfinished_bytes(std::int64_t bytes) { options_.most_unfinished_bytes = bytes; }
   void push(Message message);
   bool empty() const { return waiting_bytes_ == 0; }
@@ -60,6 +62,7 @@ class SendQueue {
   std::map<Priority, Lane>::iterator choose();
 
   SendQueueOptions options_;
+  bool hashes_ = true;
   std::map<Priority, Lane> lanes_;
   std::deque<Frame> frames_;
   std::size_t frames_bytes_ = 0;
