@@ -40,10 +40,11 @@ at::Tensor without_inks(const at::Tensor& inks) {
 int scans_in(std::string_view content) {
   const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(content[at]); };
   int scans = 0;
-  for (std::size_t at = 2; at + 4 <= content.size();) {
+  const auto next = [&](std::size_t at) { return content.find('\xff', at); };
+  for (std::size_t at = next(2); at != content.npos && at + 4 <= content.size(); at = next(at)) {
     const unsigned char marker = byte(at + 1);
     const bool has_no_length = marker <= 0x01 || (marker >= 0xd0 && marker <= 0xd9);
-    if (byte(at) != 0xff || marker == 0xff) {
+    if (marker == 0xff) {
       ++at;
     } else if (has_no_length) {
       at += 2;

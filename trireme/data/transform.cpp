@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "trireme/base/error.h"
+#include "trireme/base/kernels.h"
 
 namespace trireme::data {
 namespace {
@@ -118,6 +120,29 @@ class RandomFlip : public Transform {
   }
 };
 
+/// A distance that the compiler knows becomes vector instructions.
+template <class Value, class Distance>
+void convert_at(const Value* from, Distance distance, std::int64_t count, float scale, float shift,
+                float* to) {
+  run_vectorised([&]() TRIREME_INLINE_BODY {
+    TRIREME_NO_CARRIED_DEPENDENCE
+    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i * distance]) * scale + shift;
+  });
+}
+
+/// `count` values that lie `distance` apart become numbers next to each other.
+template <class Value>
+void convert(const Value* from, std::int64_t distance, std::int64_t count, float scale, float shift,
+             float* to) {
+  if (distance == 3) {
+    convert_at(from, std::integral_constant<std::int64_t, 3>(), count, scale, shift, to);
+  } else if (distance == 1) {
+    convert_at(from, std::integral_constant<std::int64_t, 1>(), count, scale, shift, to);
+  } else {
+    convert_at(from, distance, count, scale, shift, to);
+  }
+}
+
 class Normalize : public Transform {
  public:
   Normalize(const std::array<double, 3>& mean, const std::array<double, 3>& std) {
@@ -157,8 +182,7 @@ class Normalize : public Transform {
         const Value* from = values + row * image.stride(1) + number * between_channels;
         float* to = first + number * pixels + row * width;
         const float scale = scale_[channel], shift = shift_[channel];
-        for (std::int64_t column = 0; column < width; ++column)
-          to[column] = static_cast<float>(from[column * between_columns]) * scale + shift;
+        convert(from, between_columns, width, scale, shift, to);
       }
     }
   }
