@@ -33,6 +33,9 @@ struct Pending::Told {
 
 namespace {
 
+// The thread that asks sends so much itself where the client's sleeps: nobody has to be woken for it.
+constexpr std::size_t kSentAtOnceBytes = 64 << 10;
+
 wire::Buffer copy_of(std::span<const float> values) { return in_buffer({values.begin(), values.end()}); }
 
 Result failure(ErrorKind error, std::string message) {
@@ -94,21 +97,24 @@ class Client::Service {
     thread_.join();
   }
 
-  Pending call(std::function<void(ClientNode&, Done)> begin) {
+  /// `bytes`: what it sends, as far as it is known to be little.
+  Pending call(std::function<void(ClientNode&, Done)> begin, std::size_t bytes = ~std::size_t{0}) {
     const auto told = std::make_shared<Pending::Told>();
     // The last copy of it is dropped when nobody can answer any more.
     const auto guard = std::shared_ptr<Pending::Told>(told.get(), [this, told](Pending::Told*) {
       told->tell(failure(ErrorKind::kTimeout, "the client has ended: " + ended_));
     });
-    post([begin = std::move(begin), guard](ClientNode& node) {
-      begin(node, [guard](const Result& result) { guard->tell(result); });
-    });
+    post([begin = std::move(begin),
+          guard](ClientNode& node) { begin(node, [guard](const Result& result) { guard->tell(result); }); },
+         bytes);
     return Pending(told);
   }
 
-  void post(std::function<void(ClientNode&)> work) {
+  void post(std::function<void(ClientNode&)> work, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    if (loop_) loop_->post([this, work = std::move(work)] { work(*node_); });
+    if (!loop_) return;
+    auto on_node = [this, work = std::move(work)] { work(*node_); };
+    bytes <= kSentAtOnceBytes ? loop_->post_or_run(std::move(on_node)) : loop_->post(std::move(on_node));
   }
 
  private:
@@ -201,14 +207,20 @@ Pending Client::push(TableId table, std::span<const float> values, PushOptions o
   return push(table, copy_of(values), options);
 }
 Pending Client::push(TableId table, wire::Buffer values, PushOptions options) {
-  return service_->call([table, values = std::move(values), options](ClientNode& node, Done done) {
-    node.push(table, values, std::move(done), options);
-  });
+  const std::size_t bytes = values.size();
+  return service_->call(
+      [table, values = std::move(values), options](ClientNode& node, Done done) {
+        node.push(table, values, std::move(done), options);
+      },
+      bytes);
 }
 Pending Client::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, PushOptions options) {
-  return service_->call([table, chunk, values = std::move(values), options](ClientNode& node, Done done) {
-    node.push_chunk(table, chunk, values, std::move(done), options);
-  });
+  const std::size_t bytes = values.size();
+  return service_->call(
+      [table, chunk, values = std::move(values), options](ClientNode& node, Done done) {
+        node.push_chunk(table, chunk, values, std::move(done), options);
+      },
+      bytes);
 }
 Pending Client::restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
                               std::uint64_t num_updates) {
@@ -218,9 +230,11 @@ Pending Client::restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer v
       });
 }
 Pending Client::pull_state(TableId table, std::uint64_t chunk, CallOptions options) {
-  return service_->call([table, chunk, options](ClientNode& node, Done done) {
-    node.pull_state(table, chunk, std::move(done), options);
-  });
+  return service_->call(
+      [table, chunk, options](ClientNode& node, Done done) {
+        node.pull_state(table, chunk, std::move(done), options);
+      },
+      0);
 }
 Pending Client::assign(TableId table, std::span<const float> values) {
   return service_->call([table, values = copy_of(values)](ClientNode& node, Done done) {
@@ -228,32 +242,38 @@ Pending Client::assign(TableId table, std::span<const float> values) {
   });
 }
 Pending Client::pull(TableId table, std::span<float> out, CallOptions options) {
-  return service_->call([table, out, options](ClientNode& node, Done done) {
-    node.pull(table, out, std::move(done), options);
-  });
+  return service_->call(
+      [table, out, options](ClientNode& node, Done done) { node.pull(table, out, std::move(done), options); },
+      0);
 }
 Pending Client::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, CallOptions options) {
-  return service_->call([table, chunk, newer_than, options](ClientNode& node, Done done) {
-    node.pull_chunk(table, chunk, newer_than, std::move(done), options);
-  });
+  return service_->call(
+      [table, chunk, newer_than, options](ClientNode& node, Done done) {
+        node.pull_chunk(table, chunk, newer_than, std::move(done), options);
+      },
+      0);
 }
 Pending Client::pull_chunk(TableId table, std::uint64_t chunk, std::span<float> out, CallOptions options) {
-  return service_->call([table, chunk, out, options](ClientNode& node, Done done) {
-    node.pull_chunk(table, chunk, out, std::move(done), options);
-  });
+  return service_->call(
+      [table, chunk, out, options](ClientNode& node, Done done) {
+        node.pull_chunk(table, chunk, out, std::move(done), options);
+      },
+      0);
 }
 Pending Client::push_pull(TableId table, std::span<const float> values, std::span<float> out,
                           PushOptions options) {
-  return service_->call([table, values = copy_of(values), out, options](ClientNode& node, Done done) {
-    node.push_pull(table, values, out, std::move(done), options);
-  });
+  return service_->call(
+      [table, values = copy_of(values), out, options](ClientNode& node, Done done) {
+        node.push_pull(table, values, out, std::move(done), options);
+      },
+      values.size_bytes());
 }
 Pending Client::push_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
                           PushOptions options) {
-  return service_->call([table, keys = std::vector(keys.begin(), keys.end()),
-                         rows = std::vector(rows.begin(), rows.end()), options](ClientNode& node, Done done) {
-    node.push_rows(table, keys, rows, std::move(done), options);
-  });
+  return service_->call(
+      [table, keys = std::vector(keys.begin(), keys.end()), rows = std::vector(rows.begin(), rows.end()),
+       options](ClientNode& node, Done done) { node.push_rows(table, keys, rows, std::move(done), options); },
+      keys.size_bytes() + rows.size_bytes());
 }
 Pending Client::assign_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows) {
   return service_->call(
@@ -265,18 +285,20 @@ Pending Client::pull_rows(TableId table, std::span<const std::uint64_t> keys, st
   return service_->call(
       [table, keys = std::vector(keys.begin(), keys.end()), out, options](ClientNode& node, Done done) {
         node.pull_rows(table, keys, out, std::move(done), options);
-      });
+      },
+      keys.size_bytes());
 }
 Pending Client::push_pull_rows(TableId table, std::span<const std::uint64_t> keys,
                                std::span<const float> rows, std::span<float> out, PushOptions options) {
-  return service_->call([table, keys = std::vector(keys.begin(), keys.end()),
-                         rows = std::vector(rows.begin(), rows.end()), out,
-                         options](ClientNode& node, Done done) {
-    node.push_pull_rows(table, keys, rows, out, std::move(done), options);
-  });
+  return service_->call(
+      [table, keys = std::vector(keys.begin(), keys.end()), rows = std::vector(rows.begin(), rows.end()), out,
+       options](ClientNode& node, Done done) {
+        node.push_pull_rows(table, keys, rows, out, std::move(done), options);
+      },
+      keys.size_bytes() + rows.size_bytes());
 }
 void Client::tick() {
-  service_->post([](ClientNode& node) { node.tick(); });
+  service_->post([](ClientNode& node) { node.tick(); }, 0);
 }
 Pending Client::barrier(std::uint32_t num_workers) {
   return service_->call(

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <exception>
 #include <future>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 namespace trireme::ps {
-
 /// One owner, its queue, and its thread where it has one.
 class OwnerPool::Worker {
  public:
@@ -34,11 +34,13 @@ class OwnerPool::Worker {
 
   /// Whether there is still room in its queue.
   bool give(std::unique_ptr<OwnerEvent> event) {
+    if (has_thread_ && event->is_short()) return do_at_once(std::move(event));
     const bool has_room = queue_.push(std::move(event));
     if (!has_thread_) work_soon();
     return has_room;
   }
   bool asks_for_room() { return queue_.asks_for_room(); }
+  std::uint64_t num_done_at_once() const { return num_done_at_once_; }
 
   /// A tick that the owner has not come to is enough.
   void tick() {
@@ -85,16 +87,30 @@ class OwnerPool::Worker {
   }
 
   void run() {
-    try {
-      while (true) {
-        const Batch batch = work();
-        if (batch.is_last) return;
-        if (batch.items == 0) queue_.wait();
-      }
-    } catch (...) {
-      post([error = std::current_exception()](OwnerPool&) { std::rethrow_exception(error); });
-      wait_for_stop();
+    while (true) {
+      std::unique_lock turn(turn_);
+      if (has_failed_) break;
+      const Batch batch = work_or_fail();
+      if (batch.is_last) return;
+      if (batch.items > 0 || has_failed_ || !queue_.begin_sleep()) continue;
+      turn.unlock();
+      queue_.sleep();
     }
+    wait_for_stop();
+  }
+
+  /// On the node's thread where the owner's sleeps: that need not be woken.
+  bool do_at_once(std::unique_ptr<OwnerEvent> event) {
+    const bool has_room = queue_.push_quietly(std::move(event));
+    {
+      const std::unique_lock turn(turn_, std::try_to_lock);
+      if (turn.owns_lock() && !has_failed_ && queue_.num_items() == 1) {
+        work_or_fail();
+        ++num_done_at_once_;
+      }
+    }
+    if (queue_.num_items() > 0) queue_.wake();
+    return has_room;
   }
 
   /// What is in a state that nobody knows does nothing more, and drops what it is given.
@@ -112,6 +128,15 @@ class OwnerPool::Worker {
     std::size_t items = 0;
     bool is_last = false;
   };
+  Batch work_or_fail() {
+    try {
+      return work();
+    } catch (...) {
+      has_failed_ = true;
+      post([error = std::current_exception()](OwnerPool&) { std::rethrow_exception(error); });
+      return {};
+    }
+  }
   Batch work() {
     Batch batch;
     std::size_t bytes = 0;
@@ -152,6 +177,9 @@ class OwnerPool::Worker {
   std::vector<Saying> said_;  ///< in this batch
   bool is_due_ = false;       ///< without a thread: it has posted its work
   std::atomic<bool> tick_waits_{false};
+  std::mutex turn_;          ///< of who works: its thread, or the node's while that sleeps
+  bool has_failed_ = false;  ///< changed by who has the turn
+  std::uint64_t num_done_at_once_ = 0;
   std::thread thread_;
 };
 
@@ -239,6 +267,12 @@ void OwnerPool::ask_status(std::function<void(const HeldStatus&)> tell) {
   gathered->num_missing = workers_.size();
   gathered->tell = std::move(tell);
   for (const auto& worker : workers_) worker->ask_status(gathered);
+}
+
+std::uint64_t OwnerPool::num_done_at_once() const {
+  std::uint64_t sum = 0;
+  for (const auto& worker : workers_) sum += worker->num_done_at_once();
+  return sum;
 }
 
 ReplicaReport OwnerPool::report(PartitionId partition) const { return of(partition).report(partition); }

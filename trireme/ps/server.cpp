@@ -76,7 +76,10 @@ class Server::Hosted {
     return held;
   }
   ServerCounts counts() const {
-    return {.refused = num_refused_, .bytes_copied = facts_.bytes_copied, .pauses = owners_.num_pauses()};
+    return {.refused = num_refused_,
+            .bytes_copied = facts_.bytes_copied,
+            .pauses = owners_.num_pauses(),
+            .done_at_once = owners_.num_done_at_once()};
   }
   ReplicaReport report(PartitionId id) const { return owners_.report(id); }
 

@@ -40,6 +40,7 @@ struct ServerCounts {
   std::uint64_t refused = 0;       ///< messages that no correct peer sends
   std::uint64_t bytes_copied = 0;  ///< to learners
   std::uint64_t pauses = 0;        ///< of connections, because partitions were not quick enough
+  std::uint64_t done_at_once = 0;  ///< short requests, on the loop's thread where the partition's slept
 };
 
 /// What a server holds of one partition.

@@ -181,6 +181,21 @@ TEST(OwnerThreads, AddUpExactlyWhatTwoWorkersPushWhileNoPullIsTorn) {
     while (!same() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
     EXPECT_TRUE(same()) << "partition " << id;
   }
+  EXPECT_GT(cluster.counts(0).done_at_once + cluster.counts(1).done_at_once, 0U);
+}
+
+TEST(OwnerThreads, AreWokenForLongRequests) {
+  ThreadedCluster cluster(owners(2), 1);
+  const TableId table = cluster.create(table_of(6, 8192));
+  for (std::uint64_t chunk = 0; chunk < 6; ++chunk) {
+    const auto values = floats(std::vector<float>(8192, 1));
+    EXPECT_EQ(cluster
+                  .wait(0, [&](ClientNode& node,
+                               Done done) { node.push_chunk(table, chunk, values, std::move(done)); })
+                  .error,
+              ErrorKind::kNone);
+  }
+  EXPECT_EQ(cluster.counts(0).done_at_once + cluster.counts(1).done_at_once, 0U);
 }
 
 TEST(OwnerThreads, LoseNothingWhereTheirQueuesAreFullAllTheTime) {

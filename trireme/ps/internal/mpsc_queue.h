@@ -7,8 +7,9 @@
 //
 // It is bounded by its producers: push() takes everything and says when the queue has become full, and
 // whoever is told so pushes no more until there is room. So it holds at most its limits and one item of each
-// producer, and nothing is refused that cannot be given back. push(), asks_for_room() belong to any thread,
-// pop(), wait() and makes_room() to one.
+// producer, and nothing is refused that cannot be given back. push(), push_quietly(), wake() and
+// asks_for_room() belong to any thread, sleep() to the consumer's, pop(), begin_sleep() and makes_room() to
+// one at a time.
 
 #include <atomic>
 #include <cstddef>
@@ -52,12 +53,23 @@ class MpscQueue {
 
   /// Takes it. Whether there is still room for another.
   bool push(std::unique_ptr<Item> item) {
+    const bool has_room = push_quietly(std::move(item));
+    wake();
+    return has_room;
+  }
+  /// The same without waking the consumer: wake() has to follow, or pop() by who has the consumer's turn.
+  bool push_quietly(std::unique_ptr<Item> item) {
     const std::size_t bytes = num_bytes_.fetch_add(item->num_bytes()) + item->num_bytes();
     const std::size_t items = num_items_.fetch_add(1) + 1;
     link(item.release());
-    Steps::between();
-    if (asleep_.load() != 0) wake();
     return items < limits_.most_items && bytes < limits_.most_bytes;
+  }
+  /// A consumer that sleeps.
+  void wake() {
+    Steps::between();
+    if (asleep_.load() == 0 || asleep_.exchange(0) == 0) return;
+    Steps::between();
+    Steps::wake(asleep_);
   }
 
   /// The oldest; null when there is none, or when a producer is just linking it, who will wake the consumer.
@@ -84,15 +96,23 @@ class MpscQueue {
     return item;
   }
 
-  /// Until pop() may have something; it may also return without a reason.
-  void wait() {
+  /// From now on whoever pushes wakes the consumer. True: there is nothing, and sleep() follows.
+  bool begin_sleep() {
     asleep_.store(1);
     Steps::between();
-    if (!has_some()) {
-      Steps::between();
-      Steps::sleep(asleep_);
-    }
+    if (!has_some()) return true;
     asleep_.store(0);
+    return false;
+  }
+  /// Until somebody wakes it; it may also return without a reason.
+  void sleep() {
+    Steps::between();
+    Steps::sleep(asleep_);
+    asleep_.store(0);
+  }
+  /// Until pop() may have something; it may also return without a reason.
+  void wait() {
+    if (begin_sleep()) sleep();
   }
 
   std::size_t num_items() const { return num_items_.load(); }
@@ -118,11 +138,6 @@ class MpscQueue {
     MpscLink* before = last_.exchange(item);
     Steps::between();
     before->next.store(item);
-  }
-  void wake() {
-    if (asleep_.exchange(0) == 0) return;
-    Steps::between();
-    Steps::wake(asleep_);
   }
 
   const QueueLimits limits_;

@@ -45,6 +45,14 @@ struct OwnerEvent final : MpscLink {
     const std::size_t more = ticks == nullptr ? 0 : ticks->ticks.size() * sizeof(Ticks::Tick);
     return sizeof(OwnerEvent) + body.size() + more;
   }
+  /// Whether it takes less time than waking a thread: values of few bytes, or asking for values of a dense
+  /// table, which are not copied.
+  bool is_short() const {
+    constexpr std::size_t kFewBytes = 16 << 10;
+    if (const auto* pull = std::get_if<Pull>(&what)) return pull->save_in.empty() && body.empty();
+    const auto* request = std::get_if<Request>(&what);
+    return request != nullptr && request->op == RequestOp::kPush && body.size() <= kFewBytes;
+  }
 };
 
 }  // namespace trireme::ps

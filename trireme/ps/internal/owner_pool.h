@@ -2,7 +2,8 @@
 // The owners of a server's partitions, seen from its loop. Each partition belongs to one owner, each owner is
 // fed through a queue, and takes up to a batch from it before it acts, so that pushes to one chunk become one
 // update. With threads, each owner has one of its own; without, the one owner works on the node's thread when
-// its surroundings come to it, by the same code.
+// its surroundings come to it, by the same code. What is short is done on the node's thread while the owner's
+// sleeps: that takes less time than waking it.
 //
 // A connection that fills an owner's queue is paused until that owner has room; so a queue holds at most its
 // limits, one message of each connection, and what the loop itself has to say.
@@ -51,6 +52,8 @@ class OwnerPool {
   /// `tell` is called later, on the node's thread, with what all owners hold; never when one has failed.
   void ask_status(std::function<void(const HeldStatus&)> tell);
   std::uint64_t num_pauses() const { return num_pauses_; }
+  /// Events that were done on the node's thread although their owner has one.
+  std::uint64_t num_done_at_once() const;
 
  private:
   class Worker;
