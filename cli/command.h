@@ -96,6 +96,7 @@ struct PlanArguments {
   std::string save;          ///< file to write; empty: none
   std::string page;          ///< file of the page; empty: none
   bool measures = false;     ///< even if measurements are kept
+  bool checks = false;       ///< the fastest plans are run for some steps
   bool json = false, toml = false, shows_all = false;
 };
 

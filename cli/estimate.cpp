@@ -64,6 +64,7 @@ ordered_json as_json(const train::Estimate& estimate) {
                      {"backward_s", seconds.backward},
                      {"update_s", seconds.update},
                      {"exchange_s", seconds.exchange},
+                     {"overhead_s", seconds.overhead},
                      {"idle_s", seconds.idle},
                      {"peak_bytes", bytes}});
   }

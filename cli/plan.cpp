@@ -4,7 +4,9 @@
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "cli/plan_check.h"
 #include "cli/plan_page.h"
 #include "cli/text_table.h"
 #include "trireme/base/available_memory.h"
@@ -12,6 +14,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/comm/context.h"
+#include "trireme/comm/on_every_rank.h"
 #include "trireme/data/dataset.h"
 #include "trireme/train/config/registry.h"
 #include "trireme/train/planner/measure_forms.h"
@@ -125,6 +128,7 @@ ordered_json as_json(const train::PlannedStep& plan, const train::PlanSearch& se
                        {"backward_s", seconds.backward},
                        {"update_s", seconds.update},
                        {"exchange_s", seconds.exchange},
+                       {"overhead_s", seconds.overhead},
                        {"idle_s", seconds.idle}};
   if (!search.plans.empty() && &plan != &search.plans.front())
     json["why_not"] = train::why_not(plan, search.plans.front(), search.limit_bytes);
@@ -161,25 +165,82 @@ std::int64_t limit_bytes(const PlanArguments& arguments, const train::RunConfig&
   return static_cast<std::int64_t>(available_memory().bytes) / (of_host > 0 ? of_host : world_size);
 }
 
-void search_and_print(const PlanArguments& arguments, const train::RunConfig& config, int world_size,
-                      const train::MeasuredForms& measured) {
+train::PlanSearch searched(const PlanArguments& arguments, const train::RunConfig& config, int world_size,
+                           const train::MeasuredForms& measured) {
   const double end_s = now_s() + arguments.budget_s;
   train::PlanSearchOptions options{.limit_bytes = limit_bytes(arguments, config, world_size, measured)};
   if (arguments.budget_s > 0) options.is_over = [end_s] { return now_s() > end_s; };
-  const train::PlanSearch search = train::search_plans(config, world_size, measured, options);
-  if (!arguments.page.empty())
-    write_file_atomic(arguments.page, plan_page(search, config.run.name, world_size));
+  return train::search_plans(config, world_size, measured, options);
+}
+
+/// `checked`: empty where no plan was run.
+void print_search(const PlanArguments& arguments, const std::string& name, int world_size,
+                  const train::PlanSearch& search, const std::vector<CheckedPlan>& checked) {
+  if (!arguments.page.empty()) write_file_atomic(arguments.page, plan_page(search, name, world_size));
   if (arguments.toml) {
     require(!search.plans.empty(), "no plan fits into ", plan_bytes(search.limit_bytes),
             " per rank; run it without --toml to see what each plan needs");
-    const train::PlannedStep& best = search.plans.front();
+    const train::PlannedStep& best = checked.empty() ? search.plans.front() : fastest(checked).plan;
     std::cout << "# " << train::in_words(best.config, world_size) << "\n"
               << train::to_toml(best.settings) << std::flush;
   } else if (arguments.json) {
-    std::cout << as_json(search, world_size).dump(2) << std::endl;
+    ordered_json json = as_json(search, world_size);
+    if (arguments.checks) json["checked"] = as_json(checked, world_size);
+    std::cout << json.dump(2) << std::endl;
   } else {
     PlanText(search, world_size, arguments.shows_all).print();
+    if (!checked.empty()) print_check(checked, world_size);
   }
+}
+
+void search_and_print(const PlanArguments& arguments, const train::RunConfig& config, int world_size,
+                      const train::MeasuredForms& measured) {
+  print_search(arguments, config.run.name, world_size, searched(arguments, config, world_size, measured), {});
+}
+
+/// The same command on each rank.
+RankCommand on_ranks(const Home& home, const PlanArguments& arguments, const train::RunConfig& config) {
+  RankCommand command{.name = "plan",
+                      .options = {},
+                      .of_launch = {"--no-prefix", "--frozen-grace", text(config.comm.timeout_s)},
+                      .find_launcher = home.find_launcher};
+  const auto add = [&](const char* option, const std::string& value) {
+    command.options.insert(command.options.end(), {option, value});
+  };
+  const auto add_flag = [&](bool is_set, const char* option) {
+    if (is_set) command.options.emplace_back(option);
+  };
+  if (!arguments.save.empty()) add("--save", arguments.save);
+  if (arguments.memory_gib > 0) add("--memory", text(arguments.memory_gib));
+  if (arguments.budget_s > 0) add("--budget", text(arguments.budget_s));
+  if (!arguments.page.empty()) add("--page", arguments.page);
+  add_flag(arguments.measures, "--measure");
+  add_flag(arguments.checks, "--check");
+  add_flag(arguments.json, "--json");
+  add_flag(arguments.toml, "--toml");
+  add_flag(arguments.shows_all, "--all");
+  return command;
+}
+
+int plan_on_this_rank(const PlanArguments& arguments, const train::RunConfig& config) {
+  const auto context = comm::Context::from_environment(config.comm);
+  const data::DataSource data = [&] {
+    const telemetry::OwnWork work(context->status(), "opening the data");
+    return train::open_data(config, context->log());
+  }();
+  const train::MeasuredForms measured =
+      train::known_or_measured(config, *context, data, {}, arguments.measures);
+  std::optional<train::PlanSearch> search;
+  comm::on_every_rank(context->world(), [&] {
+    if (!context->is_main()) return;
+    const telemetry::OwnWork work(context->status(), "searching for a plan");
+    if (!arguments.save.empty()) train::write_measurements(arguments.save, measured);
+    search = searched(arguments, config, context->world_size(), measured);
+  });
+  std::vector<CheckedPlan> checked;
+  if (arguments.checks) checked = check_plans(search ? &*search : nullptr, config, *context, data);
+  if (search) print_search(arguments, config.run.name, context->world_size(), *search, checked);
+  return kExitOk;
 }
 
 }  // namespace
@@ -196,41 +257,17 @@ int run_plan(const Home& home, const PlanArguments& arguments) {
   if (is_first && !arguments.measures) {
     if (const auto kept = train::read_kept(config, {ranks.world_size, ranks.world_size})) {
       std::cerr << "costs: as measured on this machine before; --measure measures again\n";
-      if (!arguments.save.empty()) train::write_measurements(arguments.save, *kept);
-      search_and_print(arguments, config, ranks.world_size, *kept);
-      return kExitOk;
+      if (!arguments.checks) {
+        if (!arguments.save.empty()) train::write_measurements(arguments.save, *kept);
+        search_and_print(arguments, config, ranks.world_size, *kept);
+        return kExitOk;
+      }
     }
   }
   train::check_forecast(
       train::check_run_config(train::before_planning(config, ranks.world_size), ranks.world_size));
-  if (ranks.launches) {
-    RankCommand command{.name = "plan",
-                        .options = {"--measure"},
-                        .of_launch = {"--no-prefix", "--frozen-grace", text(config.comm.timeout_s)},
-                        .find_launcher = home.find_launcher};
-    const auto add = [&](const char* option, const std::string& value) {
-      command.options.insert(command.options.end(), {option, value});
-    };
-    if (!arguments.save.empty()) add("--save", arguments.save);
-    if (arguments.memory_gib > 0) add("--memory", text(arguments.memory_gib));
-    if (arguments.budget_s > 0) add("--budget", text(arguments.budget_s));
-    if (!arguments.page.empty()) add("--page", arguments.page);
-    if (arguments.json) command.options.emplace_back("--json");
-    if (arguments.toml) command.options.emplace_back("--toml");
-    if (arguments.shows_all) command.options.emplace_back("--all");
-    become_launcher(arguments.ranks, command);
-  }
-  const auto context = comm::Context::from_environment(config.comm);
-  const data::DataSource data = [&] {
-    const telemetry::OwnWork work(context->status(), "opening the data");
-    return train::open_data(config, context->log());
-  }();
-  const train::MeasuredForms measured = train::measure_forms(config, *context, data);
-  if (!context->is_main()) return kExitOk;
-  train::keep(config, {context->world_size(), context->local_world_size()}, measured);
-  if (!arguments.save.empty()) train::write_measurements(arguments.save, measured);
-  search_and_print(arguments, config, context->world_size(), measured);
-  return kExitOk;
+  if (ranks.launches) become_launcher(arguments.ranks, on_ranks(home, arguments, config));
+  return plan_on_this_rank(arguments, config);
 }
 
 }  // namespace trireme::cli

@@ -191,6 +191,8 @@ Command plan_command(std::function<int(const PlanArguments&)> run) {
         ->excludes(read);
     app.add_flag("--measure", search->measures, "Measure, even if costs are kept for this machine")
         ->excludes(read);
+    app.add_flag("--check", search->checks, "Run the three fastest plans for some steps, and compare")
+        ->excludes(read);
     app.add_option("--page", search->page, "Write a page with all plans, and time against memory as a chart")
         ->type_name("FILE.html");
     app.add_flag("--all", search->shows_all, "Show all plans");

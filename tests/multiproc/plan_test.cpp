@@ -54,6 +54,27 @@ TEST_F(PlanOverRanks, MeasuresOnceAndFindsTheSameAgain) {
   EXPECT_THAT(other.err, Not(HasSubstr("measured on this machine before"))) << "it decides the update's cost";
 }
 
+TEST_F(PlanOverRanks, TheFastestPlansAreRunOnRequest) {
+  const ChildResult first = plan({"--check", "--json"});
+  ASSERT_EQ(first.exit_code, kExitOk) << first.err;
+  const json found = json::parse(first.out);
+  const json& checked = found.at("checked");
+  ASSERT_EQ(checked.size(), 3U);
+  for (std::size_t i = 0; i < checked.size(); ++i) {
+    EXPECT_EQ(checked[i].at("plan"), found.at("plans")[i].at("plan"));
+    EXPECT_EQ(checked[i].at("step_s"), found.at("plans")[i].at("step_s"));
+    EXPECT_GT(checked[i].at("measured_step_s"), 0.0);
+    EXPECT_GT(checked[i].at("measured_tensor_bytes"), 0);
+  }
+  // With costs that are kept ranks are started all the same.
+  const ChildResult again = plan({"--check"});
+  ASSERT_EQ(again.exit_code, kExitOk) << again.err;
+  EXPECT_THAT(again.err, HasSubstr("--measure measures again"));
+  EXPECT_THAT(again.out, HasSubstr("checked: the fastest plans, run for some steps"));
+  const ChildResult keys = plan({"--check", "--toml"});
+  EXPECT_THAT(keys.out, HasSubstr("planned_step_s")) << keys.err;
+}
+
 TEST_F(PlanOverRanks, AnExplicitPlanSwitchesOffTheAutomaticOne) {
   const std::string config = read_file(checkout("examples/quick.toml"));
   write_file_atomic(path("run.toml"), config + "\n[parallel]\nplan = \"auto\"\n");

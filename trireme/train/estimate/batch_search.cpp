@@ -1,33 +1,21 @@
 #include "trireme/train/estimate/batch_search.h"
 
-#include <ATen/ops/scalar_tensor.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
 
 #include "trireme/base/available_memory.h"
-#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
-#include "trireme/base/median.h"
 #include "trireme/base/text.h"
+#include "trireme/train/estimate/step_trial.h"
 #include "trireme/train/run/run.h"
 #include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {
 
-constexpr int kWarmUpSteps = 2;
-constexpr std::int64_t kLeastSteps = 3, kMostSteps = 100;
 constexpr double kWorthwhile = 1.02;
-
-/// Of all ranks, on all ranks.
-double agreed(comm::Context& context, double mine, comm::ReduceOp op) {
-  at::Tensor number = at::scalar_tensor(mine, at::kDouble);
-  context.world().all_reduce(number, op);
-  return number.item<double>();
-}
 
 std::int64_t most_samples(const BatchSearchOptions& options, const data::DataSource& data) {
   return options.most_samples > 0 ? std::min(options.most_samples, data.train->size()) : data.train->size();
@@ -44,64 +32,11 @@ std::int64_t memory_limit(const ParallelPlan& plan, comm::Context& context,
   return static_cast<std::int64_t>(agreed(context, mine, comm::ReduceOp::kMin));
 }
 
-/// Of which steps can be taken without end, and which change next to nothing.
-RunConfig endless(RunConfig config) {
-  config.train.batch_ramp_sizes = config.train.batch_ramp_steps = {};
-  config.learning_rate = {};
-  config.optimizer.lr = 1e-12;
-  config.train.noise_scale_every_steps = 0;
-  config.train.epochs = 1'000'000;
-  config.train.max_steps = 0;
-  return config;
-}
-
-double seconds_of_step(Trainer& trainer) {
-  const double begin_s = now_s();
-  trainer.step();
-  return now_s() - begin_s;
-}
-
-void take_reports(Trainer& trainer) {
-  while (trainer.last_report()) {
-  }
-}
-
-std::int64_t steps_in(double trial_s, double step_s) {
-  return std::clamp(static_cast<std::int64_t>(trial_s / std::max(step_s, 1e-9)), kLeastSteps, kMostSteps);
-}
-
-BatchTrial told(const RunConfig& config, comm::Context& context, const Trainer& trainer,
-                const std::vector<double>& seconds) {
-  return {.global_batch = config.train.global_batch,
-          .step_s = agreed(context, median(seconds), comm::ReduceOp::kMax),
-          .memory_bytes = largest(context, trainer.memory()).at_peak.total()};
-}
-
-/// A run of so many steps: ranks that update while micro-batches are under way agree on nothing in between.
-BatchTrial trial_without_pause(RunConfig config, comm::Context& context, const data::DataSource& data,
-                               std::int64_t steps) {
-  config.train.max_steps = kWarmUpSteps + steps;
-  Trainer trainer(config, context, data);
-  std::vector<double> seconds;
-  while (!trainer.finished()) seconds.push_back(seconds_of_step(trainer));
-  take_reports(trainer);
-  return told(config, context, trainer, {seconds.begin() + kWarmUpSteps, seconds.end()});
-}
-
 BatchTrial trial(const RunConfig& config, comm::Context& context, const data::DataSource& data,
-                 const BatchSearchOptions& options, bool is_asynchronous) {
-  if (is_asynchronous) {
-    const BatchTrial first = trial_without_pause(config, context, data, kLeastSteps);
-    return trial_without_pause(config, context, data, steps_in(options.trial_s, first.step_s));
-  }
-  Trainer trainer(config, context, data);
-  for (int step = 0; step < kWarmUpSteps; ++step) trainer.step();
-  const double first_s = agreed(context, seconds_of_step(trainer), comm::ReduceOp::kMax);
-  std::vector<double> seconds;
-  for (std::int64_t steps = steps_in(options.trial_s, first_s); steps > 0; --steps)
-    seconds.push_back(seconds_of_step(trainer));
-  take_reports(trainer);
-  return told(config, context, trainer, seconds);
+                 double trial_s) {
+  const StepTrial steps = time_steps(resolve_plan(config, context.world_size()), context, data, trial_s);
+  return {
+      .global_batch = config.train.global_batch, .step_s = steps.step_s, .memory_bytes = steps.memory_bytes};
 }
 
 /// Over the first steps of the run as it is; of one part two are made.
@@ -113,7 +48,8 @@ void measure_noise(const ParallelPlan& plan, comm::Context& context, const data:
   try {
     Trainer trainer(config, context, data);
     for (std::int64_t step = 0; step < steps && !trainer.finished(); ++step) trainer.step();
-    take_reports(trainer);
+    while (trainer.last_report()) {
+    }
     RunResult result;
     trainer.summarize(result);
     if (result.noise && result.noise->of_sample > 0)
@@ -170,7 +106,8 @@ bool is_worth_going_on(const std::vector<BatchTrial>& trials, std::int64_t confi
 void try_batches(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                  const BatchSearchOptions& options, BatchSearch& search) {
   const std::int64_t most = most_samples(options, data);
-  RunConfig config = endless(plan.config());
+  RunConfig config = plan.config();
+  config.train.batch_ramp_sizes = config.train.batch_ramp_steps = {};
   for (int doublings = 0; doublings < 62; ++doublings) {
     config.train.global_batch = batch_number(plan, doublings);
     if (config.train.global_batch > most) return;
@@ -186,7 +123,7 @@ void try_batches(const ParallelPlan& plan, comm::Context& context, const data::D
               "; take a smaller batch, or train.recompute_layers, or parallel.zero");
       if (!fits) return;
     }
-    BatchTrial found = trial(config, context, data, options, plan.asynchronous());
+    BatchTrial found = trial(config, context, data, options.trial_s);
     if (search.noise_scale) {
       const double noise = *search.noise_scale, base = static_cast<double>(search.configured),
                    batch = static_cast<double>(found.global_batch);

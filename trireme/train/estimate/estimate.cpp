@@ -139,8 +139,9 @@ std::size_t num_updates(const schedule::Program& program, int rank, std::size_t 
 
 /// Of one step of `step_s`, where the program has several: means over them.
 SecondsOfRank seconds_of_rank(const StageLayout& layout, const schedule::Timeline& timeline, int rank,
-                              double step_s) {
+                              double step_s, double overhead_s) {
   SecondsOfRank seconds;
+  seconds.overhead = overhead_s;
   const auto at = static_cast<std::size_t>(rank);
   const std::vector<schedule::Action>& actions = layout.program().ranks[at];
   const auto steps = static_cast<double>(num_updates(layout.program(), rank, layout.stages_of(rank).size()));
@@ -156,6 +157,13 @@ SecondsOfRank seconds_of_rank(const StageLayout& layout, const schedule::Timelin
   seconds.exchange = timeline.exchanged.at(at) / steps;
   seconds.idle = std::max(0.0, step_s - seconds.total());
   return seconds;
+}
+
+/// Of a rank and step: each of its stages takes each micro-batch. Overlaps nothing.
+double overhead_s(const StageLayout& layout, const Measurements& measured) {
+  if (layout.plan().asynchronous()) return 0;
+  const auto stages = static_cast<double>(layout.stages_of(0).size());
+  return measured.overhead.of(stages * static_cast<double>(layout.plan().num_microbatches()));
 }
 
 /// The first line that differs says why.
@@ -218,10 +226,13 @@ Estimate estimate(const ParallelPlan& plan, const Measurements& measured, Weight
   estimate.timeline = schedule::simulate(layout.program(), estimate.costs);
   estimate.step_s = plan.asynchronous() ? seconds_between_updates(layout.program(), estimate.timeline)
                                         : estimate.timeline.makespan;
+  const double overhead = overhead_s(layout, measured);
+  estimate.step_s += overhead;
   const std::vector<ForecastOfRank> memory = forecast_memory(estimate.plan, model, weights);
   for (int rank = 0; rank < layout.num_ranks(); ++rank) {
-    estimate.ranks.push_back({.seconds = seconds_of_rank(layout, estimate.timeline, rank, estimate.step_s),
-                              .memory = memory[static_cast<std::size_t>(rank)]});
+    estimate.ranks.push_back(
+        {.seconds = seconds_of_rank(layout, estimate.timeline, rank, estimate.step_s, overhead),
+         .memory = memory[static_cast<std::size_t>(rank)]});
   }
   return estimate;
 }

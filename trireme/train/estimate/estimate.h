@@ -17,9 +17,10 @@ struct SecondsOfRank {
   double forward = 0, backward = 0;  ///< backward: with the forwards that are computed again for it
   double update = 0;
   double exchange = 0;  ///< of weights and gradients, as far as computations wait for it or lose by it
+  double overhead = 0;  ///< batches, reports, the program itself
   double idle = 0;      ///< no work: the bubble of a pipeline, messages on their way, slower ranks
   /// Of all parts.
-  double total() const { return forward + backward + update + exchange + idle; }
+  double total() const { return forward + backward + update + exchange + overhead + idle; }
 };
 
 /// A rank of a pipeline; its replicas are alike.

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kVersion = 2;  ///< of the file
+constexpr int kVersion = 3;  ///< of the file
 constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
 
 // One list of each struct's fields, for writing and for reading: `visit(name, field)`.
@@ -103,7 +103,7 @@ void each_field(ModelUse& model, const Visit& visit) {
 
 template <class Visit>
 void each_field(Measurements& measured, const Visit& visit) {
-  static_assert(num_fields<Measurements>() == 9);
+  static_assert(num_fields<Measurements>() == 10);
   visit("processor", measured.processor);
   visit("threads", measured.threads);
   visit("model", measured.model);
@@ -111,6 +111,7 @@ void each_field(Measurements& measured, const Visit& visit) {
   visit("within_host", measured.within_host);
   visit("ranks_of_host", measured.ranks_of_host);
   visit("update", measured.update);
+  visit("overhead", measured.overhead);
   visit("base_bytes", measured.base_bytes);
   visit("costs", measured.costs);
 }

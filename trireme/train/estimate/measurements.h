@@ -42,11 +42,14 @@ struct Measurements {
   /// By rising samples, each with the same layers.
   std::vector<ModelUse> costs = {};
   ExchangeCosts exchanges = {};  ///< of all ranks
-  /// Of the ranks of a host, on all hosts at the same time; of 1 rank where all ranks are on one host, or each
-  /// on its own.
+  /// Of the ranks of a host, on all hosts at the same time; of 1 rank where all ranks are on one host, or
+  /// each on its own.
   ExchangeCosts within_host = {};
   int ranks_of_host = 0;  ///< where there are several hosts of as many ranks; else 0
   CostLine update = {};  ///< of the optimizer, with clipping where the configuration clips; units: parameters
+  /// What a step takes beside computations and exchanges: batches, reports, the program itself. Units:
+  /// micro-batches of a stage. 0: not measured.
+  CostLine overhead = {};
   double base_bytes = 0;  ///< of a rank's process beside tensors (process_memory.h); 0: a device, or unknown
 };
 

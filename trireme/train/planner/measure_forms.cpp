@@ -11,8 +11,11 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/comm/on_every_rank.h"
 #include "trireme/train/config/internal/config_keys.h"
+#include "trireme/train/estimate/estimate.h"
 #include "trireme/train/estimate/memory_forecast.h"
+#include "trireme/train/estimate/step_trial.h"
 #include "trireme/train/planner/internal/plan_space.h"
 #include "trireme/train/planner/planned_keys.h"
 
@@ -59,6 +62,38 @@ std::string kept_name(const RunConfig& config, const RankLayout& layout) {
   return text(std::hex, XXH3_64bits(all.data(), all.size()));
 }
 
+/// Seconds that steps of `accumulation` micro-batches of the smallest measured size take beyond their
+/// estimate; none: there are too few samples.
+std::optional<double> beyond_estimate(const RunConfig& config, std::int64_t accumulation,
+                                      comm::Context& context, const data::DataSource& data,
+                                      const Measurements& measured) {
+  constexpr double kTrial_s = 0.3;
+  const int world_size = context.world_size();
+  RunConfig small = before_planning(config, world_size);
+  small.train.global_batch = measured.costs.front().samples * accumulation * world_size;
+  small.train.accumulation = accumulation;
+  small.train.batch_ramp_sizes = small.train.batch_ramp_steps = {};
+  if (small.train.global_batch > data.train->size()) return std::nullopt;
+  const ParallelPlan plan = resolve_plan(small, world_size);
+  const double taken_s = time_steps(plan, context, data, kTrial_s).step_s;
+  return taken_s - estimate(plan, measured, weights_memory(plan)).step_s;
+}
+
+/// A line through one and several micro-batches.
+CostLine measured_overhead(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+                           const Measurements& measured) {
+  constexpr std::int64_t kSeveral = 4;
+  try {
+    const std::optional<double> one = beyond_estimate(config, 1, context, data, measured);
+    if (!one) return {};
+    const double several = beyond_estimate(config, kSeveral, context, data, measured).value_or(*one);
+    const double unit_s = std::max(0.0, (several - *one) / (kSeveral - 1));
+    return {.fixed_s = std::max(0.0, *one - unit_s), .unit_s = unit_s};
+  } catch (const InvalidArgument&) {  // the same on all ranks: a model that takes no batches so small
+    return {};
+  }
+}
+
 }  // namespace
 
 MeasuredForms measure_forms(const RunConfig& config, comm::Context& context, const data::DataSource& data,
@@ -79,7 +114,29 @@ MeasuredForms measure_forms(const RunConfig& config, comm::Context& context, con
       if (parts == 1 || forms.empty()) throw;
     }
   }
+  const bool is_whole = model_forms(config, world_size).front() == ModelForm();
+  if (is_whole && options.model == nullptr && options.objective == nullptr) {
+    const CostLine overhead = measured_overhead(config, context, data, forms.front());
+    for (Measurements& each : forms) each.overhead = overhead;
+  }
   return forms;
+}
+
+MeasuredForms known_or_measured(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+                                const FormOptions& options, bool anew) {
+  const RankLayout layout = {.world_size = context.world_size(), .ranks_of_host = context.local_world_size()};
+  const bool is_kept = options.model == nullptr && options.objective == nullptr && !options.is_own_data;
+  std::string kept;
+  comm::on_every_rank(context.world(), [&] {
+    if (!context.is_main() || !is_kept || anew) return;
+    if (const auto found = read_kept(config, layout)) kept = to_text(*found);
+  });
+  kept = context.world().all_gather_text(kept).front();
+  if (!kept.empty()) return parse_measurements(kept, "the costs of rank 0");
+  const telemetry::OwnWork work(context.status(), "measuring the costs of plans");
+  MeasuredForms measured = measure_forms(config, context, data, options);
+  if (context.is_main() && is_kept) keep(config, layout, measured);
+  return measured;
 }
 
 std::optional<fs::path> kept_measurements(const RunConfig& config, const RankLayout& layout) {

@@ -12,7 +12,7 @@ namespace {
 constexpr double kMostFactor = 4;  ///< beyond it the run was disturbed, rather than the estimate wrong
 
 constexpr const char *kForward = "forward", *kBackward = "backward", *kUpdate = "update",
-                     *kRest = "exchanges and waiting";
+                     *kRest = "exchanges, waiting and overhead";
 
 double busy_s(const MeasuredStep& rank) { return rank.forward_s + rank.backward_s + rank.update_s; }
 
@@ -55,7 +55,7 @@ PlanReview review_plan(const PlannedStep& predicted, const std::vector<MeasuredS
                 {.name = kBackward, .predicted = seconds.backward, .measured = busiest->backward_s},
                 {.name = kUpdate, .predicted = seconds.update, .measured = busiest->update_s},
                 {.name = kRest,
-                 .predicted = seconds.exchange + seconds.idle,
+                 .predicted = seconds.exchange + seconds.overhead + seconds.idle,
                  .measured = std::max(0.0, busiest->step_s - busy_s(*busiest))}},
       .memory = {}};
   const auto largest =
@@ -103,6 +103,7 @@ MeasuredForms corrected(MeasuredForms forms, const ParallelPlan& plan, const Pla
   if (plan.pipeline_ranks() > 1) return forms;  // a bubble is no rate
   const double exchanges = factor_of(review, kRest);
   for (Measurements& each : forms) {
+    scale(each.overhead, exchanges);
     for (ExchangeCosts* costs : {&each.exchanges, &each.within_host}) {
       for (CostLine* line : {&costs->all_reduce, &costs->reduce_scatter, &costs->all_gather})
         scale(*line, exchanges);

@@ -28,7 +28,7 @@ struct MeasuredStep {
 struct PlanReview {
   int rank = 0;                      ///< that worked longest
   ReviewedTerm step;                 ///< its time
-  std::vector<ReviewedTerm> times;   ///< forward, backward, update; exchanges, bubbles and waiting together
+  std::vector<ReviewedTerm> times;   ///< forward, backward, update; exchanges, waiting and overhead together
   std::vector<ReviewedTerm> memory;  ///< by kind, of the rank that has most
   /// The term that is most wrong, where the step is more than kTolerance off; null: none.
   const ReviewedTerm* wrong_term() const;
@@ -44,8 +44,8 @@ PlanReview review_plan(const PlannedStep& predicted, const std::vector<MeasuredS
 std::string describe(const PlanReview& review);
 
 /// The measurements with the rates that the run has shown, where the step was more than the tolerance off:
-/// computation in the plan's form, the update in all forms, and without a pipeline the exchanges in all
-/// forms. A rate changes by a factor of 4 at most.
+/// computation in the plan's form, the update in all forms, and without a pipeline the exchanges and the
+/// overhead in all forms. A rate changes by a factor of 4 at most.
 MeasuredForms corrected(MeasuredForms forms, const ParallelPlan& plan, const PlanReview& review);
 
 }  // namespace trireme::train

@@ -296,6 +296,7 @@ std::string why_not(const PlannedStep& other, const PlannedStep& best, std::int6
       {"computation takes ", mine.forward + mine.backward, fastest.forward + fastest.backward},
       {"updates take ", mine.update, fastest.update},
       {"exchanges take ", mine.exchange, fastest.exchange},
+      {"micro-batches cost ", mine.overhead, fastest.overhead},
       {"bubbles and messages take ", mine.idle, fastest.idle}};
   const Part& most =
       *std::ranges::max_element(parts, {}, [](const Part& part) { return part.mine - part.fastest; });

@@ -51,7 +51,9 @@ class Choice {
   }
 
   ChosenPlan of_search() {
-    const MeasuredForms measured = costs();
+    const MeasuredForms measured = known_or_measured(
+        config_, context_, data_,
+        {.model = run_.model, .objective = run_.objective, .is_own_data = run_.data.has_value()});
     std::string settings, told;
     std::optional<PlannedStep> prediction;
     on_main(context_, [&] {
@@ -81,21 +83,6 @@ class Choice {
  private:
   std::string from_main(const std::string& words) const {
     return context_.world().all_gather_text(context_.is_main() ? words : std::string()).front();
-  }
-
-  MeasuredForms costs() {
-    std::string kept;
-    on_main(context_, [&] {
-      const auto found = are_kept(run_) ? read_kept(config_, layout_of(context_)) : std::nullopt;
-      if (found) kept = to_text(*found);
-    });
-    kept = from_main(kept);
-    if (!kept.empty()) return parse_measurements(kept, "the costs of rank 0");
-    const telemetry::OwnWork work(context_.status(), "measuring the costs of plans");
-    MeasuredForms measured =
-        measure_forms(config_, context_, data_, {.model = run_.model, .objective = run_.objective});
-    if (context_.is_main() && are_kept(run_)) keep(config_, layout_of(context_), measured);
-    return measured;
   }
 
   /// Of a rank; 0: no limit.

@@ -1,0 +1,107 @@
+#include "cli/plan_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+
+#include "cli/text_table.h"
+#include "trireme/base/error.h"
+#include "trireme/train/planner/planned_keys.h"
+
+namespace trireme::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::size_t kPlansChecked = 3;
+constexpr double kCheck_s = 1;  ///< of steps of each plan
+
+std::string checked_ms(double seconds) {
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%.2f", 1e3 * seconds);
+  return digits;
+}
+
+std::string checked_bytes(std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)); }
+
+/// Of tensors, of the rank that has most: what a trial measures.
+std::int64_t predicted_bytes(const train::PlannedStep& plan) {
+  std::int64_t most = 0;
+  for (const train::EstimateOfRank& rank : plan.ranks) most = std::max(most, rank.memory.at_peak.total());
+  return most;
+}
+
+std::string error_of(double predicted, double measured) {
+  const auto percent = std::llround(100 * (predicted / measured - 1));
+  return text(percent > 0 ? "+" : "", percent, " %");
+}
+
+std::string words_from_main(comm::Context& context, const std::string& words) {
+  return context.world().all_gather_text(context.is_main() ? words : std::string()).front();
+}
+
+}  // namespace
+
+std::vector<CheckedPlan> check_plans(const train::PlanSearch* search, const train::RunConfig& config,
+                                     comm::Context& context, const data::DataSource& data) {
+  std::vector<CheckedPlan> checked;
+  for (std::size_t i = 0; i < kPlansChecked; ++i) {
+    const train::PlannedStep* plan =
+        search != nullptr && i < search->plans.size() ? &search->plans[i] : nullptr;
+    // A plan may have no keys of its own, so that the text begins with a mark.
+    const std::string settings =
+        words_from_main(context, plan == nullptr ? "" : "# plan\n" + train::to_toml(plan->settings));
+    if (settings.empty()) break;
+    const std::string name = "the plan of rank 0";
+    const train::RunConfig with_plan =
+        train::with_settings(config, train::parse_settings(settings, name), name);
+    const train::StepTrial measured =
+        train::time_steps(train::resolve_plan(with_plan, context.world_size()), context, data, kCheck_s);
+    if (plan != nullptr) checked.push_back({*plan, measured});
+  }
+  return checked;
+}
+
+const CheckedPlan& fastest(const std::vector<CheckedPlan>& checked) {
+  require(!checked.empty(), "no plan was checked");
+  return *std::ranges::min_element(checked, {}, [](const CheckedPlan& each) { return each.measured.step_s; });
+}
+
+void print_check(const std::vector<CheckedPlan>& checked, int world_size) {
+  TextTable table{
+      .columns = {Align::kRight, Align::kRight, Align::kRight, Align::kRight, Align::kRight, Align::kLeft},
+      .rows = {{"step ms", "measured", "error", "tensors", "measured", "plan"}}};
+  for (const CheckedPlan& each : checked) {
+    table.rows.push_back(
+        {checked_ms(each.plan.step_s), checked_ms(each.measured.step_s),
+         error_of(each.plan.step_s, each.measured.step_s), checked_bytes(predicted_bytes(each.plan)),
+         checked_bytes(each.measured.memory_bytes), train::in_words(each.plan.config, world_size)});
+  }
+  std::cout << "\nchecked: the fastest plans, run for some steps\n";
+  cli::print(std::cout, table);
+  const CheckedPlan& best = fastest(checked);
+  const double gain = 100 * (checked.front().measured.step_s / best.measured.step_s - 1);
+  if (&best == &checked.front())
+    std::cout << "the plan that was estimated as fastest is the fastest of them" << std::endl;
+  else
+    std::cout << "fastest of them: " << train::in_words(best.plan.config, world_size) << ", by "
+              << std::llround(gain) << " %; --toml prints its keys" << std::endl;
+}
+
+ordered_json as_json(const std::vector<CheckedPlan>& checked, int world_size) {
+  ordered_json plans = ordered_json::array();
+  for (const CheckedPlan& each : checked) {
+    ordered_json settings = ordered_json::object();
+    for (const auto& [key, value] : each.plan.settings) settings[key] = value;
+    plans.push_back({{"plan", train::in_words(each.plan.config, world_size)},
+                     {"settings", settings},
+                     {"step_s", each.plan.step_s},
+                     {"measured_step_s", each.measured.step_s},
+                     {"tensor_bytes", predicted_bytes(each.plan)},
+                     {"measured_tensor_bytes", each.measured.memory_bytes}});
+  }
+  return plans;
+}
+
+}  // namespace trireme::cli
