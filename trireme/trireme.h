@@ -26,6 +26,7 @@
 #include "trireme/optim/offload.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/data/comm_hook.h"
+#include "trireme/parallel/data/deferred_batch_norm.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/data/hook_state_copy.h"
 #include "trireme/parallel/data/sync_batch_norm.h"

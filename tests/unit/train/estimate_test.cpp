@@ -167,6 +167,31 @@ TEST(Estimate, CountsTheFixedCostOfAnUpdateOnceForARank) {
   EXPECT_DOUBLE_EQ(estimate(plan, measured, WeightsMemory::kCommon).step_s, before + 1);
 }
 
+TEST(Estimate, AddsTheOverheadOfEachMicroBatch) {
+  const auto overhead_of = [](const RunConfig& config) {
+    const ParallelPlan plan = resolve_plan(config, 2);
+    Measurements measured = known_costs(config, 2);
+    const double before = estimate(plan, measured, WeightsMemory::kOwn).step_s;
+    measured.overhead = {.fixed_s = 2, .unit_s = 0.25};
+    const Estimate found = estimate(plan, measured, WeightsMemory::kOwn);
+    EXPECT_DOUBLE_EQ(found.ranks[0].seconds.total(), found.step_s);
+    EXPECT_DOUBLE_EQ(found.ranks[0].seconds.overhead, found.step_s - before);
+    return found.step_s - before;
+  };
+  RunConfig config = without_clipping();
+  EXPECT_DOUBLE_EQ(overhead_of(config), 2.25);
+  config.train.accumulation = 4;
+  EXPECT_DOUBLE_EQ(overhead_of(config), 3);
+  config.parallel.zero = 3;  // each layer is a stage of the program
+  EXPECT_DOUBLE_EQ(overhead_of(config), 3);
+  config = without_clipping();
+  config.parallel.pipeline = 2;
+  config.parallel.microbatches = 4;
+  config.parallel.schedule = "interleaved-1f1b";
+  config.parallel.chunks = 2;
+  EXPECT_DOUBLE_EQ(overhead_of(config), 4);
+}
+
 TEST(Estimate, OfSeveralRanksNeedsExchangesThatWereMeasured) {
   const RunConfig config = without_clipping();
   Measurements measured = known_costs(config);

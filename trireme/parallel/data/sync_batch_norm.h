@@ -24,13 +24,9 @@
 
 #include "trireme/comm/context.h"
 #include "trireme/comm/group.h"
+#include "trireme/parallel/data/batch_norm_tensors.h"
 
 namespace trireme::parallel {
-
-/// What a batch norm has learned and counted, as in torch::nn::BatchNorm2dImpl. Tensors may be undefined.
-struct BatchNormTensors {
-  at::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
-};
 
 class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:

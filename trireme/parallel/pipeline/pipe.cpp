@@ -17,11 +17,11 @@ struct Pipe::Here {
   std::vector<model::Layer> layers;
   std::vector<c10::Device> device_of;  ///< by layer
 
-  at::Tensor forward(const at::Tensor& input, int chunks) const {
+  at::Tensor forward(const std::vector<at::Tensor>& chunks) const {
     std::vector<at::Tensor> outputs;
     // A device computes what it is given in order, and the host waits for none: devices compute different
     // micro-batches at the same time.
-    for (const at::Tensor& chunk : input.chunk(chunks)) {
+    for (const at::Tensor& chunk : chunks) {
       Fields value = chunk;
       for (std::size_t i = 0; i < layers.size(); ++i) value = layers[i].forward(value.on(device_of[i]));
       outputs.push_back(value.at(0));
@@ -79,6 +79,11 @@ Pipe::Pipe(comm::Context& context, const torch::nn::Sequential& chain, const Pip
           options.devices.size(),
           " devices; expected none: each rank computes on Context::device(); leave "
           "devices out, or start one rank");
+  if (options.deferred_batch_norm) convert_deferred_batchnorm(*chain.ptr(), chunks_);
+  for (const auto& module : chain.ptr()->modules()) {
+    if (auto norm = std::dynamic_pointer_cast<DeferredBatchNormImpl>(module))
+      norms_.push_back(std::move(norm));
+  }
   const std::vector<model::Layer> layers = model::layers_of(chain);
   if (is_alone) {
     const std::vector<c10::Device> devices =
@@ -115,7 +120,14 @@ Pipeline& Pipe::pipeline() {
 at::Tensor Pipe::forward(const at::Tensor& input) {
   require(input.defined() && input.dim() > 0 && input.size(0) > 0,
           "the input of a pipe has no samples in its first dim; expected (batch, ...)");
-  return here_ ? here_->forward(input, chunks_) : forward_over_ranks(input);
+  if (!here_) return forward_over_ranks(input);
+  const std::vector<at::Tensor> chunks = input.chunk(chunks_);
+  begin_batch(std::ssize(chunks));
+  return here_->forward(chunks);
+}
+
+void Pipe::begin_batch(std::int64_t chunks) {
+  for (const auto& norm : norms_) norm->set_chunks(chunks);
 }
 
 at::Tensor Pipe::forward_over_ranks(const at::Tensor& input) {
@@ -132,6 +144,7 @@ at::Tensor Pipe::forward_over_ranks(const at::Tensor& input) {
 
 double Pipe::step(const at::Tensor& input, const at::Tensor& target, const Pipeline::Loss& loss) {
   if (pipeline_) {
+    begin_batch(chunks_);
     const c10::Device device = here_ ? here_->device_of.front() : context_.device();
     return pipeline_->step(input.to(device), target.to(device), loss);
   }

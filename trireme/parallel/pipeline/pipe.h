@@ -22,6 +22,7 @@
 
 #include "trireme/comm/context.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/parallel/data/deferred_batch_norm.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 
 namespace trireme::parallel {
@@ -30,6 +31,9 @@ struct PipeOptions {
   int chunks = 1;                 ///< micro-batches of a batch; forward() takes fewer of a smaller batch
   std::string schedule = "1f1b";  ///< of step(), over ranks and on one device: a synchronous one
   bool recompute = false;         ///< activation checkpointing: keeps the inputs of layers, or of stages
+  /// Running statistics of batch norms are those of the whole batch: convert_deferred_batchnorm() of the
+  /// chain.
+  bool deferred_batch_norm = false;
   /// On one rank: a stage for each, which computes there, cut by numbers of parameters; step() keeps the
   /// activations of the whole batch. Empty: Context::device(), of every rank.
   std::vector<c10::Device> devices = {};
@@ -69,8 +73,12 @@ class Pipe {
   struct Here;  ///< stages of one rank
   at::Tensor forward_over_ranks(const at::Tensor& input);
 
+  /// Batch norms that defer their statistics begin with a batch of so many micro-batches.
+  void begin_batch(std::int64_t chunks);
+
   comm::Context& context_;
   const int chunks_;
+  std::vector<std::shared_ptr<DeferredBatchNormImpl>> norms_;
   std::unique_ptr<Here> here_;          ///< of one rank
   std::unique_ptr<Pipeline> pipeline_;  ///< null: several devices of one rank
 };

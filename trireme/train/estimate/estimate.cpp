@@ -159,11 +159,13 @@ SecondsOfRank seconds_of_rank(const StageLayout& layout, const schedule::Timelin
   return seconds;
 }
 
-/// Of a rank and step: each of its stages takes each micro-batch. Overlaps nothing.
+/// Of a rank and step: each of its stages takes each micro-batch; layers that are gathered one by one are one
+/// stage. Overlaps nothing.
 double overhead_s(const StageLayout& layout, const Measurements& measured) {
   if (layout.plan().asynchronous()) return 0;
-  const auto stages = static_cast<double>(layout.stages_of(0).size());
-  return measured.overhead.of(stages * static_cast<double>(layout.plan().num_microbatches()));
+  const double stages =
+      layout.plan().stages_are_layers() ? 1 : static_cast<double>(layout.stages_of(0).size());
+  return measured.overhead.of(stages * layout.plan().num_microbatches());
 }
 
 /// The first line that differs says why.
