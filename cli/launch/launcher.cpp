@@ -11,6 +11,7 @@
 #include <optional>
 #include <random>
 
+#include "cli/launch/evidence_writer.h"
 #include "cli/launch/launch_metrics.h"
 #include "cli/launch/parameter_cluster.h"
 #include "cli/launch/program_path.h"
@@ -19,10 +20,7 @@
 #include "trireme/autopsy/evidence_file.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/base/host.h"
-#include "trireme/base/io_thread.h"
-#include "trireme/telemetry/run_end.h"
 #include "trireme/wire/store_client.h"
 #include "trireme/wire/store_server.h"
 
@@ -35,8 +33,6 @@ constexpr const char* kLoopback = "127.0.0.1";
 // How long ranks of other hosts may take to leave after those of this one have.
 constexpr double kGoodbye_s = 60, kSilent_s = 5;
 constexpr double kLookForSignals_s = 0.2;
-// How long the write of the evidence may hold up the launcher.
-constexpr double kPatience_s = 0.5;
 
 /// Of one kind on one host: more than any has cores or GPUs.
 constexpr int kMostProcesses = 4096;
@@ -166,9 +162,9 @@ struct Launcher {
   SignalQueue signals{};
   Notes notes{};
   Job job{};
-  std::unique_ptr<Servers> servers{};        ///< null: none
-  IoThread evidence{"autopsy"};              ///< writes it: the disk may be the one that does not answer
-  std::unique_ptr<LaunchMetrics> metrics{};  ///< null: none
+  std::unique_ptr<Servers> servers{};          ///< null: none
+  std::unique_ptr<EvidenceWriter> evidence{};  ///< null: it is not kept
+  std::unique_ptr<LaunchMetrics> metrics{};    ///< null: none
 };
 
 RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
@@ -205,37 +201,14 @@ RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
           .inherits_stdin = rank == 0 && ::isatty(STDIN_FILENO) == 0};
 }
 
-/// A folder of a run may still be that of an earlier one, where a rank failed before it made its own.
-bool belongs_to_this_start(const std::filesystem::path& folder, const std::string& start_id) {
-  const std::string start = telemetry::start_of_run(folder);
-  return start.empty() || start == start_id;
-}
-
-/// For trireme autopsy. Waits a little: who reads of a failure may look for the file.
-void keep_evidence(Launcher& launcher, const autopsy::Evidence& evidence) {
-  if (launcher.options.autopsy_folder.empty()) return;
-  const auto written = launcher.evidence.start([&launcher, evidence] {
-    const LaunchOptions& options = launcher.options;
-    const std::filesystem::path folder = options.autopsy_folder;
-    std::error_code ignored;
-    if (!std::filesystem::is_directory(folder, ignored)) return;
-    try {
-      if (!belongs_to_this_start(folder, launcher.job.start_id)) return;
-      write_file_atomic(folder / autopsy::file_name(options.node_rank, options.num_nodes),
-                        autopsy::encode(evidence));
-    } catch (const DataError& error) {
-      launcher.notes.add(text("the evidence of this failure is not saved: ", error.what()));
-    }
-  });
-  written.wait_for(Seconds(kPatience_s));
-}
-
 WorldStory run_world(Launcher& launcher, int restart) {
   std::vector<RankStart> starts;
   for (int rank = 0; rank < launcher.options.num_ranks; ++rank) {
     starts.push_back(plan_rank(launcher, rank, restart));
   }
-  const auto keep = [&](const autopsy::Evidence& evidence) { keep_evidence(launcher, evidence); };
+  const auto keep = [&](const autopsy::Evidence& evidence) {
+    if (launcher.evidence) launcher.evidence->write(evidence);
+  };
   Supervisor supervisor(launcher.options, launcher.screen, launcher.signals, launcher.notes, keep,
                         launcher.servers ? &launcher.servers->cluster : nullptr);
   supervisor.start(starts);
@@ -265,6 +238,15 @@ void wait_for_other_hosts(Launcher& launcher) {
   }
 }
 
+std::unique_ptr<EvidenceWriter> evidence_writer(const LaunchOptions& options, const Job& job, Notes& notes) {
+  if (options.autopsy_folder.empty()) return nullptr;
+  const std::filesystem::path folder = options.autopsy_folder;
+  return std::make_unique<EvidenceWriter>(
+      EvidenceWriter::Options{.file = folder / autopsy::file_name(options.node_rank, options.num_nodes),
+                              .start_id = job.start_id,
+                              .complain = [&notes](const std::string& what) { notes.add(what); }});
+}
+
 /// Nothing will be different the next time.
 bool is_final(int exit_code) { return exit_code == kExitUsage || exit_code == kExitDiverged; }
 
@@ -276,6 +258,7 @@ int launch(const LaunchOptions& options) {
   Launcher launcher{.options = options, .program = find_program(options.command.front())};
   Screen& screen = launcher.screen;
   launcher.job = prepare_job(options, launcher.notes);
+  launcher.evidence = evidence_writer(options, launcher.job, launcher.notes);
   if (options.num_servers > 0) launcher.servers = std::make_unique<Servers>(options);
   if (options.metrics_port) {
     launcher.metrics = std::make_unique<LaunchMetrics>(
@@ -294,6 +277,8 @@ int launch(const LaunchOptions& options) {
     const int code = exit_code_of(world);
     if (code == kExitOk) wait_for_other_hosts(launcher);
     if (code == kExitOk || world.told_to_stop != 0 || is_final(code) || restart >= options.max_restarts) {
+      if (launcher.evidence) launcher.evidence->finish();
+      for (const auto& note : launcher.notes.take()) screen.note(note);
       return code;
     }
     screen.note(text("starting all ", options.num_ranks, " rank(s) again, restart ", restart + 1, " of ",
