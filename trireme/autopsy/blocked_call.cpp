@@ -1,5 +1,6 @@
 #include "trireme/autopsy/internal/blocked_call.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -12,6 +13,7 @@
 #include <sstream>
 
 #include "trireme/autopsy/internal/connections.h"
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/text.h"
 
 namespace trireme::autopsy {
@@ -72,8 +74,23 @@ constexpr std::array kCalls = {
 #endif
 };
 
+constexpr unsigned long kPage = 4096;
+
+/// Whether the page is in memory. Reading one that is not waits for the disk that it comes from.
+bool is_in_memory(int pid, unsigned long address) {
+  constexpr std::uint64_t kPresent = std::uint64_t{1} << 63;
+  static const auto page = static_cast<unsigned long>(::sysconf(_SC_PAGESIZE));
+  const FileDescriptor map(::open(text("/proc/", pid, "/pagemap").c_str(), O_RDONLY | O_CLOEXEC));
+  std::uint64_t entry = 0;
+  const auto at = static_cast<off_t>(address / page * sizeof entry);
+  return map.is_open() && ::pread(map.get(), &entry, sizeof entry, at) == sizeof entry &&
+         (entry & kPresent) != 0;
+}
+
 /// Bytes of the memory of another process; fewer where they end, none where it may not be read.
 std::string memory_of(int pid, unsigned long address, std::size_t bytes) {
+  bytes = std::min(bytes, kPage - address % kPage);  // no further page may be there
+  if (!is_in_memory(pid, address)) return {};
   std::string content(bytes, '\0');
   const iovec here{content.data(), bytes};
   const iovec there{reinterpret_cast<void*>(address), bytes};
@@ -83,9 +100,7 @@ std::string memory_of(int pid, unsigned long address, std::size_t bytes) {
 }
 
 std::string text_in(int pid, unsigned long address) {
-  constexpr unsigned long kPage = 4096;
-  const std::string content =
-      memory_of(pid, address, kPage - address % kPage);  // no further page may be there
+  const std::string content = memory_of(pid, address, kPage);
   return content.substr(0, content.find('\0'));
 }
 
@@ -103,18 +118,18 @@ void describe_descriptor(BlockedThread& thread, int pid, int descriptor) {
     thread.kind = "pipe";
     thread.target = "a pipe";
   } else if (target.starts_with("/")) {
-    // The mode of a descriptor's file costs no access to its disk, unlike that of the path.
     const bool is_special = target.starts_with("/dev/") && !target.starts_with("/dev/shm/");
     thread.kind = is_special ? "" : "file";
     thread.target = target;
   }
 }
 
-/// Whether the name is that of a FIFO: looked at without opening it, and only where the thread sleeps
-/// interruptibly, as no disk makes it.
+/// By what the kernel has in memory: a file server that does not answer is not asked.
 bool is_fifo(int pid, int descriptor) {
-  struct stat about {};
-  return ::stat(text("/proc/", pid, "/fd/", descriptor).c_str(), &about) == 0 && S_ISFIFO(about.st_mode);
+  struct statx about {};
+  const std::string path = text("/proc/", pid, "/fd/", descriptor);
+  return ::statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_TYPE, &about) == 0 &&
+         S_ISFIFO(about.stx_mode);
 }
 
 void describe_poll(BlockedThread& thread, int pid, unsigned long list, unsigned long count) {
@@ -155,9 +170,8 @@ BlockedThread describe_call(int pid, char state, const std::string& line) {
     case Takes::kDescriptor: {
       const int descriptor = static_cast<int>(arguments[0]);
       describe_descriptor(thread, pid, descriptor);
-      if (thread.kind == "file") {
-        if (state == 'S' && is_fifo(pid, descriptor)) thread.kind = "pipe";
-      }
+      // No disk makes a thread sleep interruptibly; a file server in a process (FUSE) does.
+      if (thread.kind == "file" && state == 'S' && is_fifo(pid, descriptor)) thread.kind = "pipe";
       break;
     }
     case Takes::kPath:

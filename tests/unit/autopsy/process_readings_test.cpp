@@ -5,14 +5,18 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <thread>
 
+#include "tests/support/silent_file_system.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/autopsy/kernel_log.h"
 #include "trireme/base/clock.h"
@@ -84,6 +88,49 @@ TEST(ProcessReadings, NameTheFileThatAThreadLocks) {
   ASSERT_FALSE(rank.blocked.empty());
   EXPECT_EQ(rank.blocked[0].kind, "file");
   EXPECT_EQ(rank.blocked[0].target, path);
+}
+
+/// The evidence of a process that waits for a file server in `body`; fails where the reader waits, too.
+RankEvidence evidence_without_a_wait(test::SilentFileSystem& disk, const std::function<void(int)>& body) {
+  const Process process([&] { body(::open(disk.file().c_str(), O_RDONLY)); });
+  for (const auto deadline = Deadline::after_s(20); !disk.is_silent() && !deadline.expired();)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(disk.is_silent());
+  auto reading = std::async(std::launch::async, [&] {
+    return process.evidence_when([](const RankEvidence& each) { return !each.blocked.empty(); });
+  });
+  const bool is_read = reading.wait_for(std::chrono::seconds(40)) == std::future_status::ready;
+  disk.end();
+  EXPECT_TRUE(is_read) << "it waited for the server, too";
+  const RankEvidence rank = reading.get();
+  EXPECT_FALSE(rank.blocked.empty());
+  return rank;
+}
+
+TEST(ProcessReadings, DoNotWaitForAFileServerThatDoesNotAnswer) {
+  const test::TemporaryFolder folder;
+  test::SilentFileSystem disk(folder.path());
+  if (!disk.there()) GTEST_SKIP() << "no file system of FUSE can be mounted here";
+  const std::string path = disk.file().string();
+  const RankEvidence rank = evidence_without_a_wait(disk, [](int file) {
+    std::array<char, 16> bytes{};
+    [[maybe_unused]] const auto got = ::read(file, bytes.data(), bytes.size());
+  });
+  ASSERT_FALSE(rank.blocked.empty());
+  EXPECT_EQ(rank.blocked[0].call, "read");
+  EXPECT_EQ(rank.blocked[0].kind, "file");
+  EXPECT_EQ(rank.blocked[0].target, path);
+}
+
+TEST(ProcessReadings, DoNotWaitForMemoryOfAFileServerThatDoesNotAnswer) {
+  const test::TemporaryFolder folder;
+  test::SilentFileSystem disk(folder.path());
+  if (!disk.there()) GTEST_SKIP() << "no file system of FUSE can be mounted here";
+  const RankEvidence rank = evidence_without_a_wait(disk, [](int file) {
+    ::open(static_cast<const char*>(::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, file, 0)), O_RDONLY);
+  });
+  ASSERT_FALSE(rank.blocked.empty());
+  EXPECT_EQ(rank.blocked[0].call, "openat");
 }
 
 TEST(ProcessReadings, ShowAStoppedProcess) {
