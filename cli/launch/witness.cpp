@@ -4,11 +4,11 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <utility>
 
 #include "trireme/autopsy/kernel_log.h"
+#include "trireme/autopsy/operation_text.h"
 #include "trireme/autopsy/verdict.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -36,36 +36,9 @@ constexpr double kReportAgain_s = 60;
 constexpr int kFewLooks = 3;
 constexpr double kMostLooks = 0.75;
 
-constexpr std::string_view kWaitsFor = "; waits for ranks ";
-
-/// "1,3" at the end of an operation, as ranks.
-std::vector<int> waits_for(const std::string& operation) {
-  const std::size_t at = operation.rfind(kWaitsFor);
-  std::vector<int> ranks;
-  if (at == std::string::npos) return ranks;
-  for (const std::string& word : split(std::string_view(operation).substr(at + kWaitsFor.size()), ',')) {
-    int rank = 0;
-    if (std::from_chars(word.data(), word.data() + word.size(), rank).ec == std::errc())
-      ranks.push_back(rank);
-  }
-  return ranks;
-}
-
-std::string without_waits(const std::string& operation) {
-  return operation.substr(0, operation.rfind(kWaitsFor));
-}
-
-std::uint64_t number_in(const std::string& operation) {
-  const std::size_t mark = operation.find('#');
-  std::uint64_t number = 0;
-  if (mark != std::string::npos)
-    std::from_chars(operation.data() + mark + 1, operation.data() + operation.size(), number);
-  return number;
-}
-
 bool same_place(const telemetry::Status& a, const telemetry::Status& b) {
   return a.action == b.action && a.own_work == b.own_work && a.step == b.step &&
-         without_waits(a.operation) == without_waits(b.operation);
+         without_waits(a.operation) == autopsy::without_waits(b.operation);
 }
 
 /// "process 4711 (scancel)".
@@ -123,7 +96,7 @@ double Witness::still_s(double now) const {
 /// How much slower the run is than at its best; 1 where that is not known.
 double Witness::slowdown(double now) {
   std::uint64_t operations = 0;
-  for (const Watched& watched : ranks_) operations += number_in(watched.seen.operation);
+  for (const Watched& watched : ranks_) operations += autopsy::operation_number(watched.seen.operation);
   progress_.push_back({now, operations});
   while (progress_.size() > 2 && now - progress_[1].at_s >= kSlow_s) progress_.pop_front();
   const Progress& first = progress_.front();
@@ -218,8 +191,8 @@ autopsy::Evidence Witness::collect(const std::string& occasion) const {
     const telemetry::Status status = process.status();
     rank.action = status.action;
     rank.own_work = status.own_work;
-    rank.operation = without_waits(status.operation);
-    rank.waits_for = waits_for(status.operation);
+    rank.operation = autopsy::without_waits(status.operation);
+    rank.waits_for = autopsy::ranks_waited_for(status.operation);
     rank.still_s = watched.changed_s > 0 ? now - watched.changed_s : 0;
     rank.frozen_by = process.stopped_by();
     if (process.ended()) continue;
@@ -252,7 +225,7 @@ autopsy::Evidence Witness::end(const WorldStory& world,
     rank.last_lines = autopsy::telling_lines(last_lines[i]);
     // Where it stood when it ended; of a stall where it stood then.
     if (rank.action.empty()) rank.action = story.status.action;
-    if (rank.operation.empty()) rank.operation = without_waits(story.status.operation);
+    if (rank.operation.empty()) rank.operation = autopsy::without_waits(story.status.operation);
     const autopsy::MemoryGroup group = autopsy::read_group(ranks_[i].at_first);
     rank.group = group.path;
     rank.group_limit_bytes = group.limit_bytes;

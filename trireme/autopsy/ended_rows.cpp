@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <unordered_set>
 
 #include "trireme/autopsy/internal/rows.h"
 #include "trireme/autopsy/internal/thrown.h"
+#include "trireme/autopsy/operation_text.h"
 #include "trireme/base/error.h"
 #include "trireme/base/printable.h"
 #include "trireme/base/text.h"
@@ -126,12 +128,10 @@ std::string issued(const std::string& operation) {
 
 /// Adds the ranks that the message does not name, by the operations on their pages.
 void add_others(std::vector<Side>& sides, const Case& about) {
-  const auto has = [&](int rank) {
-    return std::ranges::any_of(sides,
-                               [&](const Side& side) { return std::ranges::count(side.second, rank) > 0; });
-  };
+  std::unordered_set<int> named;
+  for (const Side& side : sides) named.insert(side.second.begin(), side.second.end());
   for (const RankEvidence& rank : about.ranks()) {
-    if (has(rank.rank) || !is_open(rank.operation)) continue;
+    if (named.contains(rank.rank) || !is_open(rank.operation)) continue;
     const auto side = std::ranges::find_if(
         sides, [&](const Side& each) { return each.first.starts_with(issued(rank.operation)); });
     if (side != sides.end()) side->second.push_back(rank.rank);

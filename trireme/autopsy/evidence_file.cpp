@@ -18,7 +18,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
 /// Ranks in a file; a launcher has fewer, and a host fewer cores.
 constexpr std::size_t kMostRanks = 256;
-constexpr std::size_t kMostHosts = 4096;
+/// In the files of all hosts.
+constexpr std::uint64_t kMostBytesOfAll = std::uint64_t{256} << 20;
 /// No time, rate or share is larger.
 constexpr double kLargest = 1e12;
 /// Files of one failure are written within a timeout of each other.
@@ -110,6 +111,7 @@ void visit_fields(AnyEvidence& evidence, Visit&& visit) {
 Json json_of(const std::string& value) { return value; }
 template <class Number>
 requires std::is_arithmetic_v<Number> Json json_of(Number value) { return value; }
+Json json_of(double value) { return value >= 0 ? std::min(value, kLargest) : 0; }  // no number: 0
 
 template <class Value>
 Json json_of(const std::vector<Value>& values);
@@ -182,14 +184,14 @@ void take(const char* name, const Json& json, std::vector<Value>& values) {
 }
 
 /// Of a very large world the ranks that others wait for, that ended first, or stand still longest stay.
-void leave_out_ranks(Evidence& evidence) {
-  if (evidence.ranks.size() <= kMostRanks) return;
+void leave_out_ranks(Evidence& evidence, std::size_t most) {
+  if (evidence.ranks.size() <= most) return;
   const auto weight = [](const RankEvidence& rank) {
     return (rank.ended && !rank.ended_by_launcher ? 2e9 : 0) + (rank.waits_for.empty() ? 1e9 : 0) +
            rank.still_s;
   };
   std::ranges::stable_sort(evidence.ranks, std::greater(), weight);
-  evidence.ranks.resize(kMostRanks);
+  evidence.ranks.resize(most);
   std::ranges::sort(evidence.ranks, {}, &RankEvidence::rank);
 }
 
@@ -204,18 +206,37 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
         words.front() == "autopsy" && words.back() == "json" &&
         (words.size() == 2 || (words.size() == 3 && words[1].size() <= 5 &&
                                words[1].find_first_not_of("0123456789") == std::string::npos));
-    if (is_ours && names.size() < kMostHosts) names.push_back(name);
+    if (is_ours) names.push_back(name);
   }
   std::ranges::sort(names);
   return names;
+}
+
+void check_size(const std::filesystem::path& folder, const std::vector<std::string>& names) {
+  std::uint64_t bytes = 0;
+  for (const std::string& name : names) {
+    std::error_code error;
+    const std::uintmax_t of_file = std::filesystem::file_size(folder / name, error);
+    if (!error) bytes += of_file;
+  }
+  if (bytes > kMostBytesOfAll)
+    throw DataError(text(folder.string(), ": its ", names.size(), " records of a failure have ", bytes,
+                         " bytes; expected at most ", kMostBytesOfAll, ". Remove those of earlier failures"));
 }
 
 }  // namespace
 
 std::string encode(const Evidence& evidence) {
   Evidence kept = evidence;
-  leave_out_ranks(kept);
-  return json_of(kept).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  for (std::size_t most = kMostRanks;; most /= 2) {
+    leave_out_ranks(kept, most);
+    std::string json = encode_all(kept);
+    if (json.size() <= kMostBytes || most <= 1) return json;
+  }
+}
+
+std::string encode_all(const Evidence& evidence) {
+  return json_of(evidence).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 Evidence decode(std::string_view json) {
@@ -232,7 +253,9 @@ std::string file_name(int node, int num_nodes) {
 
 std::optional<Evidence> read_evidence(const std::filesystem::path& folder) {
   std::vector<Evidence> parts;
-  for (const std::string& name : names_in(folder)) {
+  const std::vector<std::string> names = names_in(folder);
+  check_size(folder, names);
+  for (const std::string& name : names) {
     const std::filesystem::path path = folder / name;
     std::error_code ignored;
     if (std::filesystem::is_symlink(path, ignored))

@@ -11,8 +11,11 @@
 
 namespace trireme::autopsy {
 
-/// Of one line; at most 1 MiB: of a very large world the ranks without a fault are left out.
+/// Of one launcher: at most 1 MiB in at most 256 ranks. Ranks that others wait for, that ended first or stand
+/// still longest stay.
 std::string encode(const Evidence& evidence);
+/// The same with all ranks.
+std::string encode_all(const Evidence& evidence);
 /// Throws DataError: no JSON, or a value of another type than the field has. Missing fields keep their
 /// defaults.
 Evidence decode(std::string_view json);

@@ -96,8 +96,11 @@ bool is_frozen(int pid) {
   return value_in(group.folder + "/cgroup.events", "frozen") == 1;
 }
 
-double share(double part_s, double window_s) {
-  return window_s > 0 ? std::clamp(part_s / window_s, 0.0, 1e6) : 0;
+double share(double part_s, double window_s) { return std::max(part_s / window_s, 0.0); }
+
+/// 0 where the counter has begun again.
+double rate(std::uint64_t before, std::uint64_t now, double window_s) {
+  return now > before ? static_cast<double>(now - before) / window_s : 0;
 }
 
 /// "full avg10=0.12 ..." as a share; 0 where the kernel does not measure it.
@@ -191,8 +194,8 @@ void describe_process(RankEvidence& rank, const ProcessReadings& before, const P
     rank.busy_all = share(now.cpu_s - before.cpu_s, window_s);
     rank.waits_for_core = share(now.first_queue_s - before.first_queue_s, window_s);
     rank.throttled = share(now.throttled_s - before.throttled_s, window_s);
-    rank.major_faults_per_s = share(static_cast<double>(now.major_faults - before.major_faults), window_s);
-    rank.bytes_per_s = share(static_cast<double>(now.bytes - before.bytes), window_s);
+    rank.major_faults_per_s = rate(before.major_faults, now.major_faults, window_s);
+    rank.bytes_per_s = rate(before.bytes, now.bytes, window_s);
   }
   for (const auto& [tid, thread] : now.threads) {
     const bool first = tid == rank.pid;
@@ -217,8 +220,7 @@ HostEvidence describe_host(const HostReadings& started, const HostReadings& befo
   host.memory_pressure = pressure("memory", "full");
   host.io_pressure = pressure("io", "full");
   if (before.at_s > 0 && now.at_s > before.at_s)
-    host.swapped_pages_per_s =
-        static_cast<double>(now.swapped_pages - before.swapped_pages) / (now.at_s - before.at_s);
+    host.swapped_pages_per_s = rate(before.swapped_pages, now.swapped_pages, now.at_s - before.at_s);
   return host;
 }
 

@@ -212,9 +212,8 @@ std::optional<Verdict> in_a_cycle(const Case& about) {
 std::optional<Verdict> never_entered(const Case& about) {
   if (is_slow_only(about)) return std::nullopt;
   for (const RankEvidence* rank : about.suspects()) {
-    const std::vector<int> waiting = about.waiting_for(rank->rank);
-    if (waiting.empty()) continue;
-    const RankEvidence& waiter = *about.find(waiting.front());
+    if (!about.is_waited_for(*rank)) continue;
+    const RankEvidence& waiter = *about.find(about.waiting_for(rank->rank).front());
     Verdict verdict{.ranks = {rank->rank},
                     .summary = text(name_of(*rank, about), " has not entered ",
                                     waiter.operation.empty() ? "the operation that other ranks wait in"

@@ -73,7 +73,7 @@ std::string to_json(const Verdict& verdict, const Evidence& evidence) {
                      {"sentences", verdict.evidence},
                      {"advice", verdict.advice},
                      {"paragraph", paragraph(verdict)},
-                     {"evidence", Json::parse(encode(evidence))}};
+                     {"evidence", Json::parse(encode_all(evidence))}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

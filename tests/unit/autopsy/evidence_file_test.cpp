@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
@@ -82,6 +83,39 @@ TEST(EvidenceFile, LeavesOutRanksOfAVeryLargeWorldThatShowNothing) {
   const std::string json = encode(evidence);
   EXPECT_LT(json.size(), std::size_t{1} << 20);
   EXPECT_EQ(decode(json).ranks.back().rank, 3999);
+}
+
+TEST(EvidenceFile, IsSmallEnoughForItsReaderWhateverTheRanksHavePrinted) {
+  const test::TemporaryFolder folder;
+  Evidence evidence = example();
+  evidence.ranks.resize(256, evidence.ranks[0]);
+  for (RankEvidence& rank : evidence.ranks) rank.last_lines.assign(6, std::string(2000, '\x01'));
+  write_file_atomic(folder / "autopsy.json", encode(evidence));
+  EXPECT_FALSE(read_evidence(folder.path())->ranks.empty());
+  EXPECT_EQ(nlohmann::json::parse(encode_all(evidence)).at("ranks").size(), 256U);
+}
+
+TEST(EvidenceFile, OfAFastRankAndOfCountersThatBeginAgainIsRead) {
+  Evidence evidence = example();
+  evidence.ranks[0].bytes_per_s = 1e13;
+  evidence.ranks[0].major_faults_per_s = -3;
+  EXPECT_EQ(decode(encode(evidence)).ranks[0].bytes_per_s, 1e12);
+  EXPECT_EQ(decode(encode(evidence)).ranks[0].major_faults_per_s, 0);
+}
+
+TEST(EvidenceFile, OfMoreHostsThanMemoryHoldsIsRejectedUnread) {
+  const test::TemporaryFolder folder;
+  for (int node = 0; node < 300; ++node) {
+    const auto path = folder / file_name(node, 300);
+    write_file_atomic(path, "{");
+    std::filesystem::resize_file(path, 1 << 20);  // without blocks of a disk
+  }
+  try {
+    read_evidence(folder.path());
+    ADD_FAILURE() << "it was read";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("300 records of a failure have 314572800 bytes"));
+  }
 }
 
 TEST(EvidenceFile, OfSeveralHostsIsJoinedAndAnEarlierFailureIsLeftOut) {

@@ -163,6 +163,18 @@ TEST(ProcessReadings, AreEmptyOfAProcessThatIsGone) {
   EXPECT_EQ(rank.state, "");
 }
 
+TEST(ProcessReadings, GiveTheRateOfARankThatReadsManyBytes) {
+  ProcessReadings before, now;
+  before.at_s = 1;
+  now.at_s = 3;
+  before.bytes = 1'000'000;
+  now.bytes = 8'001'000'000;
+  RankEvidence rank;
+  rank.pid = ::getpid();
+  describe_process(rank, before, now);
+  EXPECT_EQ(rank.bytes_per_s, 4e9);
+}
+
 TEST(KernelLog, NamesTheGroupOfAProcessThatWasKilledForMemory) {
   const std::string log =
       "6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/job_1,"

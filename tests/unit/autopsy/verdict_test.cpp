@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/support/paths.h"
+#include "trireme/autopsy/operation_text.h"
 #include "trireme/base/files.h"
 
 namespace trireme::autopsy {
@@ -305,6 +306,40 @@ TEST(Causes, AreNoCoresOnlyWhereARankGetsLittleOfWhatItAsksFor) {
   EXPECT_THAT(paragraph(judge(evidence)), HasSubstr("It computes"));
   evidence.ranks[1].busy = 0.01;
   EXPECT_EQ(judge(evidence).cause, "no cores");
+}
+
+// A comparison of each rank with each other one would take an hour.
+TEST(Causes, AreFoundInAVeryLargeWorld) {
+  constexpr int kRanks = 200'000;
+  Evidence told = world(kRanks);
+  EXPECT_THAT(judge(told).ranks, ElementsAre(1));
+  Evidence guessed = told;
+  for (RankEvidence& rank : guessed.ranks) rank.waits_for.clear();
+  EXPECT_EQ(judge(guessed).cause, "never entered");
+  EXPECT_THAT(judge(guessed).ranks, ElementsAre(1));
+  for (RankEvidence& rank : guessed.ranks)
+    rank.operation = text("recv #1 of group pp", rank.rank, ", running");
+  EXPECT_EQ(judge(guessed).cause, "deadlock");
+  const std::string disagreement =
+      "error: the ranks disagree: rank 0, 2 issued all_reduce of 64 f32; rank 1 issued barrier";
+  Evidence mismatched = ended(3, 0, {disagreement});
+  mismatched.ranks.resize(kRanks, mismatched.ranks[2]);
+  for (int rank = 3; rank < kRanks; ++rank) mismatched.ranks[static_cast<std::size_t>(rank)].rank = rank;
+  EXPECT_EQ(judge(mismatched).cause, "mismatched operations");
+  EXPECT_THAT(judge(mismatched).ranks, ElementsAre(1));
+}
+
+TEST(Operations, AreReadFromTheirText) {
+  const std::string words = "all_reduce #12 of group world, 64 f32, running; waits for ranks 1,3";
+  EXPECT_EQ(operation_number(words), 12U);
+  EXPECT_EQ(operation_group(words), "world");
+  EXPECT_EQ(operation_group("barrier #3 of group tp; waits for ranks 1"), "tp");
+  EXPECT_TRUE(is_open(words));
+  EXPECT_THAT(ranks_waited_for(words), ElementsAre(1, 3));
+  EXPECT_EQ(without_waits(words), "all_reduce #12 of group world, 64 f32, running");
+  EXPECT_EQ(operation_number(""), 0U);
+  EXPECT_EQ(operation_group("send"), "");
+  EXPECT_FALSE(is_open("send"));
 }
 
 TEST(Exceptions, NameWhoseCodeThrew) {

@@ -1,8 +1,12 @@
 #pragma once
 // The evidence prepared for the rows of the table: who waits for whom, and which ranks may have caused a
-// stall.
+// stall. Preparing takes time in proportion to the ranks and to the ranks that they name.
 
+#include <cstdint>
+#include <map>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "trireme/autopsy/evidence.h"
@@ -30,20 +34,39 @@ class Case {
   const std::vector<int>& unknown() const { return unknown_; }
   /// Ranks that wait for this one.
   std::vector<int> waiting_for(int rank) const;
+  /// Whether there are any.
+  bool is_waited_for(const RankEvidence& rank) const;
 
  private:
+  /// Where a rank is, for the ranks that name none that they wait for: they wait for those that have not
+  /// issued their operation.
+  struct Place {
+    int group = -1;  ///< by number of its name
+    std::uint64_t number = 0;
+    bool stands = false;
+    bool guesses = false;  ///< it is in an operation and names no rank
+  };
+
+  const Place& place_of(const RankEvidence& rank) const;
+  void find_places();
   void find_suspects();
-  std::vector<int> waited_for_by(const RankEvidence& rank) const;
+  void find_slow();
+  void find_cycle();
+  bool is_behind(const Place& other, const Place& place) const;
+  bool waits(const RankEvidence& rank) const;
+  int first_waited_for_by(const RankEvidence& rank) const;
 
   const Evidence& evidence_;
+  std::unordered_map<int, const RankEvidence*> by_number_;
+  std::unordered_map<std::string_view, const HostEvidence*> hosts_;
+  std::vector<Place> places_;                        ///< by position
+  std::vector<std::vector<std::uint64_t>> numbers_;  ///< of all ranks in a group, in order
+  std::map<int, std::uint64_t> guessed_;             ///< by group, the furthest operation that is waited in
+  std::unordered_map<int, std::vector<int>> named_;  ///< a rank, and those that name it
   std::vector<const RankEvidence*> failed_, suspects_;
   std::vector<int> cycle_, unknown_;
 };
 
-/// "12" of "all_reduce #12 of group world, 64 f32, running", and 0 where there is none.
-std::uint64_t operation_number(const std::string& operation);
-/// Whether the operation has been issued, and has not ended well.
-bool is_open(const std::string& operation);
 /// Whether the rank has not ended for a reason of its own: it runs, was ended by its launcher, or gave up
 /// waiting.
 bool stands(const RankEvidence& rank);
