@@ -3,10 +3,11 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 
+#include "trireme/autopsy/process_readings.h"
 #include "trireme/base/error.h"
 
 namespace trireme::cli {
@@ -152,20 +153,8 @@ std::string signal_name(int signal) {
 }
 
 long count_oom_kills() {
-  std::ifstream groups("/proc/self/cgroup");
-  std::string own;
-  for (std::string line; std::getline(groups, line);) {
-    if (line.starts_with("0::")) own = line.substr(3);
-  }
-  for (const auto& path : {text("/sys/fs/cgroup", own, "/memory.events"),
-                           std::string("/sys/fs/cgroup/memory.events"), std::string("/proc/vmstat")}) {
-    std::ifstream file(path);
-    std::string name;
-    for (long count = 0; file >> name >> count;) {
-      if (name == "oom_kill") return count;
-    }
-  }
-  return 0;
+  const auto groups = autopsy::read_memory_groups(::getpid());
+  return groups.empty() ? autopsy::read_host().oom_kills : groups.front().oom_kills;
 }
 
 }  // namespace trireme::cli

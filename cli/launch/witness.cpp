@@ -7,10 +7,10 @@
 #include <fstream>
 #include <utility>
 
-#include "trireme/autopsy/kernel_log.h"
 #include "trireme/autopsy/operation_text.h"
 #include "trireme/autopsy/verdict.h"
 #include "trireme/base/clock.h"
+#include "trireme/base/control_groups.h"
 #include "trireme/base/error.h"
 #include "trireme/base/printable.h"
 #include "trireme/base/unix_time.h"
@@ -20,10 +20,11 @@ namespace {
 
 // Pages that have not changed for so long are a reason to look at the processes.
 constexpr double kSuspicion_s = 1;
-// A stall is reported after so long, and after a multiple of the longest time that a page stayed unchanged
-// before.
+// A stall is judged after so long, and again where it has become so much longer.
 constexpr double kStall_s = 3;
-constexpr double kLongerThanBefore = 3;
+constexpr double kJudgeAgain = 1.2;
+// A launcher that has not looked for so long was stopped itself.
+constexpr double kAway_s = 5;
 // A slow run makes this much less progress than its best before, over so long.
 constexpr double kSlowdown = 10;
 constexpr double kSlow_s = 2;
@@ -38,7 +39,7 @@ constexpr double kMostLooks = 0.75;
 
 bool same_place(const telemetry::Status& a, const telemetry::Status& b) {
   return a.action == b.action && a.own_work == b.own_work && a.step == b.step &&
-         without_waits(a.operation) == autopsy::without_waits(b.operation);
+         autopsy::without_waits(a.operation) == autopsy::without_waits(b.operation);
 }
 
 /// "process 4711 (scancel)".
@@ -50,15 +51,15 @@ std::string name_of_process(int pid) {
 }
 
 /// Whether the kernel killed the process for lack of memory, and for which group's.
-void look_into_log(autopsy::RankEvidence& rank) {
-  const std::optional<std::string> log = autopsy::read_memory_kills();
+void look_into_log(autopsy::RankEvidence& rank, autopsy::MemoryKillLog& kernel) {
+  const std::optional<std::string> log = kernel.read();
   if (!log) return;
   rank.log_read = true;
   const auto kill = autopsy::find_memory_kill(*log, rank.pid);
   rank.killed_for_memory = kill.has_value();
-  if (!kill || kill->group.empty()) return;
-  rank.group_oom_kills = std::max<std::int64_t>(rank.group_oom_kills, 1);
-  if (kill->group != rank.group) rank.group_limit_bytes = 0;
+  rank.group_oom_kills = kill && kill->by_limit ? std::max<std::int64_t>(rank.group_oom_kills, 1) : 0;
+  if (!kill || kill->group.empty() || rank.group.ends_with(kill->group)) return;
+  rank.group_limit_bytes = 0;
   rank.group = kill->group;
 }
 
@@ -74,11 +75,10 @@ void Witness::look_at(Watched& watched) {
   const bool has_begun = !status.action.empty() || !status.operation.empty();
   if (has_begun && (watched.changed_s == 0 || !same_place(status, watched.seen))) watched.changed_s = now;
   watched.seen = status;
-  const autopsy::MemoryGroup group = autopsy::read_memory_group(process.pid());
-  if (!group.path.empty() && group.path != watched.group) {
-    watched.group = group.path;
-    watched.at_first = group;
-  }
+  const auto groups = control_groups_of(process.pid(), "memory");
+  if (groups.empty() || groups.front().folder == watched.group) return;
+  watched.group = groups.front().folder.string();
+  watched.at_first = autopsy::read_memory_groups(process.pid());
 }
 
 bool Witness::all_have_begun() const {
@@ -86,27 +86,26 @@ bool Witness::all_have_begun() const {
                              [](const Watched& each) { return each.changed_s > 0 || each.process->ended(); });
 }
 
-/// How long all pages have been as they are.
-double Witness::still_s(double now) const {
+/// When a page has changed last.
+double Witness::last_change_s() const {
   double changed_s = 0;
   for (const Watched& watched : ranks_) changed_s = std::max(changed_s, watched.changed_s);
-  return now - changed_s;
+  return changed_s;
 }
 
-/// How much slower the run is than at its best; 1 where that is not known.
-double Witness::slowdown(double now) {
-  std::uint64_t operations = 0;
-  for (const Watched& watched : ranks_) operations += autopsy::operation_number(watched.seen.operation);
-  progress_.push_back({now, operations});
-  while (progress_.size() > 2 && now - progress_[1].at_s >= kSlow_s) progress_.pop_front();
-  const Progress& first = progress_.front();
-  const double passed_s = now - first.at_s;
-  if (passed_s < kSlow_s || operations < first.operations) return 1;
-  const double rate = static_cast<double>(operations - first.operations) / passed_s;
-  best_rate_ = std::max(best_rate_, rate);
-  // Few operations in all the time show no speed.
-  const bool is_known = best_rate_ * kSlow_s >= 2 * kSlowdown;
-  return is_known ? best_rate_ / std::max(rate, 1 / passed_s) : 1;
+void Witness::measure_speed(double now) {
+  for (const Watched& watched : ranks_) {
+    const int rank = watched.process->rank();
+    if (watched.process->ended())
+      speed_.leave_out(rank);
+    else
+      speed_.note(rank, watched.seen.operation, now);
+  }
+}
+
+void Witness::forget_suspicion() {
+  suspected_s_ = judged_still_s_ = 0;
+  speed_.forget_present();
 }
 
 void Witness::suspect(double now) {
@@ -121,45 +120,58 @@ void Witness::suspect(double now) {
 std::string Witness::look(std::optional<autopsy::Evidence>* found) {
   for (Watched& watched : ranks_) look_at(watched);
   if (failure_ || told_to_stop_ != 0 || !all_have_begun()) return {};
-  const double now = now_s(), still = still_s(now), slower = slowdown(now);
-  const bool stands = still >= kSuspicion_s;
-  if (!stands && stall_) {
+  const double now = now_s(), changed_s = last_change_s(), still = now - changed_s;
+  const bool was_away = looked_s_ > 0 && now - looked_s_ > kAway_s;
+  looked_s_ = now;
+  if (was_away) pauses_.disturb();
+  // Readings from before a long pause tell nothing of the time after it.
+  if (pauses_.look(changed_s) >= kStall_s || was_away) forget_suspicion();
+  measure_speed(now);
+  if (still < kSuspicion_s && stall_) {
     stall_.reset();
-    suspected_s_ = 0;
+    forget_suspicion();
     return "the run makes progress again";
   }
-  if (!stands && slower < kSuspectedSlowdown) {
-    suspected_s_ = 0;
-    longest_gap_s_ = std::max(longest_gap_s_, still);
+  const double slower = speed_.slowdown();
+  if (still < kSuspicion_s && slower < kSuspectedSlowdown) {
+    suspected_s_ = judged_still_s_ = 0;
     return {};
   }
-  if (stall_) return {};
+  if (stall_ || !is_time_to_judge(still, slower, now)) return {};
+  autopsy::Evidence evidence = collect(still >= kStall_s ? "stall" : "slow");
+  evidence.slowdown = slower;
+  std::string line = describe(evidence, still);
+  if (!line.empty()) *found = std::move(evidence);
+  return line;
+}
+
+/// Reads the processes at the beginning of a suspicion, and looks at them during it.
+bool Witness::is_time_to_judge(double still, double slower, double now) {
   if (suspected_s_ == 0) suspect(now);
   for (Watched& watched : ranks_) {
     ++watched.looks;
     watched.ready += autopsy::is_ready_to_run(watched.process->pid());
   }
-  const bool enough = now - suspected_s_ >= kStall_s - kSuspicion_s;
+  if (now - suspected_s_ < kStall_s - kSuspicion_s) return false;
   const bool told = reported_slow_s_ != 0 && now - reported_slow_s_ < kReportAgain_s;
-  const bool is_stall = still >= std::max(kStall_s, kLongerThanBefore * longest_gap_s_);
-  const bool is_slow = still < kSlow_s && slower >= kSlowdown && !told;
-  if (!enough || (!is_stall && !is_slow)) return {};
-  autopsy::Evidence evidence = collect(is_stall ? "stall" : "slow");
-  evidence.slowdown = slower;
-  std::string line = describe(evidence);
-  if (!line.empty()) *found = std::move(evidence);
-  return line;
+  if (still < kStall_s) return still < kSlow_s && slower >= kSlowdown && !told;
+  if (still < kJudgeAgain * judged_still_s_) return false;
+  judged_still_s_ = still;
+  return true;
 }
 
-/// Remembers the evidence of a cause; empty where it shows none.
-std::string Witness::describe(const autopsy::Evidence& evidence) {
+/// Remembers the evidence of a cause; empty where it shows none, or one that the ranks' work explains.
+std::string Witness::describe(const autopsy::Evidence& evidence, double still) {
   const autopsy::Verdict verdict = autopsy::judge(evidence);
   if (verdict.cause.empty()) return {};
   if (evidence.occasion == "slow") {
     reported_slow_s_ = now_s();
+    suspected_s_ = 0;
     return text("the run is ", static_cast<std::int64_t>(evidence.slowdown),
                 " times slower than before: ", autopsy::paragraph(verdict));
   }
+  if (!verdict.shown_by_work) pauses_.disturb();
+  if (verdict.shown_by_work && !pauses_.is_unusual(still)) return {};
   stall_ = evidence;
   return "the run stands still: " + autopsy::paragraph(verdict);
 }
@@ -196,6 +208,7 @@ autopsy::Evidence Witness::collect(const std::string& occasion) const {
     rank.still_s = watched.changed_s > 0 ? now - watched.changed_s : 0;
     rank.frozen_by = process.stopped_by();
     if (process.ended()) continue;
+    autopsy::describe_memory(rank, watched.at_first, autopsy::read_again(watched.at_first));
     autopsy::describe_process(rank, watched.before, autopsy::read_process(process.pid()));
     // The kernel counts a wait for a core when it is over, and this one lasts.
     const double ready = static_cast<double>(watched.ready) / std::max(watched.looks, 1);
@@ -206,7 +219,7 @@ autopsy::Evidence Witness::collect(const std::string& occasion) const {
 }
 
 autopsy::Evidence Witness::end(const WorldStory& world,
-                               const std::vector<std::vector<std::string>>& last_lines) const {
+                               const std::vector<std::vector<std::string>>& last_lines) {
   autopsy::Evidence evidence = failure_ ? *failure_ : collect("end");
   evidence.occasion = "end";
   evidence.unix_s = unix_now_s();
@@ -226,11 +239,9 @@ autopsy::Evidence Witness::end(const WorldStory& world,
     // Where it stood when it ended; of a stall where it stood then.
     if (rank.action.empty()) rank.action = story.status.action;
     if (rank.operation.empty()) rank.operation = autopsy::without_waits(story.status.operation);
-    const autopsy::MemoryGroup group = autopsy::read_group(ranks_[i].at_first);
-    rank.group = group.path;
-    rank.group_limit_bytes = group.limit_bytes;
-    rank.group_oom_kills = group.oom_kills - ranks_[i].at_first.oom_kills;
-    if (rank.signal == SIGKILL && !rank.ended_by_launcher) look_into_log(rank);
+    if (!rank.freezer)
+      autopsy::describe_memory(rank, ranks_[i].at_first, autopsy::read_again(ranks_[i].at_first));
+    if (rank.signal == SIGKILL && !rank.ended_by_launcher) look_into_log(rank, log_);
   }
   return evidence;
 }

@@ -1,16 +1,18 @@
 #pragma once
 // Collects the evidence about the ranks of this launcher (trireme/autopsy/): what their status pages, /proc
 // and their control groups show while they run, and again at the first failure, before the other ranks are
-// stopped. Finds stalls: no page has changed for some seconds, far longer than before. Not thread-safe.
+// stopped. Finds stalls: no page has changed for some seconds, and the evidence shows a cause. Work of the
+// ranks shows some causes, too: those count only in a pause far longer than before. Not thread-safe.
 
-#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/launch/rank_process.h"
 #include "cli/launch/report.h"
+#include "cli/launch/run_pace.h"
 #include "trireme/autopsy/evidence.h"
+#include "trireme/autopsy/kernel_log.h"
 #include "trireme/autopsy/process_readings.h"
 
 namespace trireme::cli {
@@ -28,8 +30,7 @@ class Witness {
   /// The launcher itself received this signal.
   void note_stop(int signal, int sender);
   /// The evidence at the end. `last_lines`: by position of the rank.
-  autopsy::Evidence end(const WorldStory& world,
-                        const std::vector<std::vector<std::string>>& last_lines) const;
+  autopsy::Evidence end(const WorldStory& world, const std::vector<std::vector<std::string>>& last_lines);
 
  private:
   struct Watched {
@@ -38,30 +39,29 @@ class Witness {
     double changed_s = 0;  ///< 0: the page is empty
     autopsy::ProcessReadings before{};
     int looks = 0, ready = 0;  ///< since then, and those that found its first thread running or ready to
-    std::string group{};       ///< control group for memory
-    autopsy::MemoryGroup at_first{};  ///< of that group
+    std::string group{};       ///< its control groups for memory, and their counts when it came into them
+    std::vector<autopsy::MemoryGroup> at_first{};
   };
-  struct Progress {
-    double at_s;
-    std::uint64_t operations;
-  };
-
   void look_at(Watched& watched);
   void suspect(double now);
-  double still_s(double now) const;
-  double slowdown(double now);
+  double last_change_s() const;
+  void measure_speed(double now);
+  void forget_suspicion();
+  bool is_time_to_judge(double still, double slower, double now);
   bool all_have_begun() const;
   autopsy::Evidence collect(const std::string& occasion) const;
-  std::string describe(const autopsy::Evidence& evidence);
+  std::string describe(const autopsy::Evidence& evidence, double still);
 
   const int world_size_;
+  autopsy::MemoryKillLog log_;
   std::vector<Watched> ranks_;
   autopsy::HostReadings host_at_start_ = autopsy::read_host();
   autopsy::HostReadings host_before_{};
   double suspected_s_ = 0;  ///< since when; 0: the run makes progress
-  double longest_gap_s_ = 0;
-  double best_rate_ = 0;  ///< operations per second
-  std::deque<Progress> progress_;
+  double looked_s_ = 0;
+  double judged_still_s_ = 0;  ///< how long the present pause was when it was judged last
+  Pauses pauses_;
+  OperationSpeed speed_;
   double reported_slow_s_ = 0;
   std::optional<autopsy::Evidence> stall_, failure_;
   int told_to_stop_ = 0;

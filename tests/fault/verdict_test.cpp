@@ -86,6 +86,18 @@ TEST_F(Autopsy, NamesTheRankThatSleepsElsewhereAndWhoWaitsForIt) {
   EXPECT_EQ(found.at("evidence").at("ranks").at(0).at("waits_for"), nlohmann::json({1}));
 }
 
+TEST_F(Autopsy, DoesNotReportPausesLikeEarlierOnes) {
+  start({"pauses"});
+  ASSERT_TRUE(launcher_->wait_for_output("[1] pause 3", 60));
+  launcher_->send_signal(SIGTERM);
+  const std::string errors = launcher_->wait(40).err;
+  const std::string report = "the run stands still: ";
+  std::size_t reports = 0;
+  for (std::size_t at = errors.find(report); at != std::string::npos; at = errors.find(report, at + 1))
+    ++reports;
+  EXPECT_EQ(reports, 1U) << errors;  // the first one
+}
+
 TEST_F(Autopsy, IsPrintedWhereTheDiskOfTheEvidenceDoesNotAnswer) {
   start({}, {{"LD_PRELOAD", bin("slow_fsync.so")}, {"TRIREME_TEST_FSYNC_S", "30"}});
   ::kill(pid_of(1), SIGSTOP);

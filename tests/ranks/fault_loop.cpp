@@ -1,7 +1,8 @@
 // A rank that reduces in a loop, for tests that disturb it:
-//   rank_fault_loop TIMEOUT_S SECONDS [throw | sleep | mismatch | ALL_REDUCE]
+//   rank_fault_loop TIMEOUT_S SECONDS [throw | sleep | mismatch | pauses | ALL_REDUCE]
 // prints "step 20" once it is well under way; then rank 1 throws a DataError, sleeps, or reduces another
-// size. ALL_REDUCE is the way between hosts.
+// size. With "pauses" it takes five seconds for every hundredth step, and says so afterwards. ALL_REDUCE is
+// the way between hosts.
 
 #include <ATen/ops/empty.h>
 
@@ -41,6 +42,11 @@ void work(trireme::comm::Context& context, double seconds, std::string_view faul
       if (context.rank() == 1) commit(fault, context);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (fault == "pauses" && step % 100 == 99 && context.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(5));
+      std::printf("pause %d\n", step / 100);
+      std::fflush(stdout);
+    }
   }
 }
 
@@ -50,7 +56,7 @@ int main(int argc, char** argv) {
   try {
     const double timeout_s = std::atof(argv[1]);
     const std::string_view word = argc > 3 ? argv[3] : "auto";
-    const bool is_fault = word == "throw" || word == "sleep" || word == "mismatch";
+    const bool is_fault = word == "throw" || word == "sleep" || word == "mismatch" || word == "pauses";
     const bool by_ucx = word == "ucx";
     const auto context = trireme::comm::Context::from_environment(
         {.all_reduce = is_fault || by_ucx ? "auto" : std::string(word),

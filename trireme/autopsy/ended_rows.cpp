@@ -34,8 +34,9 @@ const RankEvidence* first_killed(const Case& about) {
 template <class Counted>
 const RankEvidence* killed_for_memory(const Case& about, const Counted& has_counted) {
   for (const RankEvidence* rank : about.failed()) {
-    // Counts may be of other processes; the log names them.
-    const bool contradicted = rank->log_read && !rank->killed_for_memory;
+    // Counts may be of other processes of the group; the log names them.
+    const bool contradicted =
+        rank->log_read ? !rank->killed_for_memory : rank->kills_counted && rank->oom_kills == 0;
     if (rank->signal == SIGKILL && !contradicted && has_counted(*rank)) return rank;
   }
   return nullptr;
@@ -167,7 +168,7 @@ std::optional<Verdict> out_of_group_memory(const Case& about) {
 std::optional<Verdict> out_of_host_memory(const Case& about) {
   const RankEvidence* rank = killed_for_memory(about, [&](const RankEvidence& each) {
     const HostEvidence* host = about.host_of(each);
-    return each.killed_for_memory || (host != nullptr && host->oom_kills > 0);
+    return each.killed_for_memory || each.kills_counted || (host != nullptr && host->oom_kills > 0);
   });
   if (rank == nullptr) return std::nullopt;
   return Verdict{.ranks = {rank->rank},

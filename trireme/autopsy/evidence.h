@@ -46,8 +46,10 @@ struct RankEvidence {
   std::vector<std::string> last_lines;  ///< of its standard error
   bool log_read = false;           ///< the kernel's log, which names the processes that it killed for memory
   bool killed_for_memory = false;  ///< as that log tells
-  std::int64_t group_oom_kills = 0;  ///< by the limit of its control group, since the start
-  std::string group;
+  bool kills_counted = false;      ///< its control group counts the processes killed for memory
+  std::int64_t oom_kills = 0;      ///< of that group since the start, by any limit and for the host
+  std::int64_t group_oom_kills = 0;     ///< of them, by the limit of `group`
+  std::string group;                    ///< the control group that has a limit, or is frozen: a folder
   std::uint64_t group_limit_bytes = 0;  ///< 0: none
   // The process.
   std::string state;  ///< as in /proc: "R", "S", "D", "T", "t"; empty: not looked at

@@ -66,6 +66,8 @@ void visit_fields(Rank& rank, Visit&& visit) {
   visit("last_lines", rank.last_lines);
   visit("log_read", rank.log_read);
   visit("killed_for_memory", rank.killed_for_memory);
+  visit("kills_counted", rank.kills_counted);
+  visit("oom_kills", rank.oom_kills);
   visit("group_oom_kills", rank.group_oom_kills);
   visit("group", rank.group);
   visit("group_limit_bytes", rank.group_limit_bytes);

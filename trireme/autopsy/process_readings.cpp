@@ -11,6 +11,7 @@
 #include "trireme/autopsy/internal/blocked_call.h"
 #include "trireme/autopsy/internal/connections.h"
 #include "trireme/base/clock.h"
+#include "trireme/base/control_groups.h"
 #include "trireme/base/host.h"
 #include "trireme/base/text.h"
 
@@ -52,48 +53,26 @@ std::uint64_t field(const std::vector<std::string>& fields, std::size_t number) 
   return number - 3 < fields.size() ? std::strtoull(fields[number - 3].c_str(), nullptr, 10) : 0;
 }
 
-/// The control group of a process in the hierarchy of a controller, as a folder; empty where there is none.
-struct GroupFolder {
-  std::string path;    ///< within the hierarchy
-  std::string folder;  ///< below /sys/fs/cgroup
-  int version = 2;
-};
-
-GroupFolder group_of(int pid, std::string_view controller) {
-  GroupFolder result;
-  std::ifstream file(text("/proc/", pid, "/cgroup"));
-  for (std::string line; std::getline(file, line);) {  // "HIERARCHY:CONTROLLERS:PATH"
-    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1),
-                      path = line.substr(second + 1);
-    if (path.find("..") != std::string::npos) continue;
-    const std::vector<std::string> list = split(controllers, ',');
-    if (std::ranges::find(list, controller) != list.end()) {
-      std::string mount = text("/sys/fs/cgroup/", controller);
-      if (::access(mount.c_str(), F_OK) != 0) mount = "/sys/fs/cgroup/" + controllers;
-      return {path, mount + path, 1};
-    }
-    if (controllers.empty()) result = {path, "/sys/fs/cgroup" + path, 2};
-  }
-  return result;
-}
-
 double throttled_s_of(int pid) {
-  const GroupFolder group = group_of(pid, "cpu");
-  if (group.folder.empty()) return 0;
-  const std::string stat = group.folder + "/cpu.stat";
-  return group.version == 1 ? static_cast<double>(value_in(stat, "throttled_time")) * 1e-9
-                            : static_cast<double>(value_in(stat, "throttled_usec")) * 1e-6;
+  double sum_s = 0;
+  for (const ControlGroup& group : control_groups_of(pid, "cpu")) {
+    const std::string stat = (group.folder / "cpu.stat").string();
+    sum_s += group.version == 1 ? static_cast<double>(value_in(stat, "throttled_time")) * 1e-9
+                                : static_cast<double>(value_in(stat, "throttled_usec")) * 1e-6;
+  }
+  return sum_s;
 }
 
-bool is_frozen(int pid) {
-  const GroupFolder group = group_of(pid, "freezer");
-  if (group.folder.empty()) return false;
-  if (group.version == 1)
-    return line_of(group.folder + "/freezer.state") != "THAWED" &&
-           line_of(group.folder + "/freezer.state") != "";
-  return value_in(group.folder + "/cgroup.events", "frozen") == 1;
+/// The folder of the group that is frozen; empty where none is.
+std::string frozen_group(int pid) {
+  for (const ControlGroup& group : control_groups_of(pid, "freezer")) {
+    const std::string folder = group.folder.string();
+    const std::string state = group.version == 1 ? line_of(folder + "/freezer.state") : "";
+    const bool is_frozen = group.version == 1 ? !state.empty() && state != "THAWED"
+                                              : value_in(folder + "/cgroup.events", "frozen") == 1;
+    if (is_frozen) return folder;
+  }
+  return {};
 }
 
 double share(double part_s, double window_s) { return std::max(part_s / window_s, 0.0); }
@@ -157,22 +136,58 @@ bool is_ready_to_run(int pid) {
   return !fields.empty() && fields.front() == "R";
 }
 
-MemoryGroup read_memory_group(int pid) {
-  const GroupFolder group = group_of(pid, "memory");
-  return read_group({.path = group.path, .folder = group.folder, .version = group.version});
+std::vector<MemoryGroup> read_memory_groups(int pid, const std::filesystem::path& root) {
+  std::vector<MemoryGroup> groups;
+  for (ControlGroup& group : control_groups_of(pid, "memory", root)) groups.push_back({.group = group});
+  groups = read_again(groups);
+  std::erase_if(groups, [](const MemoryGroup& each) { return each.oom_kills < 0; });
+  return groups;
 }
 
-MemoryGroup read_group(const MemoryGroup& group) {
-  if (group.folder.empty()) return group;
-  const bool is_first = group.version == 1;
-  MemoryGroup result = group;
-  result.oom_kills = static_cast<std::int64_t>(
-      value_in(group.folder + (is_first ? "/memory.oom_control" : "/memory.events"), "oom_kill"));
-  const std::string limit = line_of(group.folder + (is_first ? "/memory.limit_in_bytes" : "/memory.max"));
-  result.limit_bytes = std::strtoull(limit.c_str(), nullptr, 10);  // "max": 0
-  constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 62;
-  if (result.limit_bytes >= kNoLimit) result.limit_bytes = 0;
+std::vector<MemoryGroup> read_again(const std::vector<MemoryGroup>& groups) {
+  std::vector<MemoryGroup> result;
+  for (const MemoryGroup& each : groups) {
+    const std::string folder = each.group.folder.string();
+    const bool is_first = each.group.version == 1;
+    const std::string kills = folder + (is_first ? "/memory.oom_control" : "/memory.events");
+    // Those of the group alone; events of groups below it are in the other file.
+    const std::string own = folder + "/memory.events.local";
+    const bool has_own = ::access(own.c_str(), R_OK) == 0;
+    MemoryGroup& now = result.emplace_back(MemoryGroup{.group = each.group});
+    now.oom_kills =
+        ::access(kills.c_str(), R_OK) == 0 ? static_cast<std::int64_t>(value_in(kills, "oom_kill")) : -1;
+    const std::string hits = line_of(folder + "/memory.failcnt");
+    now.limit_hits = static_cast<std::int64_t>(is_first ? std::strtoull(hits.c_str(), nullptr, 10)
+                                                        : value_in(has_own ? own : kills, "oom"));
+    const std::string limit = line_of(folder + (is_first ? "/memory.limit_in_bytes" : "/memory.max"));
+    now.limit_bytes = std::strtoull(limit.c_str(), nullptr, 10);  // "max": 0
+    constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 62;
+    if (now.limit_bytes >= kNoLimit) now.limit_bytes = 0;
+  }
   return result;
+}
+
+void describe_memory(RankEvidence& rank, const std::vector<MemoryGroup>& before,
+                     const std::vector<MemoryGroup>& now) {
+  if (before.size() != now.size()) return;
+  rank.kills_counted = false;
+  rank.oom_kills = rank.group_oom_kills = 0;
+  std::uint64_t smallest = 0;
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    if (now[i].oom_kills < 0) continue;  // the group is gone
+    const std::int64_t kills = std::max<std::int64_t>(now[i].oom_kills - before[i].oom_kills, 0);
+    if (!rank.kills_counted) rank.oom_kills = kills;
+    rank.kills_counted = true;
+    const std::uint64_t limit = now[i].limit_bytes;
+    const bool is_cause = limit != 0 && rank.oom_kills > 0 && now[i].limit_hits > before[i].limit_hits;
+    const bool is_smaller = limit != 0 && (smallest == 0 || limit < smallest) && rank.group_oom_kills == 0;
+    if (is_smaller || (is_cause && rank.group_oom_kills == 0)) {
+      smallest = limit;
+      rank.group = now[i].group.folder.string();
+      rank.group_limit_bytes = limit;
+    }
+    if (is_cause && rank.group_oom_kills == 0) rank.group_oom_kills = rank.oom_kills;
+  }
 }
 
 HostReadings read_host() {
@@ -185,7 +200,10 @@ HostReadings read_host() {
 void describe_process(RankEvidence& rank, const ProcessReadings& before, const ProcessReadings& now) {
   if (now.at_s == 0) return;
   rank.state = std::string(1, now.state);
-  rank.freezer = is_frozen(rank.pid);
+  if (const std::string frozen = frozen_group(rank.pid); !frozen.empty()) {
+    rank.freezer = true;
+    rank.group = frozen;
+  }
   rank.swapped_bytes = now.swapped_bytes;
   if (before.at_s > 0 && now.at_s > before.at_s) {
     const double window_s = now.at_s - before.at_s;

@@ -4,11 +4,13 @@
 // Functions without state; thread-safe.
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "trireme/autopsy/evidence.h"
+#include "trireme/base/control_groups.h"
 
 namespace trireme::autopsy {
 
@@ -38,18 +40,22 @@ ProcessReadings read_process(int pid);
 /// Whether the first thread of the process runs or is ready to.
 bool is_ready_to_run(int pid);
 
-/// The control group that limits the memory of a process.
+/// A control group that may limit the memory of a process.
 struct MemoryGroup {
-  std::string path;    ///< as in /proc/PID/cgroup; empty: none
-  std::string folder;  ///< of its files
-  int version = 2;
-  std::int64_t oom_kills = 0;
+  ControlGroup group;
+  std::int64_t oom_kills = 0;     ///< of its processes, by any limit and for the host; negative: not counted
+  std::int64_t limit_hits = 0;    ///< allocations that its limit did not allow
   std::uint64_t limit_bytes = 0;  ///< 0: none
 };
-/// Empty where no group limits it.
-MemoryGroup read_memory_group(int pid);
-/// The same group as it is now.
-MemoryGroup read_group(const MemoryGroup& group);
+/// From the innermost group to the outermost; those without the files of the controller are left out.
+std::vector<MemoryGroup> read_memory_groups(int pid, const std::filesystem::path& root = "/");
+/// The same groups as they are now.
+std::vector<MemoryGroup> read_again(const std::vector<MemoryGroup>& groups);
+/// The group of `rank`, and the kills for lack of memory between the two readings. A kill counts as one by
+/// the limit of a group if its limit was reached meanwhile: the kernel counts those for the host in the
+/// group, too.
+void describe_memory(RankEvidence& rank, const std::vector<MemoryGroup>& before,
+                     const std::vector<MemoryGroup>& now);
 
 /// Counters of the whole host.
 struct HostReadings {

@@ -25,11 +25,11 @@ std::span<const Row> rows() {
       Row{"swapping", "the rank waits for its own memory pages from a disk", swapping},
       Row{"no cores", "the rank is ready to run, and other processes or a quota take its processor time",
           starved},
-      Row{"waiting for data", "the rank waits for a data source that does not answer", waits_for_data},
-      Row{"disk", "the rank waits for a file that does not answer", waits_for_disk},
+      Row{"waiting for data", "the rank waits for a data source that does not answer", waits_for_data, true},
+      Row{"disk", "the rank waits for a file that does not answer", waits_for_disk, true},
       Row{"deadlock", "ranks wait for each other in different operations", in_a_cycle},
       Row{"never entered", "other ranks wait for the rank, which is somewhere else in its code",
-          never_entered},
+          never_entered, true},
       Row{"lost contact", "a rank gave up waiting, and the evidence shows no cause", lost_contact},
   };
   return kRows;

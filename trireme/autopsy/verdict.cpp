@@ -34,6 +34,7 @@ Verdict judge(const Evidence& evidence) {
   for (const Row& row : rows()) {
     if (std::optional<Verdict> found = row.test(about)) {
       found->cause = row.name;
+      found->shown_by_work = row.shown_by_work;
       describe_place(*found, about);
       if (found->evidence.size() > kMostSentences) found->evidence.resize(kMostSentences);
       return *found;

@@ -11,7 +11,8 @@
 namespace trireme::autopsy {
 
 struct Verdict {
-  std::string cause = {};  ///< the name of a row: "killed"; empty: there is no failure
+  std::string cause = {};      ///< the name of a row: "killed"; empty: there is no failure
+  bool shown_by_work = false;  ///< ranks at work show the same evidence for some time: an evaluation, a save
   std::vector<int> ranks =
       {};                    ///< the failing ranks; several where they cannot be told apart, as in a deadlock
   std::string summary = {};  ///< "rank 1 (pid 4711) was killed by SIGKILL, sent by another process"

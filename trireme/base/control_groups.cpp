@@ -41,12 +41,12 @@ std::optional<double> quota_in(const ControlGroup& group) {
   return granted > 0 && period > 0 ? std::optional(granted / period) : std::nullopt;
 }
 
-}  // namespace
-
-std::vector<ControlGroup> control_groups(const std::string& controller, const fs::path& root) {
+/// `process`: its folder below proc.
+std::vector<ControlGroup> groups_of(const std::string& process, const std::string& controller,
+                                    const fs::path& root) {
   std::vector<ControlGroup> groups;
   const fs::path mounts = root / "sys/fs/cgroup";
-  std::ifstream file(root / "proc/self/cgroup");
+  std::ifstream file(root / "proc" / process / "cgroup");
   for (std::string line; std::getline(file, line);) {  // "HIERARCHY:CONTROLLERS:PATH"
     const auto first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
@@ -62,6 +62,16 @@ std::vector<ControlGroup> control_groups(const std::string& controller, const fs
     }
   }
   return groups;
+}
+
+}  // namespace
+
+std::vector<ControlGroup> control_groups(const std::string& controller, const fs::path& root) {
+  return groups_of("self", controller, root);
+}
+
+std::vector<ControlGroup> control_groups_of(int pid, const std::string& controller, const fs::path& root) {
+  return groups_of(std::to_string(pid), controller, root);
 }
 
 std::optional<double> cpu_quota(const fs::path& root) {

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "tests/support/temporary_folder.h"
 #include "trireme/autopsy/kernel_log.h"
 #include "trireme/base/clock.h"
+#include "trireme/base/text.h"
 
 namespace trireme::autopsy {
 namespace {
@@ -175,6 +177,83 @@ TEST(ProcessReadings, GiveTheRateOfARankThatReadsManyBytes) {
   EXPECT_EQ(rank.bytes_per_s, 4e9);
 }
 
+/// The files that a kernel would show of control groups, in a folder of the test's own.
+class MemoryGroups : public testing::Test {
+ protected:
+  static constexpr int kPid = 4711;
+  void write(const std::string& path, const std::string& content) {
+    std::filesystem::create_directories((root_.path() / path).parent_path());
+    std::ofstream(root_.path() / path) << content;
+  }
+  /// A group of version 2: the limit, its own events, and those with the groups below it.
+  void write_group(const std::string& path, const std::string& limit, int own_oom, int oom, int kills) {
+    const std::string folder = "sys/fs/cgroup" + path;
+    write(folder + "/memory.max", limit + "\n");
+    write(folder + "/memory.events.local", text("low 0\noom ", own_oom, "\noom_kill 0\n"));
+    write(folder + "/memory.events", text("low 0\noom ", oom, "\noom_kill ", kills, "\n"));
+  }
+  RankEvidence evidence(const std::vector<MemoryGroup>& before) const {
+    RankEvidence rank;
+    describe_memory(rank, before, read_again(before));
+    return rank;
+  }
+  std::vector<MemoryGroup> read() const { return read_memory_groups(kPid, root_.path()); }
+  const test::TemporaryFolder root_;
+};
+
+TEST_F(MemoryGroups, CountNoKillForTheHostAsOneByTheirLimit) {
+  write("proc/4711/cgroup", "0::/job/rank\n");
+  write_group("/job/rank", "1048576", 0, 0, 3);
+  write_group("/job", "max", 0, 0, 3);
+  const auto before = read();
+  ASSERT_EQ(before.size(), 2U);
+  write_group("/job/rank", "1048576", 0, 0, 4);
+  write_group("/job", "max", 0, 0, 4);
+  const RankEvidence rank = evidence(before);
+  EXPECT_TRUE(rank.kills_counted);
+  EXPECT_EQ(rank.oom_kills, 1);
+  EXPECT_EQ(rank.group_oom_kills, 0);
+  EXPECT_EQ(rank.group_limit_bytes, 1048576U);
+}
+
+TEST_F(MemoryGroups, NameTheOneWhoseLimitWasReached) {
+  write("proc/4711/cgroup", "0::/job/rank\n");
+  write_group("/job/rank", "1048576", 0, 0, 0);
+  write_group("/job", "2097152", 0, 0, 0);
+  const auto before = read();
+  write_group("/job/rank", "1048576", 0, 0, 1);
+  write_group("/job", "2097152", 2, 2, 1);
+  const RankEvidence rank = evidence(before);
+  EXPECT_EQ(rank.group_oom_kills, 1);
+  EXPECT_EQ(rank.group, root_ / "sys/fs/cgroup/job");
+  EXPECT_EQ(rank.group_limit_bytes, 2097152U);
+}
+
+TEST_F(MemoryGroups, OfTheFirstVersionCountTheirLimitsToo) {
+  write("proc/4711/cgroup", "5:memory:/job\n0::/\n");
+  const std::string folder = "sys/fs/cgroup/memory/job/";
+  write(folder + "memory.limit_in_bytes", "1048576\n");
+  write(folder + "memory.failcnt", "7\n");
+  write(folder + "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n");
+  const auto before = read();
+  ASSERT_EQ(before.size(), 1U);
+  write(folder + "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n");
+  EXPECT_EQ(evidence(before).group_oom_kills, 0);
+  EXPECT_EQ(evidence(before).oom_kills, 1);
+  write(folder + "memory.failcnt", "9\n");
+  EXPECT_EQ(evidence(before).group_oom_kills, 1);
+  std::filesystem::remove_all(root_ / folder);
+  EXPECT_FALSE(evidence(before).kills_counted) << "the group is gone";
+}
+
+TEST_F(MemoryGroups, OfAContainerAreAtTheMount) {
+  write("proc/4711/cgroup", "0::/docker/abc\n");
+  write_group("", "1048576", 0, 0, 0);
+  const auto groups = read();
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].limit_bytes, 1048576U);
+}
+
 TEST(KernelLog, NamesTheGroupOfAProcessThatWasKilledForMemory) {
   const std::string log =
       "6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/job_1,"
@@ -182,11 +261,43 @@ TEST(KernelLog, NamesTheGroupOfAProcessThatWasKilledForMemory) {
       "6,2,3,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,"
       "task_memcg=/,task=train,pid=12,uid=0\n";
   ASSERT_TRUE(find_memory_kill(log, 4711));
+  EXPECT_TRUE(find_memory_kill(log, 4711)->by_limit);
   EXPECT_EQ(find_memory_kill(log, 4711)->group, "/job_1");
   ASSERT_TRUE(find_memory_kill(log, 12));
-  EXPECT_EQ(find_memory_kill(log, 12)->group, "");
+  EXPECT_FALSE(find_memory_kill(log, 12)->by_limit);
   EXPECT_FALSE(find_memory_kill(log, 471));
   EXPECT_FALSE(find_memory_kill("", 1));
+}
+
+TEST(KernelLog, NamesProcessesThatAreKilledTogether) {
+  const std::string log =
+      "6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/job_1,"
+      "task_memcg=/job_1,task=train,pid=4711,uid=0\n"
+      "3,2,3,-;Memory cgroup out of memory: Killed process 4711 (train) total-vm:1kB\n"
+      "3,3,4,-;Memory cgroup out of memory: Killed process 4712 (train) total-vm:1kB\n"
+      "3,4,5,-;Out of memory: Killed process 12 (train) total-vm:1kB\n";
+  EXPECT_EQ(find_memory_kill(log, 4711)->group, "/job_1");
+  ASSERT_TRUE(find_memory_kill(log, 4712));
+  EXPECT_TRUE(find_memory_kill(log, 4712)->by_limit);
+  ASSERT_TRUE(find_memory_kill(log, 12));
+  EXPECT_FALSE(find_memory_kill(log, 12)->by_limit);
+  EXPECT_FALSE(find_memory_kill(log, 1));
+}
+
+TEST(KernelLog, TellsNothingOfEarlierProcessesOfTheSameNumber) {
+  if (::access("/dev/kmsg", W_OK) != 0) GTEST_SKIP() << "the log of the kernel may not be written here";
+  const int pid = 99'999'999;  // no process has that number
+  const auto write = [&](const std::string& record) {
+    std::ofstream("/dev/kmsg") << record << ": Out of memory: Killed process " << pid << " (trireme test)\n"
+                               << std::flush;
+  };
+  write("a test of an earlier time");
+  MemoryKillLog log;
+  const auto before = log.read();
+  if (!before) GTEST_SKIP() << "the log of the kernel may not be read here";
+  EXPECT_FALSE(find_memory_kill(*before, pid));
+  write("a test");
+  EXPECT_TRUE(find_memory_kill(*log.read(), pid));
 }
 
 }  // namespace

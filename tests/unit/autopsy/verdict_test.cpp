@@ -245,6 +245,15 @@ TEST(Causes, AreNoLackOfMemoryOfARankThatTheLogOfTheKernelDoesNotName) {
   EXPECT_EQ(judge(evidence).cause, "out of memory");
 }
 
+TEST(Causes, AreLackOfMemoryOfTheHostWhereTheGroupOfTheRankCountsTheKill) {
+  Evidence evidence = ended(0, SIGKILL);
+  evidence.hosts[0].oom_kills = 1;
+  evidence.ranks[1].kills_counted = true;  // none: the kill was that of another group
+  EXPECT_EQ(judge(evidence).cause, "killed");
+  evidence.ranks[1].oom_kills = 1;
+  EXPECT_EQ(judge(evidence).cause, "out of memory");
+}
+
 TEST(Causes, FollowTheRanksThatWaitForEachOtherToTheOneThatWaitsForNone) {
   Evidence evidence = world(4);
   evidence.ranks[0].waits_for = {3};

@@ -16,6 +16,7 @@ struct Row {
   const char* name;
   const char* meaning;
   RowTest test;
+  bool shown_by_work = false;  ///< ranks at work show the same evidence for some time
 };
 
 std::span<const Row> rows();
