@@ -1,13 +1,13 @@
 #include "cli/launch/report.h"
 
 #include <signal.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "trireme/autopsy/process_readings.h"
+#include "trireme/autopsy/signals.h"
 #include "trireme/base/error.h"
 
 namespace trireme::cli {
@@ -48,7 +48,7 @@ std::string meaning_of(int exit_code) {
 
 std::string end_of(const RankStory& rank) {
   if (WIFSIGNALED(rank.wait_status)) {
-    return text("was killed by ", signal_name(WTERMSIG(rank.wait_status)),
+    return text("was killed by ", autopsy::signal_name(WTERMSIG(rank.wait_status)),
                 WCOREDUMP(rank.wait_status) ? " (core dumped)" : "");
   }
   const int code = WEXITSTATUS(rank.wait_status);
@@ -64,7 +64,7 @@ std::string cause_of(const RankStory& rank, const WorldStory& world) {
       was_missed = was_missed || (other.frozen_by == 0 && (other.stopped || failed(other)));
       others_ended = others_ended && other.frozen_by == 0;
     }
-    return text(who, "was frozen by ", signal_name(rank.frozen_by),
+    return text(who, "was frozen by ", autopsy::signal_name(rank.frozen_by),
                 was_missed     ? "; the others gave up waiting for it"
                 : others_ended ? " when all others had ended"
                                : ", and no rank of this launcher was running");
@@ -77,8 +77,10 @@ std::string cause_of(const RankStory& rank, const WorldStory& world) {
                  " process(es) since the start); use a smaller batch, fewer ranks or more memory");
     } else if (signal == SIGKILL) {
       why = ": by a user, a scheduler, or the kernel for lack of memory";
-    } else if (signal == SIGSEGV || signal == SIGBUS || signal == SIGABRT || signal == SIGFPE) {
+    } else if (autopsy::is_crash(signal)) {
       why = ": a crash of the program; its own message may stand above";
+    } else if (const auto* reason = autopsy::reason_of(signal)) {
+      why = text(": ", reason->reason);
     }
   }
   return text(who, end_of(rank), " after ", human_duration(rank.ended_s), why);
@@ -130,7 +132,7 @@ int exit_code_of(const WorldStory& world) {
 
 std::vector<std::string> report(const WorldStory& world) {
   if (world.told_to_stop != 0) {
-    return {text("stopped by ", signal_name(world.told_to_stop), "; all ", world.ranks.size(),
+    return {text("stopped by ", autopsy::signal_name(world.told_to_stop), "; all ", world.ranks.size(),
                  " rank(s) have ended")};
   }
   const RankStory* cause = culprit(world);
@@ -145,11 +147,6 @@ std::vector<std::string> report(const WorldStory& world) {
     lines.push_back(line_about(rank, cause));
   }
   return lines;
-}
-
-std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? text("SIG", name) : text("signal ", signal);
 }
 
 long count_oom_kills() {

@@ -36,9 +36,6 @@ int exit_code_of(const WorldStory& world);
 /// Lines without newline; none when all ranks ended with 0.
 std::vector<std::string> report(const WorldStory& world);
 
-/// "SIGKILL"; "signal 77" for one without a name.
-std::string signal_name(int signal);
-
 /// What the kernel counts so far: processes killed for lack of memory in this control group, else on this
 /// host.
 long count_oom_kills();

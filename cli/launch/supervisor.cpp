@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "trireme/autopsy/signals.h"
 #include "trireme/autopsy/verdict.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -155,14 +156,14 @@ void Supervisor::pause() {
 
 void Supervisor::interrupt(int signal) {
   if (told_to_stop_ != 0) {
-    screen_.note(text(signal_name(signal), " again: killing all ranks"));
+    screen_.note(text(autopsy::signal_name(signal), " again: killing all ranks"));
     stop_all(SIGKILL);
     enter(Phase::kKilling, 0);
     return;
   }
   told_to_stop_ = signal;
   witness_.note_stop(signal, signals_.sender());
-  screen_.note(text(signal_name(signal), ": stopping ", members_.size(), " rank(s)",
+  screen_.note(text(autopsy::signal_name(signal), ": stopping ", members_.size(), " rank(s)",
                     signal == SIGINT ? "; Ctrl-C again kills them" : ""));
   stop_all(signal);
   if (phase_ != Phase::kKilling) enter(Phase::kInterrupted, options_.interrupt_grace_s);
@@ -180,9 +181,10 @@ void Supervisor::look_after_ranks() {
 void Supervisor::note_change(Member& member, RankProcess::Change change) {
   const auto& rank = *member.process;
   if (phase_ == Phase::kRunning && change == RankProcess::Change::kStopped) {
-    screen_.note(
-        text("rank ", rank.rank(), " (pid ", rank.pid(), ") was frozen by ", signal_name(rank.stopped_by()),
-             "; the others wait for it until their deadline (kill -CONT ", rank.pid(), " continues it)"));
+    screen_.note(text("rank ", rank.rank(), " (pid ", rank.pid(), ") was frozen by ",
+                      autopsy::signal_name(rank.stopped_by()),
+                      "; the others wait for it until their deadline (kill -CONT ", rank.pid(),
+                      " continues it)"));
   } else if (phase_ == Phase::kRunning && change == RankProcess::Change::kContinued) {
     screen_.note(text("rank ", rank.rank(), " continues"));
   } else if (phase_ == Phase::kRunning && change == RankProcess::Change::kEnded &&

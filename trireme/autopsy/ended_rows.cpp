@@ -9,6 +9,7 @@
 #include "trireme/autopsy/internal/rows.h"
 #include "trireme/autopsy/internal/thrown.h"
 #include "trireme/autopsy/operation_text.h"
+#include "trireme/autopsy/signals.h"
 #include "trireme/base/error.h"
 #include "trireme/base/printable.h"
 #include "trireme/base/text.h"
@@ -17,11 +18,6 @@ namespace trireme::autopsy {
 namespace {
 
 constexpr std::size_t kMostMessage = 600;
-
-bool is_crash(int signal) {
-  return signal == SIGSEGV || signal == SIGBUS || signal == SIGABRT || signal == SIGFPE || signal == SIGILL ||
-         signal == SIGTRAP || signal == SIGSYS;
-}
 
 const RankEvidence* first_killed(const Case& about) {
   for (const RankEvidence* rank : about.failed()) {
@@ -182,10 +178,15 @@ std::optional<Verdict> out_of_host_memory(const Case& about) {
 std::optional<Verdict> killed(const Case& about) {
   const RankEvidence* rank = first_killed(about);
   if (rank == nullptr) return std::nullopt;
-  Verdict verdict{.ranks = {rank->rank},
-                  .summary = text(name_of(*rank, about), " was killed by ", signal_name(rank->signal),
-                                  " after ", human_duration(rank->ended_s), ", sent by another process"),
-                  .advice = "look for a user or a scheduler that ended it, and start again with --resume"};
+  const SignalReason* reason = reason_of(rank->signal);
+  Verdict verdict{
+      .ranks = {rank->rank},
+      .summary = text(name_of(*rank, about), " was killed by ", signal_name(rank->signal), " after ",
+                      human_duration(rank->ended_s),
+                      reason != nullptr ? text(": ", reason->reason) : ", sent by another process"),
+      .advice = reason != nullptr
+                    ? reason->advice
+                    : "look for a user or a scheduler that ended it, and start again with --resume"};
   if (rank->signal == SIGKILL) {
     verdict.evidence.push_back(rank->log_read ? "The kernel's log has no kill of it for lack of memory"
                                               : "The kernel counted no process killed for memory meanwhile");

@@ -1,8 +1,5 @@
 #include "trireme/autopsy/internal/rows.h"
 
-#include <signal.h>
-#include <string.h>
-
 #include <array>
 
 #include "trireme/base/text.h"
@@ -15,7 +12,8 @@ std::span<const Row> rows() {
       Row{"memory limit", "the kernel killed the rank: its control group reached its memory limit",
           out_of_group_memory},
       Row{"out of memory", "the kernel killed the rank: the host had no more memory", out_of_host_memory},
-      Row{"killed", "another process sent the rank a signal that ended it", killed},
+      Row{"killed", "a signal ended the rank: from another process, a limit of the kernel or a timer",
+          killed},
       Row{"stopped", "the rank was stopped: by SIGSTOP, a debugger, or the freezer of its control group",
           stopped},
       Row{"mismatched operations", "the ranks issued different operations in one group", mismatched},
@@ -51,11 +49,6 @@ std::string names_of(const std::vector<int>& ranks) {
   const std::size_t more = ranks.size() - words.size();
   return text(ranks.size() == 1 ? "rank " : "ranks ", join(words),
               more > 0 ? text(" and ", more, " more") : "");
-}
-
-std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? text("SIG", name) : text("signal ", signal);
 }
 
 }  // namespace trireme::autopsy

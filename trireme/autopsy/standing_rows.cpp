@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "trireme/autopsy/internal/rows.h"
+#include "trireme/autopsy/signals.h"
 #include "trireme/base/printable.h"
 #include "trireme/base/text.h"
 

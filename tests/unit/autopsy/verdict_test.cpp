@@ -13,8 +13,10 @@
 namespace trireme::autopsy {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 /// A world whose other ranks wait for rank 1.
 Evidence world(int size = 3) {
@@ -349,6 +351,23 @@ TEST(Operations, AreReadFromTheirText) {
   EXPECT_EQ(operation_number(""), 0U);
   EXPECT_EQ(operation_group("send"), "");
   EXPECT_FALSE(is_open("send"));
+}
+
+TEST(Causes, OfASignalThatNoOtherProcessSendsAreItsReason) {
+  const std::vector<std::pair<int, std::string>> reasons = {{SIGXCPU, "limit of processor time"},
+                                                            {SIGXFSZ, "limit of file sizes"},
+                                                            {SIGPIPE, "no reader"},
+                                                            {SIGALRM, "a timer of its own"},
+                                                            {SIGPROF, "a timer of its own"},
+                                                            {SIGVTALRM, "a timer of its own"},
+                                                            {SIGIO, "no handler"}};
+  for (const auto& [signal, words] : reasons) {
+    const Verdict verdict = judge(ended(0, signal));
+    EXPECT_EQ(verdict.cause, "killed");
+    EXPECT_THAT(verdict.summary, AllOf(HasSubstr(words), Not(HasSubstr("another process"))));
+    EXPECT_THAT(verdict.advice, Not(HasSubstr("scheduler")));
+  }
+  EXPECT_THAT(judge(ended(0, SIGUSR1)).summary, HasSubstr("sent by another process"));
 }
 
 TEST(Exceptions, NameWhoseCodeThrew) {

@@ -1,10 +1,12 @@
 #include "cli/launch/launch_metrics.h"
 
 #include <gmock/gmock.h>
+#include <signal.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/resource_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 
@@ -44,6 +46,19 @@ TEST(SecurityLaunchMetrics, ATokenFileThatOthersCanReadIsRejected) {
   fs::permissions(file, fs::perms(0644));
   EXPECT_THROW(LaunchMetrics({.token_file = file.string()}), InvalidArgument);
   EXPECT_THROW(LaunchMetrics({.token_file = (folder / "no folder" / "token").string()}), InvalidArgument);
+}
+
+TEST(SecurityLaunchMetrics, ATokenThatCannotBeWrittenLeavesNoFile) {
+  const test::TemporaryFolder folder;
+  const fs::path file = folder / "token";
+  ::signal(SIGXFSZ, SIG_IGN);
+  {
+    const test::ResourceLimit no_file_grows(RLIMIT_FSIZE, 0);
+    EXPECT_THROW(LaunchMetrics({.token_file = file.string()}), InvalidArgument);
+  }
+  EXPECT_FALSE(fs::exists(file));
+  const LaunchMetrics metrics({.token_file = file.string()});
+  EXPECT_EQ(token_in(file).size(), 64U);
 }
 
 TEST(SecurityLaunchMetrics, WithoutAFileEachStartHasItsOwnToken) {

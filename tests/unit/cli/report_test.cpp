@@ -75,6 +75,13 @@ TEST(LaunchReport, SaysThatTheKernelKilledForLackOfMemory) {
   EXPECT_THAT(report(world)[0], HasSubstr("by the kernel for lack of memory"));
 }
 
+TEST(LaunchReport, TellsWhyTheKernelSendsASignal) {
+  const auto cause_of = [](int signal) { return report({.ranks = {rank(0, killed(signal), 1.0)}})[0]; };
+  EXPECT_THAT(cause_of(SIGXCPU), HasSubstr("SIGXCPU after 1.0 s: it reached its limit of processor time"));
+  EXPECT_THAT(cause_of(SIGXFSZ), HasSubstr("its limit of file sizes"));
+  EXPECT_THAT(cause_of(SIGILL), HasSubstr("a crash of the program"));
+}
+
 TEST(LaunchReport, GivesTheSignalThatToldItToStop) {
   const WorldStory world{.ranks = {rank(0, killed(SIGINT), 1.0)}, .told_to_stop = SIGINT};
   EXPECT_EQ(exit_code_of(world), 130);

@@ -44,6 +44,5 @@ std::optional<Verdict> never_entered(const Case& about);
 std::string name_of(const RankEvidence& rank, const Case& about);
 /// "rank 1" or "ranks 0, 2 and 3".
 std::string names_of(const std::vector<int>& ranks);
-std::string signal_name(int signal);
 
 }  // namespace trireme::autopsy
