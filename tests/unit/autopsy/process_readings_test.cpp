@@ -141,6 +141,22 @@ TEST(ProcessReadings, ShowAStoppedProcess) {
   EXPECT_EQ(process.evidence_when([](const RankEvidence& each) { return each.state == "T"; }).state, "T");
 }
 
+TEST(ProcessReadings, NameTheControlGroupThatIsFrozen) {
+  const std::filesystem::path group = text("/sys/fs/cgroup/freezer/trireme-test-", ::getpid());
+  std::error_code error;
+  if (!std::filesystem::create_directory(group, error))
+    GTEST_SKIP() << "no control group can be made here (needs root and a freezer of version 1)";
+  {
+    const Process process([] { ::pause(); });
+    std::ofstream(group / "cgroup.procs") << process.pid() << std::flush;
+    std::ofstream(group / "freezer.state") << "FROZEN" << std::flush;
+    const RankEvidence rank = process.evidence_when([](const RankEvidence& each) { return each.freezer; });
+    std::ofstream(group / "freezer.state") << "THAWED" << std::flush;
+    EXPECT_EQ(rank.group, group);
+  }
+  EXPECT_TRUE(std::filesystem::remove(group, error)) << error.message();
+}
+
 TEST(ProcessReadings, ShowAProcessThatComputes) {
   const Process process([] {
     for (volatile bool go_on = true; go_on;) {
