@@ -86,8 +86,9 @@ void FirstWeights::check(const model::Model& whole, const Log& log) const {
   const checkpoint::TensorMap ours = state_of(whole);
   checkpoint::TensorMap found;
   for (const auto& [name, stored] : reader_.tensors()) {
-    const auto is_second = [&](const auto& own) {
-      return reader_.tensors().contains(own.first) && are_equal(reader_, name, own.first);
+    // Not the binding itself: clang before version 16 captures none in a lambda.
+    const auto is_second = [&, &second = name](const auto& own) {
+      return reader_.tensors().contains(own.first) && are_equal(reader_, second, own.first);
     };
     if (stored.sizes.size() >= 2 && !ours.contains(name) && std::ranges::any_of(ours, is_second)) {
       log.info(path_, ": '", name, "' is a second name of a tensor that the model takes");
