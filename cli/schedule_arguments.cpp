@@ -1,14 +1,17 @@
 #include "cli/schedule_arguments.h"
 
 #include "cli/numbers.h"
+#include "trireme/base/bounded_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 
 namespace trireme::cli {
 namespace {
 
+constexpr std::uint64_t kMostProgramBytes = std::uint64_t{64} << 20;
+
 schedule::Program read_program(const ScheduleArguments& given) {
-  schedule::Program program = schedule::parse_csv(read_file(given.file));
+  schedule::Program program =
+      schedule::parse_csv(read_bounded_stream(given.file, kMostProgramBytes, "schedule"));
   program.name = given.file;
   if (given.replicated) program.replicas = schedule::ranks_of_stages(program);
   program.update_every = given.options.update_every;

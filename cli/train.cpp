@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "cli/as_ranks.h"
+#include "trireme/base/bounded_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/base/stop_notice.h"
 #include "trireme/base/stop_request.h"
 #include "trireme/base/toml_text.h"
@@ -68,7 +68,8 @@ TrainArguments with_plan(TrainArguments train) {
     keys.push_back("parallel.plan=\"auto\"");
   } else {
     keys.push_back("parallel.plan=\"none\"");
-    for (const auto& [key, value] : train::parse_settings(read_file(train.plan), train.plan))
+    const std::string plan = read_bounded_stream(train.plan, kMostConfigBytes, "plan");
+    for (const auto& [key, value] : train::parse_settings(plan, train.plan))
       keys.push_back(text(key, "=", value));
   }
   train.ranks.overrides.insert(train.ranks.overrides.begin(), keys.begin(), keys.end());

@@ -88,6 +88,23 @@ TEST_F(PlanOverRanks, AnExplicitPlanSwitchesOffTheAutomaticOne) {
               AllOf(HasSubstr("pipeline = 2"), HasSubstr("plan = \"none\"")));
 }
 
+using SecurityPlans = PlanOverRanks;
+
+TEST_F(SecurityPlans, AFileOfAThirdPartyIsReadUpToItsLimitAndDecidesNoFolder) {
+  const auto train = [&](const std::string& plan) {
+    write_file_atomic(path("plan.toml"), plan);
+    return trireme({"train", checkout("examples/quick.toml"), "-n", "2", "--plan", path("plan.toml"), "--set",
+                    "train.max_steps=1", "--set", "run.name=named"});
+  };
+  const ChildResult moved = train(text("[run]\nfolder = \"", path("elsewhere"), "\"\n"));
+  EXPECT_EQ(moved.exit_code, kExitUsage) << moved.err;
+  EXPECT_THAT(moved.err, HasSubstr("the key 'run.folder' is not one that a planner decides"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "elsewhere"));
+  const ChildResult large = train(std::string(5 << 20, '\n'));
+  EXPECT_EQ(large.exit_code, kExitData) << large.err;
+  EXPECT_THAT(large.err, HasSubstr("is not a plan: it has more than 4194304 bytes"));
+}
+
 TEST_F(PlanOverRanks, MemoryOfAHostIsSharedByItsRanks) {
   ASSERT_EQ(plan({"--save", path("costs.json")}).exit_code, kExitOk);
   const auto limit = [&] {

@@ -1,7 +1,7 @@
 #include <charconv>
 
+#include "trireme/base/bounded_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/plan/internal/parse_number.h"
 #include "trireme/plan/internal/state_check.h"
 #include "trireme/plan/profile.h"
@@ -13,6 +13,7 @@ constexpr std::string_view kHeader =
     "state,antichain,cum_compute_s,cum_activation_bytes,cum_parameter_bytes,output_activation_bytes,"
     "predecessor_states";
 constexpr std::size_t kNumColumns = 7;
+constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
 /// State 0 stands in this line; lines count from 1.
 constexpr std::size_t kFirstLine = 2;
 
@@ -110,7 +111,7 @@ Profile parse_profile(std::string_view csv) {
 }
 
 Profile read_profile(const std::filesystem::path& path) {
-  const std::string csv = read_file(path);
+  const std::string csv = read_bounded_stream(path, kMostBytes, "profile");
   try {
     return parse_profile(csv);
   } catch (const DataError& error) {

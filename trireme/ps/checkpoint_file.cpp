@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/base/bounded_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/ps/internal/file_preamble.h"
@@ -21,6 +22,7 @@ namespace {
 
 constexpr std::string_view kManifestMagic = "TRIPSMF3";
 constexpr std::string_view kOlderManifestMagic = "TRIPSMF2";
+constexpr std::uint64_t kMostManifestBytes = std::uint64_t{64} << 20;
 constexpr std::string_view kManifest = "manifest", kFolder = "checkpoint-";
 
 std::optional<std::uint64_t> number_of(const fs::path& folder) {
@@ -95,7 +97,7 @@ void write_manifest(const fs::path& folder, const CheckpointManifest& manifest) 
 
 CheckpointManifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifest;
-  const std::string content = read_file(path);
+  const std::string content = read_bounded_file(path, kMostManifestBytes, "manifest of a checkpoint");
   const auto bytes = std::as_bytes(std::span(content));
   const FilePreamble preamble =
       FilePreamble::of(path, bytes, bytes.size(), kManifestMagic, kOlderManifestMagic);

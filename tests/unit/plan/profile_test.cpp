@@ -109,6 +109,15 @@ TEST(ProfileCsv, FileErrorBeginsWithThePath) {
   std::filesystem::remove(path);
 }
 
+TEST(SecurityProfileCsv, AFileBeyondItsLimitIsNotRead) {
+  const std::string path = testing::TempDir() + "trireme_large_profile.csv";
+  write_file_atomic(path, kHeader);
+  std::filesystem::resize_file(path, (std::uint64_t{64} << 20) + 1);
+  EXPECT_THAT([&] { read_profile(path); },
+              ThrowsMessage<DataError>(HasSubstr("is not a profile: it has more than 67108864 bytes")));
+  std::filesystem::remove(path);
+}
+
 struct BadCsv {
   const char* name;
   std::string csv;

@@ -173,6 +173,8 @@ TEST_F(Checkpoints, ThatAreDamagedOrTruncatedOrForeignAreNamedAndChangeNothing) 
   expect_refused(part, "its header has another checksum");
   flip_a_bit(path / "manifest", 40);
   expect_refused(path / "manifest", "its header has another checksum");
+  fs::resize_file(path / "manifest", (std::uint64_t{64} << 20) + 1);
+  expect_refused(path / "manifest", "is not a manifest of a checkpoint: it has 67108865 bytes");
   put(part, whole.substr(0, whole.size() - 4));
   expect_refused(part, "is truncated");
   put(part, whole.substr(0, 10));

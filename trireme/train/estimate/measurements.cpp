@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -20,6 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 3;  ///< of the file
 constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
+constexpr double kLargest = 1e15;  ///< of seconds, bytes, elements; and of the bytes of all parameters
 
 // One list of each struct's fields, for writing and for reading: `visit(name, field)`.
 
@@ -157,9 +159,12 @@ void from_json(const Json& json, Value& value, const std::string& place) {
     value = json.get<bool>();
   } else if constexpr (std::is_arithmetic_v<Value>) {
     demand(json.is_number(), "a number");
+    constexpr bool kIsWhole = std::is_integral_v<Value>;
+    constexpr double kMost = std::min(kLargest, static_cast<double>(std::numeric_limits<Value>::max()));
     const auto number = json.get<double>();
-    if (!(number >= 0 && number <= 1e18))
-      throw DataError(text(place, ": expected a number from 0 to 1e18, found ", json.dump()));
+    if (!(number >= 0 && number <= kMost) || (kIsWhole && !json.is_number_integer()))
+      throw DataError(text(place, ": expected a ", kIsWhole ? "whole " : "", "number from 0 to ", kMost,
+                           ", found ", json.dump()));
     value = json.get<Value>();
   } else {
     demand(json.is_array(), "a list");
@@ -227,6 +232,16 @@ ModelUse without_samples(const ModelUse& model) {
   return none;
 }
 
+/// Bytes and elements of all parameters.
+double size_of_parameters(const ModelUse& model) {
+  double size = 0;
+  for (const LayerUse& layer : model.layers) {
+    for (const ParameterUse& each : layer.parameters)
+      size += static_cast<double>(each.bytes) + static_cast<double>(each.numel);
+  }
+  return size;
+}
+
 /// By rising samples, each with the same layers and the loss. Throws DataError with the place.
 void check_costs(const std::vector<ModelUse>& costs, const std::string& place) {
   if (costs.empty()) throw DataError(text(place, ": expected at least one size of micro-batch"));
@@ -239,6 +254,8 @@ void check_costs(const std::vector<ModelUse>& costs, const std::string& place) {
       throw DataError(text(place, ": expected the same layers and a loss for each size, found ",
                            each.layers.size(), " for ", each.samples, " samples and ", layers, " for ",
                            costs.front().samples));
+    if (size_of_parameters(each) > kLargest)
+      throw DataError(text(place, ": expected parameters of at most ", kLargest, " bytes, found more"));
     before = each.samples;
   }
 }

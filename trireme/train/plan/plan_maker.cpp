@@ -4,10 +4,10 @@
 #include <array>
 #include <limits>
 #include <numeric>
-#include <ranges>
+#include <span>
 
+#include "trireme/base/bounded_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/base/min_max_cuts.h"
 #include "trireme/comm/device.h"
 #include "trireme/parallel/data/comm_hook.h"
@@ -47,6 +47,8 @@ struct PartitionRow {
   const char* name;
   Partition partition;
 };
+
+constexpr std::uint64_t kMostProgramBytes = std::uint64_t{64} << 20;
 
 constexpr std::array kPartitions = {
     PartitionRow{"auto", Partition::kTime}, PartitionRow{"time", Partition::kTime},
@@ -89,7 +91,7 @@ schedule::Program program_in_file(const RunConfig& config) {
   const std::string& file = config.parallel.schedule;
   schedule::Program program;
   at_place(text("parallel.schedule = \"", file, "\": "), {}, [&] {
-    program = schedule::parse_csv(read_file(file));
+    program = schedule::parse_csv(read_bounded_stream(file, kMostProgramBytes, "schedule"));
     program.name = file;
     const std::int64_t asked = config.parallel.microbatches;
     refuse_unless(asked == 0 || asked == program.num_microbatches,
@@ -219,9 +221,10 @@ class PlanMaker {
                        least = least_ranks(config());
     Cures cures;
     if (ranks % others == 0) cures.push_back(replicas_as_there_are_ranks());
-    for (const AxisRow& row : mesh_axes() | std::views::reverse) {
-      if (row.is_rest) continue;
-      for (Cure& cure : other_ranks_along(row.key, config(), plan_.world_size_))
+    const std::span<const AxisRow> axes = mesh_axes();
+    for (auto row = axes.rbegin(); row != axes.rend(); ++row) {
+      if (row->is_rest) continue;
+      for (Cure& cure : other_ranks_along(row->key, config(), plan_.world_size_))
         cures.push_back(std::move(cure));
     }
     refuse_unless(asked % experts == 0, cures, "parallel.data = ", asked,

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 #include "trireme/base/text.h"
 #include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
@@ -13,8 +14,9 @@
 namespace trireme::train {
 namespace {
 
-bool is_planned(const std::string& name) {
-  return std::ranges::find(planned_keys(), name) != planned_keys().end();
+void check_planned(const std::string& key, const std::string& name) {
+  require(std::ranges::find(planned_keys(), key) != planned_keys().end(), name, ": the key '", printable(key),
+          "' is not one that a planner decides: ", join(planned_keys()));
 }
 
 }  // namespace
@@ -43,8 +45,7 @@ RunConfig with_settings(const RunConfig& config, const std::vector<PlannedSettin
                         const std::string& name) {
   std::string content;
   for (const auto& [key, value] : settings) {
-    require(is_planned(key), name, ": the key '", key,
-            "' is not one that a planner decides: ", join(planned_keys()));
+    check_planned(key, name);
     content += text(key, " = ", value, "\n");
   }
   const RunConfig defaults, given = parse_run_config(content, name);
@@ -73,10 +74,12 @@ std::vector<PlannedSetting> parse_settings(const std::string& content, const std
   try {
     const toml::table tables = toml::parse(content, name);
     for (const auto& [table, node] : tables) {
-      require(node.is_table(), name, ": expected tables such as [parallel], found the key '", table.str(),
-              "'; trireme plan --toml prints a plan");
-      for (const auto& [key, value] : *node.as_table())
+      require(node.is_table(), name, ": expected tables such as [parallel], found the key '",
+              printable(table.str()), "'; trireme plan --toml prints a plan");
+      for (const auto& [key, value] : *node.as_table()) {
         settings.emplace_back(text(table.str(), ".", key.str()), toml_text(value));
+        check_planned(settings.back().first, name);
+      }
     }
   } catch (const toml::parse_error& error) {
     throw InvalidArgument(text(name, ":", error.source().begin.line, ": ", error.description()));

@@ -29,8 +29,9 @@ RunConfig with_settings(const RunConfig& config, const std::vector<PlannedSettin
 /// a batch that has a sample for each rank from the first step on.
 RunConfig before_planning(const RunConfig& config, int world_size);
 
-/// The keys of a TOML text of tables such as [parallel], in its order. Throws InvalidArgument with
-/// "NAME:LINE: ..." for everything that is wrong in it.
+/// The planned keys of a TOML text of tables such as [parallel], in its order. Throws InvalidArgument with
+/// "NAME:LINE: ..." for everything that is wrong in it, and for a key that is not planned: a plan of a third
+/// party decides no files.
 std::vector<PlannedSetting> parse_settings(const std::string& content, const std::string& name);
 
 /// "[parallel]" and "[train]" with these settings, as `trireme train --plan` reads them.
