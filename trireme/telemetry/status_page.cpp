@@ -114,8 +114,9 @@ std::shared_ptr<StatusPage> StatusPage::make_private() {
 }
 
 std::shared_ptr<StatusPage> StatusPage::create(int* descriptor) {
-  const int fd = ::memfd_create("trireme-status", MFD_CLOEXEC);
-  if (fd >= 0 && ::ftruncate(fd, kPageBytes) == 0) {
+  const int fd = ::memfd_create("trireme-status", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  // Whoever has mapped it is killed by a read beyond its end.
+  if (fd >= 0 && ::ftruncate(fd, kPageBytes) == 0 && ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0) {
     if (auto page = map(fd, kReadAndWrite)) {
       new (page->page_) Page;
       *descriptor = fd;
@@ -155,10 +156,13 @@ std::shared_ptr<StatusPage> StatusPage::make_visible() {
 }
 
 std::shared_ptr<const StatusPage> StatusPage::open_of(int pid, int descriptor, std::uint64_t* identity) {
-  const FileDescriptor file(::open(text("/proc/", pid, "/fd/", descriptor).c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor file(
+      ::open(text("/proc/", pid, "/fd/", descriptor).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat about {};
   if (!file.is_open() || ::fstat(file.get(), &about) != 0 || about.st_size != static_cast<off_t>(kPageBytes))
     return nullptr;
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);  // -1: not in memory
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return nullptr;
   *identity = about.st_ino;
   auto page = map(file.get(), PROT_READ);
   return page && page->page_->magic == kMagic ? page : nullptr;

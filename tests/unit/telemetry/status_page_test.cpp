@@ -1,13 +1,18 @@
 #include "trireme/telemetry/status_page.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <thread>
 
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/text.h"
 
 namespace trireme::telemetry {
@@ -78,6 +83,35 @@ TEST(StatusPage, IgnoresADescriptorThatIsNoPage) {
     EXPECT_EQ(page->read().step, 4U) << value;
   }
   ::unsetenv("TRIREME_STATUS_FD");
+}
+
+TEST(SecurityStatusPage, KeepsItsSizeUnderItsReaders) {
+  int descriptor = -1;
+  const auto page = StatusPage::create(&descriptor);
+  EXPECT_NE(::ftruncate(descriptor, 0), 0) << "a reader would be killed by SIGBUS";
+  ::close(descriptor);
+}
+
+TEST(SecurityStatusPage, IsNotReadWhereItsOwnerMayCutIt) {
+  int descriptor = -1;
+  const auto page = StatusPage::create(&descriptor);
+  std::array<char, 4096> bytes{};
+  ASSERT_EQ(::pread(descriptor, bytes.data(), bytes.size(), 0), 4096);
+  const int copy = ::memfd_create("trireme-status", 0);
+  ASSERT_EQ(::pwrite(copy, bytes.data(), bytes.size(), 0), 4096);
+  std::uint64_t identity = 0;
+  EXPECT_NE(StatusPage::open_of(::getpid(), descriptor, &identity), nullptr);
+  EXPECT_EQ(StatusPage::open_of(::getpid(), copy, &identity), nullptr);
+  for (const int fd : {descriptor, copy}) ::close(fd);
+}
+
+TEST(SecurityStatusPage, AFifoInItsPlaceIsNotWaitedFor) {
+  const test::TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
+  const int fifo = ::open((folder / "fifo").c_str(), O_RDONLY | O_NONBLOCK);
+  std::uint64_t identity = 0;
+  EXPECT_EQ(StatusPage::open_of(::getpid(), fifo, &identity), nullptr);
+  ::close(fifo);
 }
 
 TEST(StatusPage, ReadersNeverSeeHalfAText) {
