@@ -20,6 +20,11 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
 constexpr std::size_t kMostRanks = 256;
 /// In the files of all hosts.
 constexpr std::uint64_t kMostBytesOfAll = std::uint64_t{256} << 20;
+constexpr std::size_t kMostHosts = 4096;
+/// Ranks in the files of all hosts.
+constexpr std::size_t kMostRanksOfAll = 32'768;
+/// Threads, peers, lines of a rank: a launcher writes at most 8.
+constexpr std::size_t kMostInList = 16;
 /// No time, rate or share is larger.
 constexpr double kLargest = 1e12;
 /// Files of one failure are written within a timeout of each other.
@@ -182,6 +187,11 @@ void take(const char* name, const Json& json, Struct& value) {
 template <class Value>
 void take(const char* name, const Json& json, std::vector<Value>& values) {
   if (!json.is_array()) reject(name, "a list", json);
+  // Other ranks, that one waits for, are numbers.
+  constexpr bool kOfRanks = std::same_as<Value, RankEvidence> || std::integral<Value>;
+  constexpr std::size_t kMost = kOfRanks ? kMostRanks : kMostInList;
+  if (json.size() > kMost)
+    throw DataError(text("'", name, "': expected a list of at most ", kMost, ", found ", json.size()));
   for (const Json& each : json) take(name, each, values.emplace_back());
 }
 
@@ -244,8 +254,6 @@ std::string encode_all(const Evidence& evidence) {
 Evidence decode(std::string_view json) {
   Evidence evidence;
   take("autopsy", parse_json<Json>(json, {.levels = 8, .values = 200'000}), evidence);
-  if (evidence.ranks.size() > kMostRanks)
-    throw DataError(text("it has ", evidence.ranks.size(), " ranks; expected at most ", kMostRanks));
   return evidence;
 }
 
@@ -257,6 +265,7 @@ std::optional<Evidence> read_evidence(const std::filesystem::path& folder) {
   std::vector<Evidence> parts;
   const std::vector<std::string> names = names_in(folder);
   check_size(folder, names);
+  std::size_t num_ranks = 0;
   for (const std::string& name : names) {
     const std::filesystem::path path = folder / name;
     std::error_code ignored;
@@ -268,6 +277,10 @@ std::optional<Evidence> read_evidence(const std::filesystem::path& folder) {
     } catch (const DataError& error) {
       throw DataError(text(path.string(), ": ", error.what()));
     }
+    num_ranks += parts.back().ranks.size();
+    if (num_ranks > kMostRanksOfAll)
+      throw DataError(
+          text(path.string(), ": expected at most ", kMostRanksOfAll, " ranks in all files, found more"));
   }
   if (parts.empty()) return std::nullopt;
   double newest_s = 0;

@@ -1,6 +1,7 @@
 #include "trireme/autopsy/evidence_file.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -67,7 +68,7 @@ TEST(EvidenceFile, RejectsWhatIsNoEvidence) {
   std::string many = "{}";
   for (int i = 0; i < 300; ++i) many += ",{}";
   EXPECT_THAT(message_of(R"({"ranks": [)" + many + "]}"),
-              HasSubstr("it has 301 ranks; expected at most 256"));
+              HasSubstr("'ranks': expected a list of at most 256, found 301"));
   EXPECT_THAT(message_of(std::string(100, '[')), HasSubstr("levels deep"));
 }
 
@@ -142,6 +143,31 @@ TEST(EvidenceFile, IsNotReadThroughALink) {
   write_file_atomic(folder / "elsewhere", encode(example()));
   std::filesystem::create_symlink(folder / "elsewhere", folder / "autopsy.json");
   EXPECT_THROW(read_evidence(folder.path()), DataError);
+}
+
+TEST(SecurityEvidenceFiles, HaveNoLongerListsThanALauncherWrites) {
+  std::string many = "{}";
+  for (int i = 0; i < 20'000; ++i) many += ",{}";
+  for (const char* list : {"blocked", "silent_peers"})
+    EXPECT_THAT(message_of(text(R"({"ranks": [{")", list, R"(": [)", many, "]}]}")),
+                HasSubstr(text("'", list, "': expected a list of at most 16, found 20001")));
+}
+
+TEST(SecurityEvidenceFiles, OfVeryManyHostsAreNotAllKept) {
+  const test::TemporaryFolder folder;
+  std::string ranks = "{}";
+  for (int i = 1; i < 256; ++i) ranks += ",{}";
+  for (int host = 0; host < 129; ++host)
+    write_file_atomic(folder / file_name(host, 200), text(R"({"ranks": [)", ranks, "]}"));
+  EXPECT_THAT([&] { read_evidence(folder.path()); },
+              testing::ThrowsMessage<DataError>(HasSubstr("at most 32768 ranks in all files")));
+}
+
+TEST(SecurityEvidenceFiles, AFifoIsNotWaitedFor) {
+  const test::TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "autopsy.json").c_str(), 0600), 0);
+  EXPECT_THAT([&] { read_evidence(folder.path()); },
+              testing::ThrowsMessage<DataError>(HasSubstr("it is a FIFO")));
 }
 
 TEST(EvidenceFile, MayBeMissing) {
