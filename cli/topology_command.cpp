@@ -71,7 +71,7 @@ void show(const TopologyReport& report, const TopologyArguments& given) {
 int run_topology(const TopologyArguments& given) {
   check(given);
   if (!given.from.empty()) {
-    show(read_topology(read_file(given.from), given.from), given);
+    show(read_topology(given.from), given);
     return kExitOk;
   }
   const RankArguments ranks{.file = {}, .overrides = {}, .num_ranks = given.num_ranks};

@@ -86,7 +86,7 @@ std::filesystem::path cached_file(const std::string& folder, const std::vector<s
 std::optional<TopologyReport> read_cached(const std::filesystem::path& file, int ranks, std::ostream& log) {
   if (!std::filesystem::exists(file)) return std::nullopt;
   try {
-    TopologyReport report = read_topology(read_file(file), file.string());
+    TopologyReport report = read_topology(file);
     if (report.table.num_ranks() == ranks) return report;
     log << "warning: " << file.string() << " is of another number of ranks: measuring again\n";
   } catch (const DataError& error) {
@@ -139,7 +139,7 @@ std::optional<TopologyReport> measure_topology(const MeasureOptions& options, st
   mine.hosts.clear();
   for (std::size_t rank = 0; rank < described.size(); ++rank) {
     if (!described[rank].empty())
-      mine.hosts.push_back(read_topology(described[rank], text("what rank ", rank, " says")).hosts.at(0));
+      mine.hosts.push_back(parse_topology(described[rank], text("what rank ", rank, " says")).hosts.at(0));
   }
   if (!file.empty()) {
     make_folder(options.cache);

@@ -1,6 +1,7 @@
 #pragma once
 // What `trireme topology` says, as text, JSON and a figure. Functions of what was measured.
 
+#include <filesystem>
 #include <iosfwd>
 #include <string>
 #include <vector>
@@ -21,7 +22,9 @@ struct TopologyReport {
 /// Also what read_topology() reads.
 std::string to_json(const TopologyReport& report);
 /// Throws DataError: `source` is no such JSON, or one of numbers that cannot be.
-TopologyReport read_topology(const std::string& json, const std::string& source);
+TopologyReport parse_topology(const std::string& json, const std::string& source);
+/// The same of a file or a pipe, of at most 128 MiB. Throws DataError.
+TopologyReport read_topology(const std::filesystem::path& file);
 
 void print_topology(std::ostream& out, const TopologyReport& report);
 

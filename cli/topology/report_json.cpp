@@ -3,16 +3,19 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/topology/report.h"
+#include "trireme/base/bounded_file.h"
+#include "trireme/base/bounded_json.h"
 #include "trireme/base/error.h"
-#include "trireme/base/json_nesting.h"
+#include "trireme/base/json_whole.h"
 
 namespace trireme::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMostLevels = 16;
-constexpr std::size_t kMostRanks = 1 << 14;
+/// About a thousand ranks, each with a link to every other.
+constexpr JsonLimits kLimits{.levels = 8, .values = 10'000'000};
+constexpr std::uint64_t kMostBytes = std::uint64_t{128} << 20;
 
 Json json_of(const HostHardware& host) {
   Json caches = Json::array();
@@ -27,18 +30,22 @@ Json json_of(const HostHardware& host) {
 }
 
 HostHardware hardware_of(const Json& json) {
+  const auto whole = [&](const char* field) { return whole_in<int>(json.at(field)); };
   HostHardware host{.name = json.at("name"),
-                    .sockets = json.at("sockets"),
-                    .numa_nodes = json.at("numa_nodes"),
-                    .cores = json.at("cores"),
-                    .threads = json.at("threads"),
-                    .usable = json.at("usable"),
+                    .sockets = whole("sockets"),
+                    .numa_nodes = whole("numa_nodes"),
+                    .cores = whole("cores"),
+                    .threads = whole("threads"),
+                    .usable = whole("usable"),
                     .caches = {},
                     .interfaces = {}};
   for (const Json& each : json.at("caches"))
-    host.caches.push_back({.name = each.at("name"), .bytes = each.at("bytes"), .count = each.at("count")});
+    host.caches.push_back({.name = each.at("name"),
+                           .bytes = whole_in<std::uint64_t>(each.at("bytes")),
+                           .count = whole_in<int>(each.at("count"))});
   for (const Json& each : json.at("interfaces"))
-    host.interfaces.push_back({.name = each.at("name"), .megabits_per_s = each.at("megabits_per_s")});
+    host.interfaces.push_back(
+        {.name = each.at("name"), .megabits_per_s = whole_in<std::int64_t>(each.at("megabits_per_s"))});
   return host;
 }
 
@@ -50,10 +57,10 @@ double positive(const Json& number, const char* what) {
 
 TopologyReport report_of(const Json& json) {
   TopologyReport report;
-  report.table.host_of = json.at("host_of_rank").get<std::vector<int>>();
+  report.table.host_of = wholes_in<int>(json.at("host_of_rank"));
   for (const Json& host : json.at("hosts")) report.hosts.push_back(hardware_of(host));
   const std::size_t ranks = report.table.host_of.size();
-  require(ranks > 0 && ranks <= kMostRanks, "it has ", ranks, " ranks");
+  require(ranks > 0, "it has no rank");
   int known = 0;
   for (const int host : report.table.host_of) {
     require(host >= 0 && host <= known, "hosts are not numbered in order of their first rank");
@@ -67,8 +74,8 @@ TopologyReport report_of(const Json& json) {
   require(found == ranks * (ranks - 1), "it has ", found, " links; expected ", ranks * (ranks - 1));
   report.table.links.assign(ranks, std::vector<topology::Link>(ranks));
   for (const Json& each : json.at("links")) {
-    const auto from = each.at("from").get<std::size_t>();
-    const auto to = each.at("to").get<std::size_t>();
+    const auto from = whole_in<std::size_t>(each.at("from"));
+    const auto to = whole_in<std::size_t>(each.at("to"));
     require(from < ranks && to < ranks && from != to, "a link from rank ", from, " to rank ", to);
     topology::Link& link = report.table.links[from][to];
     require(link.alpha_s == 0, "two links from rank ", from, " to rank ", to);
@@ -100,18 +107,23 @@ std::string to_json(const TopologyReport& report) {
   return json.dump(2) + "\n";
 }
 
-TopologyReport read_topology(const std::string& json, const std::string& source) {
-  const auto refuse = [&](const std::string& why) {
+TopologyReport parse_topology(const std::string& json, const std::string& source) {
+  const auto reject = [&](const char* why) {
     return DataError(text(source, " is not what 'trireme topology --json' prints: ", why));
   };
-  if (nests_deeper(json, kMostLevels)) throw refuse("it nests too deep");
   try {
-    return report_of(Json::parse(json));
+    return report_of(parse_json<Json>(json, kLimits));
+  } catch (const DataError& error) {
+    throw reject(error.what());
   } catch (const Json::exception& error) {
-    throw refuse(error.what());
+    throw reject(error.what());
   } catch (const InvalidArgument& error) {
-    throw refuse(error.what());
+    throw reject(error.what());
   }
+}
+
+TopologyReport read_topology(const std::filesystem::path& file) {
+  return parse_topology(read_bounded_stream(file, kMostBytes, "topology"), file.string());
 }
 
 }  // namespace trireme::cli

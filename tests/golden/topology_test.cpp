@@ -1,6 +1,6 @@
 // What `trireme topology` says of links that were measured before: text, figure, refusals.
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -13,6 +13,8 @@
 
 namespace trireme::test {
 namespace {
+
+using testing::HasSubstr;
 
 // Six ranks on three hosts: one with a rack of its own, 10 ms away.
 const std::string kLinks = checkout("tests/golden/topology_links.json");
@@ -130,6 +132,26 @@ TEST(CliTopology, RefusesWhatCannotWorkBeforeAnybodyIsStarted) {
   refused({"-n", "2", "--timeout", "0"}, "--timeout");
 }
 
+TEST(SecurityTopologyFiles, HaveLimitsAndNumbersThatFit) {
+  const TemporaryFolder folder;
+  const auto error_of = [&](const std::string& content) {
+    write_file_atomic(folder / "links.json", content);
+    return topology({"--from", (folder / "links.json").string()}).err;
+  };
+  const std::string links = read_file(kLinks);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = links;
+    return changed.replace(changed.find(from), from.size(), to);
+  };
+  EXPECT_THAT(error_of(with("\"probe_s\"", "\"links\": 1, \"probe_s\"")),
+              HasSubstr("it has the key 'links' twice"));
+  EXPECT_THAT(error_of(with("\"sockets\": 2", "\"sockets\": 4294967298")),
+              HasSubstr("expected a whole number"));
+  std::filesystem::resize_file(folder / "links.json", (std::uint64_t{128} << 20) + 1);
+  EXPECT_THAT(topology({"--from", (folder / "links.json").string()}).err,
+              HasSubstr("is not a topology: it has more than 134217728 bytes"));
+}
+
 TEST(CliTopology, AFileThatIsNoneOfItsOwnIsAnErrorOfData) {
   const TemporaryFolder folder;
   const auto refused = [&](const std::string& content, const std::string& because) {
@@ -140,7 +162,7 @@ TEST(CliTopology, AFileThatIsNoneOfItsOwnIsAnErrorOfData) {
   };
   refused("", "is not what 'trireme topology --json' prints");
   refused("{}", "host_of_rank");
-  refused(std::string(100, '['), "nests too deep");
+  refused(std::string(100, '['), "nests more than 8 levels deep");
   auto json = nlohmann::json::parse(read_file(kLinks));
   auto changed = json;
   changed["links"][3]["bytes_per_s"] = 0;
