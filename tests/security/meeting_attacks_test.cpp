@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <functional>
 #include <future>
 #include <optional>
 #include <utility>
@@ -166,18 +167,79 @@ TEST_F(MeetingAttack, ARelayOfTheSamePortAtAnotherAddressHasNoConnection) {
   EXPECT_THAT(ended[1], HasSubstr("at another address"));
 }
 
-TEST_F(MeetingAttack, ARouterThatChangesTheSendersAddressIsNoObstacle) {
-  // Two networks, in each of which somebody listens at the same public address and port: rank 0, and a
-  // router.
-  const test::OwnInternet outside(""), inside("");
-  host_ = test::kPublicAddress;
-  std::optional<Socket> connected;
-  const auto connect = [&] { connected = stranger(); };
-  const bool is_there = outside.run(connect) && inside.run([&] {
-    const Middleman router(std::move(*connected), endpoint(0));
-    EXPECT_EQ(meet(), kMet);
+TEST_F(MeetingAttack, ARelayThatAddsBytesOfItsOwnHasNoConnectionEither) {
+  timeout_s_ = 1;
+  Middleman relay(endpoint(0));
+  // A tensor right after the introduction, before the answer to it.
+  relay.change_to_server([](const std::string& bytes) { return bytes + std::string(64, 'x'); });
+  const auto ended = meet(relay.endpoint());
+  EXPECT_THAT(ended[0], HasSubstr("waits for connections of rank 1: no connection came"));
+  EXPECT_THAT(ended[1], HasSubstr("cannot connect to rank 0"));
+}
+
+/// Somebody on the path between two hosts: two networks, in each of which something listens at the same
+/// public address and port, rank 0 in one and `Middleman` in the other, where rank 1 is.
+class MeetingAttackOnThePath : public MeetingAttack {
+ protected:
+  void go(const std::function<void(Middleman& between)>& body) {
+    const test::OwnInternet outside(""), inside("");
+    host_ = test::kPublicAddress;
+    std::optional<Socket> connected;
+    const auto connect = [&] { connected = stranger(); };
+    const bool is_there = outside.run(connect) && inside.run([&] {
+      Middleman between(std::move(*connected), endpoint(0));
+      body(between);
+    });
+    if (!is_there) GTEST_SKIP() << "this user makes no namespaces";
+  }
+
+  /// Changes every byte of the connection after so many.
+  static Middleman::Change change_after(std::size_t num_bytes) {
+    return [num_bytes, passed = std::size_t{0}](std::string bytes) mutable {
+      for (char& byte : bytes)
+        if (passed++ >= num_bytes) byte = static_cast<char>(byte ^ 1);
+      return bytes;
+    };
+  }
+};
+
+TEST_F(MeetingAttackOnThePath, ARouterThatChangesTheSendersAddressIsNoObstacle) {
+  go([&](Middleman&) { EXPECT_EQ(meet(), kMet); });
+}
+
+TEST_F(MeetingAttackOnThePath, ChangesNoIntroduction) {
+  timeout_s_ = 1;
+  go([&](Middleman& between) {
+    between.change_to_server(change_after(sizeof(Introduction) - sizeof(wire::Digest)));
+    EXPECT_THAT(meet()[0], HasSubstr("waits for connections of rank 1: no connection came"));
   });
-  if (!is_there) GTEST_SKIP() << "this user makes no namespaces";
+}
+
+TEST_F(MeetingAttackOnThePath, ChangesNoAnswerToAnIntroduction) {
+  timeout_s_ = 1;
+  go([&](Middleman& between) {
+    between.change_to_client(change_after(sizeof(wire::Nonce)));
+    EXPECT_THAT(meet()[1], HasSubstr("does not know the job's secret"));
+  });
+}
+
+// The limit of the proof, as docs/security.md says it ("Data between hosts"): against this helps a tunnel.
+TEST_F(MeetingAttackOnThePath, WithTheAddressesOfBothEndsPassesTheProofsOnAndChangesATensor) {
+  go([&](Middleman& between) {
+    // The numbers of rank 1 become others.
+    between.change_to_server([](std::string bytes) {
+      for (const float number : {1.5f, 2.5f}) {
+        const std::string in_bytes(reinterpret_cast<const char*>(&number), sizeof number);
+        const std::size_t at = bytes.find(in_bytes);
+        if (at != std::string::npos) bytes[at + 2] = 1;
+      }
+      return bytes;
+    });
+    const auto ended = meet();
+    EXPECT_NE(ended, kMet);
+    for (const std::string& each : ended)
+      EXPECT_THAT(each, testing::MatchesRegex("[0-9.]+ [0-9.]+")) << "sums, and no error";
+  });
 }
 
 /// Addresses to listen at, and to dial.
