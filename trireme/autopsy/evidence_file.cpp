@@ -20,7 +20,6 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
 constexpr std::size_t kMostRanks = 256;
 /// In the files of all hosts.
 constexpr std::uint64_t kMostBytesOfAll = std::uint64_t{256} << 20;
-constexpr std::size_t kMostHosts = 4096;
 /// Ranks in the files of all hosts.
 constexpr std::size_t kMostRanksOfAll = 32'768;
 /// Threads, peers, lines of a rank: a launcher writes at most 8.
