@@ -25,6 +25,7 @@
 #include "trireme/optim/moving_average.h"
 #include "trireme/optim/offload.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/optim/tensors_of.h"
 #include "trireme/parallel/data/comm_hook.h"
 #include "trireme/parallel/data/deferred_batch_norm.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"

@@ -12,6 +12,7 @@
 #include "tests/unit/parallel/small_models.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
+#include "trireme/optim/tensors_of.h"
 #include "trireme/parallel/zero/fully_sharded_data_parallel.h"
 
 namespace trireme::parallel {
@@ -25,12 +26,6 @@ nn::Sequential small_net() {
   nn::Sequential net(nn::Linear(4, 16), nn::Tanh(), nn::Linear(16, 1));
   test::fill_parameters(*net);
   return net;
-}
-
-std::vector<at::Tensor> tensors_of_pieces(const FullyShardedDataParallel& sharded) {
-  std::vector<at::Tensor> tensors;
-  for (const auto& [name, piece] : sharded.parameters()) tensors.push_back(piece);
-  return tensors;
 }
 
 at::Tensor loss_of(FullyShardedDataParallel& sharded) {
@@ -68,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Every, FullyShardedModule,
 TEST_P(FullyShardedModule, TakesTheZeroGradOfItsOptimizer) {
   for (const bool set_to_none : {true, false}) {
     run([&](nn::Sequential&, FullyShardedDataParallel& sharded) {
-      torch::optim::SGD optimizer(tensors_of_pieces(sharded), 0.05);
+      torch::optim::SGD optimizer(optim::tensors_of(sharded.parameters()), 0.05);
       double first = 0, last = 0;
       for (int step = 0; step < 4; ++step) {
         optimizer.zero_grad(set_to_none);
@@ -158,9 +153,10 @@ TEST_P(FullyShardedModule, WarnsOfAllPiecesWhereNoOptimizerHasAny) {
 TEST_P(FullyShardedModule, DoesNotWarnOfPiecesThatAnOptimizerHas) {
   EXPECT_EQ(warnings_of(
                 [](const FullyShardedDataParallel& sharded) {
-                  return [adam = std::make_shared<torch::optim::Adam>(tensors_of_pieces(sharded))] {
-                    adam->step();
-                  };
+                  return
+                      [adam = std::make_shared<torch::optim::Adam>(optim::tensors_of(sharded.parameters()))] {
+                        adam->step();
+                      };
                 },
                 run),
             "");

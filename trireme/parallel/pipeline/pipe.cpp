@@ -10,6 +10,7 @@
 #include "trireme/model/checkpointed.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/layer_cuts.h"
+#include "trireme/optim/tensors_of.h"
 
 namespace trireme::parallel {
 
@@ -165,9 +166,7 @@ optim::NamedTensors Pipe::named_parameters() const {
 }
 
 std::vector<at::Tensor> Pipe::parameters() const {
-  std::vector<at::Tensor> all;
-  for (const auto& [name, parameter] : named_parameters()) all.push_back(parameter);
-  return all;
+  return optim::tensors_of(named_parameters());
 }
 
 void Pipe::zero_grad() {
