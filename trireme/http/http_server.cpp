@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cerrno>
 #include <list>
 #include <utility>
@@ -14,6 +13,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/text.h"
+#include "trireme/http/internal/http_request.h"
 
 namespace trireme::http {
 namespace {
@@ -52,41 +52,6 @@ std::string response(const Served& served) {
   if (served.events)
     return head + "Connection: close\r\n\r\n" + (served.body.empty() ? "" : event_of(served.body));
   return text(head, "Content-Length: ", served.body.size(), "\r\nConnection: close\r\n\r\n", served.body);
-}
-
-bool is_whole(std::string_view request) {
-  return request.find("\r\n\r\n") != std::string_view::npos || request.find("\n\n") != std::string_view::npos;
-}
-
-bool starts_with_name(std::string_view line, std::string_view name) {
-  return line.size() > name.size() && line[name.size()] == ':' &&
-         std::equal(name.begin(), name.end(), line.begin(),
-                    [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
-}
-
-/// The value of "Authorization: Bearer TOKEN"; empty where there is none.
-std::string_view bearer_in(std::string_view head) {
-  constexpr std::string_view kName = "authorization", kScheme = "Bearer ";
-  while (!head.empty()) {
-    const std::size_t end = std::min(head.find('\n'), head.size());
-    const std::string_view line = trim(head.substr(0, end));
-    head.remove_prefix(std::min(end + 1, head.size()));
-    if (!starts_with_name(line, kName)) continue;
-    const std::string_view value = trim(line.substr(kName.size() + 1));
-    if (value.starts_with(kScheme)) return trim(value.substr(kScheme.size()));
-  }
-  return {};
-}
-
-/// The value of "token=TOKEN"; empty where there is none.
-std::string_view token_in(std::string_view query) {
-  constexpr std::string_view kName = "token=";
-  while (!query.empty()) {
-    const std::size_t end = std::min(query.find('&'), query.size());
-    if (query.substr(0, end).starts_with(kName)) return query.substr(kName.size(), end - kName.size());
-    query.remove_prefix(std::min(end + 1, query.size()));
-  }
-  return {};
 }
 
 bool would_block(ssize_t count) { return count < 0 && (errno == EAGAIN || errno == EINTR); }
@@ -162,34 +127,30 @@ void HttpServer::send_event(std::string_view line) {
   events_ = event_of(line);  // a newer state takes the place of one that nobody has got yet
 }
 
-bool HttpServer::may_read(std::string_view head, std::string_view query) const {
+bool HttpServer::may_read(const HttpRequest& request) const {
   if (options_.token.empty()) return true;
   const auto proof = [this](std::string_view token) {
     return wire::hmac_sha256(options_.token, {"http token", token});
   };
   const wire::Digest expected = proof(options_.token.reveal());
-  return wire::equal(proof(bearer_in(head)), expected) || wire::equal(proof(token_in(query)), expected);
+  return wire::equal(proof(request.header_token), expected) ||
+         wire::equal(proof(request.query_token), expected);
 }
 
 void HttpServer::answer(Client& client) const {
-  const std::string& request = client.request;
-  const std::size_t line_end = request.find_first_of("\r\n");
-  const std::vector<std::string> words = split(request.substr(0, line_end), ' ');
-  const std::string target = words.size() < 2 ? std::string() : words[1];
-  const std::size_t query_at = std::min(target.find('?'), target.size());
+  const HttpRequest request = parse_request(client.request);
   Served served{.status = 431};
-  if (request.size() > options_.most_request_bytes) {
+  if (client.request.size() > options_.most_request_bytes) {
     served.body = text("the request is longer than ", options_.most_request_bytes, " bytes\n");
-  } else if (words[0] != "GET") {
+  } else if (request.method != "GET") {
     served = {.status = 405, .body = "only GET\n"};
-  } else if (!may_read(std::string_view(request).substr(std::min(line_end, request.size())),
-                       std::string_view(target).substr(std::min(query_at + 1, target.size())))) {
+  } else if (!may_read(request)) {
     served = {.status = 401,
               .body =
                   "a token is missing or wrong: use the URL that was printed when this server started, "
                   "or the header 'Authorization: Bearer TOKEN'\n"};
   } else {
-    served = find_(target.substr(0, query_at));
+    served = find_(request.path);
   }
   client.reads_events = served.events;
   client.pending = response(served);

@@ -17,6 +17,8 @@
 
 namespace trireme::http {
 
+struct HttpRequest;
+
 /// What a client gets.
 struct Served {
   int status = 200;  ///< 200, 404, 503
@@ -59,7 +61,7 @@ class HttpServer {
 
   void serve();
   void answer(Client& client) const;
-  bool may_read(std::string_view head, std::string_view query) const;
+  bool may_read(const HttpRequest& request) const;
   void accept_one(Clients& clients) const;
 
   const ServerOptions options_;
