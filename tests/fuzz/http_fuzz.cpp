@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <deque>
 #include <mutex>
 #include <thread>
 
@@ -20,6 +21,10 @@
 using namespace trireme;
 
 namespace {
+
+/// A port whose connections have ended keeps them for a minute, and one that comes again waits for a second.
+constexpr int kInputsOfAPort = 2000;
+constexpr std::size_t kMostAnswered = 32;
 
 class Answering {
  public:
@@ -31,27 +36,37 @@ class Answering {
 
   std::string url() const { return text("http://127.0.0.1:", port_, "/"); }
   void set(std::vector<std::string_view> answers) {
+    if (++inputs_ % kInputsOfAPort == 0) move();
     const std::lock_guard lock(mutex_);
     answers_.assign(answers.begin(), answers.end());
     next_ = 0;
   }
 
  private:
-  Answering() : listens_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  Answering() {
+    for (const char* name : {"no_proxy", "NO_PROXY", "HTTPS_PROXY", "ALL_PROXY"}) ::unsetenv(name);
+    move();
+    std::thread([this] {
+      while (true) serve(::accept(listens_, nullptr, nullptr));
+    }).detach();
+  }
+
+  /// To another port. The socket of the port before stays open until the thread has left it.
+  void move() {
+    const int next = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
     auto* any = reinterpret_cast<sockaddr*>(&address);
-    if (::bind(listens_, any, size) != 0 || ::listen(listens_, 64) != 0 ||
-        ::getsockname(listens_, any, &size) != 0)
+    if (::bind(next, any, size) != 0 || ::listen(next, 64) != 0 || ::getsockname(next, any, &size) != 0)
       std::abort();
     port_ = ntohs(address.sin_port);
-    for (const char* name : {"no_proxy", "NO_PROXY", "HTTPS_PROXY", "ALL_PROXY"}) ::unsetenv(name);
     for (const char* name : {"http_proxy", "https_proxy", "all_proxy"}) ::setenv(name, url().c_str(), 1);
-    std::thread([this] {
-      while (true) serve(::accept(listens_, nullptr, nullptr));
-    }).detach();
+    const int before = listens_.exchange(next);
+    if (left_ >= 0) ::close(left_);
+    left_ = before;
+    if (before >= 0) ::shutdown(before, SHUT_RDWR);
   }
 
   void serve(int connection) {
@@ -69,10 +84,12 @@ class Answering {
     const std::string answer = next_answer();
     [[maybe_unused]] const auto sent = ::send(connection, answer.data(), answer.size(), MSG_NOSIGNAL);
     ::shutdown(connection, SHUT_WR);
-    while (::recv(connection, buffer.data(), buffer.size(), 0) >
-           0) {  // what is lost unread cuts off an answer
-    }
-    ::close(connection);
+    // What is lost unread cuts off an answer, and a client may keep its end: it is closed some connections
+    // later.
+    answered_.push_back(connection);
+    if (answered_.size() <= kMostAnswered) return;
+    ::close(answered_.front());
+    answered_.pop_front();
   }
 
   std::string next_answer() {
@@ -80,7 +97,9 @@ class Answering {
     return answers_.empty() ? std::string() : answers_[next_++ % answers_.size()];
   }
 
-  int listens_, port_ = 0;
+  std::atomic<int> listens_ = -1;
+  std::deque<int> answered_;  ///< of the thread
+  int left_ = -1, port_ = 0, inputs_ = 0;
   std::mutex mutex_;
   std::vector<std::string> answers_;
   std::size_t next_ = 0;

@@ -18,6 +18,8 @@ namespace trireme::http {
 namespace {
 
 constexpr int kMostRedirections = 8;
+constexpr long kMostConnections = 5;     // that are kept, as of a handle of its own
+constexpr int kLongestPoll_ms = 10'000;  // libcurl's own timers end it earlier
 
 /// Fewer bytes than came end the transfer.
 std::size_t take_body(char* bytes, std::size_t size, std::size_t count, void* into) {
@@ -53,12 +55,18 @@ int before_request(void* guard, char* address, char*, int, int) {
 struct Library {
   decltype(&::curl_global_init) global_init;
   decltype(&::curl_easy_init) easy_init;
-  decltype(&::curl_easy_reset) easy_reset;
   decltype(&::curl_easy_setopt) easy_setopt;
-  decltype(&::curl_easy_perform) easy_perform;
   decltype(&::curl_easy_strerror) easy_strerror;
   decltype(&::curl_easy_getinfo) easy_getinfo;
   decltype(&::curl_easy_cleanup) easy_cleanup;
+  decltype(&::curl_multi_init) multi_init;
+  decltype(&::curl_multi_setopt) multi_setopt;
+  decltype(&::curl_multi_add_handle) multi_add_handle;
+  decltype(&::curl_multi_perform) multi_perform;
+  decltype(&::curl_multi_poll) multi_poll;
+  decltype(&::curl_multi_info_read) multi_info_read;
+  decltype(&::curl_multi_remove_handle) multi_remove_handle;
+  decltype(&::curl_multi_cleanup) multi_cleanup;
   decltype(&::curl_slist_append) slist_append;
   decltype(&::curl_slist_free_all) slist_free_all;
 
@@ -69,12 +77,18 @@ struct Library {
                "; install libcurl4"));
     find(global_init, "curl_global_init");
     find(easy_init, "curl_easy_init");
-    find(easy_reset, "curl_easy_reset");
     find(easy_setopt, "curl_easy_setopt");
-    find(easy_perform, "curl_easy_perform");
     find(easy_strerror, "curl_easy_strerror");
     find(easy_getinfo, "curl_easy_getinfo");
     find(easy_cleanup, "curl_easy_cleanup");
+    find(multi_init, "curl_multi_init");
+    find(multi_setopt, "curl_multi_setopt");
+    find(multi_add_handle, "curl_multi_add_handle");
+    find(multi_perform, "curl_multi_perform");
+    find(multi_poll, "curl_multi_poll");
+    find(multi_info_read, "curl_multi_info_read");
+    find(multi_remove_handle, "curl_multi_remove_handle");
+    find(multi_cleanup, "curl_multi_cleanup");
     find(slist_append, "curl_slist_append");
     find(slist_free_all, "curl_slist_free_all");
     if (global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) throw InternalError("libcurl cannot be used");
@@ -98,24 +112,24 @@ const Library& library() {
 
 }  // namespace
 
+/// The connections that are kept.
 struct Client::Handle {
   const Library& library = http::library();
-  CURL* curl = library.easy_init();
+  CURLM* connections = library.multi_init();
   curl_slist* headers = nullptr;
 
   Handle() {
-    if (curl == nullptr) throw InternalError("libcurl cannot be used: no memory");
+    if (connections == nullptr) throw InternalError("libcurl cannot be used: no memory");
+    library.multi_setopt(connections, CURLMOPT_MAXCONNECTS, kMostConnections);
     headers = library.slist_append(headers, "Content-Type: application/json");
     headers = library.slist_append(headers, "Expect:");  // large bodies go at once
   }
   ~Handle() {
     library.slist_free_all(headers);
-    library.easy_cleanup(curl);
+    library.multi_cleanup(connections);
   }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
-
-  void set_up(const Request& request, const Hop& hop, double timeout_s, Guard& guard) const;
 };
 
 /// One request of those that redirections make of one.
@@ -124,30 +138,79 @@ struct Client::Hop {
   bool is_redirected = false;
 };
 
-void Client::Handle::set_up(const Request& request, const Hop& hop, double timeout_s, Guard& guard) const {
-  library.easy_reset(curl);  // the connection stays
-  library.easy_setopt(curl, CURLOPT_URL, hop.url.c_str());
-  library.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-  library.easy_setopt(curl, CURLOPT_TIMEOUT_MS, static_cast<long>(whole_milliseconds(timeout_s).count()));
-  library.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-  if (request.json != nullptr) {
-    library.easy_setopt(curl, CURLOPT_POST, 1L);
-    library.easy_setopt(curl, CURLOPT_POSTFIELDS, request.json->data());
-    library.easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.json->size()));
-    library.easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+/// One request with a handle of its own. A handle that is used again, reset or not, has a pointer to a header
+/// of the answer before, and up to libcurl 8.0 a server that folds the first header of the next answer has
+/// that memory changed, which is freed.
+class Client::Transfer {
+ public:
+  explicit Transfer(const Handle& of) : of_(of), curl_(of.library.easy_init()) {
+    if (curl_ == nullptr) throw InternalError("libcurl cannot be used: no memory");
   }
-  if (!request.range.empty()) library.easy_setopt(curl, CURLOPT_RANGE, request.range.c_str());
-  if (request.way == Way::kDirect) library.easy_setopt(curl, CURLOPT_NOPROXY, "*");
+  ~Transfer() {
+    of_.library.multi_remove_handle(of_.connections, curl_);
+    of_.library.easy_cleanup(curl_);
+  }
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+
+  template <class Value>
+  void set(CURLoption option, Value value) const {
+    of_.library.easy_setopt(curl_, option, value);
+  }
+  template <class Value>
+  Value get(CURLINFO info) const {
+    Value value{};
+    of_.library.easy_getinfo(curl_, info, &value);
+    return value;
+  }
+  void set_up(const Request& request, const Hop& hop, double timeout_s, Guard& guard) const;
+  /// To its end.
+  CURLcode perform() const;
+
+ private:
+  const Handle& of_;
+  CURL* const curl_;
+};
+
+void Client::Transfer::set_up(const Request& request, const Hop& hop, double timeout_s, Guard& guard) const {
+  set(CURLOPT_URL, hop.url.c_str());
+  set(CURLOPT_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_TIMEOUT_MS, static_cast<long>(whole_milliseconds(timeout_s).count()));
+  set(CURLOPT_NOSIGNAL, 1L);
+  if (request.json != nullptr) {
+    set(CURLOPT_POST, 1L);
+    set(CURLOPT_POSTFIELDS, request.json->data());
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.json->size()));
+    set(CURLOPT_HTTPHEADER, of_.headers);
+  }
+  if (!request.range.empty()) set(CURLOPT_RANGE, request.range.c_str());
+  if (request.way == Way::kDirect) set(CURLOPT_NOPROXY, "*");
   if (!hop.is_redirected || request.private_redirects) return;
   // libcurl does not say whether it connects to a proxy: for this request it is told.
   const std::string proxy = proxy_of(Target::parse(hop.url));
-  library.easy_setopt(curl, CURLOPT_PROXY, proxy.c_str());
-  library.easy_setopt(curl, CURLOPT_NOPROXY, "");
+  set(CURLOPT_PROXY, proxy.c_str());
+  set(CURLOPT_NOPROXY, "");
   if (!proxy.empty()) return;
-  library.easy_setopt(curl, CURLOPT_OPENSOCKETFUNCTION, &open_socket);
-  library.easy_setopt(curl, CURLOPT_OPENSOCKETDATA, &guard);
-  library.easy_setopt(curl, CURLOPT_PREREQFUNCTION, &before_request);
-  library.easy_setopt(curl, CURLOPT_PREREQDATA, &guard);
+  set(CURLOPT_OPENSOCKETFUNCTION, &open_socket);
+  set(CURLOPT_OPENSOCKETDATA, &guard);
+  set(CURLOPT_PREREQFUNCTION, &before_request);
+  set(CURLOPT_PREREQDATA, &guard);
+}
+
+CURLcode Client::Transfer::perform() const {
+  const Library& library = of_.library;
+  CURLMcode code = library.multi_add_handle(of_.connections, curl_);
+  for (int running = 1; running > 0 && code == CURLM_OK;) {
+    code = library.multi_perform(of_.connections, &running);
+    if (running > 0 && code == CURLM_OK)
+      code = library.multi_poll(of_.connections, nullptr, 0, kLongestPoll_ms, nullptr);
+  }
+  CURLcode result = code == CURLM_OUT_OF_MEMORY ? CURLE_OUT_OF_MEMORY : CURLE_FAILED_INIT;
+  int left = 0;
+  while (const CURLMsg* message = library.multi_info_read(of_.connections, &left)) {
+    if (message->msg == CURLMSG_DONE) result = message->data.result;
+  }
+  return result;
 }
 
 Client::Client() : handle_(std::make_unique<Handle>()) {}
@@ -156,23 +219,19 @@ Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&&) noexcept = default;
 
 Reply Client::ask(const Request& request, const Hop& hop, double timeout_s, std::string& next) {
-  CURL* curl = handle_->curl;
-  const Library& library = handle_->library;
   Answer answer(request.most_bytes, request.way == Way::kAsEnvironmentSays && request.json == nullptr);
   Guard guard;
   std::array<char, CURL_ERROR_SIZE> why{};
-  handle_->set_up(request, hop, timeout_s, guard);
-  library.easy_setopt(curl, CURLOPT_WRITEFUNCTION, &take_body);
-  library.easy_setopt(curl, CURLOPT_WRITEDATA, &answer);
-  library.easy_setopt(curl, CURLOPT_HEADERFUNCTION, &take_header);
-  library.easy_setopt(curl, CURLOPT_HEADERDATA, &answer);
-  library.easy_setopt(curl, CURLOPT_ERRORBUFFER, why.data());
-  const CURLcode code = library.easy_perform(curl);
-  library.easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);
-  long status = 0;
-  library.easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
-  const char* redirected_to = nullptr;
-  library.easy_getinfo(curl, CURLINFO_REDIRECT_URL, &redirected_to);
+  const Transfer transfer(*handle_);
+  transfer.set_up(request, hop, timeout_s, guard);
+  transfer.set(CURLOPT_WRITEFUNCTION, &take_body);
+  transfer.set(CURLOPT_WRITEDATA, &answer);
+  transfer.set(CURLOPT_HEADERFUNCTION, &take_header);
+  transfer.set(CURLOPT_HEADERDATA, &answer);
+  transfer.set(CURLOPT_ERRORBUFFER, why.data());
+  const CURLcode code = transfer.perform();
+  const auto status = transfer.get<long>(CURLINFO_RESPONSE_CODE);
+  const auto* redirected_to = transfer.get<const char*>(CURLINFO_REDIRECT_URL);
   Reply& reply = answer.reply();
   reply.answered = static_cast<int>(status);
   if (code == CURLE_OK) {
@@ -185,7 +244,7 @@ Reply Client::ask(const Request& request, const Hop& hop, double timeout_s, std:
     reply.failure = text("it redirects to ", Target::parse(hop.url).text(), ", at ", guard.rejected,
                          ", which is no public address");
   } else {
-    reply.failure = why[0] != '\0' ? why.data() : library.easy_strerror(code);
+    reply.failure = why[0] != '\0' ? why.data() : handle_->library.easy_strerror(code);
   }
   return std::move(reply);
 }

@@ -63,6 +63,7 @@ class Client {
  private:
   struct Handle;
   struct Hop;
+  class Transfer;
   Reply ask(const Request& request, const Hop& hop, double timeout_s, std::string& next);
 
   std::unique_ptr<Handle> handle_;
