@@ -171,12 +171,13 @@ TEST(Estimate, AddsTheOverheadOfEachMicroBatch) {
   const auto overhead_of = [](const RunConfig& config) {
     const ParallelPlan plan = resolve_plan(config, 2);
     Measurements measured = known_costs(config, 2);
-    const double before = estimate(plan, measured, WeightsMemory::kOwn).step_s;
+    const Estimate before = estimate(plan, measured, WeightsMemory::kOwn);
     measured.overhead = {.fixed_s = 2, .unit_s = 0.25};
     const Estimate found = estimate(plan, measured, WeightsMemory::kOwn);
-    EXPECT_DOUBLE_EQ(found.ranks[0].seconds.total(), found.step_s);
-    EXPECT_DOUBLE_EQ(found.ranks[0].seconds.overhead, found.step_s - before);
-    return found.step_s - before;
+    const double added = found.step_s - before.step_s;
+    EXPECT_DOUBLE_EQ(found.ranks[0].seconds.overhead, added);
+    EXPECT_DOUBLE_EQ(found.ranks[0].seconds.total(), before.ranks[0].seconds.total() + added);
+    return added;
   };
   RunConfig config = without_clipping();
   EXPECT_DOUBLE_EQ(overhead_of(config), 2.25);
@@ -292,7 +293,7 @@ TEST(Measurements, OfADamagedFileNameThePlace) {
   EXPECT_THAT(with("\"backward_s\"", "\"backwards\""),
               ThrowsMessage<DataError>(AllOf(HasSubstr("costs.json"), HasSubstr("costs[0].layers[0].time"),
                                              HasSubstr("'backward_s' is missing"))));
-  EXPECT_THAT(with("\"version\": 2", "\"version\": 7"), ThrowsMessage<DataError>(HasSubstr("measure again")));
+  EXPECT_THAT(with("\"version\": 3", "\"version\": 7"), ThrowsMessage<DataError>(HasSubstr("measure again")));
   EXPECT_THAT(with("\"unit_s\": 0", "\"unit_s\": -1"),
               ThrowsMessage<DataError>(HasSubstr("expected a number from 0")));
   EXPECT_THAT(with("\"ranks\": 2", "\"ranks\": \"two\""),

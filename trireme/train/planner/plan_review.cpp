@@ -12,7 +12,7 @@ namespace {
 constexpr double kMostFactor = 4;  ///< beyond it the run was disturbed, rather than the estimate wrong
 
 constexpr const char *kForward = "forward", *kBackward = "backward", *kUpdate = "update",
-                     *kRest = "exchanges, waiting and overhead";
+                     *kRest = "exchanges and waiting";
 
 double busy_s(const MeasuredStep& rank) { return rank.forward_s + rank.backward_s + rank.update_s; }
 

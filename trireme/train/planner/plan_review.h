@@ -28,7 +28,7 @@ struct MeasuredStep {
 struct PlanReview {
   int rank = 0;                      ///< that worked longest
   ReviewedTerm step;                 ///< its time
-  std::vector<ReviewedTerm> times;   ///< forward, backward, update; exchanges, waiting and overhead together
+  std::vector<ReviewedTerm> times;   ///< forward, backward, update; exchanges, waiting and overhead as one
   std::vector<ReviewedTerm> memory;  ///< by kind, of the rank that has most
   /// The term that is most wrong, where the step is more than kTolerance off; null: none.
   const ReviewedTerm* wrong_term() const;
