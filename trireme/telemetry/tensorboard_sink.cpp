@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "trireme/base/bounded_file.h"
 #include "trireme/base/crc32c.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
@@ -109,8 +110,10 @@ std::int64_t step_of(std::string_view record) {
   return static_cast<std::int64_t>(step);
 }
 
+constexpr std::uint64_t kMostEventsBytes = std::uint64_t{1} << 30;  ///< that a resume reads
+
 void drop_from_file(const fs::path& path, std::int64_t last_step) {
-  const std::string content = read_file(path);
+  const std::string content = read_bounded_file(path, kMostEventsBytes, "file of events");
   std::string kept;
   std::string_view rest = content;
   for (auto length = record_length(rest); length; length = record_length(rest)) {

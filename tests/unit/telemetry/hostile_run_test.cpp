@@ -11,7 +11,9 @@
 #include "tests/support/memory_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
+#include "trireme/telemetry/jsonl_sink.h"
 #include "trireme/telemetry/run_data.h"
+#include "trireme/telemetry/tensorboard_sink.h"
 
 namespace trireme::telemetry {
 namespace {
@@ -19,6 +21,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
+using testing::ThrowsMessage;
 
 class SecurityRunReading : public testing::Test {
  protected:
@@ -102,6 +105,18 @@ TEST_F(SecurityRunReading, EndsAndSummariesHaveALimitOfSize) {
     EXPECT_THAT(error_of(Metrics::kEnd), AllOf(HasSubstr(name), HasSubstr("and at most")));
     std::filesystem::remove(folder_ / name);
   }
+}
+
+TEST_F(SecurityRunReading, OfAResumeHasALimitOfSize) {
+  write("metrics.jsonl", "{}\n");
+  write("events.out.tfevents.1.trireme", "");
+  for (const char* name : {"metrics.jsonl", "events.out.tfevents.1.trireme"})
+    std::filesystem::resize_file(folder_ / name, std::uint64_t{1} << 34);
+  const test::MemoryLimit limit(std::uint64_t{256} << 20);
+  EXPECT_THAT([&] { drop_lines_after(folder_ / "metrics.jsonl", 1); },
+              ThrowsMessage<DataError>(HasSubstr("and at most 1073741824 are read")));
+  EXPECT_THAT([&] { drop_events_after(folder_.path(), 1); },
+              ThrowsMessage<DataError>(HasSubstr("and at most 1073741824 are read")));
 }
 
 TEST_F(SecurityRunReading, LinesThatAreQuotedAreEscaped) {

@@ -6,8 +6,10 @@
 
 #include <map>
 
+#include "tests/support/memory_limit.h"
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
 #include "trireme/telemetry/run_end.h"
 #include "trireme/train/run/run_folder.h"
 
@@ -128,6 +130,15 @@ TEST_F(SecurityRunFolder, AFolderThatNoRunHasMadeIsNotMovedAside) {
   EXPECT_THAT([&] { run(1, config("a")); }, ThrowsMessage<InvalidArgument>(HasSubstr("is not empty")));
   EXPECT_EQ(file("a", "authorized_keys"), kVictims);
   EXPECT_FALSE(fs::exists(folder_ / "a/run.lock"));
+}
+
+TEST_F(SecurityRunFolder, ALockBeyondItsLimitIsNotRead) {
+  run(1, config("a"));
+  write_file_atomic(folder_ / "a/run.lock", "{}");
+  fs::resize_file(folder_ / "a/run.lock", std::uint64_t{1} << 34);
+  const test::MemoryLimit limit(std::uint64_t{4} << 30);
+  EXPECT_THAT([&] { run(1, longer(), RunStart::kResume); },
+              ThrowsMessage<DataError>(HasSubstr("is not a lock of a run")));
 }
 
 TEST_F(SecurityRunFolder, AFifoInThePlaceOfAFileIsRejectedAndNotWaitedFor) {

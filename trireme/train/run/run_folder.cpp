@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "trireme/base/bounded_file.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -48,7 +49,7 @@ std::string utc_now() {
 
 /// What stands in the lock; without keys where nothing does, or a writer was killed in the middle.
 Json read_holder(const fs::path& lock) {
-  const std::string content = read_file(lock);
+  const std::string content = read_bounded_file(lock, kMostConfigBytes, "lock of a run");
   if (nests_deeper(content, 1)) return Json::object();
   const Json found = Json::parse(content, nullptr, /*allow_exceptions=*/false);
   return found.is_object() ? found : Json::object();
