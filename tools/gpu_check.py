@@ -187,7 +187,7 @@ def modes(check):
 
 def verify(check):
     small = ["model.layers=2", "model.width=64", "train.global_batch=8", "data.name=text", f"data.path={TEXT}"]
-    images = ["data.name=synthetic", f"train.global_batch={4 if check.options.short else 32}"]  # a processor's fp16 is slow
+    images = ["data.name=synthetic", f"train.global_batch={8 if check.options.short else 32}"]  # a processor's fp16 is slow
     cases = [("gpt", "gpt_char.toml", small), ("resnet18", "resnet18.toml", images)]
     for model, example, settings in cases:
         for precision in ("fp32", "bf16", "fp16"):
