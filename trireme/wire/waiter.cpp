@@ -11,12 +11,7 @@
 namespace trireme::wire {
 namespace {
 
-// Whoever yields about as long as a sleep with its wake-up takes, 10 to 60 us on the processors measured,
-// waits at most twice as long as with the best choice (Karlin et al., "Competitive randomized algorithms for
-// nonuniform problems", 1994). Counted in time: sched_yield(2) may return at once where other threads are
-// ready.
-constexpr double kYield_s = 60e-6;
-constexpr int kLeastYields = 60;
+constexpr int kYields = 60;
 // The kernel closes the files of a process that ends before it says that the process has ended.
 constexpr double kPatienceWithEnd_s = 2;
 
@@ -95,8 +90,7 @@ void Waiter::sleep(const std::function<bool()>& ready, double most_s) const {
 void Waiter::wait_long(const Wait& wait, const std::function<bool()>& ready,
                        const std::function<bool(int)>& missing) {
   const bool foreground = wait.patience == Patience::kForeground || urgent_.load(std::memory_order_relaxed);
-  const double yields_until_s = now_s() + kYield_s;
-  for (int i = 0; foreground && (i < kLeastYields || now_s() < yields_until_s); ++i) {
+  for (int i = 0; foreground && i < kYields; ++i) {
     ::sched_yield();
     if (ready()) return;
     if (idle_work_ && i % 16 == 15) idle_work_();
