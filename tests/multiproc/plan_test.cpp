@@ -73,6 +73,10 @@ TEST_F(PlanOverRanks, TheFastestPlansAreRunOnRequest) {
   EXPECT_THAT(again.out, HasSubstr("checked: the fastest plans, run for some steps"));
   const ChildResult keys = plan({"--check", "--toml"});
   EXPECT_THAT(keys.out, HasSubstr("planned_step_s")) << keys.err;
+
+  const ChildResult too_large = plan({"--check", "--memory", "0.0001"});
+  EXPECT_EQ(too_large.exit_code, kExitOk) << too_large.err;
+  EXPECT_THAT(too_large.out, AllOf(HasSubstr("no plan fits into"), Not(HasSubstr("checked:"))));
 }
 
 TEST_F(PlanOverRanks, AnExplicitPlanSwitchesOffTheAutomaticOne) {

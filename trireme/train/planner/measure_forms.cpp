@@ -125,7 +125,7 @@ MeasuredForms measure_forms(const RunConfig& config, comm::Context& context, con
 MeasuredForms known_or_measured(const RunConfig& config, comm::Context& context, const data::DataSource& data,
                                 const FormOptions& options, bool anew) {
   const RankLayout layout = {.world_size = context.world_size(), .ranks_of_host = context.local_world_size()};
-  const bool is_kept = options.model == nullptr && options.objective == nullptr && !options.is_own_data;
+  const bool is_kept = !options.has_own_parts();
   std::string kept;
   comm::on_every_rank(context.world(), [&] {
     if (!context.is_main() || !is_kept || anew) return;

@@ -17,6 +17,9 @@ struct FormOptions {
   std::shared_ptr<model::Model> model = nullptr;  ///< null: the configuration's. A custom model is unchanged
   std::shared_ptr<const objective::Objective> objective = nullptr;
   bool is_own_data = false;  ///< the data is not that of the configuration's keys
+  /// Whether a part is not that of the configuration: no key tells whether it is the same in the next run,
+  /// and costs are not kept.
+  bool has_own_parts() const { return model != nullptr || objective != nullptr || is_own_data; }
 };
 
 /// Costs of every form of the configuration's model whose sizes divide the ranks, on micro-batches of the

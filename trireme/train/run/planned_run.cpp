@@ -23,9 +23,14 @@ RankLayout layout_of(const comm::Context& context) {
   return {.world_size = context.world_size(), .ranks_of_host = context.local_world_size()};
 }
 
-/// Whether costs are kept for the next run. Those of a custom model are not: no key tells whether it is the
-/// same.
-bool are_kept(const RunPlan& run) { return run.model == nullptr && run.objective == nullptr && !run.data; }
+FormOptions forms_of(const RunPlan& run) {
+  return {.model = run.model, .objective = run.objective, .is_own_data = run.data.has_value()};
+}
+
+std::optional<MeasuredForms> kept_costs(const RunConfig& config, const comm::Context& context,
+                                        const RunPlan& run) {
+  return forms_of(run).has_own_parts() ? std::nullopt : read_kept(config, layout_of(context));
+}
 
 class Choice {
  public:
@@ -51,9 +56,7 @@ class Choice {
   }
 
   ChosenPlan of_search() {
-    const MeasuredForms measured = known_or_measured(
-        config_, context_, data_,
-        {.model = run_.model, .objective = run_.objective, .is_own_data = run_.data.has_value()});
+    const MeasuredForms measured = known_or_measured(config_, context_, data_, forms_of(run_));
     std::string settings, told;
     std::optional<PlannedStep> prediction;
     on_main(context_, [&] {
@@ -96,7 +99,7 @@ class Choice {
   }
 
   std::optional<PlannedStep> prediction_of(const RunConfig& config) const {
-    const auto measured = are_kept(run_) ? read_kept(config_, layout_of(context_)) : std::nullopt;
+    const auto measured = kept_costs(config_, context_, run_);
     if (!measured) return std::nullopt;
     try {
       return plan_step(config, context_.world_size(), *measured);
@@ -165,10 +168,8 @@ std::optional<PlanReview> review_run(const ChosenPlan& chosen, const RunConfig& 
   }
   if (!chosen.prediction) return std::nullopt;
   PlanReview review = review_plan(*chosen.prediction, ranks);
-  if (are_kept(run)) {
-    if (const auto kept = read_kept(config, layout_of(context)))
-      keep(config, layout_of(context), corrected(*kept, chosen.plan, review));
-  }
+  if (const auto kept = kept_costs(config, context, run))
+    keep(config, layout_of(context), corrected(*kept, chosen.plan, review));
   return review;
 }
 

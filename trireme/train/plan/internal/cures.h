@@ -37,9 +37,9 @@ Cures other_ranks_along(const std::string& key, const RunConfig& config, int wor
 /// Other groups that so many copies of the weights can be cut into, from the largest on; one group last.
 Cures other_shard_ranks(int copies);
 
-/// "1, 2, 3 or 6".
 /// In rising order, with 1 and the number.
 std::vector<std::int64_t> divisors_of(std::int64_t number);
+/// "1, 2, 3 or 6".
 std::string divisors_in_words(std::int64_t number);
 
 /// For a program that cannot run.
