@@ -1,10 +1,10 @@
 #include "cli/estimate.h"
 
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "cli/quantities.h"
 #include "cli/text_table.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
@@ -17,12 +17,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string milliseconds(double seconds) {
-  char digits[32];
-  std::snprintf(digits, sizeof digits, "%.2f", 1e3 * seconds);
-  return digits;
-}
-
 std::string stages_in_words(const std::vector<int>& stages) {
   std::vector<std::string> numbers;
   for (const int stage : stages) numbers.push_back(text(stage));
@@ -31,17 +25,17 @@ std::string stages_in_words(const std::vector<int>& stages) {
 
 void print_text(const train::Estimate& estimate) {
   const auto samples = static_cast<double>(estimate.plan.config().train.global_batch);
-  std::cout << "a step: " << milliseconds(estimate.step_s) << " ms, "
-            << std::llround(samples / estimate.step_s) << " samples/s\n\n";
+  std::cout << "a step: " << in_ms(estimate.step_s) << " ms, " << std::llround(samples / estimate.step_s)
+            << " samples/s\n\n";
   TextTable table{.columns = {Align::kRight, Align::kLeft},
                   .rows = {{"rank", "stages", "forward ms", "backward ms", "update ms", "exchange ms",
                             "idle ms", "tensors"}}};
   table.columns.resize(table.rows.front().size(), Align::kRight);
   for (std::size_t rank = 0; rank < estimate.ranks.size(); ++rank) {
     const auto& [seconds, memory] = estimate.ranks[rank];
-    table.rows.push_back({text(rank), stages_in_words(memory.stages), milliseconds(seconds.forward),
-                          milliseconds(seconds.backward), milliseconds(seconds.update),
-                          milliseconds(seconds.exchange), milliseconds(seconds.idle),
+    table.rows.push_back({text(rank), stages_in_words(memory.stages), in_ms(seconds.forward),
+                          in_ms(seconds.backward), in_ms(seconds.update), in_ms(seconds.exchange),
+                          in_ms(seconds.idle),
                           human_bytes(static_cast<std::uint64_t>(memory.at_peak.total()))});
   }
   print(std::cout, table);

@@ -1,13 +1,13 @@
 #include "cli/plan.h"
 
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/plan_check.h"
 #include "cli/plan_page.h"
+#include "cli/quantities.h"
 #include "cli/text_table.h"
 #include "trireme/base/available_memory.h"
 #include "trireme/base/clock.h"
@@ -27,14 +27,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::size_t kOthersShown = 10;  ///< of the plans that lost, unless all are asked for
-
-std::string plan_milliseconds(double seconds) {
-  char digits[32];
-  std::snprintf(digits, sizeof digits, "%.2f", 1e3 * seconds);
-  return digits;
-}
-
-std::string plan_bytes(std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)); }
 
 std::string counts_in_words(const train::PlanSearch& search) {
   std::string words = text(search.estimated, " plans estimated, ", search.rejected, " that cannot run, ",
@@ -64,9 +56,9 @@ class PlanText {
   void print_best() const {
     const train::PlannedStep& best = search_.plans.front();
     std::cout << "\nfastest: " << train::in_words(best.config, world_size_) << "\n"
-              << "a step: " << plan_milliseconds(best.step_s) << " ms, " << std::llround(best.samples_per_s())
-              << " samples/s, " << plan_bytes(best.memory_bytes) << " on rank " << best.memory_rank;
-    if (search_.limit_bytes > 0) std::cout << " of " << plan_bytes(search_.limit_bytes);
+              << "a step: " << in_ms(best.step_s) << " ms, " << std::llround(best.samples_per_s())
+              << " samples/s, " << in_bytes(best.memory_bytes) << " on rank " << best.memory_rank;
+    if (search_.limit_bytes > 0) std::cout << " of " << in_bytes(search_.limit_bytes);
     std::cout << "\n";
     for (const auto& [key, value] : best.settings) std::cout << "  " << key << " = " << value << "\n";
     if (best.settings.empty()) std::cout << "  the defaults of all planned keys\n";
@@ -75,9 +67,9 @@ class PlanText {
   void print_smallest() const {
     const train::PlannedStep& smallest = search_.too_large.front();
     std::cout << "\nno plan " << (search_.is_complete ? "" : "of those tried in time ") << "fits into "
-              << plan_bytes(search_.limit_bytes) << " per rank; the smallest, "
+              << in_bytes(search_.limit_bytes) << " per rank; the smallest, "
               << train::in_words(smallest.config, world_size_) << ", needs "
-              << plan_bytes(smallest.memory_bytes) << " on rank " << smallest.memory_rank
+              << in_bytes(smallest.memory_bytes) << " on rank " << smallest.memory_rank
               << ".\nTo make it fit: more ranks (-n), a smaller train.global_batch or model, or "
                  "offload.optimizer and offload.parameters, which plans do not choose\n";
   }
@@ -89,7 +81,7 @@ class PlanText {
       const bool is_best = !search_.plans.empty() && plan == &search_.plans.front();
       const train::PlannedStep& best =
           search_.plans.empty() ? search_.too_large.front() : search_.plans.front();
-      table.rows.push_back({plan_milliseconds(plan->step_s), plan_bytes(plan->memory_bytes),
+      table.rows.push_back({in_ms(plan->step_s), in_bytes(plan->memory_bytes),
                             train::in_words(plan->config, world_size_),
                             is_best ? "" : train::why_not(*plan, best, search_.limit_bytes)});
     }
@@ -178,7 +170,7 @@ void print_search(const PlanArguments& arguments, const std::string& name, int w
                   const train::PlanSearch& search, const std::vector<CheckedPlan>& checked) {
   if (!arguments.page.empty()) write_file_atomic(arguments.page, plan_page(search, name, world_size));
   if (arguments.toml) {
-    require(!search.plans.empty(), "no plan fits into ", plan_bytes(search.limit_bytes),
+    require(!search.plans.empty(), "no plan fits into ", in_bytes(search.limit_bytes),
             " per rank; run it without --toml to see what each plan needs");
     const train::PlannedStep& best = checked.empty() ? search.plans.front() : fastest(checked).plan;
     std::cout << "# " << train::in_words(best.config, world_size) << "\n"

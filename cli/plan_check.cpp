@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 
+#include "cli/quantities.h"
 #include "cli/text_table.h"
 #include "trireme/base/error.h"
 #include "trireme/train/planner/planned_keys.h"
@@ -16,14 +16,6 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kPlansChecked = 3;
 constexpr double kCheck_s = 1;  ///< of steps of each plan
-
-std::string checked_ms(double seconds) {
-  char digits[32];
-  std::snprintf(digits, sizeof digits, "%.2f", 1e3 * seconds);
-  return digits;
-}
-
-std::string checked_bytes(std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)); }
 
 /// Of tensors, of the rank that has most: what a trial measures.
 std::int64_t predicted_bytes(const train::PlannedStep& plan) {
@@ -73,10 +65,10 @@ void print_check(const std::vector<CheckedPlan>& checked, int world_size) {
       .columns = {Align::kRight, Align::kRight, Align::kRight, Align::kRight, Align::kRight, Align::kLeft},
       .rows = {{"step ms", "measured", "error", "tensors", "measured", "plan"}}};
   for (const CheckedPlan& each : checked) {
-    table.rows.push_back(
-        {checked_ms(each.plan.step_s), checked_ms(each.measured.step_s),
-         error_of(each.plan.step_s, each.measured.step_s), checked_bytes(predicted_bytes(each.plan)),
-         checked_bytes(each.measured.memory_bytes), train::in_words(each.plan.config, world_size)});
+    table.rows.push_back({in_ms(each.plan.step_s), in_ms(each.measured.step_s),
+                          error_of(each.plan.step_s, each.measured.step_s),
+                          in_bytes(predicted_bytes(each.plan)), in_bytes(each.measured.memory_bytes),
+                          train::in_words(each.plan.config, world_size)});
   }
   std::cout << "\nchecked: the fastest plans, run for some steps\n";
   cli::print(std::cout, table);

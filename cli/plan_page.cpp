@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "cli/quantities.h"
 #include "trireme/base/text.h"
 #include "trireme/telemetry/line_chart.h"
 #include "trireme/telemetry/page_text.h"
@@ -24,8 +25,6 @@ figure { max-width: 640px; }
 pre { margin: 0; overflow-x: auto; font-size: 13.5px; }
 )css";
 
-std::string size_text(std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)); }
-
 class PlanPage {
  public:
   PlanPage(const train::PlanSearch& search, const std::string& title, int world_size)
@@ -38,7 +37,7 @@ class PlanPage {
              title_, " - Trireme</title>\n<style>", telemetry::kReportStyle, kPlanStyle,
              "</style>\n</head>\n", "<body>\n<h1>Plans for ", title_, "</h1>\n<p class=\"sub\">", world_size_,
              world_size_ == 1 ? " rank" : " ranks");
-    if (search_.limit_bytes > 0) page += text(", ", size_text(search_.limit_bytes), " of memory per rank");
+    if (search_.limit_bytes > 0) page += text(", ", in_bytes(search_.limit_bytes), " of memory per rank");
     page += text(", ", search_.estimated, " plans estimated</p>\n", best(), "<h2>Time against memory</h2>\n",
                  figure_of(chart()), "<h2>All plans</h2>\n", table(),
                  "<footer>Made by trireme plan.</footer>\n", "</body>\n</html>\n");
@@ -85,7 +84,7 @@ class PlanPage {
       for (const train::PlannedStep& plan : *plans) {
         const bool is_best = &plan == &best && !search_.plans.empty();
         rows += text(
-            "<tr><td>", telemetry::short_number(1e3 * plan.step_s), "</td><td>", size_text(plan.memory_bytes),
+            "<tr><td>", telemetry::short_number(1e3 * plan.step_s), "</td><td>", in_bytes(plan.memory_bytes),
             "</td><td>", escape_html(train::in_words(plan.config, world_size_)), "</td><td>",
             is_best ? "" : escape_html(train::why_not(plan, best, search_.limit_bytes)), "</td></tr>\n");
       }
