@@ -102,6 +102,19 @@ TEST(DeferredBatchNorm, ABatchThatWasNotFinishedDoesNotCount) {
   expect_same_statistics(*norm, *whole);
 }
 
+TEST(DeferredBatchNorm, ACloneBeginsABatchOfItsOwn) {
+  torch::nn::BatchNorm1d whole(deferred_options());
+  DeferredBatchNorm norm(deferred_options(), 2);
+  whole->to(at::kDouble);
+  norm->to(at::kDouble);
+  norm(deferred_input(3));  // the first of two
+  const auto copy = std::dynamic_pointer_cast<DeferredBatchNormImpl>(norm->clone());
+  whole(deferred_input(8));
+  for (const at::Tensor& chunk : deferred_input(8).tensor_split(2)) copy->forward(chunk);
+  expect_same_statistics(*copy, *whole);
+  EXPECT_EQ(norm->num_batches_tracked.item<std::int64_t>(), 0);
+}
+
 TEST(DeferredBatchNorm, ReplacesBatchNormsWithTheirTensors) {
   torch::nn::Sequential chain(torch::nn::Linear(4, 3), torch::nn::BatchNorm1d(3), torch::nn::BatchNorm1d(3));
   const auto before = chain->named_parameters();

@@ -25,14 +25,14 @@ void require_chunks(std::int64_t chunks) {
 }  // namespace
 
 DeferredBatchNormImpl::DeferredBatchNormImpl(const torch::nn::BatchNormOptions& given, std::int64_t chunks)
-    : options(given), chunks_(chunks) {
+    : BatchNormModule(given), chunks_(chunks) {
   require_chunks(chunks);
   DeferredBatchNormImpl::reset();
 }
 
 DeferredBatchNormImpl::DeferredBatchNormImpl(const torch::nn::BatchNormOptions& given, std::int64_t chunks,
                                              const BatchNormTensors& tensors)
-    : options(given), chunks_(chunks) {
+    : BatchNormModule(given), chunks_(chunks) {
   require_chunks(chunks);
   register_tensors(tensors);
 }
@@ -44,29 +44,8 @@ void DeferredBatchNormImpl::set_chunks(std::int64_t chunks) {
 }
 
 void DeferredBatchNormImpl::reset() {
-  const std::int64_t channels = options.num_features();
-  BatchNormTensors tensors;
-  if (options.affine()) {
-    tensors.weight = at::ones({channels}).requires_grad_();
-    tensors.bias = at::zeros({channels}).requires_grad_();
-  }
-  if (options.track_running_stats()) {
-    tensors.running_mean = at::zeros({channels});
-    tensors.running_var = at::ones({channels});
-    tensors.num_batches_tracked = at::scalar_tensor(0, at::kLong);
-  }
-  register_tensors(tensors);
-}
-
-void DeferredBatchNormImpl::register_tensors(const BatchNormTensors& tensors) {
-  const auto parameter = [this](const char* name, const at::Tensor& tensor) {
-    return register_parameter(name, tensor, tensor.defined() && tensor.requires_grad());
-  };
-  weight = parameter("weight", tensors.weight);
-  bias = parameter("bias", tensors.bias);
-  running_mean = register_buffer("running_mean", tensors.running_mean);
-  running_var = register_buffer("running_var", tensors.running_var);
-  num_batches_tracked = register_buffer("num_batches_tracked", tensors.num_batches_tracked);
+  BatchNormModule::reset();
+  seen_ = 0;
 }
 
 void DeferredBatchNormImpl::pretty_print(std::ostream& stream) const {

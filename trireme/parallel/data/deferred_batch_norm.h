@@ -10,19 +10,17 @@
 // For pipelines and gradient accumulation in a loop of one's own. A forward that is recomputed for its
 // backward does not count again. One thread.
 
-#include <torch/nn/cloneable.h>
 #include <torch/nn/module.h>
-#include <torch/nn/options/batchnorm.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <ostream>
 
-#include "trireme/parallel/data/batch_norm_tensors.h"
+#include "trireme/parallel/data/batch_norm_module.h"
 
 namespace trireme::parallel {
 
-class DeferredBatchNormImpl : public torch::nn::Cloneable<DeferredBatchNormImpl> {
+class DeferredBatchNormImpl : public BatchNormModule<DeferredBatchNormImpl> {
  public:
   /// `chunks`: micro-batches of a batch. Throws InvalidArgument: below 1.
   DeferredBatchNormImpl(const torch::nn::BatchNormOptions& options, std::int64_t chunks);
@@ -38,16 +36,11 @@ class DeferredBatchNormImpl : public torch::nn::Cloneable<DeferredBatchNormImpl>
   /// InvalidArgument: a wrong shape; in training mode one value or none per channel.
   at::Tensor forward(const at::Tensor& input);
 
-  /// Registers new tensors, those of a new batch norm.
+  /// Registers new tensors, those of a new batch norm. The next forward begins a batch; so with a clone.
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
-  torch::nn::BatchNormOptions options;
-  at::Tensor weight, bias;                                    ///< (C); undefined unless options.affine()
-  at::Tensor running_mean, running_var, num_batches_tracked;  ///< undefined unless track_running_stats()
-
  private:
-  void register_tensors(const BatchNormTensors& tensors);
   bool is_first_run();
   void add(const at::Tensor& input);
   void end_batch();

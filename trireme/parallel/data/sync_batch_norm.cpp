@@ -149,7 +149,7 @@ void move_towards(at::Tensor& running, const at::Tensor& value, double momentum)
 
 }  // namespace
 
-SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& given) : options(given) {
+SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& given) : BatchNormModule(given) {
   SyncBatchNormImpl::reset();
 }
 
@@ -160,38 +160,12 @@ SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& given, c
 
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& given, comm::Group group,
                                      const BatchNormTensors& tensors)
-    : options(given) {
+    : BatchNormModule(given) {
   register_tensors(tensors);
   set_group(std::move(group));
 }
 
 void SyncBatchNormImpl::set_group(comm::Group group) { group_ = std::move(group); }
-
-void SyncBatchNormImpl::reset() {
-  const std::int64_t channels = options.num_features();
-  BatchNormTensors tensors;
-  if (options.affine()) {
-    tensors.weight = at::ones({channels}).requires_grad_();
-    tensors.bias = at::zeros({channels}).requires_grad_();
-  }
-  if (options.track_running_stats()) {
-    tensors.running_mean = at::zeros({channels});
-    tensors.running_var = at::ones({channels});
-    tensors.num_batches_tracked = at::scalar_tensor(0, at::kLong);
-  }
-  register_tensors(tensors);
-}
-
-void SyncBatchNormImpl::register_tensors(const BatchNormTensors& tensors) {
-  const auto parameter = [this](const char* name, const at::Tensor& tensor) {
-    return register_parameter(name, tensor, tensor.defined() && tensor.requires_grad());
-  };
-  weight = parameter("weight", tensors.weight);
-  bias = parameter("bias", tensors.bias);
-  running_mean = register_buffer("running_mean", tensors.running_mean);
-  running_var = register_buffer("running_var", tensors.running_var);
-  num_batches_tracked = register_buffer("num_batches_tracked", tensors.num_batches_tracked);
-}
 
 void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
   stream << std::boolalpha << "trireme::SyncBatchNorm(" << options.num_features() << ", eps=" << options.eps()

@@ -13,9 +13,7 @@
 // The layers of a module share one group, which is not the group of the gradients: a bucket may start at
 // different places between the layers on different ranks. One thread runs forward and backward.
 
-#include <torch/nn/cloneable.h>
 #include <torch/nn/module.h>
-#include <torch/nn/options/batchnorm.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
@@ -24,11 +22,11 @@
 
 #include "trireme/comm/context.h"
 #include "trireme/comm/group.h"
-#include "trireme/parallel/data/batch_norm_tensors.h"
+#include "trireme/parallel/data/batch_norm_module.h"
 
 namespace trireme::parallel {
 
-class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
+class SyncBatchNormImpl : public BatchNormModule<SyncBatchNormImpl> {
  public:
   /// An ordinary batch norm over any input (N, C) or (N, C, *) until set_group().
   explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options);
@@ -47,17 +45,10 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
   /// ranks. Throws CommError. Backward throws InvalidArgument under create_graph.
   at::Tensor forward(const at::Tensor& input);
 
-  /// Registers new tensors, those of a new batch norm.
-  void reset() override;
   void pretty_print(std::ostream& stream) const override;
-
-  torch::nn::BatchNormOptions options;
-  at::Tensor weight, bias;                                    ///< (C); undefined unless options.affine()
-  at::Tensor running_mean, running_var, num_batches_tracked;  ///< undefined unless track_running_stats()
 
  private:
   void check(const at::Tensor& input) const;
-  void register_tensors(const BatchNormTensors& tensors);
   /// Returns the share of this batch in the running statistics.
   double count_batch();
   at::Tensor forward_of_rank(const at::Tensor& input);

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
-#include "trireme/parallel/data/batch_norm_tensors.h"
+#include "trireme/parallel/data/batch_norm_module.h"
 
 namespace trireme::parallel {
 
