@@ -34,7 +34,8 @@ class OwnerPool::Worker {
 
   /// Whether there is still room in its queue.
   bool give(std::unique_ptr<OwnerEvent> event) {
-    if (has_thread_ && event->is_short()) return do_at_once(std::move(event));
+    if (has_thread_ && event->is_short() && !std::exchange(did_at_once_, true))
+      return do_at_once(std::move(event));
     const bool has_room = queue_.push(std::move(event));
     if (!has_thread_) work_soon();
     return has_room;
@@ -99,8 +100,10 @@ class OwnerPool::Worker {
     wait_for_stop();
   }
 
-  /// On the node's thread where the owner's sleeps: that need not be woken.
+  /// On the node's thread where the owner's sleeps: that need not be woken. Once between two turns of the
+  /// node: what comes together is done in batches by the owner's thread, and holds up nobody else.
   bool do_at_once(std::unique_ptr<OwnerEvent> event) {
+    post([this](OwnerPool&) { did_at_once_ = false; });
     const bool has_room = queue_.push_quietly(std::move(event));
     {
       const std::unique_lock turn(turn_, std::try_to_lock);
@@ -179,6 +182,8 @@ class OwnerPool::Worker {
   std::atomic<bool> tick_waits_{false};
   std::mutex turn_;          ///< of who works: its thread, or the node's while that sleeps
   bool has_failed_ = false;  ///< changed by who has the turn
+  // The node's thread's.
+  bool did_at_once_ = false;  ///< since its last turn
   std::uint64_t num_done_at_once_ = 0;
   std::thread thread_;
 };

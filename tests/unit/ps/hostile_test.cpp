@@ -338,7 +338,9 @@ TEST(HostilePeers, ThatAskForWhatCannotBeYetFillNoServer) {
   HeldStatus held;
   const Deadline deadline = Deadline::after_s(60);  // ends a test that would hang
   do {
-    held = look_at_cluster({.coordinator = cluster.address(), .timeout_s = 60}).servers.at(1).status->held;
+    const ClusterReport report = look_at_cluster({.coordinator = cluster.address(), .timeout_s = 60});
+    ASSERT_TRUE(report.servers.contains(1) && report.servers.at(1).status) << "the flood holds up the server";
+    held = report.servers.at(1).status->held;
   } while (held.parked_pulls + held.counts.refused[ErrorKind::kOverloaded] < kPulls && !deadline.expired());
   EXPECT_LE(held.parked_pulls, 4096U);
   EXPECT_EQ(held.parked_pulls + held.counts.refused[ErrorKind::kOverloaded], kPulls);

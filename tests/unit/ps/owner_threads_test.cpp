@@ -184,6 +184,24 @@ TEST(OwnerThreads, AddUpExactlyWhatTwoWorkersPushWhileNoPullIsTorn) {
   EXPECT_GT(cluster.counts(0).done_at_once + cluster.counts(1).done_at_once, 0U);
 }
 
+TEST(OwnerThreads, TakeWhatComesTogetherInBatches) {
+  ThreadedCluster cluster(owners(1), 1);
+  const TableId table = cluster.create(table_of(1, 4));
+  constexpr int kPushes = 1000;
+  std::atomic<int> num_open{kPushes};
+  std::promise<void> over;
+  cluster.worker(0).on_its_thread([&](ClientNode& node) {
+    for (int i = 0; i < kPushes; ++i)
+      node.push_chunk(table, 0, floats(std::vector<float>(4, 1)), [&](const Result&) {
+        if (--num_open == 0) over.set_value();
+      });
+    return 0;
+  });
+  ASSERT_EQ(over.get_future().wait_for(kMostWait), std::future_status::ready);
+  // At most one in a turn of the loop: a flood of them would hold it up.
+  EXPECT_LT(cluster.counts(0).done_at_once + cluster.counts(1).done_at_once, kPushes / 2U);
+}
+
 TEST(OwnerThreads, AreWokenForLongRequests) {
   ThreadedCluster cluster(owners(2), 1);
   const TableId table = cluster.create(table_of(6, 8192));
