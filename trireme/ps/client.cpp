@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
@@ -20,12 +21,14 @@ struct Pending::Told {
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<Result> result;
+  std::shared_ptr<std::atomic<int>> num_open;  ///< calls of the client without a result
 
   void tell(const Result& what) {
     {
       const std::lock_guard lock(mutex);
       if (result) return;
       result = what;
+      --*num_open;
     }
     changed.notify_all();
   }
@@ -33,7 +36,8 @@ struct Pending::Told {
 
 namespace {
 
-// The thread that asks sends so much itself where the client's sleeps: nobody has to be woken for it.
+// The thread that asks sends so much itself where the client's sleeps and no other call is open: nobody has
+// to be woken for it. Several calls leave the client's thread in one write.
 constexpr std::size_t kSentAtOnceBytes = 64 << 10;
 
 wire::Buffer copy_of(std::span<const float> values) { return in_buffer({values.begin(), values.end()}); }
@@ -100,21 +104,23 @@ class Client::Service {
   /// `bytes`: what it sends, as far as it is known to be little.
   Pending call(std::function<void(ClientNode&, Done)> begin, std::size_t bytes = ~std::size_t{0}) {
     const auto told = std::make_shared<Pending::Told>();
+    told->num_open = num_open_;
+    const bool is_alone = num_open_->fetch_add(1) == 0;
     // The last copy of it is dropped when nobody can answer any more.
     const auto guard = std::shared_ptr<Pending::Told>(told.get(), [this, told](Pending::Told*) {
       told->tell(failure(ErrorKind::kTimeout, "the client has ended: " + ended_));
     });
     post([begin = std::move(begin),
           guard](ClientNode& node) { begin(node, [guard](const Result& result) { guard->tell(result); }); },
-         bytes);
+         is_alone && bytes <= kSentAtOnceBytes);
     return Pending(told);
   }
 
-  void post(std::function<void(ClientNode&)> work, std::size_t bytes) {
+  void post(std::function<void(ClientNode&)> work, bool at_once) {
     const std::lock_guard lock(mutex_);
     if (!loop_) return;
     auto on_node = [this, work = std::move(work)] { work(*node_); };
-    bytes <= kSentAtOnceBytes ? loop_->post_or_run(std::move(on_node)) : loop_->post(std::move(on_node));
+    at_once ? loop_->post_or_run(std::move(on_node)) : loop_->post(std::move(on_node));
   }
 
  private:
@@ -141,6 +147,7 @@ class Client::Service {
 
   std::mutex mutex_;  ///< of loop_, and of ended_ until it is set
   std::string ended_;
+  const std::shared_ptr<std::atomic<int>> num_open_ = std::make_shared<std::atomic<int>>(0);
   std::unique_ptr<wire::NodeLoop> loop_;
   std::unique_ptr<ClientNode> node_;
   std::thread thread_;
@@ -298,7 +305,7 @@ Pending Client::push_pull_rows(TableId table, std::span<const std::uint64_t> key
       keys.size_bytes() + rows.size_bytes());
 }
 void Client::tick() {
-  service_->post([](ClientNode& node) { node.tick(); }, 0);
+  service_->post([](ClientNode& node) { node.tick(); }, /*at_once=*/false);
 }
 Pending Client::barrier(std::uint32_t num_workers) {
   return service_->call(
