@@ -132,13 +132,15 @@ class OwnerPool::Worker {
     bool is_last = false;
   };
   Batch work_or_fail() {
+    std::exception_ptr error;
     try {
       return work();
     } catch (...) {
-      has_failed_ = true;
-      post([error = std::current_exception()](OwnerPool&) { std::rethrow_exception(error); });
-      return {};
+      error = std::current_exception();
     }
+    has_failed_ = true;
+    post([error = std::move(error)](OwnerPool&) { std::rethrow_exception(error); });
+    return {};
   }
   Batch work() {
     Batch batch;
