@@ -11,6 +11,7 @@
 #include "trireme/base/toml_text.h"
 #include "trireme/base/unix_time.h"
 #include "trireme/comm/context.h"
+#include "trireme/comm/elastic.h"
 #include "trireme/comm/launch_environment.h"
 #include "trireme/train/config/run_config.h"
 #include "trireme/train/planner/planned_keys.h"
@@ -28,11 +29,20 @@ int run_as_rank(const TrainArguments& train, const train::RunConfig& config,
     announce_stops(
         "trireme: stopping: this step ends, and a checkpoint is saved; Ctrl-C again ends at once\n");
   ::signal(SIGPIPE, SIG_IGN);  // whoever reads what it prints may leave before its end
-  const auto context = comm::Context::from_environment(plan.config().comm);
   const auto start = train.resume ? train::RunStart::kResume : train::RunStart::kFresh;
-  return train::run_training(config, *context,
-                             {.start = start, .stop = &stop, .began_unix_s = process_began_unix_s()})
-      .exit_code;
+  train::RunMemory memory;
+  int exit_code = 0;
+  const auto run = [&](comm::Context& context) {
+    exit_code = train::run_training(
+                    config, context,
+                    {.start = start, .stop = &stop, .began_unix_s = process_began_unix_s(), .memory = &memory})
+                    .exit_code;
+  };
+  comm::run_elastic({.context = plan.config().comm,
+                     .can_run_on = [&](int ranks) { return train::can_run_on(config, ranks); },
+                     .stop = &stop},
+                    run);
+  return exit_code;
 }
 
 /// What --trace and --trace-steps say, as keys of the configuration, so that every rank is told.
@@ -83,6 +93,9 @@ int run_train(const Home& home, const TrainArguments& given) {
   const RankPlan ranks = plan_ranks(train.ranks);
   require(train.max_restarts == 0 || ranks.launches,
           "--max-restarts needs -n N with N > 1: a launcher that outlives the ranks");
+  require(!train.elastic || ranks.launches, "--elastic needs -n N with N > 1: a launcher that outlives the ranks");
+  require(train.elastic || (train.min_ranks == 0 && train.num_spares == 0),
+          "--min-ranks and --spares are for elastic jobs: add --elastic");
   require(
       !train.metrics_port || ranks.launches,
       "--metrics-port needs -n N with N > 1: a launcher serves the metrics; for one rank, or with another "
@@ -97,6 +110,9 @@ int run_train(const Home& home, const TrainArguments& given) {
                         .of_launch = {"--max-restarts", text(train.max_restarts), "--frozen-grace",
                                       text(config.comm.timeout_s), "--autopsy", plan.config().run_folder()},
                         .find_launcher = home.find_launcher};
+    if (train.elastic) command.of_launch.push_back("--elastic");
+    if (train.min_ranks > 0) command.of_launch.insert(command.of_launch.end(), {"--min-ranks", text(train.min_ranks)});
+    if (train.num_spares > 0) command.of_launch.insert(command.of_launch.end(), {"--spares", text(train.num_spares)});
     if (train.metrics_port)
       command.of_launch.insert(command.of_launch.end(), {"--metrics-port", text(*train.metrics_port)});
     if (!train.metrics_token_file.empty())

@@ -29,6 +29,14 @@ Command train_command(std::function<int(const TrainArguments&)> run) {
                    "Restarts from the last checkpoint when a rank fails")
         ->type_name("R")
         ->check(zero_or_more());
+    app.add_flag("--elastic", train->elastic,
+                 "Ranks that survive a failure keep running; --max-restarts are then new processes");
+    app.add_option("--min-ranks", train->min_ranks, "Elastic: fewest ranks to continue with (default: N)")
+        ->type_name("M")
+        ->check(above_zero());
+    app.add_option("--spares", train->num_spares, "Elastic: processes that wait for a failed rank's place")
+        ->type_name("K")
+        ->check(zero_or_more());
     app.add_option("--trace", train->trace, "Trace all ranks for Perfetto (default: trace.json, by the run)")
         ->type_name("[FILE]")
         ->expected(0, 1);
@@ -54,6 +62,7 @@ Command train_command(std::function<int(const TrainArguments&)> run) {
               "  trireme train examples/fashion_mnist.toml --set train.epochs=1 --set optimizer.lr=0.05\n"
               "  trireme train examples/fashion_mnist.toml -n 2 --resume --max-restarts 3\n"
               "  trireme train runs/fashion_mnist -n 2 --resume\n"
+              "  trireme train examples/fashion_mnist.toml -n 4 --elastic --min-ranks 2 --spares 1\n"
               "  trireme train examples/ps_fashion_mnist.toml -n 2 --servers 2\n"
               "  trireme train examples/quick.toml -n 2 --trace --trace-steps 20:40\n"
               "  trireme train examples/resnet18_pipeline.toml -n 2 --timeline timeline.html\n"

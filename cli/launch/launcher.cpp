@@ -38,6 +38,18 @@ constexpr double kLookForSignals_s = 0.2;
 constexpr int kMostProcesses = 4096;
 constexpr int kMostHosts = 65536;
 
+void check_elasticity(const LaunchOptions& options) {
+  require(options.elastic || (options.min_ranks == 0 && options.num_spares == 0),
+          "--min-ranks and --spares are for elastic jobs: add --elastic");
+  if (!options.elastic) return;
+  require(options.num_nodes == 1, "--elastic is for one host, and --nnodes is ", options.num_nodes,
+          ": on several hosts start the job again with --resume");
+  require(options.min_ranks >= 0 && options.min_ranks <= options.num_ranks, "--min-ranks is ",
+          options.min_ranks, "; with -n ", options.num_ranks, " it goes from 1 to ", options.num_ranks);
+  require(options.num_spares >= 0 && options.num_spares <= kMostProcesses, "--spares is ", options.num_spares,
+          "; it goes from 0 to ", kMostProcesses);
+}
+
 void check(const LaunchOptions& options) {
   require(!options.command.empty(),
           "there is no program to launch: trireme launch -n N -- PROGRAM ARGUMENTS");
@@ -62,6 +74,7 @@ void check(const LaunchOptions& options) {
   require(options.frozen_grace_s >= 0, "--frozen-grace is ", options.frozen_grace_s,
           "; expected seconds, or 0 to wait without end");
   require(options.max_restarts >= 0, "--max-restarts is ", options.max_restarts, "; 0 means none");
+  check_elasticity(options);
   require(options.num_nodes == 1 || (!options.master_addr.empty() && options.master_port != 0),
           "with --nnodes ", options.num_nodes,
           " all hosts have to know the same address: give --master-addr (a name or address of the host with "
@@ -136,7 +149,8 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
     const std::string name(line.substr(0, line.find('=')));
     const bool foreign = name.starts_with("TORCHELASTIC_") || name == "TRIREME_SECRET_FILE" ||
                          name == "TRIREME_PS_SECRET" || name == "TRIREME_PS_SECRET_FILE" ||
-                         name == "TRIREME_STATUS_FD" || name == "GROUP_RANK";
+                         name == "TRIREME_STATUS_FD" || name == "GROUP_RANK" || name == "TRIREME_MEMBER" ||
+                         name == "TRIREME_SPARE";
     if (!foreign && !changes.contains(name)) result.emplace_back(line);
   }
   for (const auto& [name, value] : changes) result.push_back(name + "=" + value);
@@ -165,6 +179,7 @@ struct Launcher {
   std::unique_ptr<Servers> servers{};          ///< null: none
   std::unique_ptr<EvidenceWriter> evidence{};  ///< null: it is not kept
   std::unique_ptr<LaunchMetrics> metrics{};    ///< null: none
+  std::optional<ElasticJob> elastic{};         ///< none: the job is not elastic
 };
 
 RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
@@ -199,6 +214,63 @@ RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
           .arguments = options.command,
           .environment = environment_with(variables),
           .inherits_stdin = rank == 0 && ::isatty(STDIN_FILENO) == 0};
+}
+
+RankStart plan_member(const Launcher& launcher, int local_rank, const wire::ElasticMember& member) {
+  RankStart start = plan_rank(launcher, local_rank, launcher.elastic->world().generation);
+  start.member = member;
+  start.environment.push_back("TRIREME_MEMBER=" + member.id);
+  return start;
+}
+
+/// Begins the first world of a job, or one of new processes alone.
+std::vector<RankStart> plan_ranks_of_job(Launcher& launcher) {
+  std::vector<wire::ElasticMember> members;
+  for (int rank = 0; rank < launcher.options.num_ranks; ++rank)
+    members.push_back(launcher.elastic->new_member());
+  launcher.elastic->begin(members);
+  std::vector<RankStart> starts;
+  for (int rank = 0; rank < launcher.options.num_ranks; ++rank)
+    starts.push_back(plan_member(launcher, rank, members[static_cast<std::size_t>(rank)]));
+  return starts;
+}
+
+RankStart plan_spare(Launcher& launcher) {
+  RankStart start = plan_member(launcher, /*local_rank=*/0, launcher.elastic->new_member());
+  start.rank = -1;
+  start.inherits_stdin = false;
+  start.environment.push_back("TRIREME_SPARE=1");
+  return start;
+}
+
+/// A world of an elastic job, and what is left of its processes.
+struct LeftOfWorld {
+  WorldStory story;
+  std::optional<wire::ElasticWorld> next = std::nullopt;  ///< none: all have ended
+  std::vector<SupervisedRank> living = {};
+};
+
+/// Of an elastic job: `living` of the world before; none: all ranks are started.
+LeftOfWorld run_elastic_world(Launcher& launcher, std::vector<SupervisedRank> living) {
+  std::vector<RankStart> starts;
+  if (living.empty()) {
+    starts = plan_ranks_of_job(launcher);
+    for (int spare = 0; spare < launcher.options.num_spares; ++spare) starts.push_back(plan_spare(launcher));
+  }
+  const Elasticity elasticity{.job = *launcher.elastic,
+                              .plan_spare = [&launcher] { return plan_spare(launcher); }};
+  const auto keep = [&](const autopsy::Evidence& evidence) {
+    if (launcher.evidence) launcher.evidence->write(evidence);
+  };
+  Supervisor supervisor(launcher.options, launcher.screen, launcher.signals, launcher.notes, keep,
+                        launcher.servers ? &launcher.servers->cluster : nullptr, &elasticity);
+  supervisor.adopt(std::move(living));
+  supervisor.start(starts);
+  if (launcher.metrics) launcher.metrics->set_ranks(supervisor.ranks());
+  LeftOfWorld left{.story = supervisor.run()};
+  left.next = supervisor.next_world();
+  if (left.next) left.living = supervisor.release();
+  return left;
 }
 
 WorldStory run_world(Launcher& launcher, int restart) {
@@ -247,8 +319,39 @@ std::unique_ptr<EvidenceWriter> evidence_writer(const LaunchOptions& options, co
                               .complain = [&notes](const std::string& what) { notes.add(what); }});
 }
 
-/// Nothing will be different the next time.
-bool is_final(int exit_code) { return exit_code == kExitUsage || exit_code == kExitDiverged; }
+/// "world 2: ranks 0, 1 and 3 continue as 0, 1 and 2".
+std::string describe_next(const wire::ElasticWorld& before, const wire::ElasticWorld& next) {
+  std::vector<std::string> new_ranks;
+  for (int rank = 0; rank < next.size(); ++rank) {
+    const std::string& id = next.ranks[static_cast<std::size_t>(rank)].id;
+    const int was = before.rank_of(id);
+    if (was < 0) new_ranks.push_back(text("rank ", rank, " is a new process"));
+    if (was >= 0 && was != rank) new_ranks.push_back(text("rank ", was, " continues as rank ", rank));
+  }
+  return text("elastic: world ", next.generation, " has ", next.size(), " rank(s)",
+              new_ranks.empty() ? "" : ": ", join(new_ranks), "; the others keep their ranks");
+}
+
+/// The job's worlds up to the end of one in which no process is left. Returns its story.
+WorldStory run_worlds(Launcher& launcher) {
+  std::vector<SupervisedRank> living;
+  for (;;) {
+    LeftOfWorld left = run_elastic_world(launcher, std::move(living));
+    if (!left.next) return left.story;
+    for (const auto& line : report(left.story)) launcher.screen.note(line);
+    launcher.screen.note(describe_next(launcher.elastic->world(), *left.next));
+    launcher.elastic->begin(*left.next);
+    living = std::move(left.living);
+  }
+}
+
+/// All ranks. In an elastic job that counts as a replacement.
+bool may_restart(Launcher& launcher, int restart) {
+  if (!launcher.elastic) return restart < launcher.options.max_restarts;
+  if (!launcher.elastic->may_replace()) return false;
+  launcher.elastic->count_replacement();
+  return true;
+}
 
 }  // namespace
 
@@ -266,22 +369,29 @@ int launch(const LaunchOptions& options) {
                        .token_file = options.metrics_token_file});
     screen.note(launcher.metrics->describe());
   }
+  if (options.elastic)
+    launcher.elastic.emplace(
+        wire::StoreClientOptions{.endpoint = launcher.job.store, .secret = launcher.job.secret},
+        ElasticOptions{.wanted_ranks = options.num_ranks,
+                       .min_ranks = options.min_ranks > 0 ? options.min_ranks : options.num_ranks,
+                       .num_replacements = options.max_restarts});
   const int cores = available_cores();
   if (options.num_ranks > cores) {
     screen.note(
         text("note: ", options.num_ranks, " ranks on ", cores, " core(s) take turns; expect no gain"));
   }
   for (int restart = 0;; ++restart) {
-    const auto world = run_world(launcher, restart);
+    const auto world = launcher.elastic ? run_worlds(launcher) : run_world(launcher, restart);
     for (const auto& line : report(world)) screen.note(line);
     const int code = exit_code_of(world);
     if (code == kExitOk) wait_for_other_hosts(launcher);
-    if (code == kExitOk || world.told_to_stop != 0 || is_final(code) || restart >= options.max_restarts) {
+    if (code == kExitOk || world.told_to_stop != 0 || ends_the_job(code) || !may_restart(launcher, restart)) {
       if (launcher.evidence) launcher.evidence->finish();
       for (const auto& note : launcher.notes.take()) screen.note(note);
       return code;
     }
-    screen.note(text("starting all ", options.num_ranks, " rank(s) again, restart ", restart + 1, " of ",
+    const int number = launcher.elastic ? launcher.elastic->num_replacements() : restart + 1;
+    screen.note(text("starting all ", options.num_ranks, " rank(s) again, restart ", number, " of ",
                      options.max_restarts));
   }
 }

@@ -63,7 +63,7 @@ struct ChildPlan {
 
 }  // namespace
 
-RankProcess::RankProcess(const RankStart& start) : rank_(start.rank) {
+RankProcess::RankProcess(const RankStart& start) : rank_(start.rank), member_(start.member) {
   int status_fd = -1;
   page_ = telemetry::StatusPage::create(&status_fd);
   page_->set_rank(rank_);
@@ -82,7 +82,7 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank) {
   pid_ = ::fork();
   if (pid_ == 0) become(plan);
   if (pid_ < 0) {
-    throw InternalError(text("no process for rank ", rank_, ": ", std::strerror(errno),
+    throw InternalError(text("no process for ", is_spare() ? text("a spare") : text("rank ", rank_), ": ", std::strerror(errno),
                              "; the limit of processes may be too low (ulimit -u)"));
   }
   ::setpgid(pid_, pid_);  // here too: a signal may be sent before the child has got that far
@@ -104,6 +104,11 @@ RankProcess::~RankProcess() {
     send_signal(SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
+}
+
+void RankProcess::set_rank(int rank) {
+  rank_ = rank;
+  page_->set_rank(rank);
 }
 
 void RankProcess::send_signal(int signal) const {

@@ -8,12 +8,14 @@
 
 #include "trireme/base/file_descriptor.h"
 #include "trireme/telemetry/status_page.h"
+#include "trireme/wire/elastic_world.h"
 
 namespace trireme::cli {
 
 /// What all ranks of a world share when they are started, and what one of them gets.
 struct RankStart {
-  int rank = 0;
+  int rank = 0;                          ///< -1: a spare of an elastic job
+  wire::ElasticMember member = {};       ///< of an elastic job
   std::string program;                   ///< a path
   std::vector<std::string> arguments;    ///< argv, the program's name first
   std::vector<std::string> environment;  ///< NAME=value, complete but for TRIREME_STATUS_FD
@@ -31,6 +33,10 @@ class RankProcess {
   RankProcess& operator=(const RankProcess&) = delete;
 
   int rank() const { return rank_; }
+  bool is_spare() const { return rank_ < 0; }
+  /// Of an elastic job, whose next world gives the process another rank; -1: none.
+  void set_rank(int rank);
+  const wire::ElasticMember& member() const { return member_; }
   int pid() const { return pid_; }
   int out_fd() const { return out_.get(); }
   int err_fd() const { return err_.get(); }
@@ -52,6 +58,7 @@ class RankProcess {
 
  private:
   int rank_;
+  const wire::ElasticMember member_;
   int pid_ = -1;
   FileDescriptor out_, err_;
   std::shared_ptr<telemetry::StatusPage> page_;

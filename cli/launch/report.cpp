@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMostOthers = 16;
 
 bool failed(const RankStory& rank) {
-  return WIFSIGNALED(rank.wait_status) || WEXITSTATUS(rank.wait_status) != 0;
+  return rank.ended && (WIFSIGNALED(rank.wait_status) || WEXITSTATUS(rank.wait_status) != 0);
 }
 
 /// Smaller is nearer to the cause.
@@ -101,7 +101,8 @@ std::string doing(const RankStory& rank) {
 
 std::string line_about(const RankStory& rank, const RankStory* cause) {
   std::string line = text("  rank ", rank.rank, ": ");
-  if (&rank != cause) line += rank.stopped ? text("stopped by the launcher") : end_of(rank);
+  if (&rank != cause)
+    line += !rank.ended ? text("continues") : rank.stopped ? text("stopped by the launcher") : end_of(rank);
   const std::string what = doing(rank);
   if (!what.empty()) line += text(&rank == cause ? "" : "; ", what);
   if (&rank == cause && what.empty()) line += "did not say what it was doing";
@@ -129,6 +130,8 @@ int exit_code_of(const WorldStory& world) {
   const bool explains_itself = cause->frozen_by == 0 && WIFEXITED(cause->wait_status);
   return explains_itself ? WEXITSTATUS(cause->wait_status) : static_cast<int>(kExitComm);
 }
+
+bool ends_the_job(int exit_code) { return exit_code == kExitUsage || exit_code == kExitDiverged; }
 
 std::vector<std::string> report(const WorldStory& world) {
   if (world.told_to_stop != 0) {

@@ -33,6 +33,9 @@ const RankStory* culprit(const WorldStory& world);
 /// 0, or the exit code of launch().
 int exit_code_of(const WorldStory& world);
 
+/// Whether a rank that ends with this code does so each time: it is not started again.
+bool ends_the_job(int exit_code);
+
 /// Lines without newline; none when all ranks ended with 0.
 std::vector<std::string> report(const WorldStory& world);
 

@@ -74,7 +74,7 @@ int Screen::bar_columns() const {
 void Screen::note(std::string_view text) { line(STDERR_FILENO, "trireme launch: ", text); }
 
 LineRelay::LineRelay(Screen& screen, int source, int target, std::string prefix, Bars bars)
-    : screen_(screen), source_(source), target_(target), prefix_(std::move(prefix)), bars_(bars) {}
+    : screen_(&screen), source_(source), target_(target), prefix_(std::move(prefix)), bars_(bars) {}
 
 bool LineRelay::pump() {
   std::array<char, 1 << 16> buffer;
@@ -97,7 +97,7 @@ void LineRelay::relay_lines() {
     std::string_view text = rest.substr(0, end);
     if (bars_ == Bars::kYes && text.starts_with(kClearLine)) text.remove_prefix(kClearLine.size());
     if (redrawn) {
-      screen_.bar(prefix_, text);
+      screen_->bar(prefix_, text);
     } else {
       relay(text);
       if (rest[end] == '\r') ++end;
@@ -114,7 +114,7 @@ void LineRelay::relay_lines() {
 void LineRelay::relay(std::string_view line) {
   // An exception of libtorch is followed by the frames of its stack.
   constexpr std::size_t kMostLines = 128, kMostBytes = 2000;
-  screen_.line(target_, prefix_, line);
+  screen_->line(target_, prefix_, line);
   if (target_ != STDERR_FILENO) return;
   last_lines_.emplace_back(line.substr(0, kMostBytes));
   if (last_lines_.size() > kMostLines) last_lines_.pop_front();

@@ -6,6 +6,7 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace trireme::cli {
@@ -41,6 +42,8 @@ class LineRelay {
   enum class Bars { kNo, kYes };
   LineRelay(Screen& screen, int source, int target, std::string prefix, Bars bars);
 
+  /// Of the lines that are still to come.
+  void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
   /// Relays what is there; false when the pipe is at its end, which ends the last line too.
   bool pump();
   /// Ends the last line.
@@ -52,7 +55,7 @@ class LineRelay {
   void relay_lines();
   void relay(std::string_view line);
 
-  Screen& screen_;
+  Screen* screen_;
   int source_;
   int target_;
   std::string prefix_;

@@ -23,6 +23,12 @@ constexpr double kDrain_s = 0.2;
 constexpr double kLookAgain_s = 0.5;
 constexpr int kMostServerRestarts = 20;
 constexpr std::size_t kMostNamed = 16;
+constexpr double kLookForWaiting_s = 0.01;
+
+std::string prefix_of(const LaunchOptions& options, const RankProcess& process) {
+  if (!options.prefix_output) return "";
+  return process.is_spare() ? "[spare] " : text("[", process.rank(), "] ");
+}
 
 }  // namespace
 
@@ -58,22 +64,24 @@ std::vector<std::string> Notes::take() {
 }
 
 Supervisor::Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes,
-                       const Keep& keep, ParameterCluster* servers)
+                       const Keep& keep, ParameterCluster* servers, const Elasticity* elasticity)
     : options_(options),
       screen_(screen),
       signals_(signals),
       notes_(notes),
       keep_(keep),
       servers_(servers),
-      witness_(options.num_nodes * options.num_ranks) {}
-
-void Supervisor::start(const std::vector<RankStart>& starts) {
+      elasticity_(elasticity),
+      witness_(elasticity != nullptr ? elasticity->job.world().size() : options.num_nodes * options.num_ranks) {
   started_s_ = looked_s_ = now_s();
   oom_kills_before_ = count_oom_kills();
+}
+
+void Supervisor::start(const std::vector<RankStart>& starts) {
   for (const auto& start : starts) {
     auto process = std::make_unique<RankProcess>(start);
-    witness_.add(*process);
-    const std::string prefix = options_.prefix_output ? text("[", start.rank, "] ") : "";
+    if (!process->is_spare()) witness_.add(*process);
+    const std::string prefix = prefix_of(options_, *process);
     const auto bars = screen_.shows_bars() && start.rank == 0 ? LineRelay::Bars::kYes : LineRelay::Bars::kNo;
     LineRelay out(screen_, process->out_fd(), STDOUT_FILENO, prefix, bars);
     LineRelay err(screen_, process->err_fd(), STDERR_FILENO, prefix, LineRelay::Bars::kNo);
@@ -81,17 +89,39 @@ void Supervisor::start(const std::vector<RankStart>& starts) {
   }
 }
 
+void Supervisor::adopt(std::vector<SupervisedRank> ranks) {
+  for (SupervisedRank& member : ranks) {
+    RankProcess& process = *member.process;
+    process.set_rank(elasticity_->job.world().rank_of(process.member().id));
+    if (!process.is_spare()) witness_.add(process);
+    member.out.set_prefix(prefix_of(options_, process));
+    member.err.set_prefix(prefix_of(options_, process));
+    members_.push_back(std::move(member));
+  }
+}
+
+std::vector<SupervisedRank> Supervisor::release() {
+  for (auto& member : members_) {
+    if (!member.process->ended()) continue;
+    member.out.finish();
+    member.err.finish();
+  }
+  std::erase_if(members_, [](const Member& member) { return member.process->ended(); });
+  return std::exchange(members_, {});
+}
+
 std::vector<telemetry::LiveRank> Supervisor::ranks() const {
   std::vector<telemetry::LiveRank> ranks;
   for (const auto& member : members_)
-    ranks.push_back({.pid = member.process->pid(), .page = member.process->page()});
+    if (!member.process->is_spare()) ranks.push_back({.pid = member.process->pid(), .page = member.process->page()});
   return ranks;
 }
 
 WorldStory Supervisor::run() {
-  while (!all_ended()) {
+  while (!all_ended() && !next_world_) {
     const bool timed = phase_ != Phase::kRunning && phase_ != Phase::kKilling;
-    wait_and_relay(timed ? std::min(kLookAgain_s, std::max(0.0, phase_ends_s_ - now_s())) : kLookAgain_s);
+    wait_and_relay(phase_ == Phase::kRegrouping ? kLookForWaiting_s
+                   : timed                      ? std::min(kLookAgain_s, std::max(0.0, phase_ends_s_ - now_s())) : kLookAgain_s);
     show_notes();
     handle_signals();
     look_after_ranks();
@@ -99,7 +129,10 @@ WorldStory Supervisor::run() {
     look_after_servers();
     look_after_the_frozen();
     advance();
+    if (phase_ == Phase::kRegrouping) regroup();
   }
+  if (next_world_) return story();
+  end_spares();
   drain();
   show_notes();
   tell_cause();
@@ -111,7 +144,8 @@ void Supervisor::show_notes() {
 }
 
 bool Supervisor::all_ended() const {
-  return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.process->ended(); });
+  return std::all_of(members_.begin(), members_.end(),
+                     [](const Member& m) { return m.process->ended() || m.process->is_spare(); });
 }
 
 void Supervisor::wait_and_relay(double timeout_s) {
@@ -187,16 +221,99 @@ void Supervisor::note_change(Member& member, RankProcess::Change change) {
                       " continues it)"));
   } else if (phase_ == Phase::kRunning && change == RankProcess::Change::kContinued) {
     screen_.note(text("rank ", rank.rank(), " continues"));
-  } else if (phase_ == Phase::kRunning && change == RankProcess::Change::kEnded &&
+  } else if (change == RankProcess::Change::kEnded &&
              (WIFSIGNALED(rank.wait_status()) || WEXITSTATUS(rank.wait_status()) != 0)) {
-    witness_.note_failure();
-    enter(Phase::kSettling, options_.settle_s);
+    fail(rank);
   }
+}
+
+void Supervisor::fail(const RankProcess& rank) {
+  const bool is_final = WIFEXITED(rank.wait_status()) && ends_the_job(WEXITSTATUS(rank.wait_status()));
+  if (phase_ == Phase::kRegrouping && is_final) return enter(Phase::kSettling, options_.settle_s);
+  if (phase_ != Phase::kRunning) return;
+  if (rank.is_spare()) return screen_.note(text("a spare (pid ", rank.pid(), ") has ended"));
+  witness_.note_failure();
+  if (elasticity_ == nullptr || is_final) return enter(Phase::kSettling, options_.settle_s);
+  elasticity_->job.give_up(text("rank ", rank.rank(), " (pid ", rank.pid(), ") has ended"));
+  begin_regrouping();
+}
+
+void Supervisor::begin_regrouping() {
+  witness_.note_failure();
+  enter(Phase::kRegrouping, 0);
+}
+
+/// Of the places that spares do not take: a process takes a second to be there.
+void Supervisor::start_replacements() {
+  long lost = 0;
+  for (const auto& member : members_) {
+    if (member.process->is_spare() && !member.process->ended()) --lost;
+    if (!member.process->is_spare() && member.process->ended()) ++lost;
+  }
+  for (; lost > 0 && elasticity_->job.may_replace(); --lost) {
+    elasticity_->job.count_replacement();
+    start({elasticity_->plan_spare()});
+  }
+}
+
+/// Ends run(), with the next world, when all that live have lost the present one.
+void Supervisor::regroup() {
+  ElasticJob& job = elasticity_->job;
+  start_replacements();
+  std::vector<wire::ElasticMember> living, spares;
+  bool all_wait = true;
+  for (const auto& member : members_) {
+    if (member.process->ended()) continue;
+    (member.process->is_spare() ? spares : living).push_back(member.process->member());
+    if (!member.process->is_spare()) all_wait = job.waits(member.process->member().id) && all_wait;
+  }
+  if (living.empty()) return;
+  if (!all_wait) return end_those_who_do_not_come();
+  tell_cause();
+  next_world_ = job.next(living, spares);
+  if (next_world_) return;
+  screen_.note(text(living.size(), " rank(s) and ", spares.size(),
+                    " spare(s) are left, and no world can be formed of them (--min-ranks ",
+                    options_.min_ranks > 0 ? options_.min_ranks : options_.num_ranks, ")"));
+  stop_all(SIGTERM);
+  enter(Phase::kStopping, options_.stop_grace_s);
+}
+
+/// Ranks on which the others have given up.
+void Supervisor::end_those_who_do_not_come() {
+  std::vector<Member*> late;
+  bool some_wait = false;
+  for (auto& member : members_) {
+    if (member.process->ended() || member.process->is_spare()) continue;
+    elasticity_->job.waits(member.process->member().id) ? static_cast<void>(some_wait = true)
+                                                         : late.push_back(&member);
+  }
+  const bool all_are_frozen = std::ranges::all_of(late, [](const Member* m) { return m->process->frozen(); });
+  if (!some_wait) return static_cast<void>(all_but_some_wait_s_ = 0);
+  if (all_but_some_wait_s_ == 0) all_but_some_wait_s_ = now_s();
+  const double grace_s = all_are_frozen ? 0 : options_.frozen_grace_s;
+  if ((grace_s == 0 && !all_are_frozen) || now_s() - all_but_some_wait_s_ < grace_s) return;
+  for (Member* member : late) {
+    if (member->process->frozen()) member->frozen_by = member->process->stopped_by();
+    screen_.note(text("rank ", member->process->rank(), " (pid ", member->process->pid(),
+                      ") does not come to the next world", member->frozen_by != 0 ? ": it is frozen" : "",
+                      "; killing it"));
+    member->process->send_signal(SIGKILL);
+  }
+}
+
+/// Nobody needs them any more.
+void Supervisor::end_spares() {
+  for (auto& member : members_) {
+    if (member.process->is_spare()) member.process->send_signal(SIGKILL);
+  }
+  std::erase_if(members_, [](const Member& member) { return member.process->is_spare(); });
 }
 
 void Supervisor::look_for_stalls() {
   if (phase_ != Phase::kRunning || now_s() - witnessed_s_ < kLookAgain_s) return;
   witnessed_s_ = now_s();
+  if (elasticity_ != nullptr && elasticity_->job.is_lost()) return begin_regrouping();
   std::optional<autopsy::Evidence> found;
   const std::string line = witness_.look(&found);
   if (found) keep_(*found);  // whoever reads the line finds the file
@@ -273,7 +390,9 @@ void Supervisor::enter(Phase phase, double lasts_s) {
 }
 
 void Supervisor::advance() {
-  if (phase_ == Phase::kRunning || phase_ == Phase::kKilling || now_s() < phase_ends_s_) return;
+  if (phase_ == Phase::kRunning || phase_ == Phase::kRegrouping || phase_ == Phase::kKilling ||
+      now_s() < phase_ends_s_)
+    return;
   if (phase_ == Phase::kSettling) {
     tell_cause();
     stop_all(SIGTERM);
@@ -312,7 +431,8 @@ void Supervisor::tell_cause() {
   const WorldStory world = story();
   if (exit_code_of(world) == kExitOk) return;
   std::vector<std::vector<std::string>> lines;
-  for (const auto& member : members_) lines.push_back(member.err.last_lines());
+  for (const auto& member : members_)
+    if (!member.process->is_spare()) lines.push_back(member.err.last_lines());
   const autopsy::Evidence evidence = witness_.end(world, lines);
   const autopsy::Verdict verdict = autopsy::judge(evidence);
   if (verdict.cause.empty()) return;
@@ -326,6 +446,7 @@ WorldStory Supervisor::story() const {
       .ranks = {}, .told_to_stop = told_to_stop_, .oom_kills = count_oom_kills() - oom_kills_before_};
   for (const auto& member : members_) {
     const auto& process = *member.process;
+    if (process.is_spare()) continue;
     world.ranks.push_back({.rank = process.rank(),
                            .pid = process.pid(),
                            .wait_status = process.wait_status(),

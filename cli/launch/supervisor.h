@@ -7,9 +7,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/launch/elastic_job.h"
 #include "cli/launch/launcher.h"
 #include "cli/launch/parameter_cluster.h"
 #include "cli/launch/rank_process.h"
@@ -49,34 +51,50 @@ class Notes {
   std::vector<std::string> notes_;
 };
 
+/// A rank, and what it writes.
+struct SupervisedRank {
+  std::unique_ptr<RankProcess> process;
+  LineRelay out;
+  LineRelay err;
+  bool out_open = true;
+  bool err_open = true;
+  int frozen_by = 0;
+  double frozen_for_s = 0;  ///< as seen by a launcher that was not frozen itself
+  bool stopped = false;
+};
+
+/// What a supervisor needs of an elastic job.
+struct Elasticity {
+  ElasticJob& job;
+  std::function<RankStart()> plan_spare;  ///< of a process that waits for a rank
+};
+
 class Supervisor {
  public:
   /// Saves the evidence of a stall or a failure.
   using Keep = std::function<void(const autopsy::Evidence&)>;
 
-  /// `servers`: of a parameter server beside the ranks, to be looked after, too; null: none.
+  /// `servers`: of a parameter server beside the ranks, to be looked after, too; null: none. `elasticity`:
+  /// null: when a rank fails, the others are stopped.
   Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes,
-             const Keep& keep, ParameterCluster* servers = nullptr);
+             const Keep& keep, ParameterCluster* servers = nullptr, const Elasticity* elasticity = nullptr);
 
   /// Starts all the ranks; when one cannot be started, those before it are killed and the error is thrown.
   void start(const std::vector<RankStart>& starts);
+  /// Looks after processes of the world before, in an elastic job, with the ranks of the present one.
+  void adopt(std::vector<SupervisedRank> ranks);
+  /// Those that live, after run() has returned with a next world.
+  std::vector<SupervisedRank> release();
+  /// Of an elastic job whose ranks have lost their world, and wait for this one; else nothing.
+  const std::optional<wire::ElasticWorld>& next_world() const { return next_world_; }
   /// Those that were started, for readers of their status pages.
   std::vector<telemetry::LiveRank> ranks() const;
   /// Until all have ended.
   WorldStory run();
 
  private:
-  struct Member {
-    std::unique_ptr<RankProcess> process;
-    LineRelay out;
-    LineRelay err;
-    bool out_open = true;
-    bool err_open = true;
-    int frozen_by = 0;
-    double frozen_for_s = 0;  ///< as seen by a launcher that was not frozen itself
-    bool stopped = false;
-  };
-  enum class Phase { kRunning, kSettling, kStopping, kInterrupted, kKilling };
+  using Member = SupervisedRank;
+  enum class Phase { kRunning, kSettling, kRegrouping, kStopping, kInterrupted, kKilling };
 
   bool all_ended() const;
   void wait_and_relay(double timeout_s);
@@ -84,6 +102,12 @@ class Supervisor {
   void handle_signals();
   void look_after_ranks();
   void note_change(Member& member, RankProcess::Change change);
+  void fail(const RankProcess& rank);
+  void begin_regrouping();
+  void regroup();
+  void end_those_who_do_not_come();
+  void start_replacements();
+  void end_spares();
   void look_for_stalls();
   void tell_cause();
   void look_after_servers();
@@ -103,6 +127,9 @@ class Supervisor {
   Notes& notes_;
   const Keep keep_;
   ParameterCluster* servers_;
+  const Elasticity* elasticity_;
+  std::optional<wire::ElasticWorld> next_world_;
+  double all_but_some_wait_s_ = 0;  ///< for the next world, since when; 0: not yet
   int num_server_restarts_ = 0;
   std::vector<Member> members_;
   Witness witness_;

@@ -23,9 +23,9 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr double kTimeout_s = 3;
+constexpr double kLaunchTimeout_s = 3;
 // Two deadlines, and room for a loaded machine to start and end processes.
-constexpr double kBound_s = 2 * kTimeout_s + 10;
+constexpr double kLaunchBound_s = 2 * kLaunchTimeout_s + 10;
 
 std::set<std::string> shared_memory_files() {
   std::set<std::string> names;
@@ -65,7 +65,7 @@ class RunningWorld {
   int pid_of(int rank) const { return pids_.at(static_cast<std::size_t>(rank)); }
 
   ChildResult end() {
-    const auto result = launcher_.wait(kBound_s);
+    const auto result = launcher_.wait(kLaunchBound_s);
     EXPECT_FALSE(result.timed_out) << result.err;
     for (const int pid : pids_) {
       if (is_gone(pid)) continue;
@@ -79,7 +79,7 @@ class RunningWorld {
  private:
   static std::vector<std::string> command(int ranks, const std::vector<std::string>& more) {
     std::vector<std::string> words = {bin("trireme"),         "launch",         "-n", text(ranks), "--",
-                                      bin("rank_fault_loop"), text(kTimeout_s), "60"};
+                                      bin("rank_fault_loop"), text(kLaunchTimeout_s), "60"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
@@ -120,7 +120,7 @@ TEST(FrozenRank, IsNamedAndEnded) {
 TEST(FrozenRank, IsEndedByTheLauncherWhenAllOthersHaveEnded) {
   const auto result = run({bin("trireme"), "launch", "-n", "2", "--frozen-grace", "1", "--", "/bin/sh", "-c",
                            "if [ $RANK = 1 ]; then kill -STOP $$; fi"},
-                          {}, kBound_s);
+                          {}, kLaunchBound_s);
   EXPECT_FALSE(result.timed_out) << result.err;
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_GE(result.wall_s, 1) << "it may be let go on until then";
@@ -133,7 +133,7 @@ TEST(FrozenRank, IsEndedByTheLauncherWhenNoneOfItsRanksRuns) {
     SCOPED_TRACE(ranks);
     const auto result = run({bin("trireme"), "launch", "-n", text(ranks), "--frozen-grace", "1", "--",
                              "/bin/sh", "-c", "kill -STOP $$; exec sleep 60"},
-                            {}, kBound_s);
+                            {}, kLaunchBound_s);
     EXPECT_FALSE(result.timed_out) << result.err;
     EXPECT_EQ(result.exit_code, 3) << result.err;
     EXPECT_THAT(
@@ -147,7 +147,7 @@ TEST(FrozenRank, IsEndedByTheLauncherWhenNoneOfItsRanksRuns) {
 TEST(FrozenRank, GoesOnToTakeTheSignalThatEndsIt) {
   const auto result = run({bin("trireme"), "launch", "-n", "1", "--frozen-grace", "1", "--", "/bin/sh", "-c",
                            "trap 'echo took it; exit 0' TERM; kill -STOP $$"},
-                          {}, kBound_s);
+                          {}, kLaunchBound_s);
   EXPECT_FALSE(result.timed_out) << result.err;
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_THAT(result.out, HasSubstr("[0] took it")) << result.err;
@@ -175,7 +175,7 @@ TEST(FrozenRank, IsWaitedForWithoutEndWhereThatIsAskedFor) {
   ASSERT_TRUE(world.froze());
   EXPECT_FALSE(world.launcher().wait_for_output("awake", 3));
   world.let_go_on();
-  const auto result = world.launcher().wait(kBound_s);
+  const auto result = world.launcher().wait(kLaunchBound_s);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("[0] awake"), HasSubstr("[1] awake")));
 }
@@ -188,7 +188,7 @@ TEST(FrozenRank, IsNotEndedForTheTimeInWhichItsLauncherWasFrozenToo) {
   world.launcher().send_signal(SIGCONT);
   std::this_thread::sleep_for(std::chrono::seconds(1));  // in which it looks after them
   world.let_go_on();
-  const auto result = world.launcher().wait(kBound_s);
+  const auto result = world.launcher().wait(kLaunchBound_s);
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
@@ -223,14 +223,14 @@ TEST(CtrlZ, StopsRanksWithTheirLauncherAndLetsAllGoOn) {
     ASSERT_TRUE(launcher.wait_for_output("rank 1 continues", 30));
   }
   std::ofstream(open) << "yes";
-  const auto result = launcher.wait(kBound_s);
+  const auto result = launcher.wait(kLaunchBound_s);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("[0] through"), HasSubstr("[1] through")));
 }
 
 TEST(ThrowingRank, DecidesTheExitCode) {
   RunningWorld world(2, {"throw"});
-  const auto result = world.launcher().wait(kBound_s + 30);
+  const auto result = world.launcher().wait(kLaunchBound_s + 30);
   EXPECT_EQ(result.exit_code, 4) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("[1] error: the file is damaged"), HasSubstr("error: rank 1"),
                                 HasSubstr("exited with code 4")));
@@ -256,7 +256,7 @@ TEST(MissingRank, IsNamedByTheDeadline) {
   // A world of two hosts of which one is never started.
   const auto result = run({bin("trireme"), "launch", "-n", "1", "--nnodes", "2", "--master-addr", "127.0.0.1",
                            "--master-port", text(free_port()), "--", bin("rank_fault_loop"), "2", "60"},
-                          {}, kBound_s + 10);
+                          {}, kLaunchBound_s + 10);
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, testing::ContainsRegex("rank(s)? 1 .*(arrive|missing)"));
 }
@@ -265,7 +265,7 @@ TEST(TakenPort, IsSaidWithWhatToDo) {
   const TakenPort port;
   const auto result = run({bin("trireme"), "launch", "-n", "2", "--master-port", text(port.number()), "--",
                            bin("rank_fault_loop"), "2", "60"},
-                          {}, kBound_s + 10);
+                          {}, kLaunchBound_s + 10);
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, HasSubstr("Address already in use"));
 }

@@ -170,4 +170,9 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   return result;
 }
 
+std::optional<std::int64_t> newest_step(const fs::path& folder) {
+  const std::vector<fs::path> all = list_checkpoints(folder);
+  return all.empty() ? std::nullopt : step_of(all.back());
+}
+
 }  // namespace trireme::checkpoint

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& folder,
 
 /// Folders of all checkpoints, oldest step first; valid or not. Empty when `folder` does not exist.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
+
+/// The step of the newest of them, by its name; nothing where there is none.
+std::optional<std::int64_t> newest_step(const std::filesystem::path& folder);
 
 /// Removes all but the newest `keep` checkpoints (at least 1). Throws DataError.
 void keep_newest(const std::filesystem::path& folder, int keep);

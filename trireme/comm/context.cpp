@@ -128,6 +128,9 @@ std::shared_ptr<Context> Context::from_environment(const ContextOptions& options
 std::shared_ptr<Context> Context::join(const LaunchEnvironment& environment, const ContextOptions& options) {
   check_options(options);
   settle_gpu_libraries(options.cuda, options.nccl);
+  require(!environment.is_spare,
+          "this process is a spare of an elastic job and has no rank yet: a program for trireme launch "
+          "--elastic calls trireme::run_elastic()");
   settle_vector_math();
   std::unique_ptr<State> state;
   if (environment.world_size == 1) {

@@ -49,6 +49,8 @@ struct ContextOptions {
   NcclOptions nccl = {};
 };
 
+struct ElasticOptions;
+
 class Context {
  public:
   /// Joins the world that the environment describes. Throws InvalidArgument (bad environment, unknown
@@ -105,6 +107,7 @@ class Context {
 
  private:
   friend void run_ranks_as_threads(int, const std::function<void(Context&)>&, const ContextOptions&);
+  friend void run_elastic(const ElasticOptions&, const std::function<void(Context&)>&);
   struct State;
   explicit Context(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;

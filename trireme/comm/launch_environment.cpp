@@ -131,6 +131,10 @@ LaunchEnvironment read_plain(const Variables& variables) {
           .value_or(0);
   result.start_id = variables.find("TRIREME_START_ID").value_or("");
   if (torchrun && result.start_id.empty()) result.start_id = start_of_torchrun(variables);
+  if (!torchrun && store) {
+    result.member = variables.find("TRIREME_MEMBER").value_or("");
+    result.is_spare = variables.find("TRIREME_SPARE").has_value();
+  }
   return result;
 }
 
@@ -260,7 +264,7 @@ LaunchEnvironment read_launch_environment(const Lookup& lookup) {
   const Variables variables(lookup);
   LaunchEnvironment result = read_without_secret(variables);
   result.parameter_server = variables.find("TRIREME_PS_COORDINATOR").value_or("");
-  if (result.world_size > 1 || !result.parameter_server.empty())
+  if (result.world_size > 1 || !result.parameter_server.empty() || !result.member.empty())
     result.secret = wire::Secret::from_variables(lookup);
   return result;
 }

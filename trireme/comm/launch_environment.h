@@ -34,6 +34,10 @@ struct LaunchEnvironment {
   /// The same for the first start of a world and its restarts, another for every other start on this host;
   /// empty where the launcher has none (TRIREME_START_ID, TORCHELASTIC_RUN_ID, SLURM_JOB_ID).
   std::string start_id{};
+  /// Of this process in an elastic job (trireme launch --elastic), whose launcher serves the store:
+  /// TRIREME_MEMBER; empty: the job is not elastic. restart_count is then the generation of the world.
+  std::string member{};
+  bool is_spare = false;  ///< of an elastic job: it has no rank yet (TRIREME_SPARE)
 };
 
 /// Looks one variable up; empty when it is not set.

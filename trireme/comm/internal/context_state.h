@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "trireme/base/host.h"
 #include "trireme/comm/context.h"
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/group_state.h"

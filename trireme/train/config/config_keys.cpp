@@ -350,6 +350,9 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           "one "
           "that is assumed per day",
           zero_up),
+      key("checkpoint.in_memory_every_steps", &C::checkpoint, &CheckpointOptions::in_memory_every_steps,
+          "steps between copies of the state in the memory of two ranks each, for an elastic job; 0: none",
+          zero_up),
   };
   for (ConfigKey& row : parallel_key_table()) table.push_back(std::move(row));
   return table;

@@ -73,6 +73,7 @@ struct CheckpointOptions {
   bool asynchronous = true;        ///< written while training goes on; false: training waits for the disk
   std::string interval = "steps";  ///< a name of checkpoint_interval_names(); run/save_interval.h
   double mean_time_between_failures_s = 0;  ///< interval "auto"; 0: estimated
+  std::int64_t in_memory_every_steps = 0;   ///< copies on two ranks each, for an elastic job; 0: none
 };
 
 struct ParallelOptions {

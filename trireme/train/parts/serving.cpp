@@ -143,6 +143,7 @@ class ServerUpdates final : public StepPart {
   void end_step(Step& step) override {
     if (drifts_) step.report.staleness = objects_->optimizer.staleness();
   }
+  bool completes_state() const override { return true; }
   /// All ranks have rank 0's buffers.
   void synchronize() override {
     context_.status().set_action(text("step ", step_, ": waiting for the steps of all ranks"));

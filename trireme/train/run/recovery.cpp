@@ -4,10 +4,12 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
+#include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/train/config/internal/config_keys.h"
 #include "trireme/train/run/internal/data_record.h"
 #include "trireme/train/run/internal/on_main.h"
@@ -132,6 +134,37 @@ StateParts run_parts(const Progress& progress, const data::DataSource& data, Pro
   return {std::move(of_progress), std::move(of_patience), std::move(of_data)};
 }
 
+/// What a restore fills.
+StateParts all_parts(const Resumable& run) {
+  StateParts parts = run.trainer.state();
+  for (StatePart& part : run_parts(run.progress, run.trainer.data(), &run.progress))
+    parts.push_back(std::move(part));
+  return parts;
+}
+
+void restore_parts(const StateParts& parts, const StoredSizes& stored,
+                   const std::function<void(const checkpoint::Shards&)>& fill) {
+  checkpoint::Shards shards;
+  std::vector<std::function<void()>> finish;
+  for (const StatePart& part : parts) {
+    Restoration one = part.restore ? part.restore(stored) : Restoration{.shards = part.shards};
+    shards.insert(shards.end(), one.shards.begin(), one.shards.end());
+    if (one.finish) finish.push_back(std::move(one.finish));
+  }
+  fill(shards);
+  for (const auto& each : finish) each();
+}
+
+/// As rank 0 sees it, by the name of the folder; -1: there is none.
+std::int64_t newest_step_on_disk(const Resumable& run, comm::Context& context) {
+  std::int64_t newest = -1;
+  on_main(context, [&] {
+    newest = checkpoint::newest_step(RunFolder{run.trainer.plan().config().run_folder()}.checkpoints())
+                 .value_or(-1);
+  });
+  return std::stoll(context.world().all_gather_text(std::to_string(newest)).front());
+}
+
 StateParts parts_to_save(Trainer& trainer, const Progress& progress) {
   StateParts parts = trainer.state();
   for (StatePart& part : run_parts(progress, trainer.data())) parts.push_back(std::move(part));
@@ -142,16 +175,23 @@ StateParts parts_to_save(Trainer& trainer, const Progress& progress) {
 
 void restore_state(const StateParts& parts, comm::Context& context, const std::filesystem::path& folder,
                    const std::vector<bool>& sees) {
-  const StoredSizes stored = stored_sizes(context, folder, parts);
-  checkpoint::Shards shards;
-  std::vector<std::function<void()>> finish;
-  for (const StatePart& part : parts) {
-    Restoration one = part.restore ? part.restore(stored) : Restoration{.shards = part.shards};
-    shards.insert(shards.end(), one.shards.begin(), one.shards.end());
-    if (one.finish) finish.push_back(std::move(one.finish));
-  }
-  checkpoint::load_shards(context.world(), folder, shards, sees, "tensor");
-  for (const auto& each : finish) each();
+  restore_parts(parts, stored_sizes(context, folder, parts), [&](const checkpoint::Shards& shards) {
+    checkpoint::load_shards(context.world(), folder, shards, sees, "tensor");
+  });
+}
+
+bool resume_from_memory(const Resumable& run, comm::Context& context,
+                        const std::vector<checkpoint::HeldState>& held) {
+  comm::Group& world = context.world();
+  const checkpoint::HeldStates states(world, held);
+  if (!states.newest() || newest_step_on_disk(run, context) > states.newest()->step) return false;
+  const telemetry::OwnWork work(context.status(), "restoring the state from the memory of the ranks");
+  StoredSizes stored;
+  for (const auto& entry : states.newest()->entries) stored[entry.name] = entry.global_sizes;
+  restore_parts(all_parts(run), stored, [&](const checkpoint::Shards& shards) { states.restore(shards); });
+  run.trainer.seek(states.newest()->step);
+  if (context.is_main()) context.log().info("resumed from the memory of the ranks at step ", states.newest()->step);
+  return true;
 }
 
 void check_same_run(const RunConfig& config, const RunConfig& before, std::int64_t step) {
@@ -223,10 +263,7 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
     check_same_run(config, before, found->head.step);
     check_same_data(run.trainer.data(), data_record_in(found->folder), context.log());
   });
-  StateParts parts = run.trainer.state();
-  for (StatePart& part : run_parts(run.progress, run.trainer.data(), &run.progress))
-    parts.push_back(std::move(part));
-  restore_state(parts, context, found->folder, run.sees);
+  restore_state(all_parts(run), context, found->folder, run.sees);
   run.trainer.seek(found->head.step);
   if (context.is_main()) tell_changes(run.trainer, before, context.log());
 }
@@ -240,6 +277,14 @@ void check_finite(Trainer& trainer, comm::Context& context) {
                              "checkpoints before it stay; lower optimizer.lr, warm up (lr.warmup_steps) or "
                              "clip (train.clip_norm)"));
   }
+}
+
+void check_outcome(const Evaluation& evaluation, std::int64_t step) {
+  if (std::isfinite(evaluation.loss)) return;
+  throw DivergedError(text("step ", step,
+                           ": the loss of the evaluation at the end is not a "
+                           "finite number, so this state is not saved and the checkpoints before it stay; "
+                           "lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
 }
 
 std::optional<checkpoint::CheckpointPart> snapshot_of(Trainer& trainer, checkpoint::SaveShares& shares,

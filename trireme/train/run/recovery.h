@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/checkpoint/held_state.h"
 #include "trireme/checkpoint/shared_folder.h"
 #include "trireme/comm/context.h"
 #include "trireme/train/config/run_config.h"
@@ -55,6 +56,11 @@ DataError no_checkpoint_in(const std::filesystem::path& folder);
 /// InvalidArgument when the configuration differs from the checkpoint's in a key that decides the numbers.
 void resume(const Resumable& run, comm::Context& context, TakeUp take_up);
 
+/// Brings the run to the newest state that processes of the job hold in memory (run_memory.h), where there is
+/// one; false: there is none. A checkpoint of a later step counts more: false, too. Collective.
+bool resume_from_memory(const Resumable& run, comm::Context& context,
+                        const std::vector<checkpoint::HeldState>& held);
+
 /// Throws InvalidArgument when `config` changes a key that a run of the configuration `before`, which stopped
 /// at `step`, has to keep (ConfigKeyInfo::on_resume). Opens no file.
 void check_same_run(const RunConfig& config, const RunConfig& before, std::int64_t step);
@@ -75,6 +81,9 @@ void restore_state(const StateParts& parts, comm::Context& context, const std::f
 /// Throws DivergedError, on every rank, when weights or optimizer state of any rank are not finite.
 /// Collective.
 void check_finite(Trainer& trainer, comm::Context& context);
+
+/// Throws DivergedError when the loss of the evaluation at the end of a run is not finite.
+void check_outcome(const Evaluation& evaluation, std::int64_t step);
 
 /// What this rank writes of the state after the last step; `shares` is for state_to_save(). What only updates
 /// change (StatePart::changes) is shared with the trainer until its next update (Trainer::before_changes);

@@ -30,6 +30,7 @@
 #include "trireme/train/report/run_trace.h"
 #include "trireme/train/run/epoch_loss.h"
 #include "trireme/train/run/internal/earlier_end.h"
+#include "trireme/train/run/internal/held_run.h"
 #include "trireme/train/run/internal/on_main.h"
 #include "trireme/train/run/internal/planned_run.h"
 #include "trireme/train/run/internal/run_start.h"
@@ -67,13 +68,14 @@ class Run {
         data_name_(data.name),
         measured_cuts_(chosen_.plan.measures_cuts()),
         sees_folder_(checkpoint::ranks_that_see(context.world(), folder_.lock())) {
-    resume({trainer_, progress_, sees_folder_}, context, take_up_);
+    restore();
     // What was restored may have other sizes than what was measured here: choices are texts.
     shares_.emplace(context.world(), state_to_save(trainer_, progress_), sees_folder_);
     saved_step_ = trainer_.steps_done();
     interval_.emplace(config_.checkpoint, saved_step_);
     earlier_end_ = earlier_end_of(trainer_, context, folder_);
     if (earlier_end_) return;
+    if (is_elastic()) held_.emplace(*plan.memory, trainer_, progress_, context);
     on_main(context, [&] { open_folder(*lock); });
   }
 
@@ -85,7 +87,9 @@ class Run {
     if (plan_.callbacks.on_start) plan_.callbacks.on_start(trainer_);
     meter_.begin_steps();
     while (!ended()) {
+      if (held_) held_->before_step();
       step(plan_.stop == nullptr ? 0 : plan_.stop->signal());
+      if (held_) held_->after_step();
       if (has_second_split_ && trainer_.calendar().evaluates(trainer_.steps_done())) evaluate();
       if (ended()) break;  // what is due then, finish() does
       if (const Destinations due = destinations_due(Moment::kOnTheWay); !due.empty()) save(due);
@@ -99,11 +103,17 @@ class Run {
   RunResult finish();
   /// Writes down what has ended the run on this rank, if it can.
   void tell_failure(const Failure& failure) noexcept;
+  /// For the next world of an elastic job.
+  void keep_state() noexcept {
+    if (held_) held_->keep_own();
+  }
   const Trainer& trainer() const { return trainer_; }
 
  private:
   enum class Moment { kOnTheWay, kAtTheEnd };
 
+  bool is_elastic() const { return plan_.memory != nullptr && !context_.environment().member.empty(); }
+  void restore();
   void open_folder(RunLock& lock);
   void save_in_background();
   double stalled_s() const { return saver_ ? saver_->stalled_s() : 0; }
@@ -123,7 +133,6 @@ class Run {
   Destinations destinations_due(Moment moment);
   bool newest_is_due(Moment moment);
   void choose_interval();
-  void check_outcome() const;
   /// While the run goes on one more stays than the newest, which no step has proven yet.
   Destination newest() const {
     return {folder_.checkpoints(), static_cast<int>(std::max<std::int64_t>(config_.checkpoint.keep, 2))};
@@ -150,6 +159,7 @@ class Run {
   Progress progress_;
   const std::vector<bool> sees_folder_;               ///< by rank
   std::optional<checkpoint::SaveShares> shares_;      ///< of what a save writes
+  std::optional<HeldRun> held_;                       ///< in an elastic job
   std::optional<RunRecorder> recorder_;               ///< on rank 0
   telemetry::GoodputMeter meter_;                     ///< open on rank 0
   std::optional<checkpoint::BackgroundSaver> saver_;  ///< of a run that saves asynchronously, until it ends
@@ -167,6 +177,14 @@ class Run {
   std::optional<RunResult> earlier_end_;
   const double started_s_ = now_s();
 };
+
+void Run::restore() {
+  const Resumable run{trainer_, progress_, sees_folder_};
+  if (is_elastic() && context_.environment().restart_count > 0 &&
+      resume_from_memory(run, context_, plan_.memory->states()))
+    return;
+  resume(run, context_, take_up_);
+}
 
 void Run::open_folder(RunLock& lock) {
   const std::string& start = context_.environment().start_id;
@@ -347,14 +365,6 @@ void Run::wait_for_parts() {
   comm::on_every_rank(context_.world(), [&] { saver_->wait_until_written(); });
 }
 
-void Run::check_outcome() const {
-  if (std::isfinite(evaluation_->loss)) return;
-  throw DivergedError(text("step ", trainer_.steps_done(),
-                           ": the loss of the evaluation at the end is not a "
-                           "finite number, so this state is not saved and the checkpoints before it stay; "
-                           "lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
-}
-
 /// As they were evaluated. Returns their digest on rank 0.
 std::string Run::save_weights() {
   trainer_.synchronize();
@@ -380,7 +390,7 @@ RunResult Run::finish() {
   const bool interrupted = !trainer_.finished() && !stopped_;
   if (has_second_split_ && !interrupted) {
     if (evaluated_step_ != trainer_.steps_done()) evaluate();
-    check_outcome();
+    check_outcome(*evaluation_, trainer_.steps_done());
   }
   const double background_s = end_background_saves();
   if (const Destinations due = destinations_due(Moment::kAtTheEnd); !due.empty()) save(due);
@@ -442,11 +452,7 @@ void Run::tell_failure(const Failure& failure) noexcept {
 RunResult carry_out(const RunConfig& config, const ParallelPlan& open, comm::Context& context,
                     const RunPlan& plan) {
   context.status().set_run(RunFolder{config.run_folder()}.real_path());
-  const data::DataSource data = [&] {
-    if (plan.data) return *plan.data;
-    const telemetry::OwnWork work(context.status(), "opening the data");
-    return open_data(config, context.log());
-  }();
+  const data::DataSource data = open_data_of(config, context, plan);
   check_data_of(open, data, plan.objective);
   if (context.rank() == 0) warn_of_data(config, data, context.log());
   const std::unique_ptr<RunLock> lock = lock_folder(config, context, plan.start);
@@ -465,6 +471,7 @@ RunResult carry_out(const RunConfig& config, const ParallelPlan& open, comm::Con
     return result;
   } catch (...) {
     run.tell_failure(failure_of(std::current_exception()));
+    run.keep_state();
     throw;
   }
 }

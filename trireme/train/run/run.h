@@ -22,6 +22,7 @@
 #include "trireme/train/planner/plan_review.h"
 #include "trireme/train/report/loading_summary.h"
 #include "trireme/train/report/memory_report.h"
+#include "trireme/train/run/run_memory.h"
 #include "trireme/train/step/evaluate.h"
 #include "trireme/train/step/step_reports.h"
 
@@ -90,7 +91,13 @@ struct RunPlan {
   std::optional<data::DataSource> data = std::nullopt;
   std::shared_ptr<const objective::Objective> objective = nullptr;
   RunCallbacks callbacks = {};
+  /// Of a process of an elastic job, the same in each of its worlds; null: the state of a lost world is not
+  /// kept.
+  RunMemory* memory = nullptr;
 };
+
+/// Whether a run of the configuration can have so many ranks. Its data and model are not looked at.
+bool can_run_on(const RunConfig& config, int num_ranks);
 
 /// Trains until the configured end, or until `plan.stop` says so on any rank; all ranks end at the same step.
 /// A context whose launcher has restarted the world resumes by itself where a checkpoint is. Throws

@@ -2,13 +2,25 @@
 
 #include "trireme/base/error.h"
 #include "trireme/comm/text_difference.h"
+#include "trireme/train/config/registry.h"
+#include "trireme/train/planner/planned_keys.h"
 #include "trireme/train/run/internal/on_main.h"
+#include "trireme/train/run/run.h"
 
 namespace trireme::train {
 
 void check_same_config(const RunConfig& config, comm::Context& context) {
   if (const auto difference = comm::find_text_difference(context.world(), describe(config)))
     throw InvalidArgument("ranks have different configurations: " + difference->describe());
+}
+
+data::DataSource open_data_of(const RunConfig& config, comm::Context& context, const RunPlan& plan) {
+  if (plan.data) return *plan.data;
+  if (plan.memory != nullptr && plan.memory->data) return *plan.memory->data;
+  const telemetry::OwnWork work(context.status(), "opening the data");
+  const data::DataSource data = open_data(config, context.log());
+  if (plan.memory != nullptr) plan.memory->data = data;
+  return data;
 }
 
 std::unique_ptr<RunLock> lock_folder(const RunConfig& config, comm::Context& context, RunStart start) {
@@ -32,6 +44,15 @@ TakeUp what_to_take_up(const RunPlan& plan, const comm::Context& context, const 
   if (plan.start == RunStart::kResume) return TakeUp::kMustBeThere;
   const bool goes_on = lock != nullptr && is_restart(context, *lock);
   return goes_on ? TakeUp::kWhatIsThere : TakeUp::kNothing;
+}
+
+bool can_run_on(const RunConfig& config, int num_ranks) {
+  try {
+    resolve_plan(config.parallel.plan == "auto" ? before_planning(config, num_ranks) : config, num_ranks);
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
 }
 
 }  // namespace trireme::train

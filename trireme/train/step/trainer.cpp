@@ -139,6 +139,7 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
     step_.completions.push_back([loss](StepReport& report) { report.loss = loss.read(); });
   for (const auto& part : parts_) part->end_step(step_);
   steps_done_ = step_.report.step;
+  is_updating_ = false;
   const data::LoadingReport loaded = loading();
   step_.report.data_waits = {{.seconds = loaded.waited_s, .stage = data::slowest_stage(loaded.counts)}};
   step_.report.work_s = {now_s() - began_s - (counters().comm_wait_s - waited_s)};
@@ -198,6 +199,7 @@ void Trainer::take_batch(std::int64_t steps) {
 }
 
 void Trainer::update() {
+  is_updating_ = true;
   tell_of_changes();
   for (const auto& part : parts_) {
     part->gradients_ready(step_);
@@ -228,6 +230,12 @@ std::optional<StepReport> Trainer::known(std::optional<StepReport> report) {
 }
 
 // Between steps.
+
+std::optional<std::int64_t> Trainer::whole_step() const {
+  const bool is_alone = std::ranges::none_of(parts_, &StepPart::completes_state);
+  const bool updates_alone = drained() || !updates_under_way(plan_.config());
+  return is_alone && updates_alone && !is_updating_ ? std::optional(steps_done_) : std::nullopt;
+}
 
 void Trainer::synchronize() {
   for (const auto& part : parts_) part->synchronize();

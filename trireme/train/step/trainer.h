@@ -86,6 +86,10 @@ class Trainer {
   /// The oldest report that is still to come; none when all have come.
   std::optional<StepReport> last_report() { return known(reports_.finish()); }
 
+  /// The step whose state state() is on this rank by itself, also after an exception; nothing where an update
+  /// was under way, or other ranks have a part of it. What changes in forward or backward (StatePart) may be
+  /// further.
+  std::optional<std::int64_t> whole_step() const;
   /// Whether all ranks have done the same steps, as evaluation and checkpoints need it. An asynchronous
   /// pipeline is drained at the end of an epoch, where the configuration evaluates or saves, and soon after a
   /// report with a stop signal; others are always.
@@ -197,6 +201,7 @@ class Trainer {
   Listeners listeners_;
   Step step_;  ///< under way, or the last one
   std::int64_t steps_done_ = 0;
+  bool is_updating_ = false;  ///< from the first change of the state to the end of the step
 };
 
 }  // namespace trireme::train

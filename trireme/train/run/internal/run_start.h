@@ -13,6 +13,9 @@ namespace trireme::train {
 /// Throws InvalidArgument: ranks have read different configurations. Collective.
 void check_same_config(const RunConfig& config, comm::Context& context);
 
+/// The data of the run: the plan's, those of an earlier world of this process, or newly opened.
+data::DataSource open_data_of(const RunConfig& config, comm::Context& context, const RunPlan& plan);
+
 /// The folder's lock on rank 0, null on the others. It is taken before anything is read or made, and released
 /// after everything. Collective. Throws DataError: nothing to resume; as RunLock().
 std::unique_ptr<RunLock> lock_folder(const RunConfig& config, comm::Context& context, RunStart start);

@@ -124,6 +124,8 @@ class StepPart {
   virtual void reported(StepReport& /*report*/, std::int64_t /*steps_done*/) {}
 
   // Between steps.
+  /// Whether synchronize() or complete_state() has something to do: state() alone is not that of the step.
+  virtual bool completes_state() const { return false; }
   /// This rank's parameters become those of all ranks' steps. Collective.
   virtual void synchronize() {}
   /// After synchronize(): add_state() has its values, too. Collective.

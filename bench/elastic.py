@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""How long does a run stand still after a rank is killed, and how many steps are lost? For replicas, ZeRO 3 and a
+pipeline: a restart of all ranks from the latest checkpoint, and an elastic job that continues with a spare, a new process,
+or fewer ranks.
+
+    bench/elastic.py [--ranks 8] [--repeats 5] [--hidden 512]
+
+Seconds are from the kill to the report of the next new step, by the clock of this script. Steps lost are those that the
+run computes again: reported before the kill, or under way, without the one that was under way. The median and the range
+of REPEATS kills of a rank drawn at random. Each row also has the time of a step without and with copies in memory.
+"""
+import argparse
+import os
+import pathlib
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TRIREME = pathlib.Path(os.environ.get("TRIREME_BUILD", ROOT / "build/release")) / "bin/trireme"
+MODES = {
+    "replicas": ([], []),
+    "ZeRO 3": (["parallel.zero=3"], ["checkpoint.in_memory_every_steps=1"]),
+    "pipeline of 2 ranks, replicated": (["parallel.pipeline=2", "parallel.microbatches=4"], ["checkpoint.in_memory_every_steps=1"]),
+    "pipeline of all ranks": (["parallel.pipeline=RANKS", "model.hidden=LAYERS"], ["checkpoint.in_memory_every_steps=1"]),
+}
+WAYS = {
+    "restart of all ranks": (["--max-restarts", "1"], ["checkpoint.every_steps=50"]),
+    "elastic, spare": (["--elastic", "--spares", "1"], None),
+    "elastic, new process": (["--elastic", "--max-restarts", "1"], None),
+    "elastic, fewer ranks": (["--elastic", "--min-ranks", "1"], None),
+}
+
+
+def settings(pairs):
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+def start(folder, ranks, options, keys, steps):
+    command = [TRIREME, "train", ROOT / "examples/quick.toml", "-n", str(ranks), *options, *settings([
+        f"run.folder={folder}", "run.name=run", "run.log_every_steps=1", "train.accumulation=1", "train.global_batch=64", "eval.every_steps=1000000",
+        "checkpoint.every_steps=0", "train.epochs=100000", f"train.max_steps={steps}", *keys])]
+    return subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def ranks_of(launcher):
+    """Processes of the ranks, without spares and servers."""
+    found = []
+    for pid in subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True).stdout.split():
+        variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if not any(each.startswith(b"TRIREME_SPARE=") for each in variables):
+            found.append(int(pid))
+    return found
+
+
+def kill_once(folder, ranks, options, keys, draw):
+    """Seconds of the pause, and steps that are computed again."""
+    launcher = start(folder, ranks, options, keys, steps=1000000)
+    told, killed, last, first = [], None, 0, None
+    for line in launcher.stdout:
+        told.append(line)
+        began = re.search(r"(?:training|resuming) .*: steps ([0-9]+) to", line)
+        step = re.search(r"^\[0\] step ([0-9]+)/.*samples/s", line)
+        if began and killed:
+            first = int(began[1])
+        if not step:
+            continue
+        if killed and first is not None and int(step[1]) >= first:
+            pause = time.monotonic() - killed
+            break
+        if killed is None:
+            last = int(step[1])
+        if killed is None and last >= 120:
+            os.kill(draw.choice(ranks_of(launcher)), signal.SIGKILL)
+            killed = time.monotonic()
+    else:
+        sys.exit("".join(told[-30:]))
+    launcher.send_signal(signal.SIGINT)
+    launcher.send_signal(signal.SIGINT)
+    launcher.kill()
+    launcher.wait()
+    # The report of a step comes during the next one.
+    return pause, max(0, last + 1 - first)
+
+
+def step_ms(folder, ranks, options, keys):
+    launcher = start(folder, ranks, options, keys, steps=400)
+    out, _ = launcher.communicate()
+    rate = re.search(r"completed after .*, ([0-9]+) samples/s", out)
+    return 64 / float(rate[1]) * 1000 if rate else sys.exit(out)
+
+
+def spread(values, form):
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--hidden", type=int, default=512)
+    arguments = parser.parse_args()
+    draw = random.Random(1)
+    print("| state | way | from the kill to the next step, s | steps lost | step, ms |")
+    print("| --- | --- | ---: | ---: | ---: |")
+    for mode, (keys, in_memory) in MODES.items():
+        layers = [arguments.hidden] * (arguments.ranks if "all ranks" in mode else 2)
+        keys = [key.replace("RANKS", str(arguments.ranks)).replace("LAYERS", str(layers)) for key in keys]
+        if not any(key.startswith("model.hidden") for key in keys):
+            keys = [*keys, f"model.hidden={layers}"]
+        for way, (options, own) in WAYS.items():
+            if way == "elastic, fewer ranks" and "all ranks" in mode:
+                continue  # as many stages as ranks
+            more = own if own is not None else in_memory
+            with tempfile.TemporaryDirectory() as folder:
+                found = [kill_once(folder, arguments.ranks, options, [*keys, *more], draw) for _ in range(arguments.repeats)]
+                step = step_ms(folder, arguments.ranks, options, [*keys, *more])
+            print(f"| {mode} | {way} | {spread([pause for pause, _ in found], '.2f')} | {spread([lost for _, lost in found], '.0f')} | {step:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

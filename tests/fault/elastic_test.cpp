@@ -1,0 +1,229 @@
+// Elastic jobs: a rank is killed, the other processes keep running, and the run ends with the bits of one
+// that had the same worlds without a failure.
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <regex>
+
+#include "tests/support/child_process.h"
+#include "tests/support/paths.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/trained_run.h"
+#include "trireme/base/files.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::AnyOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+using Words = std::vector<std::string>;
+
+/// 512 steps of some milliseconds each.
+class Elastic : public testing::Test {
+ protected:
+  Words command(const std::string& name, int ranks, const Words& options, const Words& settings) const {
+    Words words = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", text(ranks)};
+    words.insert(words.end(), options.begin(), options.end());
+    Words all = {text("run.folder=", folder_.path().string()), text("run.name=", name),
+                 "run.log_every_steps=5", "train.epochs=8", "model.hidden=[512,256]",
+                 "train.accumulation=1", "checkpoint.every_steps=0", "eval.every_steps=50",
+                 "comm.timeout_s=20"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    for (const std::string& setting : all) words.insert(words.end(), {"--set", setting});
+    return words;
+  }
+
+  /// Kills one of the processes, in the order in which they were started, after an evaluation.
+  static void kill_after(ChildProcess& launcher, int step, std::size_t process) {
+    ASSERT_TRUE(launcher.wait_for_output(text("step ", step, "  test accuracy"), 90));
+    const auto pids = launcher.children();
+    ASSERT_GT(pids.size(), process);
+    ASSERT_EQ(::kill(pids[process], SIGKILL), 0);
+  }
+
+  TrainedRun undisturbed(int ranks, const Words& settings) {
+    const ChildResult quiet = run(command("quiet", ranks, {}, settings), {}, 120);
+    EXPECT_EQ(quiet.exit_code, 0) << quiet.err;
+    return read_run(folder_ / "quiet");
+  }
+
+  /// The step from which the next world continues.
+  static std::int64_t step_in(const ChildResult& result) {
+    std::smatch found;
+    const std::string all = result.out + result.err;
+    return std::regex_search(all, found, std::regex("from the memory of the ranks at step ([0-9]+)"))
+               ? std::stoll(found[1])
+               : -1;
+  }
+
+  TemporaryFolder folder_;
+};
+
+/// How ranks share the work, and how often the state is copied to peers.
+struct ElasticCase {
+  const char* name;
+  int ranks;
+  Words settings;
+  int most_steps_lost = 0;
+};
+
+std::ostream& operator<<(std::ostream& out, const ElasticCase& shown) { return out << shown.name; }
+
+class ElasticOf : public Elastic, public testing::WithParamInterface<ElasticCase> {};
+
+TEST_P(ElasticOf, AReplacementRestoresTheStateFromTheOtherRanks) {
+  const auto& [name, ranks, settings, most_steps_lost] = GetParam();
+  const TrainedRun expected = undisturbed(ranks, settings);
+
+  ChildProcess launcher(command("disturbed", ranks, {"--elastic", "--max-restarts", "2"}, settings));
+  kill_after(launcher, 100, 1);
+  kill_after(launcher, 250, 0);  // the one that writes metrics
+  const ChildResult result = launcher.wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has"));
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 2 has"));
+  EXPECT_THAT(result.err, HasSubstr("rank 1 is a new process"));
+  EXPECT_THAT(result.err, HasSubstr("rank 0 is a new process"));
+  EXPECT_GE(step_in(result), 100 - most_steps_lost) << result.out;
+
+  const TrainedRun found = read_run(folder_ / "disturbed");
+  EXPECT_EQ(found.status, "completed");
+  EXPECT_EQ(found.steps, expected.steps);
+  EXPECT_EQ(found.weights_xxh3, expected.weights_xxh3);
+  EXPECT_EQ(found.logged_steps, expected.logged_steps) << "each line of metrics once";
+  EXPECT_EQ(found.losses, expected.losses);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, ElasticOf,
+    testing::Values(ElasticCase{"Replicas", 2, {}},
+                    ElasticCase{"RunningStatistics", 2, {"model.name=cnn", "train.epochs=5"}},
+                    ElasticCase{"Shards", 3, {"parallel.zero=3", "checkpoint.in_memory_every_steps=1"}},
+                    ElasticCase{"ShardedOptimizer", 2, {"parallel.zero=1", "checkpoint.in_memory_every_steps=7"}, 7},
+                    ElasticCase{"Pipeline", 2,
+                                {"parallel.pipeline=2", "parallel.microbatches=4",
+                                 "checkpoint.in_memory_every_steps=1"}},
+                    ElasticCase{"Tensor", 2, {"parallel.tensor=2", "checkpoint.in_memory_every_steps=1"}}),
+    [](const auto& param) { return std::string(param.param.name); });
+
+TEST_F(Elastic, ASmallerWorldEndsWithTheBitsOfAResumeOnAsManyRanks) {
+  ChildProcess launcher(command("disturbed", 3, {"--elastic", "--min-ranks", "2"}, {}));
+  kill_after(launcher, 100, 0);
+  const ChildResult result = launcher.wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has 2 rank(s): rank 1 continues as rank 0"));
+  const std::int64_t step = step_in(result);
+  ASSERT_GE(step, 100);
+
+  // Two starts with a checkpoint of that step between them.
+  const ChildResult first = run(command("quiet", 3, {}, {text("checkpoint.every_steps=", step), "checkpoint.keep=99"}), {}, 120);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "quiet/checkpoints")) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step-") && std::stoll(name.substr(5)) != step) std::filesystem::remove_all(entry.path());
+  }
+  std::filesystem::remove(folder_ / "quiet/summary.json");
+  const ChildResult second = run(command("quiet", 2, {"--resume"}, {}), {}, 120);
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_THAT(second.out, HasSubstr(text("steps ", step + 1, " to 512"))) << second.out;
+
+  const TrainedRun expected = read_run(folder_ / "quiet"), found = read_run(folder_ / "disturbed");
+  EXPECT_EQ(found.world_size, 2);
+  EXPECT_EQ(found.weights_xxh3, expected.weights_xxh3);
+}
+
+TEST_F(Elastic, ASpareTakesThePlaceWithoutAStart) {
+  const TrainedRun expected = undisturbed(2, {});
+  ChildProcess launcher(command("disturbed", 2, {"--elastic", "--spares", "1"}, {}));
+  kill_after(launcher, 100, 1);
+  const ChildResult result = launcher.wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_GE(step_in(result), 100);
+  EXPECT_EQ(read_run(folder_ / "disturbed").weights_xxh3, expected.weights_xxh3);
+}
+
+TEST_F(Elastic, WorldsHaveSizesThatTheConfigurationAllows) {
+  ChildProcess launcher(
+      command("disturbed", 4, {"--elastic", "--min-ranks", "1"},
+              {"parallel.pipeline=2", "parallel.microbatches=4", "checkpoint.in_memory_every_steps=1"}));
+  kill_after(launcher, 100, 3);
+  const ChildResult result = launcher.wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has 2 rank(s)"));
+  EXPECT_EQ(read_run(folder_ / "disturbed").status, "completed");
+}
+
+TEST_F(Elastic, ARankThatTheLeftOverProcessReplacesNeedsNoNewProcess) {
+  ChildProcess launcher(
+      command("disturbed", 4, {"--elastic", "--min-ranks", "2"},
+              {"parallel.pipeline=2", "parallel.microbatches=4", "checkpoint.in_memory_every_steps=1"}));
+  kill_after(launcher, 100, 3);
+  kill_after(launcher, 250, 0);
+  const ChildResult result = launcher.wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 2 has 2 rank(s)"));
+  EXPECT_EQ(read_run(folder_ / "disturbed").status, "completed");
+}
+
+TEST_F(Elastic, TheJobEndsWhereFewerThanTheLeastAreLeft) {
+  ChildProcess launcher(command("disturbed", 2, {"--elastic"}, {}));
+  kill_after(launcher, 100, 1);
+  const ChildResult result = launcher.wait(60);
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("no world can be formed of them (--min-ranks 2)"));
+  EXPECT_THAT(result.err, HasSubstr("was killed by SIGKILL"));
+}
+
+TEST_F(Elastic, AStoppedRankIsReplacedWhenTheOthersHaveGivenUp) {
+  const TrainedRun expected = undisturbed(2, {});
+  ChildProcess launcher(
+      command("disturbed", 2, {"--elastic", "--max-restarts", "1"}, {"comm.timeout_s=3"}));
+  ASSERT_TRUE(launcher.wait_for_output("step 100  test accuracy", 90));
+  ASSERT_EQ(::kill(launcher.children()[1], SIGSTOP), 0);
+  const ChildResult result = launcher.wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("does not come to the next world: it is frozen"));
+  EXPECT_EQ(read_run(folder_ / "disturbed").weights_xxh3, expected.weights_xxh3);
+}
+
+TEST_F(Elastic, DivergenceEndsTheJobAtOnce) {
+  const ChildResult result =
+      run(command("wrong", 2, {"--elastic", "--max-restarts", "3"}, {"optimizer.lr=1e30"}), {}, 60);
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  EXPECT_THAT(result.err, Not(HasSubstr("elastic: world")));
+}
+
+TEST_F(Elastic, NewProcessesAndRestartsOfAllRanksAreCountedTogether) {
+  const ChildResult result = run(command("wrong", 2, {"--elastic", "--max-restarts", "2"},
+                                         {"model.weights=/nowhere/x.safetensors"}),
+                                 {}, 60);
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 2 has"));
+  EXPECT_THAT(result.err, Not(HasSubstr("elastic: world 3 has")));
+  EXPECT_THAT(result.err, Not(HasSubstr("starting all")));
+}
+
+TEST_F(Elastic, ASignalStopsAllRanksAndSpares) {
+  ChildProcess launcher(command("stopped", 2, {"--elastic", "--spares", "1"}, {"train.epochs=2000"}));
+  ASSERT_TRUE(launcher.wait_for_output("step 100  test accuracy", 90));
+  launcher.send_signal(SIGTERM);
+  const ChildResult result = launcher.wait(60);
+  EXPECT_EQ(result.exit_code, 143) << result.err;
+  EXPECT_EQ(read_run(folder_ / "stopped").status, "interrupted");
+}
+
+TEST_F(Elastic, OptionsOfOtherJobsAreRejected) {
+  const ChildResult result = run({bin("trireme"), "launch", "-n", "2", "--spares", "1", "--", "true"}, {}, 20);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("add --elastic"));
+}
+
+}  // namespace
+}  // namespace trireme::test

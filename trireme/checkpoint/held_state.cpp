@@ -1,0 +1,141 @@
+#include "trireme/checkpoint/held_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+
+namespace trireme::checkpoint {
+namespace {
+
+std::vector<std::string> names_in(const ShardCatalogue& catalogue) {
+  std::vector<std::string> names;
+  for (const ShardCatalogue::Entry& entry : catalogue.entries()) {
+    if (names.empty() || names.back() != entry.name) names.push_back(entry.name);
+  }
+  return names;
+}
+
+/// Who copies an entry: its first two holders, or the only one that counts and its neighbour.
+struct Copiers {
+  int first = 0, second = 0;
+};
+
+Copiers copiers_of(const ShardCatalogue::Entry& entry, int size) {
+  const int first = entry.holders.front();
+  const bool one_counts = entry.replicas == Replicas::kFirstCounts || entry.holders.size() == 1;
+  return {.first = first, .second = one_counts ? (first + 1) % size : entry.holders[1]};
+}
+
+bool is_complete(const ShardCatalogue& catalogue, const std::vector<HeldState>& held, std::int64_t step) {
+  try {
+    catalogue.check_complete();
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+  const std::vector<std::string> there = names_in(catalogue);
+  return std::ranges::all_of(held, [&](const HeldState& each) {
+    return each.step != step || std::ranges::includes(there, each.names);
+  });
+}
+
+/// Steps that any rank holds, the newest first.
+std::set<std::int64_t, std::greater<>> steps_of_all(comm::Group& group, const std::vector<HeldState>& held) {
+  std::string mine;
+  for (const HeldState& each : held) mine += text(each.step, ' ');
+  std::set<std::int64_t, std::greater<>> steps;
+  for (const std::string& of_rank : group.all_gather_text(mine)) {
+    for (const std::string& step : split(of_rank, ' '))
+      if (!step.empty()) steps.insert(std::stoll(step));
+  }
+  return steps;
+}
+
+}  // namespace
+
+std::vector<std::string> names_of_all(comm::Group group, const Shards& mine) {
+  return names_in(ShardCatalogue(std::move(group), mine));
+}
+
+HeldStates::HeldStates(comm::Group group, const std::vector<HeldState>& held)
+    : group_(std::move(group)), held_(held) {
+  for (const std::int64_t step : steps_of_all(group_, held)) {
+    const ShardCatalogue catalogue(group_, mine_at(step));
+    const std::string missing = is_complete(catalogue, held, step) ? "" : "missing";
+    const std::vector<std::string> answers = group_.all_gather_text(missing);
+    if (std::ranges::any_of(answers, [](const std::string& each) { return !each.empty(); })) continue;
+    newest_.emplace(Found{.step = step, .entries = catalogue.entries()});
+    return;
+  }
+}
+
+Shards HeldStates::mine_at(std::int64_t step) const {
+  Shards shards;
+  std::set<std::pair<std::string, Box>> there;
+  for (const HeldState& held : held_) {
+    if (held.step != step) continue;
+    for (const Shard& shard : held.shards) {
+      if (there.emplace(shard.name, shard.box()).second) shards.push_back(shard);
+    }
+  }
+  return shards;
+}
+
+void HeldStates::restore(const Shards& wanted) const {
+  const Shards mine = mine_at(newest_->step);
+  ShardExchange(group_, mine, wanted).run(mine, wanted);
+}
+
+PeerCopies::PeerCopies(comm::Group group, const Shards& mine)
+    : group_(std::move(group)), catalogue_(group_, mine), names_(names_in(catalogue_)) {
+  const bool some_travel =
+      std::ranges::any_of(catalogue_.entries(), [&](const ShardCatalogue::Entry& entry) {
+        const Copiers copiers = copiers_of(entry, group_.size());
+        return copiers.second != copiers.first && (entry.replicas == Replicas::kFirstCounts ||
+                                                   !entry.is_held_by(copiers.second));
+      });
+  if (some_travel) to_peers_.emplace(group_, mine, wanted());
+}
+
+Shards PeerCopies::wanted() const {
+  Shards shards;
+  for (const ShardCatalogue::Entry& entry : catalogue_.entries()) {
+    const Copiers copiers = copiers_of(entry, group_.size());
+    const bool holds = entry.is_held_by(group_.rank()) && entry.replicas == Replicas::kEqual;
+    if (copiers.second != group_.rank() || copiers.second == copiers.first || holds) continue;
+    shards.push_back({.name = entry.name,
+                      .global_sizes = entry.global_sizes,
+                      .offsets = entry.box.offsets,
+                      .tensor = at::empty(entry.box.sizes, at::TensorOptions(entry.type)),
+                      .replicas = entry.replicas});
+  }
+  return shards;
+}
+
+HeldState PeerCopies::copy(const Shards& mine, std::int64_t step) {
+  const at::NoGradGuard no_grad;
+  HeldState held{.step = step, .shards = wanted(), .names = names_};
+  if (to_peers_) to_peers_->run(mine, held.shards);
+  for (const Shard& shard : mine) {
+    const Box box = shard.box();
+    for (const ShardCatalogue::Entry& entry : catalogue_.of(shard.name)) {
+      if (entry.box != box) continue;
+      const Copiers copiers = copiers_of(entry, group_.size());
+      const bool is_copied = copiers.first == group_.rank() ||
+                             (copiers.second == group_.rank() && entry.replicas == Replicas::kEqual);
+      if (!is_copied) continue;
+      Shard own = shard;
+      own.tensor = own.elsewhere ? own.elsewhere->fetch(own.tensor) : own.tensor.detach().clone();
+      own.elsewhere = nullptr;
+      held.shards.push_back(std::move(own));
+    }
+  }
+  return held;
+}
+
+}  // namespace trireme::checkpoint

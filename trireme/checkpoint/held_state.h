@@ -1,0 +1,70 @@
+#pragma once
+// State of a run in the memory of its processes: what each of them holds of one step. Ranks restore it from
+// each other's memory, without a file, also when they are fewer or more than before. PeerCopies holds every
+// shard on two ranks, so that the loss of one rank loses nothing. Gemini (Wang et al., SOSP 2023) keeps
+// checkpoints in the memory of peers in this way.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/checkpoint/shard.h"
+#include "trireme/checkpoint/shard_exchange.h"
+#include "trireme/comm/group.h"
+
+namespace trireme::checkpoint {
+
+/// What one process holds of the state after a step.
+struct HeldState {
+  std::int64_t step = 0;
+  Shards shards = {};
+  std::vector<std::string> names = {};  ///< of all tensors of the state, rising: other ranks hold the rest
+};
+
+/// Names of all shards of all ranks, rising. Collective.
+std::vector<std::string> names_of_all(comm::Group group, const Shards& mine);
+
+/// Which steps can be restored is found in `held` of all ranks: the newest one whose tensors are all there.
+/// Empty where there is none. Collective.
+class HeldStates {
+ public:
+  /// `held`: of this rank; none on a rank that has just been started.
+  HeldStates(comm::Group group, const std::vector<HeldState>& held);
+
+  struct Found {
+    std::int64_t step = 0;
+    std::vector<ShardCatalogue::Entry> entries = {};  ///< of all ranks, by name
+  };
+  const std::optional<Found>& newest() const { return newest_; }
+  /// Fills the shards of every rank from the newest step. Throws InvalidArgument, on every rank, when a name
+  /// is missing or has another shape or type. Collective.
+  void restore(const Shards& wanted) const;
+
+ private:
+  Shards mine_at(std::int64_t step) const;
+
+  comm::Group group_;
+  const std::vector<HeldState>& held_;
+  std::optional<Found> newest_;
+};
+
+/// Copies of a state in memory: each rank copies its own shards, and those that only one other rank holds.
+class PeerCopies {
+ public:
+  /// `mine`: this rank's shards, of names and boxes that stay the same. Collective.
+  PeerCopies(comm::Group group, const Shards& mine);
+
+  /// Collective. Costs one copy of this rank's shards, and one exchange between neighbours.
+  HeldState copy(const Shards& mine, std::int64_t step);
+
+ private:
+  Shards wanted() const;
+
+  comm::Group group_;
+  const ShardCatalogue catalogue_;
+  std::vector<std::string> names_;
+  std::optional<ShardExchange> to_peers_;  ///< none: every shard has two holders
+};
+
+}  // namespace trireme::checkpoint

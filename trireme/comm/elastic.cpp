@@ -1,0 +1,99 @@
+#include "trireme/comm/elastic.h"
+
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "trireme/base/error.h"
+#include "trireme/base/run_main.h"
+#include "trireme/comm/internal/context_state.h"
+#include "trireme/wire/elastic_world.h"
+#include "trireme/wire/store_client.h"
+
+namespace trireme::comm {
+namespace {
+
+constexpr auto kLookForWorld = std::chrono::milliseconds(10);
+
+/// The worlds of a job, as one of its processes comes to them.
+class Worlds {
+ public:
+  explicit Worlds(const ElasticOptions& options, LaunchEnvironment environment)
+      : options_(options),
+        environment_(std::move(environment)),
+        store_({.endpoint = {environment_.master_addr, environment_.master_port},
+                .secret = environment_.secret,
+                .timeout_s = options.context.timeout_s}) {
+    for (int size = 1; options.can_run_on && size <= environment_.world_size; ++size) {
+      if (options.can_run_on(size)) sizes_.push_back(size);
+    }
+  }
+
+  const LaunchEnvironment& environment() const { return environment_; }
+
+  /// Waits for the next world in which this process has a rank. `cause`: of the loss of the one before.
+  /// Nothing where a stop was asked for.
+  bool wait_for_next(const std::string& cause) {
+    do {
+      const int generation = environment_.restart_count + 1;
+      const double timeout_s = options_.context.timeout_s;
+      store_.set(wire::waiting_member_key(generation, environment_.member),
+                 to_text(wire::WaitingMember{.sizes = sizes_, .cause = cause}), timeout_s);
+      if (!environment_.is_spare) store_.set(wire::lost_world_key(generation - 1), cause, timeout_s);
+      std::optional<std::string> told;
+      while (!(told = store_.get(wire::elastic_world_key(generation), timeout_s))) {
+        if (options_.stop != nullptr && options_.stop->signal() != 0) return false;
+        std::this_thread::sleep_for(kLookForWorld);
+      }
+      take(wire::parse_elastic_world(*told));
+    } while (environment_.is_spare);
+    return true;
+  }
+
+ private:
+  void take(const wire::ElasticWorld& world) {
+    environment_.restart_count = world.generation;
+    const int rank = world.rank_of(environment_.member);
+    environment_.is_spare = rank < 0;
+    if (environment_.is_spare) return;
+    environment_.rank = rank;
+    environment_.world_size = world.size();
+    environment_.local_rank = world.local_rank_of(rank);
+    environment_.local_world_size = world.local_size_of(rank);
+    environment_.one_host = environment_.local_world_size == environment_.world_size;
+  }
+
+  const ElasticOptions& options_;
+  LaunchEnvironment environment_;
+  std::vector<int> sizes_;
+  wire::StoreClient store_;
+};
+
+}  // namespace
+
+void run_elastic(const ElasticOptions& options, const std::function<void(Context&)>& body) {
+  const LaunchEnvironment first = read_launch_environment();
+  if (first.member.empty()) return body(*Context::join(first, options.context));
+  Worlds worlds(options, first);
+  if (first.is_spare && !worlds.wait_for_next("")) return;
+  for (;;) {
+    std::shared_ptr<Context> context;
+    std::exception_ptr error;
+    try {
+      context = Context::join(worlds.environment(), options.context);
+      return body(*context);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const Failure failure = failure_of(error);
+    // The others may be waiting for this rank, whose process lives on.
+    if (context) context->state_->fail_all(text("rank ", context->rank(), " failed: ", failure.message));
+    context.reset();
+    if (failure.exit_code != kExitComm || !worlds.wait_for_next(failure.message))
+      std::rethrow_exception(error);
+  }
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,68 @@
+#include "trireme/train/run/internal/held_run.h"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <utility>
+
+namespace trireme::train {
+namespace {
+
+bool is_changed_in_forward(const StatePart& part) { return part.changes != ChangesIn::kUpdate; }
+
+}  // namespace
+
+HeldRun::HeldRun(RunMemory& memory, Trainer& trainer, const Progress& progress, comm::Context& context)
+    : memory_(memory),
+      trainer_(trainer),
+      progress_(progress),
+      context_(context),
+      every_steps_(trainer.plan().config().checkpoint.in_memory_every_steps) {
+  const checkpoint::Shards mine = state_to_save(trainer_, progress_);
+  names_ = checkpoint::names_of_all(context_.world(), mine);
+  if (every_steps_ > 0) copies_.emplace(context_.world(), mine);
+  changes_in_forward_ = std::ranges::any_of(trainer_.state(), [](const StatePart& part) {
+    return is_changed_in_forward(part) && !part.shards.empty();
+  });
+}
+
+void HeldRun::before_step() {
+  memory_.forget_own();
+  if (!changes_in_forward_) return;
+  before_step_.clear();
+  for (StatePart& part : trainer_.state()) {
+    if (!is_changed_in_forward(part)) continue;
+    for (checkpoint::Shard& shard : part.shards) {
+      shard.tensor = shard.tensor.clone();
+      before_step_.push_back(std::move(shard));
+    }
+  }
+}
+
+void HeldRun::after_step() {
+  if (!copies_ || trainer_.steps_done() % every_steps_ != 0 || !trainer_.drained()) return;
+  const telemetry::OwnWork work(context_.status(), "copying the state to the memory of another rank");
+  trainer_.complete_state();
+  memory_.keep_copy(copies_->copy(state_to_save(trainer_, progress_), trainer_.steps_done()));
+  context_.world().barrier();  // every rank has its copy
+  memory_.forget_older_copies();
+  before_step_.clear();
+}
+
+void HeldRun::keep_own() noexcept {
+  try {
+    const std::optional<std::int64_t> step = trainer_.whole_step();
+    if (!step) return;
+    checkpoint::HeldState state{.step = *step, .shards = state_to_save(trainer_, progress_), .names = names_};
+    std::map<std::string, at::Tensor> before;
+    for (const checkpoint::Shard& shard : before_step_) before.emplace(shard.name, shard.tensor);
+    for (checkpoint::Shard& shard : state.shards) {
+      if (shard.elsewhere) return;  // ends with the trainer
+      if (const auto found = before.find(shard.name); found != before.end()) shard.tensor = found->second;
+    }
+    memory_.keep(std::move(state));
+  } catch (const std::exception&) {  // a copy or a checkpoint is restored instead
+  }
+}
+
+}  // namespace trireme::train

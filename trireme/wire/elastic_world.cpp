@@ -1,0 +1,93 @@
+#include "trireme/wire/elastic_world.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+
+namespace trireme::wire {
+namespace {
+
+constexpr int kMostMembers = 1 << 20;
+
+[[noreturn]] void reject_elastic(const std::string& what, const std::string& found) {
+  throw CommError(text("the job's store has '", found.substr(0, 80), "' as ", what,
+                       ": the launcher and the ranks are of different versions"));
+}
+
+int number_in(const std::string& word, int least, const char* what) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error != std::errc() || end != word.data() + word.size() || number < least || number > kMostMembers)
+    reject_elastic(what, word);
+  return number;
+}
+
+}  // namespace
+
+int ElasticWorld::rank_of(const std::string& id) const {
+  const auto found = std::ranges::find(ranks, id, &ElasticMember::id);
+  return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
+}
+
+int ElasticWorld::local_rank_of(int rank) const {
+  const auto end = ranks.begin() + rank;
+  return static_cast<int>(std::count_if(ranks.begin(), end, [&](const ElasticMember& each) {
+    return each.node == ranks[static_cast<std::size_t>(rank)].node;
+  }));
+}
+
+int ElasticWorld::local_size_of(int rank) const {
+  return static_cast<int>(std::ranges::count(ranks, ranks[static_cast<std::size_t>(rank)].node,
+                                             &ElasticMember::node));
+}
+
+std::string to_text(const ElasticWorld& world) {
+  std::string lines = text(world.generation, "\n");
+  for (const ElasticMember& each : world.ranks) lines += text(each.node, " ", each.id, "\n");
+  return lines;
+}
+
+ElasticWorld parse_elastic_world(const std::string& given) {
+  constexpr const char* kWhat = "a world";
+  std::vector<std::string> lines = split(given, '\n');
+  if (lines.size() < 3 || !lines.back().empty()) reject_elastic(kWhat, given);
+  lines.pop_back();
+  ElasticWorld world{.generation = number_in(lines.front(), 0, kWhat)};
+  for (auto line = lines.begin() + 1; line != lines.end(); ++line) {
+    const std::size_t blank = line->find(' ');
+    if (blank == std::string::npos || blank + 1 == line->size()) reject_elastic(kWhat, *line);
+    world.ranks.push_back(
+        {.id = line->substr(blank + 1), .node = number_in(line->substr(0, blank), 0, kWhat)});
+  }
+  return world;
+}
+
+std::string to_text(const WaitingMember& member) {
+  std::string sizes;
+  for (const int size : member.sizes) sizes += text(sizes.empty() ? "" : " ", size);
+  return text(sizes, "\n", member.cause);
+}
+
+WaitingMember parse_waiting_member(const std::string& given) {
+  constexpr const char* kWhat = "a process that waits";
+  const std::size_t end = given.find('\n');
+  if (end == std::string::npos) reject_elastic(kWhat, given);
+  WaitingMember member{.sizes = {}, .cause = given.substr(end + 1)};
+  if (end == 0) return member;
+  for (const std::string& word : split(given.substr(0, end), ' '))
+    member.sizes.push_back(number_in(word, 1, kWhat));
+  return member;
+}
+
+std::string elastic_world_key(int generation) { return text("elastic/world/", generation); }
+std::string waiting_member_key(int generation, const std::string& id) {
+  return text("elastic/waiting/", generation, "/", id);
+}
+std::string lost_world_key(int generation) { return text("elastic/lost/", generation); }
+std::string rendezvous_outcome_key(int generation) {
+  return text("trireme/", generation, "/rendezvous_outcome");
+}
+
+}  // namespace trireme::wire
