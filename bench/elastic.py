@@ -10,6 +10,7 @@ run computes again: reported before the kill, or under way, without the one that
 of REPEATS kills of a rank drawn at random. Each row also has the time of a step without and with copies in memory.
 """
 import argparse
+import json
 import os
 import pathlib
 import random
@@ -73,9 +74,9 @@ def kill_once(folder, ranks, options, keys, draw):
         if killed and first is not None and int(step[1]) >= first:
             pause = time.monotonic() - killed
             break
-        if killed is None:
-            last = int(step[1])
-        if killed is None and last >= 120:
+        if killed is None and int(step[1]) >= 120:
+            # What the launcher has printed may lag.
+            last = json.loads((folder / "run/metrics.jsonl").read_text().splitlines()[-1])["step"]
             os.kill(draw.choice(ranks_of(launcher)), signal.SIGKILL)
             killed = time.monotonic()
     else:
@@ -117,7 +118,8 @@ def main():
             if way == "elastic, fewer ranks" and "all ranks" in mode:
                 continue  # as many stages as ranks
             more = own if own is not None else in_memory
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory() as temporary:
+                folder = pathlib.Path(temporary)
                 found = [kill_once(folder, arguments.ranks, options, [*keys, *more], draw) for _ in range(arguments.repeats)]
                 step = step_ms(folder, arguments.ranks, options, [*keys, *more])
             print(f"| {mode} | {way} | {spread([pause for pause, _ in found], '.2f')} | {spread([lost for _, lost in found], '.0f')} | {step:.2f} |", flush=True)

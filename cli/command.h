@@ -61,7 +61,7 @@ struct TrainArguments {
   RankArguments ranks;
   int max_restarts = 0;
   bool elastic = false;
-  int min_ranks = 0;   ///< 0: as many as ranks are started
+  int min_ranks = 0;  ///< 0: as many as ranks are started
   int num_spares = 0;
   bool resume = false;
   std::optional<std::string> trace;  ///< file of --trace; empty where none was named

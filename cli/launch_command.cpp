@@ -34,8 +34,9 @@ std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
       ->type_name("N");
   app.add_option("--max-restarts", options->max_restarts, "Restarts of all ranks after a failure")
       ->type_name("R");
-  app.add_flag("--elastic", options->elastic,
-               "Ranks that survive a failure keep running; --max-restarts are then new processes for failed ones");
+  app.add_flag(
+      "--elastic", options->elastic,
+      "Ranks that survive a failure keep running; --max-restarts are then new processes for failed ones");
   app.add_option("--min-ranks", options->min_ranks, "Elastic: fewest ranks to continue with (default: N)")
       ->type_name("M");
   app.add_option("--spares", options->num_spares, "Elastic: processes that wait for a failed rank's place")

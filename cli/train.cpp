@@ -33,10 +33,11 @@ int run_as_rank(const TrainArguments& train, const train::RunConfig& config,
   train::RunMemory memory;
   int exit_code = 0;
   const auto run = [&](comm::Context& context) {
-    exit_code = train::run_training(
-                    config, context,
-                    {.start = start, .stop = &stop, .began_unix_s = process_began_unix_s(), .memory = &memory})
-                    .exit_code;
+    exit_code =
+        train::run_training(
+            config, context,
+            {.start = start, .stop = &stop, .began_unix_s = process_began_unix_s(), .memory = &memory})
+            .exit_code;
   };
   comm::run_elastic({.context = plan.config().comm,
                      .can_run_on = [&](int ranks) { return train::can_run_on(config, ranks); },
@@ -93,7 +94,8 @@ int run_train(const Home& home, const TrainArguments& given) {
   const RankPlan ranks = plan_ranks(train.ranks);
   require(train.max_restarts == 0 || ranks.launches,
           "--max-restarts needs -n N with N > 1: a launcher that outlives the ranks");
-  require(!train.elastic || ranks.launches, "--elastic needs -n N with N > 1: a launcher that outlives the ranks");
+  require(!train.elastic || ranks.launches,
+          "--elastic needs -n N with N > 1: a launcher that outlives the ranks");
   require(train.elastic || (train.min_ranks == 0 && train.num_spares == 0),
           "--min-ranks and --spares are for elastic jobs: add --elastic");
   require(
@@ -111,8 +113,10 @@ int run_train(const Home& home, const TrainArguments& given) {
                                       text(config.comm.timeout_s), "--autopsy", plan.config().run_folder()},
                         .find_launcher = home.find_launcher};
     if (train.elastic) command.of_launch.push_back("--elastic");
-    if (train.min_ranks > 0) command.of_launch.insert(command.of_launch.end(), {"--min-ranks", text(train.min_ranks)});
-    if (train.num_spares > 0) command.of_launch.insert(command.of_launch.end(), {"--spares", text(train.num_spares)});
+    if (train.min_ranks > 0)
+      command.of_launch.insert(command.of_launch.end(), {"--min-ranks", text(train.min_ranks)});
+    if (train.num_spares > 0)
+      command.of_launch.insert(command.of_launch.end(), {"--spares", text(train.num_spares)});
     if (train.metrics_port)
       command.of_launch.insert(command.of_launch.end(), {"--metrics-port", text(*train.metrics_port)});
     if (!train.metrics_token_file.empty())

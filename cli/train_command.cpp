@@ -42,8 +42,9 @@ Command train_command(std::function<int(const TrainArguments&)> run) {
         ->expected(0, 1);
     app.add_option("--timeline", train->timeline, "Draw three steps as planned and as measured, by the run")
         ->type_name("FILE.html");
-    app.add_option("--plan", train->plan,
-                   "Run as a plan says: what trireme plan --toml printed, before --set; auto: choose the fastest")
+    app.add_option(
+           "--plan", train->plan,
+           "Run as a plan says: what trireme plan --toml printed, before --set; auto: choose the fastest")
         ->type_name("FILE.toml|auto");
     app.add_option("--metrics-port", train->metrics_port,
                    "The launcher answers GET /metrics, for Prometheus, with a token; 0: a free one")

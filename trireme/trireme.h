@@ -12,6 +12,7 @@
 #include "trireme/checkpoint/loop_checkpoints.h"
 #include "trireme/checkpoint/whole_weights.h"
 #include "trireme/comm/context.h"
+#include "trireme/comm/elastic.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/data/collate.h"
 #include "trireme/data/dataset.h"
@@ -47,11 +48,13 @@ namespace trireme {
 // Ranks and communication
 using comm::Context;
 using comm::ContextOptions;
+using comm::ElasticOptions;
 using comm::Group;
 using comm::Mesh;
 using comm::Pending;
 using comm::ReduceOp;
 using comm::RowSplits;
+using comm::run_elastic;
 using comm::run_ranks_as_threads;
 
 // Data parallelism

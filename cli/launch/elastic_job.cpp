@@ -27,9 +27,7 @@ void ElasticJob::begin(const wire::ElasticWorld& next) {
   store_.set(wire::elastic_world_key(world_.generation), to_text(world_), kStoreCall_s);
 }
 
-bool ElasticJob::is_lost() {
-  return store_.check({wire::lost_world_key(world_.generation)}, kStoreCall_s);
-}
+bool ElasticJob::is_lost() { return store_.check({wire::lost_world_key(world_.generation)}, kStoreCall_s); }
 
 void ElasticJob::give_up(const std::string& cause) {
   store_.compare_set(wire::rendezvous_outcome_key(world_.generation), "", cause, kStoreCall_s);
@@ -52,8 +50,7 @@ std::optional<wire::ElasticWorld> ElasticJob::next(const std::vector<wire::Elast
   for (const wire::ElasticMember& each : living) {
     const auto waiting = waiting_.find(each.id);
     request.living.push_back(
-        {.member = each,
-         .sizes = waiting == waiting_.end() ? std::vector<int>() : waiting->second.sizes});
+        {.member = each, .sizes = waiting == waiting_.end() ? std::vector<int>() : waiting->second.sizes});
   }
   return regroup(request);
 }

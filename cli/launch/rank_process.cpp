@@ -82,8 +82,8 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank), member_(st
   pid_ = ::fork();
   if (pid_ == 0) become(plan);
   if (pid_ < 0) {
-    throw InternalError(text("no process for ", is_spare() ? text("a spare") : text("rank ", rank_), ": ", std::strerror(errno),
-                             "; the limit of processes may be too low (ulimit -u)"));
+    throw InternalError(text("no process for ", is_spare() ? text("a spare") : text("rank ", rank_), ": ",
+                             std::strerror(errno), "; the limit of processes may be too low (ulimit -u)"));
   }
   ::setpgid(pid_, pid_);  // here too: a signal may be sent before the child has got that far
   failure.write.close();

@@ -27,8 +27,8 @@ std::optional<wire::ElasticWorld> regroup(const RegroupRequest& request) {
   auto spare = request.spares.begin();
   const bool keeps_places = size == request.before.size();
   for (const wire::ElasticMember& each : request.before.ranks) {
-    const bool lives = std::ranges::any_of(
-        request.living, [&](const LivingMember& living) { return living.member == each; });
+    const bool lives = std::ranges::any_of(request.living,
+                                           [&](const LivingMember& living) { return living.member == each; });
     if (lives) next.ranks.push_back(each);
     if (!lives && keeps_places && spare != request.spares.end()) next.ranks.push_back(*spare++);
   }

@@ -16,10 +16,10 @@ struct LivingMember {
 };
 
 struct RegroupRequest {
-  wire::ElasticWorld before;               ///< that was lost
-  std::vector<LivingMember> living;        ///< of its ranks, in any order
+  wire::ElasticWorld before;                ///< that was lost
+  std::vector<LivingMember> living;         ///< of its ranks, in any order
   std::vector<wire::ElasticMember> spares;  ///< that live, in the order in which they are used
-  int wanted_ranks = 1;                    ///< with which the job was started
+  int wanted_ranks = 1;                     ///< with which the job was started
   int min_ranks = 1;
 };
 

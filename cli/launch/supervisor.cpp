@@ -72,7 +72,8 @@ Supervisor::Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue
       keep_(keep),
       servers_(servers),
       elasticity_(elasticity),
-      witness_(elasticity != nullptr ? elasticity->job.world().size() : options.num_nodes * options.num_ranks) {
+      witness_(elasticity != nullptr ? elasticity->job.world().size()
+                                     : options.num_nodes * options.num_ranks) {
   started_s_ = looked_s_ = now_s();
   oom_kills_before_ = count_oom_kills();
 }
@@ -113,7 +114,8 @@ std::vector<SupervisedRank> Supervisor::release() {
 std::vector<telemetry::LiveRank> Supervisor::ranks() const {
   std::vector<telemetry::LiveRank> ranks;
   for (const auto& member : members_)
-    if (!member.process->is_spare()) ranks.push_back({.pid = member.process->pid(), .page = member.process->page()});
+    if (!member.process->is_spare())
+      ranks.push_back({.pid = member.process->pid(), .page = member.process->page()});
   return ranks;
 }
 
@@ -121,7 +123,8 @@ WorldStory Supervisor::run() {
   while (!all_ended() && !next_world_) {
     const bool timed = phase_ != Phase::kRunning && phase_ != Phase::kKilling;
     wait_and_relay(phase_ == Phase::kRegrouping ? kLookForWaiting_s
-                   : timed                      ? std::min(kLookAgain_s, std::max(0.0, phase_ends_s_ - now_s())) : kLookAgain_s);
+                   : timed ? std::min(kLookAgain_s, std::max(0.0, phase_ends_s_ - now_s()))
+                           : kLookAgain_s);
     show_notes();
     handle_signals();
     look_after_ranks();
@@ -286,7 +289,7 @@ void Supervisor::end_those_who_do_not_come() {
   for (auto& member : members_) {
     if (member.process->ended() || member.process->is_spare()) continue;
     elasticity_->job.waits(member.process->member().id) ? static_cast<void>(some_wait = true)
-                                                         : late.push_back(&member);
+                                                        : late.push_back(&member);
   }
   const bool all_are_frozen = std::ranges::all_of(late, [](const Member* m) { return m->process->frozen(); });
   if (!some_wait) return static_cast<void>(all_but_some_wait_s_ = 0);

@@ -31,9 +31,14 @@ class Elastic : public testing::Test {
   Words command(const std::string& name, int ranks, const Words& options, const Words& settings) const {
     Words words = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", text(ranks)};
     words.insert(words.end(), options.begin(), options.end());
-    Words all = {text("run.folder=", folder_.path().string()), text("run.name=", name),
-                 "run.log_every_steps=5", "train.epochs=8", "model.hidden=[512,256]",
-                 "train.accumulation=1", "checkpoint.every_steps=0", "eval.every_steps=50",
+    Words all = {text("run.folder=", folder_.path().string()),
+                 text("run.name=", name),
+                 "run.log_every_steps=5",
+                 "train.epochs=8",
+                 "model.hidden=[512,256]",
+                 "train.accumulation=1",
+                 "checkpoint.every_steps=0",
+                 "eval.every_steps=50",
                  "comm.timeout_s=20"};
     all.insert(all.end(), settings.begin(), settings.end());
     for (const std::string& setting : all) words.insert(words.end(), {"--set", setting});
@@ -103,14 +108,15 @@ TEST_P(ElasticOf, AReplacementRestoresTheStateFromTheOtherRanks) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table, ElasticOf,
-    testing::Values(ElasticCase{"Replicas", 2, {}},
-                    ElasticCase{"RunningStatistics", 2, {"model.name=cnn", "train.epochs=5"}},
-                    ElasticCase{"Shards", 3, {"parallel.zero=3", "checkpoint.in_memory_every_steps=1"}},
-                    ElasticCase{"ShardedOptimizer", 2, {"parallel.zero=1", "checkpoint.in_memory_every_steps=7"}, 7},
-                    ElasticCase{"Pipeline", 2,
-                                {"parallel.pipeline=2", "parallel.microbatches=4",
-                                 "checkpoint.in_memory_every_steps=1"}},
-                    ElasticCase{"Tensor", 2, {"parallel.tensor=2", "checkpoint.in_memory_every_steps=1"}}),
+    testing::Values(
+        ElasticCase{"Replicas", 2, {}},
+        ElasticCase{"RunningStatistics", 2, {"model.name=cnn", "train.epochs=5"}},
+        ElasticCase{"Shards", 3, {"parallel.zero=3", "checkpoint.in_memory_every_steps=1"}},
+        ElasticCase{"ShardedOptimizer", 2, {"parallel.zero=1", "checkpoint.in_memory_every_steps=7"}, 7},
+        ElasticCase{"Pipeline",
+                    2,
+                    {"parallel.pipeline=2", "parallel.microbatches=4", "checkpoint.in_memory_every_steps=1"}},
+        ElasticCase{"Tensor", 2, {"parallel.tensor=2", "checkpoint.in_memory_every_steps=1"}}),
     [](const auto& param) { return std::string(param.param.name); });
 
 TEST_F(Elastic, ASmallerWorldEndsWithTheBitsOfAResumeOnAsManyRanks) {
@@ -123,11 +129,13 @@ TEST_F(Elastic, ASmallerWorldEndsWithTheBitsOfAResumeOnAsManyRanks) {
   ASSERT_GE(step, 100);
 
   // Two starts with a checkpoint of that step between them.
-  const ChildResult first = run(command("quiet", 3, {}, {text("checkpoint.every_steps=", step), "checkpoint.keep=99"}), {}, 120);
+  const ChildResult first =
+      run(command("quiet", 3, {}, {text("checkpoint.every_steps=", step), "checkpoint.keep=99"}), {}, 120);
   ASSERT_EQ(first.exit_code, 0) << first.err;
   for (const auto& entry : std::filesystem::directory_iterator(folder_ / "quiet/checkpoints")) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("step-") && std::stoll(name.substr(5)) != step) std::filesystem::remove_all(entry.path());
+    if (name.starts_with("step-") && std::stoll(name.substr(5)) != step)
+      std::filesystem::remove_all(entry.path());
   }
   std::filesystem::remove(folder_ / "quiet/summary.json");
   const ChildResult second = run(command("quiet", 2, {"--resume"}, {}), {}, 120);
@@ -183,8 +191,7 @@ TEST_F(Elastic, TheJobEndsWhereFewerThanTheLeastAreLeft) {
 
 TEST_F(Elastic, AStoppedRankIsReplacedWhenTheOthersHaveGivenUp) {
   const TrainedRun expected = undisturbed(2, {});
-  ChildProcess launcher(
-      command("disturbed", 2, {"--elastic", "--max-restarts", "1"}, {"comm.timeout_s=3"}));
+  ChildProcess launcher(command("disturbed", 2, {"--elastic", "--max-restarts", "1"}, {"comm.timeout_s=3"}));
   ASSERT_TRUE(launcher.wait_for_output("step 100  test accuracy", 90));
   ASSERT_EQ(::kill(launcher.children()[1], SIGSTOP), 0);
   const ChildResult result = launcher.wait(120);
@@ -201,9 +208,9 @@ TEST_F(Elastic, DivergenceEndsTheJobAtOnce) {
 }
 
 TEST_F(Elastic, NewProcessesAndRestartsOfAllRanksAreCountedTogether) {
-  const ChildResult result = run(command("wrong", 2, {"--elastic", "--max-restarts", "2"},
-                                         {"model.weights=/nowhere/x.safetensors"}),
-                                 {}, 60);
+  const ChildResult result =
+      run(command("wrong", 2, {"--elastic", "--max-restarts", "2"}, {"model.weights=/nowhere/x.safetensors"}),
+          {}, 60);
   EXPECT_EQ(result.exit_code, 4) << result.err;
   EXPECT_THAT(result.err, HasSubstr("elastic: world 2 has"));
   EXPECT_THAT(result.err, Not(HasSubstr("elastic: world 3 has")));
@@ -220,7 +227,8 @@ TEST_F(Elastic, ASignalStopsAllRanksAndSpares) {
 }
 
 TEST_F(Elastic, OptionsOfOtherJobsAreRejected) {
-  const ChildResult result = run({bin("trireme"), "launch", "-n", "2", "--spares", "1", "--", "true"}, {}, 20);
+  const ChildResult result =
+      run({bin("trireme"), "launch", "-n", "2", "--spares", "1", "--", "true"}, {}, 20);
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("add --elastic"));
 }

@@ -78,8 +78,9 @@ class RunningWorld {
 
  private:
   static std::vector<std::string> command(int ranks, const std::vector<std::string>& more) {
-    std::vector<std::string> words = {bin("trireme"),         "launch",         "-n", text(ranks), "--",
-                                      bin("rank_fault_loop"), text(kLaunchTimeout_s), "60"};
+    std::vector<std::string> words = {
+        bin("trireme"),         "launch", "-n", text(ranks), "--", bin("rank_fault_loop"),
+        text(kLaunchTimeout_s), "60"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }

@@ -93,12 +93,11 @@ void HeldStates::restore(const Shards& wanted) const {
 
 PeerCopies::PeerCopies(comm::Group group, const Shards& mine)
     : group_(std::move(group)), catalogue_(group_, mine), names_(names_in(catalogue_)) {
-  const bool some_travel =
-      std::ranges::any_of(catalogue_.entries(), [&](const ShardCatalogue::Entry& entry) {
-        const Copiers copiers = copiers_of(entry, group_.size());
-        return copiers.second != copiers.first && (entry.replicas == Replicas::kFirstCounts ||
-                                                   !entry.is_held_by(copiers.second));
-      });
+  const bool some_travel = std::ranges::any_of(catalogue_.entries(), [&](const ShardCatalogue::Entry& entry) {
+    const Copiers copiers = copiers_of(entry, group_.size());
+    return copiers.second != copiers.first &&
+           (entry.replicas == Replicas::kFirstCounts || !entry.is_held_by(copiers.second));
+  });
   if (some_travel) to_peers_.emplace(group_, mine, wanted());
 }
 

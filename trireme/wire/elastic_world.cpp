@@ -39,8 +39,8 @@ int ElasticWorld::local_rank_of(int rank) const {
 }
 
 int ElasticWorld::local_size_of(int rank) const {
-  return static_cast<int>(std::ranges::count(ranks, ranks[static_cast<std::size_t>(rank)].node,
-                                             &ElasticMember::node));
+  return static_cast<int>(
+      std::ranges::count(ranks, ranks[static_cast<std::size_t>(rank)].node, &ElasticMember::node));
 }
 
 std::string to_text(const ElasticWorld& world) {

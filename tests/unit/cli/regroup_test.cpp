@@ -80,7 +80,8 @@ TEST(Regroup, EveryWorldIsOfThoseThatLiveEachOnce) {
   const auto draw = [&](int least, int most) { return std::uniform_int_distribution(least, most)(random); };
   for (int round = 0; round < 10000; ++round) {
     const int before = draw(1, 8), num_spares = draw(0, 3);
-    RegroupRequest lost{.before = {.generation = round}, .living = {}, .spares = {}, .wanted_ranks = draw(1, 8)};
+    RegroupRequest lost{
+        .before = {.generation = round}, .living = {}, .spares = {}, .wanted_ranks = draw(1, 8)};
     lost.min_ranks = draw(1, lost.wanted_ranks);
     std::vector<int> sizes;
     for (int size = 1; size <= 8; ++size)

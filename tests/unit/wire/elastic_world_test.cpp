@@ -24,14 +24,16 @@ TEST(ElasticWorld, RanksOfAHostCountInTheirOrder) {
 }
 
 TEST(ElasticWorld, RejectsWhatIsNoWorld) {
-  for (const char* wrong : {"", "1", "1\n", "x\n0 a\n", "1\n0\n", "1\n0 \n", "-1\n0 a\n", "1\n0 a", "1\n9999999 a\n"})
-    EXPECT_THAT([&] { parse_elastic_world(wrong); }, ThrowsMessage<CommError>(HasSubstr("different versions")))
+  for (const char* wrong :
+       {"", "1", "1\n", "x\n0 a\n", "1\n0\n", "1\n0 \n", "-1\n0 a\n", "1\n0 a", "1\n9999999 a\n"})
+    EXPECT_THAT([&] { parse_elastic_world(wrong); },
+                ThrowsMessage<CommError>(HasSubstr("different versions")))
         << wrong;
 }
 
 TEST(WaitingMember, TextIsReadAsItWasWritten) {
-  for (const WaitingMember& each : {WaitingMember{.sizes = {1, 2, 4}, .cause = "rank 2\nended"},
-                                    WaitingMember{.sizes = {}, .cause = ""}})
+  for (const WaitingMember& each :
+       {WaitingMember{.sizes = {1, 2, 4}, .cause = "rank 2\nended"}, WaitingMember{.sizes = {}, .cause = ""}})
     EXPECT_EQ(parse_waiting_member(to_text(each)), each);
 }
 

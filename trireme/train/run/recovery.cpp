@@ -190,7 +190,8 @@ bool resume_from_memory(const Resumable& run, comm::Context& context,
   for (const auto& entry : states.newest()->entries) stored[entry.name] = entry.global_sizes;
   restore_parts(all_parts(run), stored, [&](const checkpoint::Shards& shards) { states.restore(shards); });
   run.trainer.seek(states.newest()->step);
-  if (context.is_main()) context.log().info("resumed from the memory of the ranks at step ", states.newest()->step);
+  if (context.is_main())
+    context.log().info("resumed from the memory of the ranks at step ", states.newest()->step);
   return true;
 }
 
