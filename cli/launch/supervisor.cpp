@@ -437,8 +437,9 @@ void Supervisor::tell_cause() {
   for (const auto& member : members_)
     if (!member.process->is_spare()) lines.push_back(member.err.last_lines());
   const autopsy::Evidence evidence = witness_.end(world, lines);
-  const autopsy::Verdict verdict = autopsy::judge(evidence);
+  autopsy::Verdict verdict = autopsy::judge(evidence);
   if (verdict.cause.empty()) return;
+  if (phase_ == Phase::kRegrouping) verdict.advice.clear();  // the run continues by itself
   keep_(evidence);
   if (std::exchange(told_cause_, verdict.summary) != verdict.summary)
     screen_.note("autopsy: " + autopsy::paragraph(verdict));

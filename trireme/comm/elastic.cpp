@@ -23,19 +23,17 @@ class Worlds {
   explicit Worlds(const ElasticOptions& options, LaunchEnvironment environment)
       : options_(options),
         environment_(std::move(environment)),
+        num_started_(environment_.world_size),
         store_({.endpoint = {environment_.master_addr, environment_.master_port},
                 .secret = environment_.secret,
-                .timeout_s = options.context.timeout_s}) {
-    for (int size = 1; options.can_run_on && size <= environment_.world_size; ++size) {
-      if (options.can_run_on(size)) sizes_.push_back(size);
-    }
-  }
+                .timeout_s = options.context.timeout_s}) {}
 
   const LaunchEnvironment& environment() const { return environment_; }
 
   /// Waits for the next world in which this process has a rank. `cause`: of the loss of the one before.
   /// Nothing where a stop was asked for.
   bool wait_for_next(const std::string& cause) {
+    if (sizes_.empty() && !environment_.is_spare) find_sizes();
     do {
       const int generation = environment_.restart_count + 1;
       const double timeout_s = options_.context.timeout_s;
@@ -53,6 +51,11 @@ class Worlds {
   }
 
  private:
+  void find_sizes() {
+    for (int size = 1; options_.can_run_on && size <= num_started_; ++size) {
+      if (options_.can_run_on(size)) sizes_.push_back(size);
+    }
+  }
   void take(const wire::ElasticWorld& world) {
     environment_.restart_count = world.generation;
     const int rank = world.rank_of(environment_.member);
@@ -67,7 +70,8 @@ class Worlds {
 
   const ElasticOptions& options_;
   LaunchEnvironment environment_;
-  std::vector<int> sizes_;
+  const int num_started_;   ///< ranks of the first world
+  std::vector<int> sizes_;  ///< of worlds that the program can run in, once it has lost one
   wire::StoreClient store_;
 };
 
