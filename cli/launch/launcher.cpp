@@ -44,6 +44,8 @@ void check_elasticity(const LaunchOptions& options) {
   if (!options.elastic) return;
   require(options.num_nodes == 1, "--elastic is for one host, and --nnodes is ", options.num_nodes,
           ": on several hosts start the job again with --resume");
+  require(options.num_servers == 0,
+          "--elastic does not work with --servers: the keys of a parameter server's workers belong to ranks");
   require(options.min_ranks >= 0 && options.min_ranks <= options.num_ranks, "--min-ranks is ",
           options.min_ranks, "; with -n ", options.num_ranks, " it goes from 1 to ", options.num_ranks);
   require(options.num_spares >= 0 && options.num_spares <= kMostProcesses, "--spares is ", options.num_spares,

@@ -246,38 +246,46 @@ void Supervisor::begin_regrouping() {
   enter(Phase::kRegrouping, 0);
 }
 
-/// Of the places that spares do not take: a process takes a second to be there.
-void Supervisor::start_replacements() {
+/// Of the places that spares do not take. Whether any were started.
+bool Supervisor::start_replacements() {
   long lost = 0;
   for (const auto& member : members_) {
     if (member.process->is_spare() && !member.process->ended()) --lost;
     if (!member.process->is_spare() && member.process->ended()) ++lost;
   }
+  bool some_started = false;
   for (; lost > 0 && elasticity_->job.may_replace(); --lost) {
     elasticity_->job.count_replacement();
     start({elasticity_->plan_spare()});
+    some_started = true;
   }
+  return some_started;
 }
 
 /// Ends run(), with the next world, when all that live have lost the present one.
 void Supervisor::regroup() {
   ElasticJob& job = elasticity_->job;
-  start_replacements();
   std::vector<wire::ElasticMember> living, spares;
-  bool all_wait = true;
+  bool all_wait = true, some_ended = false;
   for (const auto& member : members_) {
+    some_ended = some_ended || (member.process->ended() && !member.process->is_spare());
     if (member.process->ended()) continue;
     (member.process->is_spare() ? spares : living).push_back(member.process->member());
     if (!member.process->is_spare()) all_wait = job.waits(member.process->member().id) && all_wait;
   }
-  if (living.empty()) return;
+  if (living.empty() || start_replacements()) return;
   if (!all_wait) return end_those_who_do_not_come();
   tell_cause();
-  next_world_ = job.next(living, spares);
+  // Ranks that lose a world together may lose each one: that counts, too, or it would never end.
+  if (some_ended || job.may_replace()) next_world_ = job.next(living, spares);
+  if (!some_ended && next_world_) job.count_replacement();
   if (next_world_) return;
-  screen_.note(text(living.size(), " rank(s) and ", spares.size(),
-                    " spare(s) are left, and no world can be formed of them (--min-ranks ",
-                    options_.min_ranks > 0 ? options_.min_ranks : options_.num_ranks, ")"));
+  const int min_ranks = options_.min_ranks > 0 ? options_.min_ranks : options_.num_ranks;
+  screen_.note(some_ended ? text(living.size(), " rank(s) and ", spares.size(),
+                                 " spare(s) are left, and no world can be formed of them (--min-ranks ",
+                                 min_ranks, ")")
+                          : text("no rank has ended, and the ranks have lost their world; after ",
+                                 options_.max_restarts, " restart(s) (--max-restarts) the job ends"));
   stop_all(SIGTERM);
   enter(Phase::kStopping, options_.stop_grace_s);
 }

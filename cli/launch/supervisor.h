@@ -106,7 +106,7 @@ class Supervisor {
   void begin_regrouping();
   void regroup();
   void end_those_who_do_not_come();
-  void start_replacements();
+  bool start_replacements();
   void end_spares();
   void look_for_stalls();
   void tell_cause();

@@ -226,6 +226,40 @@ TEST_F(Elastic, ASignalStopsAllRanksAndSpares) {
   EXPECT_EQ(read_run(folder_ / "stopped").status, "interrupted");
 }
 
+/// Of a rank program.
+ChildResult launch_loop(const Words& options, const std::string& what) {
+  Words words = {bin("trireme"), "launch", "-n", "3", "--elastic"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"--", bin("rank_elastic_loop"), what});
+  return run(words, {}, 60);
+}
+
+TEST(ElasticLoop, AProgramIsCalledAgainInTheNextWorld) {
+  const ChildResult replaced = launch_loop({"--max-restarts", "1"}, "kill");
+  ASSERT_EQ(replaced.exit_code, 0) << replaced.err;
+  EXPECT_THAT(replaced.out, HasSubstr("generation 1: rank 0 of 3, world 2 of this process, sum 6"));
+  EXPECT_THAT(replaced.out, HasSubstr("generation 1: rank 1 of 3, world 1 of this process, sum 6"));
+  const ChildResult fewer = launch_loop({"--min-ranks", "1"}, "kill");
+  ASSERT_EQ(fewer.exit_code, 0) << fewer.err;
+  EXPECT_THAT(fewer.out, HasSubstr("generation 1: rank 1 of 2, world 2 of this process, sum 3"));
+}
+
+TEST(ElasticLoop, WorldsThatAreLostWithoutAFailedProcessAreCounted) {
+  const ChildResult result = launch_loop({"--max-restarts", "2"}, "lose");
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 2 has 3"));
+  EXPECT_THAT(result.err, Not(HasSubstr("elastic: world 3 has")));
+  EXPECT_THAT(result.err, HasSubstr("no rank has ended, and the ranks have lost their world"));
+}
+
+TEST_F(Elastic, AParameterServerIsRejected) {
+  for (const Words& options : {Words{"--elastic"}, Words{"--elastic", "--servers", "1"}}) {
+    const ChildResult result = run(command("served", 2, options, {"parallel.mode=ps"}), {}, 30);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("--elastic does not work with"));
+  }
+}
+
 TEST_F(Elastic, OptionsOfOtherJobsAreRejected) {
   const ChildResult result =
       run({bin("trireme"), "launch", "-n", "2", "--spares", "1", "--", "true"}, {}, 20);
