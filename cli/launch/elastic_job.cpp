@@ -40,6 +40,13 @@ bool ElasticJob::waits(const std::string& id) {
   return told.has_value();
 }
 
+std::string ElasticJob::cause() const {
+  for (const auto& [id, member] : waiting_) {
+    if (!member.cause.empty()) return member.cause;
+  }
+  return "";
+}
+
 std::optional<wire::ElasticWorld> ElasticJob::next(const std::vector<wire::ElasticMember>& living,
                                                    const std::vector<wire::ElasticMember>& spares) const {
   RegroupRequest request{.before = world_,

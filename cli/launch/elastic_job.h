@@ -37,6 +37,9 @@ class ElasticJob {
   /// Whether that process waits for the next world. Asked until it does, then remembered.
   bool waits(const std::string& id);
 
+  /// Why ranks have lost the present world, as the first of them by id says that waits; empty: not known.
+  std::string cause() const;
+
   bool may_replace() const { return num_replacements_ < options_.num_replacements; }
   void count_replacement() { ++num_replacements_; }
   int num_replacements() const { return num_replacements_; }

@@ -23,6 +23,7 @@ struct RankStory {
 struct WorldStory {
   std::vector<RankStory> ranks;
   int told_to_stop = 0;  ///< the signal that the launcher itself got; 0: none
+  bool is_lost = false;  ///< ranks of an elastic job have lost it, none has failed, and there is no next one
   long oom_kills = 0;    ///< processes that the kernel killed for lack of memory meanwhile
 };
 

@@ -276,16 +276,19 @@ void Supervisor::regroup() {
   if (living.empty() || start_replacements()) return;
   if (!all_wait) return end_those_who_do_not_come();
   tell_cause();
+  if (!some_ended) screen_.note("no rank has ended, and the ranks have lost their world: " + job.cause());
   // Ranks that lose a world together may lose each one: that counts, too, or it would never end.
   if (some_ended || job.may_replace()) next_world_ = job.next(living, spares);
   if (!some_ended && next_world_) job.count_replacement();
   if (next_world_) return;
   const int min_ranks = options_.min_ranks > 0 ? options_.min_ranks : options_.num_ranks;
-  screen_.note(some_ended ? text(living.size(), " rank(s) and ", spares.size(),
-                                 " spare(s) are left, and no world can be formed of them (--min-ranks ",
-                                 min_ranks, ")")
-                          : text("no rank has ended, and the ranks have lost their world; after ",
-                                 options_.max_restarts, " restart(s) (--max-restarts) the job ends"));
+  screen_.note(
+      some_ended
+          ? text(living.size(), " rank(s) and ", spares.size(),
+                 " spare(s) are left, and no world can be formed of them (--min-ranks ", min_ranks, ")")
+          : text("the ranks have lost ", options_.max_restarts + 1,
+                 " world(s); no further one is formed (--max-restarts ", options_.max_restarts, ")"));
+  is_lost_ = !some_ended;
   stop_all(SIGTERM);
   enter(Phase::kStopping, options_.stop_grace_s);
 }
@@ -454,8 +457,10 @@ void Supervisor::tell_cause() {
 }
 
 WorldStory Supervisor::story() const {
-  WorldStory world{
-      .ranks = {}, .told_to_stop = told_to_stop_, .oom_kills = count_oom_kills() - oom_kills_before_};
+  WorldStory world{.ranks = {},
+                   .told_to_stop = told_to_stop_,
+                   .is_lost = is_lost_,
+                   .oom_kills = count_oom_kills() - oom_kills_before_};
   for (const auto& member : members_) {
     const auto& process = *member.process;
     if (process.is_spare()) continue;

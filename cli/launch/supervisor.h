@@ -129,6 +129,7 @@ class Supervisor {
   ParameterCluster* servers_;
   const Elasticity* elasticity_;
   std::optional<wire::ElasticWorld> next_world_;
+  bool is_lost_ = false;            ///< the world, with no rank that has ended and no next one
   double all_but_some_wait_s_ = 0;  ///< for the next world, since when; 0: not yet
   int num_server_restarts_ = 0;
   std::vector<Member> members_;

@@ -249,7 +249,9 @@ TEST(ElasticLoop, WorldsThatAreLostWithoutAFailedProcessAreCounted) {
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_THAT(result.err, HasSubstr("elastic: world 2 has 3"));
   EXPECT_THAT(result.err, Not(HasSubstr("elastic: world 3 has")));
-  EXPECT_THAT(result.err, HasSubstr("no rank has ended, and the ranks have lost their world"));
+  EXPECT_THAT(result.err,
+              HasSubstr("no rank has ended, and the ranks have lost their world: this world is lost"));
+  EXPECT_THAT(result.err, HasSubstr("no further one is formed (--max-restarts 2)"));
 }
 
 TEST_F(Elastic, AParameterServerIsRejected) {

@@ -23,6 +23,13 @@ TEST(LaunchReport, IsEmptyWhenAllRanksEndWell) {
   EXPECT_EQ(exit_code_of(world), 0);
 }
 
+TEST(LaunchReport, AWorldThatIsLostWithoutAFailedRankIsAFailure) {
+  WorldStory world{.ranks = {rank(0, exited(3), 1), rank(1, exited(3), 2)}, .is_lost = true};
+  for (RankStory& each : world.ranks) each.stopped = true;
+  EXPECT_EQ(exit_code_of(world), 3);
+  EXPECT_THAT(report(world).front(), HasSubstr("have lost their world"));
+}
+
 TEST(LaunchReport, BlamesTheKilledRankAndNotTheSurvivorsWhoSaidSoFirst) {
   WorldStory world{
       .ranks = {rank(0, exited(3), 1.0), rank(1, exited(3), 1.1), rank(2, killed(SIGKILL), 1.2)}};
