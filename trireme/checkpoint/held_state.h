@@ -32,6 +32,7 @@ class HeldStates {
   /// `held`: of this rank; none on a rank that has just been started.
   HeldStates(comm::Group group, const std::vector<HeldState>& held);
 
+  /// The step, and where its shards are.
   struct Found {
     std::int64_t step = 0;
     std::vector<ShardCatalogue::Entry> entries = {};  ///< of all ranks, by name
