@@ -39,12 +39,14 @@ class OwnerOptimizer {
   }
 
   void step(ContextId context, double lr) {
-    const std::lock_guard lock(mutex_);
+    // Optimizers of several trainers have the same parameters, and so the same .grad.
+    static std::mutex one_step_at_once;
+    const std::lock_guard lock(one_step_at_once);
     std::map<c10::TensorImpl*, at::Tensor> gradients;
     for (const auto& [tensor, gradient] : gradients_of(context)) {
       gradients[tensor.unsafeGetTensorImpl()] = gradient;
     }
-    // The optimizer reads .grad; what was there is somebody else's.
+    // The optimizer reads .grad; what was there belongs to others.
     std::vector<at::Tensor> before;
     for (auto& [name, parameter] : parameters_) {
       before.push_back(parameter.mutable_grad());
@@ -67,7 +69,6 @@ class OwnerOptimizer {
   }
 
  private:
-  std::mutex mutex_;
   optim::NamedTensors parameters_;
   std::vector<std::unique_ptr<optim::Optimizer>> optimizers_;
 };

@@ -1,6 +1,7 @@
 #pragma once
 // Optimizers that run where the parameters are: one on every worker that owns some, with the state and the
-// gradients there; only the numbers of contexts travel. Source: PyTorch's DistributedOptimizer.
+// gradients there; only the numbers of contexts travel. Several trainers may have an optimizer each of the
+// same parameters: on a worker one step runs at a time. Source: PyTorch's DistributedOptimizer.
 //
 //   remote::DistributedOptimizer optimizer(*agent, {.name = "sgd", .lr = 0.05}, parameters);
 //   { remote::Context context(*agent); ...; context.backward({loss}); optimizer.step(context); }

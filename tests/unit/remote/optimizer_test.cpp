@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <future>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -113,6 +114,40 @@ TEST(DistributedOptimizer, UpdatesAsInThisProcessWhateverItsOptionsAre) {
     const auto expected = after_local_steps(each.options);
     ASSERT_FALSE(are_equal(expected, after_local_steps(each.without))) << "the option changes nothing";
     EXPECT_TRUE(are_equal(after_remote_steps(*agent, each.options), expected));
+  }
+  agent->leave();
+}
+
+// Trainers of one model have an optimizer each, of the same parameters. All values are whole numbers, so that
+// each order of the updates gives the same sum.
+TEST(DistributedOptimizer, EachUpdateOfSeveralTrainersOfTheSameParametersCountsOnce) {
+  constexpr int kTrainers = 3, kUpdates = 300;
+  rpc::AgentOptions options{.name = "a", .directory = std::make_shared<rpc::LocalDirectory>()};
+  const auto agent = join(options);
+  std::vector<at::Tensor> parameters;
+  std::vector<rpc::RRef<at::Tensor>> references;
+  for (int i = 0; i < 8; ++i) {
+    parameters.push_back(torch::zeros({1000}).requires_grad_(true));
+    references.push_back(agent->share(parameters.back()));
+  }
+  const auto train = [&](int trainer) {
+    DistributedOptimizer optimizer(*agent, {.name = "sgd", .lr = 1}, references);
+    for (int update = 0; update < kUpdates; ++update) {
+      Context context(*agent);
+      at::Tensor loss = torch::zeros({});
+      for (const auto& each : parameters) loss = loss - (each * (trainer + 1)).sum();
+      context.backward({loss});
+      optimizer.step(context);
+    }
+  };
+  std::vector<std::future<void>> trainers;
+  for (int trainer = 0; trainer < kTrainers; ++trainer)
+    trainers.push_back(std::async(std::launch::async, train, trainer));
+  for (auto& each : trainers) EXPECT_NO_THROW(each.get());
+  for (const auto& each : parameters) {
+    EXPECT_EQ(each.min().item<float>(), kUpdates * (1 + 2 + 3));
+    EXPECT_EQ(each.max().item<float>(), kUpdates * (1 + 2 + 3));
+    EXPECT_FALSE(each.grad().defined());
   }
   agent->leave();
 }
