@@ -109,8 +109,7 @@ TEST_P(ElasticOf, AReplacementRestoresTheStateFromTheOtherRanks) {
 INSTANTIATE_TEST_SUITE_P(
     Table, ElasticOf,
     testing::Values(
-        ElasticCase{"Replicas", 2, {}},
-        ElasticCase{"RunningStatistics", 2, {"model.name=cnn", "train.epochs=5"}},
+        ElasticCase{"Replicas", 2, {}}, ElasticCase{"Convolutions", 2, {"model.name=cnn", "train.epochs=5"}},
         ElasticCase{"Shards", 3, {"parallel.zero=3", "checkpoint.in_memory_every_steps=1"}},
         ElasticCase{"ShardedOptimizer", 2, {"parallel.zero=1", "checkpoint.in_memory_every_steps=7"}, 7},
         ElasticCase{"Pipeline",
@@ -251,7 +250,7 @@ TEST(ElasticLoop, WorldsThatAreLostWithoutAFailedProcessAreCounted) {
   EXPECT_THAT(result.err, Not(HasSubstr("elastic: world 3 has")));
   EXPECT_THAT(result.err,
               HasSubstr("no rank has ended, and the ranks have lost their world: this world is lost"));
-  EXPECT_THAT(result.err, HasSubstr("no further one is formed (--max-restarts 2)"));
+  EXPECT_THAT(result.err, HasSubstr("no restart is left (--max-restarts 2)"));
 }
 
 TEST_F(Elastic, AParameterServerIsRejected) {

@@ -30,6 +30,7 @@ void HeldRun::before_step() {
   memory_.forget_own();
   if (!changes_in_forward_) return;
   before_step_.clear();
+  step_before_ = trainer_.steps_done();
   for (StatePart& part : trainer_.state()) {
     if (!is_changed_in_forward(part)) continue;
     for (checkpoint::Shard& shard : part.shards) {
@@ -46,7 +47,6 @@ void HeldRun::after_step() {
   memory_.keep_copy(copies_->copy(state_to_save(trainer_, progress_), trainer_.steps_done()));
   context_.world().barrier();  // every rank has its copy
   memory_.forget_older_copies();
-  before_step_.clear();
 }
 
 void HeldRun::keep_own() noexcept {
@@ -55,7 +55,9 @@ void HeldRun::keep_own() noexcept {
     if (!step) return;
     checkpoint::HeldState state{.step = *step, .shards = state_to_save(trainer_, progress_), .names = names_};
     std::map<std::string, at::Tensor> before;
-    for (const checkpoint::Shard& shard : before_step_) before.emplace(shard.name, shard.tensor);
+    for (const checkpoint::Shard& shard : before_step_) {
+      if (step_before_ == *step) before.emplace(shard.name, shard.tensor);  // else the step has been done
+    }
     for (checkpoint::Shard& shard : state.shards) {
       if (shard.elsewhere) return;  // ends with the trainer
       if (const auto found = before.find(shard.name); found != before.end()) shard.tensor = found->second;

@@ -33,6 +33,7 @@ class HeldRun {
   std::vector<std::string> names_;  ///< of the tensors of all ranks
   std::optional<checkpoint::PeerCopies> copies_;
   bool changes_in_forward_ = false;
+  std::int64_t step_before_ = 0;    ///< the steps done when before_step_ was copied
   checkpoint::Shards before_step_;  ///< values of what changes in forward
 };
 
