@@ -1,7 +1,6 @@
 #include "trireme/checkpoint/held_state.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <set>
@@ -62,11 +61,11 @@ std::vector<std::string> names_of_all(comm::Group group, const Shards& mine) {
   return names_in(ShardCatalogue(std::move(group), mine));
 }
 
-HeldStates::HeldStates(comm::Group group, const std::vector<HeldState>& held)
-    : group_(std::move(group)), held_(held) {
-  for (const std::int64_t step : steps_of_all(group_, held)) {
+HeldStates::HeldStates(comm::Group group, std::vector<HeldState> held)
+    : group_(std::move(group)), held_(std::move(held)) {
+  for (const std::int64_t step : steps_of_all(group_, held_)) {
     const ShardCatalogue catalogue(group_, mine_at(step));
-    const std::string missing = is_complete(catalogue, held, step) ? "" : "missing";
+    const std::string missing = is_complete(catalogue, held_, step) ? "" : "missing";
     const std::vector<std::string> answers = group_.all_gather_text(missing);
     if (std::ranges::any_of(answers, [](const std::string& each) { return !each.empty(); })) continue;
     newest_.emplace(Found{.step = step, .entries = catalogue.entries()});
@@ -107,11 +106,7 @@ Shards PeerCopies::wanted() const {
     const Copiers copiers = copiers_of(entry, group_.size());
     const bool holds = entry.is_held_by(group_.rank()) && entry.replicas == Replicas::kEqual;
     if (copiers.second != group_.rank() || copiers.second == copiers.first || holds) continue;
-    shards.push_back({.name = entry.name,
-                      .global_sizes = entry.global_sizes,
-                      .offsets = entry.box.offsets,
-                      .tensor = at::empty(entry.box.sizes, at::TensorOptions(entry.type)),
-                      .replicas = entry.replicas});
+    shards.push_back(empty_shard(entry));
   }
   return shards;
 }

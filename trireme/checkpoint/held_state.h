@@ -30,7 +30,7 @@ std::vector<std::string> names_of_all(comm::Group group, const Shards& mine);
 class HeldStates {
  public:
   /// `held`: of this rank; none on a rank that has just been started.
-  HeldStates(comm::Group group, const std::vector<HeldState>& held);
+  HeldStates(comm::Group group, std::vector<HeldState> held);
 
   /// The step, and where its shards are.
   struct Found {
@@ -46,7 +46,7 @@ class HeldStates {
   Shards mine_at(std::int64_t step) const;
 
   comm::Group group_;
-  const std::vector<HeldState>& held_;
+  const std::vector<HeldState> held_;  ///< shares its tensors
   std::optional<Found> newest_;
 };
 

@@ -205,8 +205,8 @@ Shards LoopCheckpoints::models_to_fill(const TensorMap& held, const std::string&
       those_of(held, [&](const std::string& name) { return is_state(name) && !is_of_loop(name); });
   comm::on_every_rank(context_.world(), [&] {
     for (auto& [name, model] : models_.by_name())
-      append(state, called(of_state(name),
-                           model.room_for(without_prefix(held_state, of_state(name)), source)));
+      append(state,
+             called(of_state(name), model.room_for(without_prefix(held_state, of_state(name)), source)));
   });
   require_same_names(context_.world(), state, held_state, source);
   append(weights, std::move(state));
@@ -224,9 +224,10 @@ std::vector<TensorMap> LoopCheckpoints::rooms_of_schedulers(const TensorMap& hel
   }
   const bool has_more = !room_for(held, of_scheduler(options_.schedulers.size())).empty();
   if (has_more && context_.is_main())
-    context_.log().warning(source, " holds more than the ", options_.schedulers.size(),
-                           " learning-rate schedulers of this loop (LoopOptions::schedulers): the rest is not "
-                           "restored");
+    context_.log().warning(
+        source, " holds more than the ", options_.schedulers.size(),
+        " learning-rate schedulers of this loop (LoopOptions::schedulers): the rest is not "
+        "restored");
   return rooms;
 }
 

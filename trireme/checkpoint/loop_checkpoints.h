@@ -1,8 +1,8 @@
 #pragma once
 // Checkpoints of a training loop of your own, over any number of ranks: models with their optimizers
-// (loop_model.h), each rank's generators, learning-rate schedulers, counters, and more tensors by name. In the
-// format of a run's (docs/checkpoint-format.md): atomic, verified before they are used, a damaged one is moved
-// aside for the one before; `trireme checkpoint` reads them.
+// (loop_model.h), each rank's generators, learning-rate schedulers, counters, and more tensors by name. In
+// the format of a run's (docs/checkpoint-format.md): atomic, verified before they are used, a damaged one is
+// moved aside for the one before; `trireme checkpoint` reads them.
 //
 //   checkpoint::LoopCheckpoints checkpoints(*context, "runs/mine", {*model, {&optimizer}},
 //                                           {.schedulers = {&schedule}, .counters = {{"epoch", &epoch}}});
@@ -11,9 +11,9 @@
 //     if (step % 100 == 0) checkpoints.save(step);
 //   }
 //
-// Of a pipeline: train::pipeline_loop(pipe, optimizer); of shards: train::sharded_loop(sharded, optimizer). Of
-// several models: {{"encoder", checkpoint::replicated_loop(*encoder, {&adam})}, {"decoder", ...}}. All calls
-// are collective; one thread.
+// Of a pipeline: train::pipeline_loop(pipe, optimizer); of shards: train::sharded_loop(sharded, optimizer).
+// Of several models: {{"encoder", checkpoint::replicated_loop(*encoder, {&adam})}, {"decoder", ...}}. All
+// calls are collective; one thread.
 
 #include <ATen/core/Generator.h>
 

@@ -94,8 +94,9 @@ void LoopModel::weights_filled() const { weights_->changed(); }
 TensorMap LoopModel::own_state() const {
   TensorMap state;
   for (const auto& [name, tensor] : own_->state()) {
-    require(!tensor.is_meta(), "the values of '", name, "' of the optimizer are not in memory, where ",
-            "checkpoints of a loop find them; make the optimizer without an Offload, or train with a Trainer");
+    require(
+        !tensor.is_meta(), "the values of '", name, "' of the optimizer are not in memory, where ",
+        "checkpoints of a loop find them; make the optimizer without an Offload, or train with a Trainer");
     state.emplace(name, tensor.detach());
   }
   return state;
@@ -126,9 +127,10 @@ Shards LoopModel::room_for(const TensorMap& held, const std::string& source) {
         rooms_[i].emplace(rest, std::move(room));
     }
     if (!is_there)
-      throw DataError(text(source, " holds nothing of this loop's optimizer ", i,
-                           ": it was saved with fewer of them, or with another kind (of Trireme instead of ",
-                           "torch::optim, or of a run); restore it with the optimizers that it was saved with"));
+      throw DataError(
+          text(source, " holds nothing of this loop's optimizer ", i,
+               ": it was saved with fewer of them, or with another kind (of Trireme instead of ",
+               "torch::optim, or of a run); restore it with the optimizers that it was saved with"));
     add(all, of_optimizer(i), rooms_[i]);
   }
   return weights_->shards_of(all);

@@ -1,5 +1,7 @@
 #include "trireme/checkpoint/shard_catalogue.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -140,6 +142,14 @@ void ShardCatalogue::check_complete() const {
             shards[0].name, "'");
     begin += shards.size();
   }
+}
+
+Shard empty_shard(const ShardCatalogue::Entry& entry) {
+  return {.name = entry.name,
+          .global_sizes = entry.global_sizes,
+          .offsets = entry.box.offsets,
+          .tensor = at::empty(entry.box.sizes, at::TensorOptions(entry.type)),
+          .replicas = entry.replicas};
 }
 
 std::vector<ShardWriter> share_out(const ShardCatalogue& catalogue, const std::vector<bool>& may_write) {

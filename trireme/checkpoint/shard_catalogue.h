@@ -46,6 +46,9 @@ class ShardCatalogue {
   std::vector<Entry> entries_;
 };
 
+/// The entry's box as a shard with memory of its own on the host, not yet filled.
+Shard empty_shard(const ShardCatalogue::Entry& entry);
+
 /// What a rank does for a shard that is to be written.
 struct ShardWriter {
   int writer = 0;

@@ -1,6 +1,5 @@
 #include "trireme/checkpoint/shared_folder.h"
 
-#include <ATen/ops/empty.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -77,12 +76,7 @@ Shards SaveShares::incoming() const {
   Shards shards;
   for (std::size_t i = 0; i < writers_.size(); ++i) {
     if (writers_[i].writer != group_.rank() || writers_[i].source == group_.rank()) continue;
-    const ShardCatalogue::Entry& entry = catalogue_.entries()[i];
-    shards.push_back({.name = entry.name,
-                      .global_sizes = entry.global_sizes,
-                      .offsets = entry.box.offsets,
-                      .tensor = at::empty(entry.box.sizes, at::TensorOptions(entry.type)),
-                      .replicas = entry.replicas});
+    shards.push_back(empty_shard(catalogue_.entries()[i]));
   }
   return shards;
 }
