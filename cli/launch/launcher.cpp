@@ -321,17 +321,18 @@ std::unique_ptr<EvidenceWriter> evidence_writer(const LaunchOptions& options, co
                               .complain = [&notes](const std::string& what) { notes.add(what); }});
 }
 
-/// "world 2: ranks 0, 1 and 3 continue as 0, 1 and 2".
+/// "elastic: world 2 has 3 rank(s): rank 3 continues as rank 2; the others keep their ranks".
 std::string describe_next(const wire::ElasticWorld& before, const wire::ElasticWorld& next) {
-  std::vector<std::string> new_ranks;
+  std::vector<std::string> changes;
   for (int rank = 0; rank < next.size(); ++rank) {
-    const std::string& id = next.ranks[static_cast<std::size_t>(rank)].id;
-    const int was = before.rank_of(id);
-    if (was < 0) new_ranks.push_back(text("rank ", rank, " is a new process"));
-    if (was >= 0 && was != rank) new_ranks.push_back(text("rank ", was, " continues as rank ", rank));
+    const int was = before.rank_of(next.ranks[static_cast<std::size_t>(rank)].id);
+    if (was < 0) changes.push_back(text("rank ", rank, " is a new process"));
+    if (was >= 0 && was != rank) changes.push_back(text("rank ", was, " continues as rank ", rank));
   }
+  const bool some_stay = std::ssize(changes) < next.size();
   return text("elastic: world ", next.generation, " has ", next.size(), " rank(s)",
-              new_ranks.empty() ? "" : ": ", join(new_ranks), "; the others keep their ranks");
+              changes.empty() ? ", each as before" : ": " + join(changes),
+              !changes.empty() && some_stay ? "; the others keep their ranks" : "");
 }
 
 /// The job's worlds up to the end of one in which no process is left. Returns its story.

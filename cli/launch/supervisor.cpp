@@ -282,12 +282,11 @@ void Supervisor::regroup() {
   if (!some_ended && next_world_) job.count_replacement();
   if (next_world_) return;
   const int min_ranks = options_.min_ranks > 0 ? options_.min_ranks : options_.num_ranks;
-  screen_.note(
-      some_ended
-          ? text(living.size(), " rank(s) and ", spares.size(),
-                 " spare(s) are left, and no world can be formed of them (--min-ranks ", min_ranks, ")")
-          : text("the ranks have lost ", options_.max_restarts + 1,
-                 " world(s); no further one is formed (--max-restarts ", options_.max_restarts, ")"));
+  screen_.note(some_ended
+                   ? text(living.size(), " rank(s) and ", spares.size(),
+                          " spare(s) are left, and no world can be formed of them (--min-ranks ", min_ranks,
+                          ")")
+                   : text("no restart is left (--max-restarts ", options_.max_restarts, "): the job ends"));
   is_lost_ = !some_ended;
   stop_all(SIGTERM);
   enter(Phase::kStopping, options_.stop_grace_s);
