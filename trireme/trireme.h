@@ -107,6 +107,7 @@ using optim::Offload;
 using optim::Optimizer;
 using optim::OptimizerOptions;
 using parallel::GraphedStep;
+using train::Precision;
 using train::precision_of;
 using train::PrecisionScope;
 

@@ -24,8 +24,10 @@ namespace {
 
 const FullyShardedOptions& checked(const FullyShardedOptions& options,
                                    const std::vector<model::Layer>& layers) {
-  require(options.zero.stage != ZeroStage::kNone,
-          "nothing is sharded with ZeroStage::kNone: take DistributedDataParallel, or another stage");
+  require(
+      options.zero.stage != ZeroStage::kNone,
+      "nothing is sharded with ZeroStage::kNone: use .stage = ZeroStage::kParameters (with other options of "
+      ".zero, too), or DistributedDataParallel");
   require(options.zero.gathered_stages >= 0,
           "layers that are gathered at a time are a number, or 0 for all, not ",
           options.zero.gathered_stages);
