@@ -103,9 +103,6 @@ int run_train(const Home& home, const TrainArguments& given) {
       "--metrics-port needs -n N with N > 1: a launcher serves the metrics; for one rank, or with another "
       "launcher: trireme launch -n 1 --metrics-port P -- trireme train FILE.toml");
   const auto config = train::load_run_config(train.ranks.file, train.ranks.overrides, home.registry);
-  require(!train.elastic || config.parallel.mode != "ps",
-          "--elastic does not work with parallel.mode = \"ps\": the keys of a parameter server's workers "
-          "belong to ranks; use --max-restarts without --elastic");
   const bool is_open = config.parallel.plan == "auto";
   const train::ParallelPlan plan = train::check_run_config(
       is_open ? train::before_planning(config, ranks.world_size) : config, ranks.world_size);

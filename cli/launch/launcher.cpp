@@ -44,8 +44,6 @@ void check_elasticity(const LaunchOptions& options) {
   if (!options.elastic) return;
   require(options.num_nodes == 1, "--elastic is for one host, and --nnodes is ", options.num_nodes,
           ": on several hosts start the job again with --resume");
-  require(options.num_servers == 0,
-          "--elastic does not work with --servers: the keys of a parameter server's workers belong to ranks");
   require(options.min_ranks >= 0 && options.min_ranks <= options.num_ranks, "--min-ranks is ",
           options.min_ranks, "; with -n ", options.num_ranks, " it goes from 1 to ", options.num_ranks);
   require(options.num_spares >= 0 && options.num_spares <= kMostProcesses, "--spares is ", options.num_spares,
@@ -184,7 +182,8 @@ struct Launcher {
   std::optional<ElasticJob> elastic{};         ///< none: the job is not elastic
 };
 
-RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
+/// `worker`: its name for a parameter server.
+RankStart plan_rank(const Launcher& launcher, int local_rank, int restart, const std::string& worker) {
   const LaunchOptions& options = launcher.options;
   const Job& job = launcher.job;
   const Screen& screen = launcher.screen;
@@ -205,7 +204,7 @@ RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
   if (launcher.servers) variables["TRIREME_PS_COORDINATOR"] = launcher.servers->cluster.address();
   const wire::Secret& of_servers = launcher.servers ? launcher.servers->secret : job.secret_of_servers;
   if (!of_servers.empty()) {
-    variables["TRIREME_PS_SECRET"] = of_servers.of_role(text("worker.", rank)).reveal();
+    variables["TRIREME_PS_SECRET"] = of_servers.of_role("worker." + worker).reveal();
   }
   if (::getenv("OMP_NUM_THREADS") == nullptr) {
     variables["OMP_NUM_THREADS"] = text(std::max(1, available_cores() / options.num_ranks));
@@ -218,8 +217,10 @@ RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
           .inherits_stdin = rank == 0 && ::isatty(STDIN_FILENO) == 0};
 }
 
+/// Its rank changes, and with it the worker that it is: the name of its key is no worker's number.
 RankStart plan_member(const Launcher& launcher, int local_rank, const wire::ElasticMember& member) {
-  RankStart start = plan_rank(launcher, local_rank, launcher.elastic->world().generation);
+  RankStart start =
+      plan_rank(launcher, local_rank, launcher.elastic->world().generation, "member-" + member.id);
   start.member = member;
   start.environment.push_back("TRIREME_MEMBER=" + member.id);
   return start;
@@ -278,7 +279,8 @@ LeftOfWorld run_elastic_world(Launcher& launcher, std::vector<SupervisedRank> li
 WorldStory run_world(Launcher& launcher, int restart) {
   std::vector<RankStart> starts;
   for (int rank = 0; rank < launcher.options.num_ranks; ++rank) {
-    starts.push_back(plan_rank(launcher, rank, restart));
+    const int number = launcher.options.node_rank * launcher.options.num_ranks + rank;
+    starts.push_back(plan_rank(launcher, rank, restart, text(number)));
   }
   const auto keep = [&](const autopsy::Evidence& evidence) {
     if (launcher.evidence) launcher.evidence->write(evidence);

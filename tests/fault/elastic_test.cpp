@@ -53,8 +53,8 @@ class Elastic : public testing::Test {
     ASSERT_EQ(::kill(pids[process], SIGKILL), 0);
   }
 
-  TrainedRun undisturbed(int ranks, const Words& settings) {
-    const ChildResult quiet = run(command("quiet", ranks, {}, settings), {}, 120);
+  TrainedRun undisturbed(int ranks, const Words& settings, const Words& options = {}) {
+    const ChildResult quiet = run(command("quiet", ranks, options, settings), {}, 120);
     EXPECT_EQ(quiet.exit_code, 0) << quiet.err;
     return read_run(folder_ / "quiet");
   }
@@ -77,6 +77,11 @@ struct ElasticCase {
   int ranks;
   Words settings;
   int most_steps_lost = 0;
+  int servers = 0;  ///< of a parameter server
+
+  Words options() const { return servers > 0 ? Words{"--servers", text(servers)} : Words(); }
+  /// Processes that the launcher starts before the ranks: a coordinator, and the servers.
+  std::size_t others() const { return servers > 0 ? static_cast<std::size_t>(servers) + 1 : 0; }
 };
 
 std::ostream& operator<<(std::ostream& out, const ElasticCase& shown) { return out << shown.name; }
@@ -84,19 +89,21 @@ std::ostream& operator<<(std::ostream& out, const ElasticCase& shown) { return o
 class ElasticOf : public Elastic, public testing::WithParamInterface<ElasticCase> {};
 
 TEST_P(ElasticOf, AReplacementRestoresTheStateFromTheOtherRanks) {
-  const auto& [name, ranks, settings, most_steps_lost] = GetParam();
-  const TrainedRun expected = undisturbed(ranks, settings);
+  const ElasticCase& given = GetParam();
+  Words options = given.options();
+  const TrainedRun expected = undisturbed(given.ranks, given.settings, options);
 
-  ChildProcess launcher(command("disturbed", ranks, {"--elastic", "--max-restarts", "2"}, settings));
-  kill_after(launcher, 100, 1);
-  kill_after(launcher, 250, 0);  // the one that writes metrics
+  options.insert(options.end(), {"--elastic", "--max-restarts", "2"});
+  ChildProcess launcher(command("disturbed", given.ranks, options, given.settings));
+  kill_after(launcher, 100, given.others() + 1);
+  kill_after(launcher, 250, given.others());  // the one that writes metrics
   const ChildResult result = launcher.wait(120);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has"));
   EXPECT_THAT(result.err, HasSubstr("elastic: world 2 has"));
   EXPECT_THAT(result.err, HasSubstr("rank 1 is a new process"));
   EXPECT_THAT(result.err, HasSubstr("rank 0 is a new process"));
-  EXPECT_GE(step_in(result), 100 - most_steps_lost) << result.out;
+  EXPECT_GE(step_in(result), 100 - given.most_steps_lost) << result.out;
 
   const TrainedRun found = read_run(folder_ / "disturbed");
   EXPECT_EQ(found.status, "completed");
@@ -115,7 +122,11 @@ INSTANTIATE_TEST_SUITE_P(
         ElasticCase{"Pipeline",
                     2,
                     {"parallel.pipeline=2", "parallel.microbatches=4", "checkpoint.in_memory_every_steps=1"}},
-        ElasticCase{"Tensor", 2, {"parallel.tensor=2", "checkpoint.in_memory_every_steps=1"}}),
+        ElasticCase{"Tensor", 2, {"parallel.tensor=2", "checkpoint.in_memory_every_steps=1"}},
+        ElasticCase{.name = "Servers",
+                    .ranks = 3,
+                    .settings = {"parallel.mode=ps", "checkpoint.in_memory_every_steps=1"},
+                    .servers = 2}),
     [](const auto& param) { return std::string(param.param.name); });
 
 TEST_F(Elastic, ASmallerWorldEndsWithTheBitsOfAResumeOnAsManyRanks) {
@@ -253,13 +264,29 @@ TEST(ElasticLoop, WorldsThatAreLostWithoutAFailedProcessAreCounted) {
   EXPECT_THAT(result.err, HasSubstr("no restart is left (--max-restarts 2)"));
 }
 
-TEST_F(Elastic, AParameterServerIsRejected) {
-  for (const Words& options : {Words{"--elastic"}, Words{"--elastic", "--servers", "1"}}) {
-    const ChildResult result = run(command("served", 2, options, {"parallel.mode=ps"}), {}, 30);
-    EXPECT_EQ(result.exit_code, 2) << result.err;
-    EXPECT_THAT(result.err, HasSubstr("--elastic does not work with"));
+/// Workers that may be steps apart: the values of the servers are the state, and no copy is needed.
+class ElasticWorkers : public Elastic, public testing::WithParamInterface<int> {};
+
+TEST_P(ElasticWorkers, ContinueWithTheValuesOfTheServers) {
+  const Words settings = {"parallel.mode=ps", text("ps.staleness=", GetParam())};
+  for (const Words& left : {Words{"--max-restarts", "1"}, Words{"--min-ranks", "2"}}) {
+    Words options = {"--elastic", "--servers", "1"};
+    options.insert(options.end(), left.begin(), left.end());
+    ChildProcess launcher(command("workers", 3, options, settings));
+    kill_after(launcher, 100, 3);
+    const ChildResult result = launcher.wait(120);
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_GE(step_in(result), 100) << result.out;
+    const TrainedRun found = read_run(folder_ / "workers");
+    EXPECT_EQ(found.status, "completed");
+    EXPECT_EQ(found.steps, 512);
+    EXPECT_LT(found.losses.back(), found.losses.front() / 4) << "the weights were not lost";
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Staleness, ElasticWorkers, testing::Values(2, -1), [](const auto& param) {
+  return param.param < 0 ? "Unbounded" : text("Of", param.param);
+});
 
 TEST_F(Elastic, OptionsOfOtherJobsAreRejected) {
   const ChildResult result =

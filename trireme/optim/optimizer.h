@@ -106,7 +106,7 @@ class Optimizer {
   virtual void arrive(const NamedTensors& /*parameters*/) {}
   /// They have those of all ranks' steps. Collective, at the same step.
   virtual void meet() {}
-  /// Behind meet(): state() has its values, too.
+  /// The parameters have the present values, and state() has them, too; after meet() those of all ranks' steps.
   virtual void bring_state() {}
   /// Parameters and state() have been restored. Collective.
   virtual void restored() {}

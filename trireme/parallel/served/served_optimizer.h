@@ -6,8 +6,8 @@
 // of the global batch's, is an update of its own.
 //
 // Parameters are f32 and lie one behind the other in two tables, with and without weight decay; the same
-// tables serve a later run of the same name, which begins them anew. One thread; the constructor, meet(),
-// bring_state() and restored() are collective among the ranks.
+// tables serve a later run of the same name, which begins them anew. One thread; the constructor, meet()
+// and restored() are collective among the ranks.
 
 #include <cstdint>
 #include <deque>

@@ -180,16 +180,18 @@ void ServedTable::restore(const std::map<std::string, at::Tensor>& state) {
 }
 
 void ServedTable::bring_state(const std::map<std::string, at::Tensor>& state) {
-  std::vector<std::vector<float>> rows(states_.size(), std::vector<float>(num_elements()));
+  std::vector<std::vector<float>> rows(1 + states_.size(), std::vector<float>(num_elements()));
   std::uint64_t num_updates = 0;
   for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
     const ps::Result pulled = client_.pull_state(table_, chunk).get();
     const std::size_t bytes = size_of(chunk) * sizeof(float);
     for (std::size_t i = 0; i < rows.size(); ++i)
-      std::memcpy(rows[i].data() + begin_of(chunk), pulled.values.bytes().data() + (i + 1) * bytes, bytes);
+      std::memcpy(rows[i].data() + begin_of(chunk), pulled.values.bytes().data() + i * bytes, bytes);
     num_updates = pulled.num_updates;
   }
-  for (std::size_t i = 0; i < rows.size(); ++i) take_state_row(state, states_[i], rows[i]);
+  for (const Item& item : items_)
+    item.parameter.copy_(as_tensor(rows.front().data() + item.begin, item.parameter));
+  for (std::size_t i = 0; i < states_.size(); ++i) take_state_row(state, states_[i], rows[1 + i]);
   for (const Item& item : items_) {
     const auto found = state.find(text("step/", item.name));
     if (found != state.end()) at::Tensor(found->second).fill_(static_cast<double>(num_updates));

@@ -28,8 +28,8 @@ class AsynchronousUpdates final : public StepPart {
     const std::int64_t end = objects_->batches.calendar().next_meeting(steps_done);
     stream.num_updates = static_cast<int>(end - steps_done);
     stream.shapes = shapes_before(end);
-    // Losses are parts of the mean over a step; an update takes the mean over its own micro-batches, where all
-    // are of one size.
+    // Losses are parts of the mean over a step; an update takes the mean over its own micro-batches, where
+    // all are of one size.
     stream.gradient_scale *= updates_of_step_;
   }
   void end_step(Step& step) override {

@@ -147,7 +147,7 @@ class LocalSgd final : public StepPart {
     step.completions.push_back(
         [count = step.count.value_or(0)](StepReport& report) { report.loss *= count; });
   }
-  bool completes_state() const override { return true; }
+  Completion completion() const override { return Completion::kCollective; }
   void synchronize() override {
     const telemetry::OwnWork work(context_.status(), "waiting for the models of all sites");
     outer_->meet();

@@ -69,7 +69,7 @@ class LazyUpdates final : public StepPart {
   void updated(Step& step) override {
     if (objects_->batches.calendar().shows_weights(step.report.step)) objects_->optimizer.arrive();
   }
-  bool completes_state() const override { return true; }
+  Completion completion() const override { return Completion::kCollective; }
   void synchronize() override { objects_->optimizer.arrive(); }
 
  private:

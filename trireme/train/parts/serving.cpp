@@ -143,7 +143,9 @@ class ServerUpdates final : public StepPart {
   void end_step(Step& step) override {
     if (drifts_) step.report.staleness = objects_->optimizer.staleness();
   }
-  bool completes_state() const override { return true; }
+  /// Without a bound of 0 each push is an update of its own, and no step is half done on the servers.
+  Completion completion() const override { return drifts_ ? Completion::kOwn : Completion::kCollective; }
+  void complete_own_state() override { objects_->optimizer.bring_state(); }
   /// All ranks have rank 0's buffers.
   void synchronize() override {
     context_.status().set_action(text("step ", step_, ": waiting for the steps of all ranks"));

@@ -53,6 +53,7 @@ void HeldRun::keep_own() noexcept {
   try {
     const std::optional<std::int64_t> step = trainer_.whole_step();
     if (!step) return;
+    trainer_.complete_own_state();
     checkpoint::HeldState state{.step = *step, .shards = state_to_save(trainer_, progress_), .names = names_};
     std::map<std::string, at::Tensor> before;
     for (const checkpoint::Shard& shard : before_step_) {

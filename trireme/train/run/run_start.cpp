@@ -10,9 +10,6 @@
 namespace trireme::train {
 
 void check_same_config(const RunConfig& config, comm::Context& context) {
-  require(context.environment().member.empty() || config.parallel.mode != "ps",
-          "parallel.mode = \"ps\" does not work in an elastic job (--elastic): the keys of a parameter "
-          "server's workers belong to ranks; use --max-restarts without --elastic");
   if (const auto difference = comm::find_text_difference(context.world(), describe(config)))
     throw InvalidArgument("ranks have different configurations: " + difference->describe());
 }

@@ -232,9 +232,14 @@ std::optional<StepReport> Trainer::known(std::optional<StepReport> report) {
 // Between steps.
 
 std::optional<std::int64_t> Trainer::whole_step() const {
-  const bool is_alone = std::ranges::none_of(parts_, &StepPart::completes_state);
+  const bool is_alone = std::ranges::none_of(
+      parts_, [](const auto& part) { return part->completion() == Completion::kCollective; });
   const bool updates_alone = drained() || !updates_under_way(plan_.config());
   return is_alone && updates_alone && !is_updating_ ? std::optional(steps_done_) : std::nullopt;
+}
+
+void Trainer::complete_own_state() {
+  for (const auto& part : parts_) part->complete_own_state();
 }
 
 void Trainer::synchronize() {

@@ -90,6 +90,8 @@ class Trainer {
   /// was under way, or other ranks have a part of it. What changes in forward or backward (StatePart) may be
   /// further.
   std::optional<std::int64_t> whole_step() const;
+  /// Then: state() is whole, also where servers have a part of it. Not collective. Throws CommError.
+  void complete_own_state();
   /// Whether all ranks have done the same steps, as evaluation and checkpoints need it. An asynchronous
   /// pipeline is drained at the end of an epoch, where the configuration evaluates or saves, and soon after a
   /// report with a stop signal; others are always.

@@ -61,7 +61,7 @@ class ServedTable {
   /// names ("momentum/fc1.weight"). Waits.
   void assign();
   void restore(const std::map<std::string, at::Tensor>& state);
-  /// The servers' state, into these tensors. Waits.
+  /// The servers' values into the parameters, and their state into these tensors. Waits.
   void bring_state(const std::map<std::string, at::Tensor>& state);
 
  private:

@@ -73,6 +73,13 @@ struct ReportExchange {
   Bundling bundling = Bundling::kNone;
 };
 
+/// What makes state() whole after a step.
+enum class Completion {
+  kNone,       ///< nothing: it is whole
+  kOwn,        ///< complete_own_state(), or synchronize() and complete_state()
+  kCollective  ///< synchronize() and complete_state()
+};
+
 /// Every hook does nothing unless a part overrides it. Collective hooks are called on all ranks in the same
 /// order. One thread.
 class StepPart {
@@ -124,8 +131,9 @@ class StepPart {
   virtual void reported(StepReport& /*report*/, std::int64_t /*steps_done*/) {}
 
   // Between steps.
-  /// Whether synchronize() or complete_state() has something to do: state() alone is not that of the step.
-  virtual bool completes_state() const { return false; }
+  virtual Completion completion() const { return Completion::kNone; }
+  /// With Completion::kOwn: state() is whole, without the other ranks, which may be gone.
+  virtual void complete_own_state() {}
   /// This rank's parameters become those of all ranks' steps. Collective.
   virtual void synchronize() {}
   /// After synchronize(): add_state() has its values, too. Collective.
