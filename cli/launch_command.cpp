@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <charconv>
 #include <memory>
 
 #include "cli/command.h"
 #include "cli/frame.h"
 #include "cli/launch/launcher.h"
+#include "trireme/base/error.h"
 
 namespace trireme::cli {
 namespace {
@@ -18,12 +20,29 @@ std::vector<std::string> program_of(const CLI::App& app, const Arguments& argume
   return program;
 }
 
+/// "K", or "MIN:MAX".
+void read_num_nodes(const std::string& given, LaunchOptions& options) {
+  const auto number = [&](const std::string& word) {
+    int value = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    require(error == std::errc() && end == word.data() + word.size() && value > 0, "--nnodes is ", given,
+            "; expected a number of hosts, or MIN:MAX for an elastic job");
+    return value;
+  };
+  const std::size_t colon = given.find(':');
+  options.num_nodes = number(colon == std::string::npos ? given : given.substr(colon + 1));
+  options.min_nodes = colon == std::string::npos ? 0 : number(given.substr(0, colon));
+}
+
 std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
   auto options = std::make_shared<LaunchOptions>();
   app.add_option("-n,--nproc", options->num_ranks, "Ranks to start on this host")->type_name("N")->required();
-  app.add_option("--nnodes", options->num_nodes, "Hosts that take part, each with as many ranks")
+  app.add_option_function<std::string>(
+         "--nnodes", [options](const std::string& given) { read_num_nodes(given, *options); },
+         "Hosts that take part, each with as many ranks; elastic: MIN:MAX")
       ->type_name("K");
-  app.add_option("--node-rank", options->node_rank, "Number of this host, from 0")->type_name("R");
+  app.add_option("--node-rank", options->node_rank, "Number of this host, from 0 (elastic: 0, or any other)")
+      ->type_name("R");
   app.add_option("--master-addr", options->master_addr, "Address of the host with --node-rank 0")
       ->type_name("A");
   app.add_option("--master-port", options->master_port, "Port for the rendezvous (one host: a free one)")
@@ -37,8 +56,12 @@ std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
   app.add_flag(
       "--elastic", options->elastic,
       "Ranks that survive a failure keep running; --max-restarts are then new processes for failed ones");
-  app.add_option("--min-ranks", options->min_ranks, "Elastic: fewest ranks to continue with (default: N)")
+  app.add_option("--min-ranks", options->min_ranks,
+                 "Elastic: fewest ranks to continue with (default: those of MIN hosts)")
       ->type_name("M");
+  app.add_option("--join-wait", options->join_wait_s,
+                 "Elastic: seconds to wait for more than MIN hosts before the start (default: 5)")
+      ->type_name("S");
   app.add_option("--spares", options->num_spares, "Elastic: processes that wait for a failed rank's place")
       ->type_name("K");
   app.add_option("--stop-grace", options->stop_grace_s, "Seconds between SIGTERM and SIGKILL")
@@ -79,7 +102,9 @@ Command launch_command(const Arguments& arguments) {
               "  trireme launch -n 2 --max-restarts 3 -- ./my_program\n"
               "  trireme launch -n 2 --servers 2 -- ./my_program\n"
               "  trireme launch -n 8 --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 \\\n"
-              "      --secret-file job.secret -- ./my_program\n",
+              "      --secret-file job.secret -- ./my_program\n"
+              "  trireme launch -n 8 --nnodes 2:4 --elastic --node-rank 1 --master-addr node0 \\\n"
+              "      --master-port 29500 --secret-file job.secret -- ./my_program\n",
           .declare = [arguments](CLI::App& app) { return declare(app, arguments); }};
 }
 

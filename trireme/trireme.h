@@ -51,11 +51,13 @@ using comm::ContextOptions;
 using comm::ElasticOptions;
 using comm::Group;
 using comm::Mesh;
+using comm::next_world_is_asked;
 using comm::Pending;
 using comm::ReduceOp;
 using comm::RowSplits;
 using comm::run_elastic;
 using comm::run_ranks_as_threads;
+using comm::WorldChange;
 
 // Data parallelism
 using parallel::CommHook;

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <random>
+#include <thread>
 
 #include "cli/launch/evidence_writer.h"
 #include "cli/launch/launch_metrics.h"
@@ -39,13 +41,15 @@ constexpr int kMostProcesses = 4096;
 constexpr int kMostHosts = 65536;
 
 void check_elasticity(const LaunchOptions& options) {
-  require(options.elastic || (options.min_ranks == 0 && options.num_spares == 0),
-          "--min-ranks and --spares are for elastic jobs: add --elastic");
+  require(options.elastic || (options.min_ranks == 0 && options.num_spares == 0 && options.min_nodes == 0),
+          "--min-ranks, --spares and --nnodes MIN:MAX are for elastic jobs: add --elastic");
   if (!options.elastic) return;
-  require(options.num_nodes == 1, "--elastic is for one host, and --nnodes is ", options.num_nodes,
-          ": on several hosts start the job again with --resume");
-  require(options.min_ranks >= 0 && options.min_ranks <= options.num_ranks, "--min-ranks is ",
-          options.min_ranks, "; with -n ", options.num_ranks, " it goes from 1 to ", options.num_ranks);
+  const int most = options.num_nodes * options.num_ranks;
+  require(options.min_nodes >= 0 && options.min_nodes <= options.num_nodes, "--nnodes is ", options.min_nodes,
+          ":", options.num_nodes, "; expected MIN:MAX with MIN from 1 to MAX");
+  require(options.min_ranks >= 0 && options.min_ranks <= most, "--min-ranks is ", options.min_ranks,
+          "; with ", most, " ranks at most it goes from 1 to ", most);
+  require(options.join_wait_s >= 0, "--join-wait is ", options.join_wait_s, "; expected seconds");
   require(options.num_spares >= 0 && options.num_spares <= kMostProcesses, "--spares is ", options.num_spares,
           "; it goes from 0 to ", kMostProcesses);
 }
@@ -59,9 +63,9 @@ void check(const LaunchOptions& options) {
   demand("-n", options.num_ranks, 1, kMostProcesses);
   demand("--nnodes", options.num_nodes, 1, kMostHosts);
   demand("--servers", options.num_servers, 0, kMostProcesses);
-  require(options.node_rank >= 0 && options.node_rank < options.num_nodes, "--node-rank is ",
-          options.node_rank, "; with --nnodes ", options.num_nodes, " it goes from 0 to ",
-          options.num_nodes - 1);
+  // Hosts of an elastic job are counted as they join: one that comes back has another number.
+  const int most_node = options.elastic && options.num_nodes > 1 ? kMostHosts : options.num_nodes - 1;
+  demand("--node-rank", options.node_rank, 0, most_node);
   require(options.master_port >= 0 && options.master_port <= 65534, "--master-port is ", options.master_port,
           "; it goes from 1 to 65534 (programs that serve a rendezvous of their own get the port after it)");
   require(
@@ -179,89 +183,105 @@ struct Launcher {
   std::unique_ptr<Servers> servers{};          ///< null: none
   std::unique_ptr<EvidenceWriter> evidence{};  ///< null: it is not kept
   std::unique_ptr<LaunchMetrics> metrics{};    ///< null: none
-  std::optional<ElasticJob> elastic{};         ///< none: the job is not elastic
+  std::optional<ElasticHost> elastic{};        ///< none: the job is not elastic
+  std::optional<ElasticLeader> leader{};       ///< of an elastic job, on its first host
 };
 
-/// `worker`: its name for a parameter server.
-RankStart plan_rank(const Launcher& launcher, int local_rank, int restart, const std::string& worker) {
+/// What a process is in a world, and its name for a parameter server.
+struct Place {
+  int rank = 0, world_size = 1;
+  int local_rank = 0, local_size = 1;
+  int restart = 0;
+  std::string worker = {};
+};
+
+RankStart plan_rank(const Launcher& launcher, const Place& place) {
   const LaunchOptions& options = launcher.options;
   const Job& job = launcher.job;
   const Screen& screen = launcher.screen;
-  const int rank = options.node_rank * options.num_ranks + local_rank;
   const std::string addr = options.master_addr.empty() ? kLoopback : options.master_addr;
   std::map<std::string, std::string> variables = {
-      {"RANK", text(rank)},
-      {"WORLD_SIZE", text(options.num_nodes * options.num_ranks)},
-      {"LOCAL_RANK", text(local_rank)},
-      {"LOCAL_WORLD_SIZE", text(options.num_ranks)},
+      {"RANK", text(place.rank)},
+      {"WORLD_SIZE", text(place.world_size)},
+      {"LOCAL_RANK", text(place.local_rank)},
+      {"LOCAL_WORLD_SIZE", text(place.local_size)},
       {"MASTER_ADDR", addr},
       {"MASTER_PORT", text(job.master_port)},
       {"TRIREME_STORE", job.store.text()},
       {"TRIREME_SECRET", job.secret.reveal()},
-      {"TRIREME_RESTART_COUNT", text(restart)},
+      {"TRIREME_RESTART_COUNT", text(place.restart)},
       {"TRIREME_START_ID", job.start_id},
   };
   if (launcher.servers) variables["TRIREME_PS_COORDINATOR"] = launcher.servers->cluster.address();
   const wire::Secret& of_servers = launcher.servers ? launcher.servers->secret : job.secret_of_servers;
   if (!of_servers.empty()) {
-    variables["TRIREME_PS_SECRET"] = of_servers.of_role("worker." + worker).reveal();
+    variables["TRIREME_PS_SECRET"] = of_servers.of_role("worker." + place.worker).reveal();
   }
   if (::getenv("OMP_NUM_THREADS") == nullptr) {
     variables["OMP_NUM_THREADS"] = text(std::max(1, available_cores() / options.num_ranks));
   }
-  if (screen.shows_bars() && rank == 0) variables["TRIREME_TERMINAL"] = text(screen.bar_columns());
-  return {.rank = rank,
+  if (screen.shows_bars() && place.rank == 0) variables["TRIREME_TERMINAL"] = text(screen.bar_columns());
+  return {.rank = place.rank,
           .program = launcher.program,
           .arguments = options.command,
           .environment = environment_with(variables),
-          .inherits_stdin = rank == 0 && ::isatty(STDIN_FILENO) == 0};
+          .inherits_stdin = place.rank == 0 && ::isatty(STDIN_FILENO) == 0};
 }
 
-/// Its rank changes, and with it the worker that it is: the name of its key is no worker's number.
-RankStart plan_member(const Launcher& launcher, int local_rank, const wire::ElasticMember& member) {
-  RankStart start =
-      plan_rank(launcher, local_rank, launcher.elastic->world().generation, "member-" + member.id);
+/// Of an elastic job. Its rank changes, and with it the worker that it is: the name of its key is no worker's
+/// number.
+RankStart plan_member(const Launcher& launcher, const wire::ElasticMember& member, Place place) {
+  place.worker = "member-" + member.id;
+  RankStart start = plan_rank(launcher, place);
   start.member = member;
   start.environment.push_back("TRIREME_MEMBER=" + member.id);
+  start.environment.push_back(
+      text("TRIREME_MOST_RANKS=", launcher.options.num_nodes * launcher.options.num_ranks));
   return start;
 }
 
-/// Begins the first world of a job, or one of new processes alone.
-std::vector<RankStart> plan_ranks_of_job(Launcher& launcher) {
-  std::vector<wire::ElasticMember> members;
-  for (int rank = 0; rank < launcher.options.num_ranks; ++rank)
-    members.push_back(launcher.elastic->new_member());
-  launcher.elastic->begin(members);
-  std::vector<RankStart> starts;
-  for (int rank = 0; rank < launcher.options.num_ranks; ++rank)
-    starts.push_back(plan_member(launcher, rank, members[static_cast<std::size_t>(rank)]));
-  return starts;
-}
-
 RankStart plan_spare(Launcher& launcher) {
-  RankStart start = plan_member(launcher, /*local_rank=*/0, launcher.elastic->new_member());
+  RankStart start = plan_member(launcher, launcher.elastic->new_spare(), {});
   start.rank = -1;
   start.inherits_stdin = false;
   start.environment.push_back("TRIREME_SPARE=1");
   return start;
 }
 
-/// A world of an elastic job, and what is left of its processes.
+/// The ranks of this host that the present world starts; spares, before the first.
+std::vector<RankStart> plan_new_members(Launcher& launcher, const std::vector<SupervisedRank>& living) {
+  std::vector<RankStart> starts;
+  const wire::ElasticWorld& world = launcher.elastic->world();
+  if (world.generation < 0) {
+    for (int spare = 0; spare < launcher.options.num_spares; ++spare) starts.push_back(plan_spare(launcher));
+  }
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const wire::ElasticMember& member = world.ranks[static_cast<std::size_t>(rank)];
+    const bool is_there = std::ranges::any_of(
+        living, [&](const SupervisedRank& each) { return each.process->member() == member; });
+    if (member.node != launcher.elastic->node() || is_there) continue;
+    starts.push_back(plan_member(launcher, member,
+                                 {.rank = rank,
+                                  .world_size = world.size(),
+                                  .local_rank = world.local_rank_of(rank),
+                                  .local_size = world.local_size_of(rank),
+                                  .restart = world.generation}));
+  }
+  return starts;
+}
+
+/// A world of an elastic job, and what is left of its processes on this host.
 struct LeftOfWorld {
   WorldStory story;
-  std::optional<wire::ElasticWorld> next = std::nullopt;  ///< none: all have ended
+  std::optional<wire::ElasticWorld> next = std::nullopt;  ///< none: the job has ended
   std::vector<SupervisedRank> living = {};
 };
 
-/// Of an elastic job: `living` of the world before; none: all ranks are started.
+/// The present world; before the first, the wait for it.
 LeftOfWorld run_elastic_world(Launcher& launcher, std::vector<SupervisedRank> living) {
-  std::vector<RankStart> starts;
-  if (living.empty()) {
-    starts = plan_ranks_of_job(launcher);
-    for (int spare = 0; spare < launcher.options.num_spares; ++spare) starts.push_back(plan_spare(launcher));
-  }
-  const Elasticity elasticity{.job = *launcher.elastic,
-                              .plan_spare = [&launcher] { return plan_spare(launcher); }};
+  const std::vector<RankStart> starts = plan_new_members(launcher, living);
+  const Elasticity elasticity{.host = *launcher.elastic,
+                              .leader = launcher.leader ? &*launcher.leader : nullptr};
   const auto keep = [&](const autopsy::Evidence& evidence) {
     if (launcher.evidence) launcher.evidence->write(evidence);
   };
@@ -278,9 +298,15 @@ LeftOfWorld run_elastic_world(Launcher& launcher, std::vector<SupervisedRank> li
 
 WorldStory run_world(Launcher& launcher, int restart) {
   std::vector<RankStart> starts;
-  for (int rank = 0; rank < launcher.options.num_ranks; ++rank) {
-    const int number = launcher.options.node_rank * launcher.options.num_ranks + rank;
-    starts.push_back(plan_rank(launcher, rank, restart, text(number)));
+  const LaunchOptions& options = launcher.options;
+  for (int local_rank = 0; local_rank < options.num_ranks; ++local_rank) {
+    const int rank = options.node_rank * options.num_ranks + local_rank;
+    starts.push_back(plan_rank(launcher, {.rank = rank,
+                                          .world_size = options.num_nodes * options.num_ranks,
+                                          .local_rank = local_rank,
+                                          .local_size = options.num_ranks,
+                                          .restart = restart,
+                                          .worker = text(rank)}));
   }
   const auto keep = [&](const autopsy::Evidence& evidence) {
     if (launcher.evidence) launcher.evidence->write(evidence);
@@ -314,6 +340,13 @@ void wait_for_other_hosts(Launcher& launcher) {
   }
 }
 
+/// They read in the store that the job has ended.
+void wait_for_elastic_hosts(Launcher& launcher) {
+  const auto deadline = Deadline::after_s(kGoodbye_s);
+  while (launcher.leader->hears_others() && !deadline.expired() && launcher.signals.next() == 0)
+    std::this_thread::sleep_for(std::chrono::duration<double>(kLookForSignals_s));
+}
+
 std::unique_ptr<EvidenceWriter> evidence_writer(const LaunchOptions& options, const Job& job, Notes& notes) {
   if (options.autopsy_folder.empty()) return nullptr;
   const std::filesystem::path folder = options.autopsy_folder;
@@ -337,25 +370,35 @@ std::string describe_next(const wire::ElasticWorld& before, const wire::ElasticW
               !changes.empty() && some_stay ? "; the others keep their ranks" : "");
 }
 
-/// The job's worlds up to the end of one in which no process is left. Returns its story.
+/// The job's worlds, up to its end.
 WorldStory run_worlds(Launcher& launcher) {
   std::vector<SupervisedRank> living;
   for (;;) {
     LeftOfWorld left = run_elastic_world(launcher, std::move(living));
     if (!left.next) return left.story;
     for (const auto& line : report(left.story)) launcher.screen.note(line);
-    launcher.screen.note(describe_next(launcher.elastic->world(), *left.next));
-    launcher.elastic->begin(*left.next);
+    const wire::ElasticWorld before = launcher.elastic->world();
+    if (before.generation >= 0) launcher.screen.note(describe_next(before, *left.next));
+    launcher.elastic->enter(*left.next);
     living = std::move(left.living);
   }
 }
 
-/// All ranks. In an elastic job that counts as a replacement.
-bool may_restart(Launcher& launcher, int restart) {
-  if (!launcher.elastic) return restart < launcher.options.max_restarts;
-  if (!launcher.elastic->may_replace()) return false;
-  launcher.elastic->count_replacement();
-  return true;
+void join_elastic_job(Launcher& launcher) {
+  const LaunchOptions& options = launcher.options;
+  const wire::StoreClientOptions store{.endpoint = launcher.job.store, .secret = launcher.job.secret};
+  launcher.elastic.emplace(store, options.node_rank == 0, options.num_ranks);
+  if (options.node_rank != 0) return;
+  const int min_hosts = options.min_nodes > 0 ? options.min_nodes : options.num_nodes;
+  launcher.leader.emplace(
+      store,
+      JobLimits{.wanted_ranks = options.num_nodes * options.num_ranks,
+                .min_ranks = options.min_ranks > 0 ? options.min_ranks : min_hosts * options.num_ranks,
+                .wanted_hosts = options.num_nodes,
+                .min_hosts = min_hosts,
+                .max_restarts = options.max_restarts,
+                .join_wait_s = options.join_wait_s},
+      [&screen = launcher.screen](const std::string& line) { screen.note(line); });
 }
 
 }  // namespace
@@ -374,12 +417,7 @@ int launch(const LaunchOptions& options) {
                        .token_file = options.metrics_token_file});
     screen.note(launcher.metrics->describe());
   }
-  if (options.elastic)
-    launcher.elastic.emplace(
-        wire::StoreClientOptions{.endpoint = launcher.job.store, .secret = launcher.job.secret},
-        ElasticOptions{.wanted_ranks = options.num_ranks,
-                       .min_ranks = options.min_ranks > 0 ? options.min_ranks : options.num_ranks,
-                       .num_replacements = options.max_restarts});
+  if (options.elastic) join_elastic_job(launcher);
   const int cores = available_cores();
   if (options.num_ranks > cores) {
     screen.note(
@@ -389,14 +427,15 @@ int launch(const LaunchOptions& options) {
     const auto world = launcher.elastic ? run_worlds(launcher) : run_world(launcher, restart);
     for (const auto& line : report(world)) screen.note(line);
     const int code = exit_code_of(world);
-    if (code == kExitOk) wait_for_other_hosts(launcher);
-    if (code == kExitOk || world.told_to_stop != 0 || ends_the_job(code) || !may_restart(launcher, restart)) {
+    if (launcher.leader) wait_for_elastic_hosts(launcher);
+    if (!options.elastic && code == kExitOk) wait_for_other_hosts(launcher);
+    const bool may_restart = !options.elastic && restart < options.max_restarts;
+    if (code == kExitOk || world.told_to_stop != 0 || ends_the_job(code) || !may_restart) {
       if (launcher.evidence) launcher.evidence->finish();
       for (const auto& note : launcher.notes.take()) screen.note(note);
       return code;
     }
-    const int number = launcher.elastic ? launcher.elastic->num_replacements() : restart + 1;
-    screen.note(text("starting all ", options.num_ranks, " rank(s) again, restart ", number, " of ",
+    screen.note(text("starting all ", options.num_ranks, " rank(s) again, restart ", restart + 1, " of ",
                      options.max_restarts));
   }
 }

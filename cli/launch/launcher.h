@@ -14,16 +14,18 @@ namespace trireme::cli {
 struct LaunchOptions {
   std::vector<std::string> command;  ///< program and arguments; found in PATH like a shell does
   int num_ranks = 1;                 ///< on this host
-  int num_nodes = 1;
+  int num_nodes = 1;                 ///< of an elastic job: the most
+  int min_nodes = 0;                 ///< of an elastic job: hosts with which it starts; 0: num_nodes
   int node_rank = 0;
   std::string master_addr;  ///< empty: 127.0.0.1
   int master_port = 0;      ///< where the launcher of the first host serves the store; 0: a free one
   std::string secret_file;  ///< with the job's secret; empty: the environment's, or, on one host, a new one
   int num_servers = 0;      ///< of a parameter server beside the ranks, on this host; they are started again
-  int max_restarts = 0;  ///< of all ranks; of an elastic job also: processes started in the place of others
-  bool elastic = false;  ///< ranks that survive a failure keep running (comm/elastic.h); one host
-  int min_ranks = 0;     ///< of an elastic job: fewest ranks of a world; 0: num_ranks
-  int num_spares = 0;    ///< of an elastic job: processes that wait for a rank from the start
+  int max_restarts = 0;    ///< of all ranks; of an elastic job also: processes started in the place of others
+  bool elastic = false;    ///< ranks that survive a failure keep running (comm/elastic.h)
+  int min_ranks = 0;       ///< of an elastic job: fewest ranks of a world; 0: min_nodes * num_ranks
+  double join_wait_s = 5;  ///< of an elastic job: for hosts beyond min_nodes, before the first world
+  int num_spares = 0;      ///< of an elastic job: processes that wait for a rank from the start
   double frozen_grace_s = 60;     ///< how long all ranks that are left may be frozen; 0: without end
   double settle_s = 1;            ///< after a first rank failed: time for the others to say why they fail too
   double stop_grace_s = 5;        ///< between SIGTERM and SIGKILL when the others are stopped

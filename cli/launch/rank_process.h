@@ -37,6 +37,7 @@ class RankProcess {
   /// Of an elastic job, whose next world gives the process another rank; -1: none.
   void set_rank(int rank);
   const wire::ElasticMember& member() const { return member_; }
+  void ask_for_generation(int generation) { page_->ask_for_generation(generation); }
   int pid() const { return pid_; }
   int out_fd() const { return out_.get(); }
   int err_fd() const { return err_.get(); }

@@ -6,9 +6,11 @@ namespace trireme::cli {
 namespace {
 
 bool runs_on(const RegroupRequest& request, int size) {
-  return std::ranges::all_of(request.living, [&](const LivingMember& each) {
-    return each.sizes.empty() || std::ranges::binary_search(each.sizes, size);
-  });
+  const auto has_size = [size](const std::vector<int>& sizes) {
+    return sizes.empty() || std::ranges::binary_search(sizes, size);
+  };
+  return has_size(request.sizes) &&
+         std::ranges::all_of(request.living, [&](const LivingMember& each) { return has_size(each.sizes); });
 }
 
 int size_of_next(const RegroupRequest& request) {

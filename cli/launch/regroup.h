@@ -19,6 +19,7 @@ struct RegroupRequest {
   wire::ElasticWorld before;                ///< that was lost
   std::vector<LivingMember> living;         ///< of its ranks, in any order
   std::vector<wire::ElasticMember> spares;  ///< that live, in the order in which they are used
+  std::vector<int> sizes = {};              ///< of worlds that the program can run in; empty: not known
   int wanted_ranks = 1;                     ///< with which the job was started
   int min_ranks = 1;
 };

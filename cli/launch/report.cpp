@@ -126,7 +126,7 @@ const RankStory* culprit(const WorldStory& world) {
 int exit_code_of(const WorldStory& world) {
   if (world.told_to_stop != 0) return 128 + world.told_to_stop;
   const RankStory* cause = culprit(world);
-  if (cause == nullptr) return world.is_lost ? kExitComm : kExitOk;
+  if (cause == nullptr) return world.job_exit_code;
   const bool explains_itself = cause->frozen_by == 0 && WIFEXITED(cause->wait_status);
   return explains_itself ? WEXITSTATUS(cause->wait_status) : static_cast<int>(kExitComm);
 }
@@ -139,8 +139,8 @@ std::vector<std::string> report(const WorldStory& world) {
                  " rank(s) have ended")};
   }
   const RankStory* cause = culprit(world);
-  if (cause == nullptr && world.is_lost)
-    return {"error: the ranks have lost their world, and none of them has failed; the reason stands above"};
+  if (cause == nullptr && world.job_exit_code != 0)
+    return {"error: the job has ended, and no rank of this host has failed; the reason stands above"};
   if (cause == nullptr) return {};
   std::vector<std::string> lines = {"error: " + cause_of(*cause, world), line_about(*cause, cause)};
   for (const auto& rank : world.ranks) {

@@ -22,9 +22,9 @@ struct RankStory {
 
 struct WorldStory {
   std::vector<RankStory> ranks;
-  int told_to_stop = 0;  ///< the signal that the launcher itself got; 0: none
-  bool is_lost = false;  ///< ranks of an elastic job have lost it, none has failed, and there is no next one
-  long oom_kills = 0;    ///< processes that the kernel killed for lack of memory meanwhile
+  int told_to_stop = 0;   ///< the signal that the launcher itself got; 0: none
+  int job_exit_code = 0;  ///< of an elastic job whose leader has ended it
+  long oom_kills = 0;     ///< processes that the kernel killed for lack of memory meanwhile
 };
 
 /// The rank whose end explains the others': one that was killed, else a frozen one, else the first that

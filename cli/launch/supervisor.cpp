@@ -1,13 +1,11 @@
 #include "cli/launch/supervisor.h"
 
 #include <poll.h>
-#include <sys/signalfd.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "trireme/autopsy/signals.h"
@@ -23,45 +21,19 @@ constexpr double kDrain_s = 0.2;
 constexpr double kLookAgain_s = 0.5;
 constexpr int kMostServerRestarts = 20;
 constexpr std::size_t kMostNamed = 16;
-constexpr double kLookForWaiting_s = 0.01;
+constexpr double kFollowJob_s = 0.1, kFollowWhileLost_s = 0.01;
 
 std::string prefix_of(const LaunchOptions& options, const RankProcess& process) {
   if (!options.prefix_output) return "";
   return process.is_spare() ? "[spare] " : text("[", process.rank(), "] ");
 }
 
+/// A rank that was told to stop has stopped all ranks.
+bool ends_each_time(int exit_code) {
+  return ends_the_job(exit_code) || exit_code == 128 + SIGINT || exit_code == 128 + SIGTERM;
+}
+
 }  // namespace
-
-SignalQueue::SignalQueue() {
-  sigset_t mask;
-  sigemptyset(&mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP, SIGCHLD}) sigaddset(&mask, signal);
-  ::sigprocmask(SIG_BLOCK, &mask, &before_);
-  fd_ = ::signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
-  if (fd_ < 0) throw InternalError(text("no signal descriptor: ", std::strerror(errno)));
-}
-
-SignalQueue::~SignalQueue() {
-  ::close(fd_);
-  ::sigprocmask(SIG_SETMASK, &before_, nullptr);
-}
-
-int SignalQueue::next() {
-  signalfd_siginfo info{};
-  if (::read(fd_, &info, sizeof info) != sizeof info) return 0;
-  sender_ = info.ssi_code <= 0 ? static_cast<int>(info.ssi_pid) : 0;  // the kernel's own codes are above
-  return static_cast<int>(info.ssi_signo);
-}
-
-void Notes::add(const std::string& note) {
-  const std::lock_guard lock(mutex_);
-  notes_.push_back(note);
-}
-
-std::vector<std::string> Notes::take() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(notes_, {});
-}
 
 Supervisor::Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes,
                        const Keep& keep, ParameterCluster* servers, const Elasticity* elasticity)
@@ -72,8 +44,9 @@ Supervisor::Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue
       keep_(keep),
       servers_(servers),
       elasticity_(elasticity),
-      witness_(elasticity != nullptr ? elasticity->job.world().size()
-                                     : options.num_nodes * options.num_ranks) {
+      witness_(elasticity != nullptr ? elasticity->host.world().size()
+                                     : options.num_nodes * options.num_ranks),
+      told_to_stop_(elasticity != nullptr && elasticity->host.is_leaving() ? SIGTERM : 0) {
   started_s_ = looked_s_ = now_s();
   oom_kills_before_ = count_oom_kills();
 }
@@ -93,7 +66,7 @@ void Supervisor::start(const std::vector<RankStart>& starts) {
 void Supervisor::adopt(std::vector<SupervisedRank> ranks) {
   for (SupervisedRank& member : ranks) {
     RankProcess& process = *member.process;
-    process.set_rank(elasticity_->job.world().rank_of(process.member().id));
+    process.set_rank(elasticity_->host.world().rank_of(process.member().id));
     if (!process.is_spare()) witness_.add(process);
     member.out.set_prefix(prefix_of(options_, process));
     member.err.set_prefix(prefix_of(options_, process));
@@ -120,11 +93,13 @@ std::vector<telemetry::LiveRank> Supervisor::ranks() const {
 }
 
 WorldStory Supervisor::run() {
-  while (!all_ended() && !next_world_) {
-    const bool timed = phase_ != Phase::kRunning && phase_ != Phase::kKilling;
-    wait_and_relay(phase_ == Phase::kRegrouping ? kLookForWaiting_s
-                   : timed ? std::min(kLookAgain_s, std::max(0.0, phase_ends_s_ - now_s()))
-                           : kLookAgain_s);
+  while (!is_over() && !next_world_) {
+    const bool timed =
+        phase_ == Phase::kSettling || phase_ == Phase::kStopping || phase_ == Phase::kInterrupted;
+    const double most_s = elasticity_ == nullptr         ? kLookAgain_s
+                          : phase_ == Phase::kRegrouping ? kFollowWhileLost_s
+                                                         : kFollowJob_s;
+    wait_and_relay(timed ? std::min(most_s, std::max(0.0, phase_ends_s_ - now_s())) : most_s);
     show_notes();
     handle_signals();
     look_after_ranks();
@@ -132,7 +107,7 @@ WorldStory Supervisor::run() {
     look_after_servers();
     look_after_the_frozen();
     advance();
-    if (phase_ == Phase::kRegrouping) regroup();
+    if (elasticity_ != nullptr) follow_job();
   }
   if (next_world_) return story();
   end_spares();
@@ -140,6 +115,13 @@ WorldStory Supervisor::run() {
   show_notes();
   tell_cause();
   return story();
+}
+
+/// Ranks of an elastic job that have all ended may be followed by others, until the job has ended.
+bool Supervisor::is_over() const {
+  const bool is_final = elasticity_ == nullptr || told_to_stop_ != 0 || job_exit_code_ != 0 ||
+                        elasticity_->host.job().end.has_value();
+  return is_final && all_ended();
 }
 
 void Supervisor::show_notes() {
@@ -200,6 +182,10 @@ void Supervisor::interrupt(int signal) {
   }
   told_to_stop_ = signal;
   witness_.note_stop(signal, signals_.sender());
+  if (elasticity_ != nullptr && elasticity_->leader == nullptr && signal == SIGTERM) {
+    screen_.note("SIGTERM: this host leaves the job; SIGTERM again kills its ranks");
+    return elasticity_->host.leave();
+  }
   screen_.note(text(autopsy::signal_name(signal), ": stopping ", members_.size(), " rank(s)",
                     signal == SIGINT ? "; Ctrl-C again kills them" : ""));
   stop_all(signal);
@@ -237,7 +223,7 @@ void Supervisor::fail(const RankProcess& rank) {
   if (rank.is_spare()) return screen_.note(text("a spare (pid ", rank.pid(), ") has ended"));
   witness_.note_failure();
   if (elasticity_ == nullptr || is_final) return enter(Phase::kSettling, options_.settle_s);
-  elasticity_->job.give_up(text("rank ", rank.rank(), " (pid ", rank.pid(), ") has ended"));
+  elasticity_->host.give_up(text("rank ", rank.rank(), " (pid ", rank.pid(), ") has ended"));
   begin_regrouping();
 }
 
@@ -246,63 +232,88 @@ void Supervisor::begin_regrouping() {
   enter(Phase::kRegrouping, 0);
 }
 
-/// Of the places that spares do not take. Whether any were started.
-bool Supervisor::start_replacements() {
-  long lost = 0;
+std::vector<wire::MemberReport> Supervisor::member_reports() const {
+  std::vector<wire::MemberReport> reports;
   for (const auto& member : members_) {
-    if (member.process->is_spare() && !member.process->ended()) --lost;
-    if (!member.process->is_spare() && member.process->ended()) ++lost;
+    const RankProcess& process = *member.process;
+    wire::MemberReport report{.id = process.member().id};
+    if (process.ended()) {
+      const bool has_exited = WIFEXITED(process.wait_status());
+      report.exit_code = has_exited ? WEXITSTATUS(process.wait_status()) : static_cast<int>(kExitComm);
+      report.state = report.exit_code == 0              ? wire::MemberState::kDone
+                     : ends_each_time(report.exit_code) ? wire::MemberState::kFailedForGood
+                                                        : wire::MemberState::kFailed;
+    }
+    reports.push_back(std::move(report));
   }
-  bool some_started = false;
-  for (; lost > 0 && elasticity_->job.may_replace(); --lost) {
-    elasticity_->job.count_replacement();
-    start({elasticity_->plan_spare()});
-    some_started = true;
-  }
-  return some_started;
+  return reports;
 }
 
-/// Ends run(), with the next world, when all that live have lost the present one.
-void Supervisor::regroup() {
-  ElasticJob& job = elasticity_->job;
-  std::vector<wire::ElasticMember> living, spares;
-  bool all_wait = true, some_ended = false;
-  for (const auto& member : members_) {
-    some_ended = some_ended || (member.process->ended() && !member.process->is_spare());
-    if (member.process->ended()) continue;
-    (member.process->is_spare() ? spares : living).push_back(member.process->member());
-    if (!member.process->is_spare()) all_wait = job.waits(member.process->member().id) && all_wait;
+/// Reports to the leader of the job, and does what the job has come to. Ends run() where the next world has
+/// been formed.
+void Supervisor::follow_job() {
+  ElasticHost& host = elasticity_->host;
+  const bool answers = host.exchange(member_reports());
+  if (elasticity_->leader != nullptr) {
+    if (told_to_stop_ != 0) elasticity_->leader->stop(told_to_stop_);
+    elasticity_->leader->look();
   }
-  if (living.empty() || start_replacements()) return;
-  if (!all_wait) return end_those_who_do_not_come();
-  tell_cause();
-  if (!some_ended) screen_.note("no rank has ended, and the ranks have lost their world: " + job.cause());
-  // Ranks that lose a world together may lose each one: that counts, too, or it would never end.
-  if (some_ended || job.may_replace()) next_world_ = job.next(living, spares);
-  if (!some_ended && next_world_) job.count_replacement();
-  if (next_world_) return;
-  const int min_ranks = options_.min_ranks > 0 ? options_.min_ranks : options_.num_ranks;
-  screen_.note(some_ended
-                   ? text(living.size(), " rank(s) and ", spares.size(),
-                          " spare(s) are left, and no world can be formed of them (--min-ranks ", min_ranks,
-                          ")")
-                   : text("no restart is left (--max-restarts ", options_.max_restarts, "): the job ends"));
-  is_lost_ = !some_ended;
-  stop_all(SIGTERM);
-  enter(Phase::kStopping, options_.stop_grace_s);
+  if (!answers) {
+    return follow_end({.exit_code = kExitComm,
+                       .reason = text("the store of the job, ", host.store().text(), ", does not answer")});
+  }
+  if (host.job().end) return follow_end(*host.job().end);
+  const bool goes_on = phase_ == Phase::kRunning || phase_ == Phase::kRegrouping;
+  if (!goes_on) return;
+  if (host.job().stop_signal != 0) {
+    told_to_stop_ = host.job().stop_signal;
+    stop_all(told_to_stop_);
+    return enter(Phase::kInterrupted, options_.interrupt_grace_s);
+  }
+  if (host.is_leaving() && now_s() - host.left_s() >= options_.interrupt_grace_s) {
+    screen_.note(
+        text("no next world within ", human_duration(options_.interrupt_grace_s), ": killing all ranks"));
+    stop_all(SIGKILL);
+    return enter(Phase::kKilling, 0);
+  }
+  if (phase_ == Phase::kRunning && host.is_lost()) begin_regrouping();
+  const bool is_regrouping = phase_ == Phase::kRegrouping;
+  if (host.next_world()) {
+    if (is_regrouping &&
+        std::ranges::any_of(members_, [](const Member& each) { return each.process->ended(); }))
+      tell_cause();
+    next_world_ = host.next_world();
+  } else if (is_regrouping) {
+    end_those_who_do_not_come();
+  } else if (host.job().wants_next) {
+    for (auto& member : members_) member.process->ask_for_generation(host.world().generation + 1);
+  }
+}
+
+void Supervisor::follow_end(const wire::JobEnd& end) {
+  const bool ends_already = told_to_stop_ != 0 && !elasticity_->host.is_leaving();
+  if (end.exit_code == 0 || job_exit_code_ != 0 || ends_already) return;
+  job_exit_code_ = end.exit_code;
+  if (end.exit_code > 128) {  // its ranks end as they have agreed
+    told_to_stop_ = end.exit_code - 128;
+    witness_.note_stop(told_to_stop_, /*sender=*/0);
+    return enter(Phase::kInterrupted, options_.interrupt_grace_s);
+  }
+  if (phase_ != Phase::kRunning && phase_ != Phase::kRegrouping) return;
+  screen_.note("the job ends: " + end.reason);
+  enter(Phase::kSettling, options_.settle_s);
 }
 
 /// Ranks on which the others have given up.
 void Supervisor::end_those_who_do_not_come() {
   std::vector<Member*> late;
-  bool some_wait = false;
   for (auto& member : members_) {
-    if (member.process->ended() || member.process->is_spare()) continue;
-    elasticity_->job.waits(member.process->member().id) ? static_cast<void>(some_wait = true)
-                                                        : late.push_back(&member);
+    const RankProcess& process = *member.process;
+    if (process.ended() || process.is_spare() || elasticity_->host.waits(process.member().id)) continue;
+    late.push_back(&member);
   }
   const bool all_are_frozen = std::ranges::all_of(late, [](const Member* m) { return m->process->frozen(); });
-  if (!some_wait) return static_cast<void>(all_but_some_wait_s_ = 0);
+  if (late.empty() || !elasticity_->host.is_lost()) return static_cast<void>(all_but_some_wait_s_ = 0);
   if (all_but_some_wait_s_ == 0) all_but_some_wait_s_ = now_s();
   const double grace_s = all_are_frozen ? 0 : options_.frozen_grace_s;
   if ((grace_s == 0 && !all_are_frozen) || now_s() - all_but_some_wait_s_ < grace_s) return;
@@ -326,7 +337,6 @@ void Supervisor::end_spares() {
 void Supervisor::look_for_stalls() {
   if (phase_ != Phase::kRunning || now_s() - witnessed_s_ < kLookAgain_s) return;
   witnessed_s_ = now_s();
-  if (elasticity_ != nullptr && elasticity_->job.is_lost()) return begin_regrouping();
   std::optional<autopsy::Evidence> found;
   const std::string line = witness_.look(&found);
   if (found) keep_(*found);  // whoever reads the line finds the file
@@ -442,7 +452,7 @@ void Supervisor::drain() {
 /// Once as soon as the first failure has settled, and again where the end shows another cause.
 void Supervisor::tell_cause() {
   const WorldStory world = story();
-  if (exit_code_of(world) == kExitOk) return;
+  if (exit_code_of(world) == kExitOk || (job_exit_code_ != 0 && culprit(world) == nullptr)) return;
   std::vector<std::vector<std::string>> lines;
   for (const auto& member : members_)
     if (!member.process->is_spare()) lines.push_back(member.err.last_lines());
@@ -458,7 +468,7 @@ void Supervisor::tell_cause() {
 WorldStory Supervisor::story() const {
   WorldStory world{.ranks = {},
                    .told_to_stop = told_to_stop_,
-                   .is_lost = is_lost_,
+                   .job_exit_code = job_exit_code_,
                    .oom_kills = count_oom_kills() - oom_kills_before_};
   for (const auto& member : members_) {
     const auto& process = *member.process;

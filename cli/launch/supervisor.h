@@ -2,54 +2,24 @@
 // Looks after the ranks of one world from their start to the end of the last one: relays their output,
 // forwards signals, and when one fails, stops the others. One poll loop; not thread-safe.
 
-#include <signal.h>
-
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "cli/launch/elastic_job.h"
+#include "cli/launch/elastic_host.h"
+#include "cli/launch/elastic_leader.h"
 #include "cli/launch/launcher.h"
 #include "cli/launch/parameter_cluster.h"
 #include "cli/launch/rank_process.h"
 #include "cli/launch/report.h"
 #include "cli/launch/screen.h"
+#include "cli/launch/signal_queue.h"
 #include "cli/launch/witness.h"
 #include "trireme/telemetry/live_run.h"
 
 namespace trireme::cli {
-
-/// Receives the launcher's signals as bytes of a descriptor instead of handlers; blocks them while it lives.
-class SignalQueue {
- public:
-  SignalQueue();
-  ~SignalQueue();
-  SignalQueue(const SignalQueue&) = delete;
-  SignalQueue& operator=(const SignalQueue&) = delete;
-  int fd() const { return fd_; }
-  /// The next signal, 0 when there is none. Does not wait.
-  int next();
-  int sender() const { return sender_; }  ///< of the last one: a process id; 0: the kernel, or not known
-
- private:
-  sigset_t before_;
-  int fd_ = -1;
-  int sender_ = 0;
-};
-
-/// What other threads have to say, for the one that owns the screen. Thread-safe.
-class Notes {
- public:
-  void add(const std::string& note);
-  std::vector<std::string> take();
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> notes_;
-};
 
 /// A rank, and what it writes.
 struct SupervisedRank {
@@ -65,8 +35,8 @@ struct SupervisedRank {
 
 /// What a supervisor needs of an elastic job.
 struct Elasticity {
-  ElasticJob& job;
-  std::function<RankStart()> plan_spare;  ///< of a process that waits for a rank
+  ElasticHost& host;
+  ElasticLeader* leader = nullptr;  ///< of the job; null: another host has it
 };
 
 class Supervisor {
@@ -97,16 +67,18 @@ class Supervisor {
   enum class Phase { kRunning, kSettling, kRegrouping, kStopping, kInterrupted, kKilling };
 
   bool all_ended() const;
+  bool is_over() const;
   void wait_and_relay(double timeout_s);
   void show_notes();
   void handle_signals();
   void look_after_ranks();
   void note_change(Member& member, RankProcess::Change change);
   void fail(const RankProcess& rank);
+  void follow_job();
+  std::vector<wire::MemberReport> member_reports() const;
   void begin_regrouping();
-  void regroup();
+  void follow_end(const wire::JobEnd& end);
   void end_those_who_do_not_come();
-  bool start_replacements();
   void end_spares();
   void look_for_stalls();
   void tell_cause();
@@ -129,7 +101,7 @@ class Supervisor {
   ParameterCluster* servers_;
   const Elasticity* elasticity_;
   std::optional<wire::ElasticWorld> next_world_;
-  bool is_lost_ = false;            ///< the world, with no rank that has ended and no next one
+  int job_exit_code_ = 0;           ///< of an elastic job that has ended
   double all_but_some_wait_s_ = 0;  ///< for the next world, since when; 0: not yet
   int num_server_restarts_ = 0;
   std::vector<Member> members_;

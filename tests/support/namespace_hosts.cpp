@@ -37,32 +37,36 @@ std::string NamespaceHosts::name(int host) const { return text(prefix_, "-", hos
 std::vector<std::unique_ptr<ChildProcess>> NamespaceHosts::launch(
     int ranks, const std::vector<std::string>& command) const {
   std::vector<std::unique_ptr<ChildProcess>> launchers;
-  for (int host = 0; host < num_hosts_; ++host) {
-    std::vector<std::string> words = {"ip",
-                                      "netns",
-                                      "exec",
-                                      name(host),
-                                      bin("trireme"),
-                                      "launch",
-                                      "-n",
-                                      text(ranks),
-                                      "--nnodes",
-                                      text(num_hosts_),
-                                      "--node-rank",
-                                      text(host),
-                                      "--master-addr",
-                                      address(0),
-                                      "--master-port",
-                                      kPort,
-                                      "--secret-file",
-                                      (folder_ / "secret").string(),
-                                      "--"};
-    words.insert(words.end(), command.begin(), command.end());
-    // The namespaces share kernel and processes: only this tells the ranks that memory is not shared.
-    launchers.push_back(std::make_unique<ChildProcess>(
-        words, std::map<std::string, std::string>{{"TRIREME_HOST_ID", name(host)}}));
-  }
+  for (int host = 0; host < num_hosts_; ++host)
+    launchers.push_back(launch_on(host, ranks, {"--nnodes", text(num_hosts_)}, command));
   return launchers;
+}
+
+std::unique_ptr<ChildProcess> NamespaceHosts::launch_on(int host, int ranks,
+                                                        const std::vector<std::string>& options,
+                                                        const std::vector<std::string>& command) const {
+  std::vector<std::string> words = {"ip",
+                                    "netns",
+                                    "exec",
+                                    name(host),
+                                    bin("trireme"),
+                                    "launch",
+                                    "-n",
+                                    text(ranks),
+                                    "--node-rank",
+                                    text(host),
+                                    "--master-addr",
+                                    address(0),
+                                    "--master-port",
+                                    kPort,
+                                    "--secret-file",
+                                    (folder_ / "secret").string()};
+  words.insert(words.end(), options.begin(), options.end());
+  words.push_back("--");
+  words.insert(words.end(), command.begin(), command.end());
+  // The namespaces share kernel and processes: only this tells the ranks that memory is not shared.
+  return std::make_unique<ChildProcess>(words,
+                                        std::map<std::string, std::string>{{"TRIREME_HOST_ID", name(host)}});
 }
 
 void NamespaceHosts::on_host(int host, const std::function<void()>& body) const {

@@ -25,6 +25,9 @@ class NamespaceHosts {
   const std::string& unavailable_because() const { return unavailable_because_; }
   /// Starts `trireme launch -n ranks -- command` on each host, as one world.
   std::vector<std::unique_ptr<ChildProcess>> launch(int ranks, const std::vector<std::string>& command) const;
+  /// The same on one host, with these options of `trireme launch`.
+  std::unique_ptr<ChildProcess> launch_on(int host, int ranks, const std::vector<std::string>& options,
+                                          const std::vector<std::string>& command) const;
   /// Calls it on a thread whose new sockets are that host's, and waits for its end.
   void on_host(int host, const std::function<void()>& body) const;
   /// What has gone into the cable at that end so far, with all headers.

@@ -20,17 +20,6 @@ std::vector<std::string> names_in(const ShardCatalogue& catalogue) {
   return names;
 }
 
-/// Who copies an entry: its first two holders, or the only one that counts and its neighbour.
-struct Copiers {
-  int first = 0, second = 0;
-};
-
-Copiers copiers_of(const ShardCatalogue::Entry& entry, int size) {
-  const int first = entry.holders.front();
-  const bool one_counts = entry.replicas == Replicas::kFirstCounts || entry.holders.size() == 1;
-  return {.first = first, .second = one_counts ? (first + 1) % size : entry.holders[1]};
-}
-
 bool is_complete(const ShardCatalogue& catalogue, const std::vector<HeldState>& held, std::int64_t step) {
   try {
     catalogue.check_complete();
@@ -90,20 +79,42 @@ void HeldStates::restore(const Shards& wanted) const {
   ShardExchange(group_, mine, wanted).run(mine, wanted);
 }
 
-PeerCopies::PeerCopies(comm::Group group, const Shards& mine)
-    : group_(std::move(group)), catalogue_(group_, mine), names_(names_in(catalogue_)) {
+PeerCopies::PeerCopies(comm::Group group, const Shards& mine, std::vector<int> hosts)
+    : group_(std::move(group)),
+      hosts_(std::move(hosts)),
+      is_one_host_(std::ranges::adjacent_find(hosts_, std::ranges::not_equal_to()) == hosts_.end()),
+      catalogue_(group_, mine),
+      names_(names_in(catalogue_)) {
   const bool some_travel = std::ranges::any_of(catalogue_.entries(), [&](const ShardCatalogue::Entry& entry) {
-    const Copiers copiers = copiers_of(entry, group_.size());
+    const Copiers copiers = copiers_of(entry);
     return copiers.second != copiers.first &&
            (entry.replicas == Replicas::kFirstCounts || !entry.is_held_by(copiers.second));
   });
   if (some_travel) to_peers_.emplace(group_, mine, wanted());
 }
 
+bool PeerCopies::on_other_hosts(int one, int other) const {
+  return is_one_host_ || hosts_[static_cast<std::size_t>(one)] != hosts_[static_cast<std::size_t>(other)];
+}
+
+/// The first holder that counts, and the next one, or else the next rank: on another host.
+PeerCopies::Copiers PeerCopies::copiers_of(const ShardCatalogue::Entry& entry) const {
+  const int first = entry.holders.front();
+  if (entry.replicas == Replicas::kEqual) {
+    for (const int holder : entry.holders)
+      if (holder != first && on_other_hosts(first, holder)) return {.first = first, .second = holder};
+  }
+  for (int step = 1; step < group_.size(); ++step) {
+    const int rank = (first + step) % group_.size();
+    if (on_other_hosts(first, rank)) return {.first = first, .second = rank};
+  }
+  return {.first = first, .second = first};
+}
+
 Shards PeerCopies::wanted() const {
   Shards shards;
   for (const ShardCatalogue::Entry& entry : catalogue_.entries()) {
-    const Copiers copiers = copiers_of(entry, group_.size());
+    const Copiers copiers = copiers_of(entry);
     const bool holds = entry.is_held_by(group_.rank()) && entry.replicas == Replicas::kEqual;
     if (copiers.second != group_.rank() || copiers.second == copiers.first || holds) continue;
     shards.push_back(empty_shard(entry));
@@ -119,7 +130,7 @@ HeldState PeerCopies::copy(const Shards& mine, std::int64_t step) {
     const Box box = shard.box();
     for (const ShardCatalogue::Entry& entry : catalogue_.of(shard.name)) {
       if (entry.box != box) continue;
-      const Copiers copiers = copiers_of(entry, group_.size());
+      const Copiers copiers = copiers_of(entry);
       const bool is_copied = copiers.first == group_.rank() ||
                              (copiers.second == group_.rank() && entry.replicas == Replicas::kEqual);
       if (!is_copied) continue;

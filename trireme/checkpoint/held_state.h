@@ -50,11 +50,13 @@ class HeldStates {
   std::optional<Found> newest_;
 };
 
-/// Copies of a state in memory: each rank copies its own shards, and those that only one other rank holds.
+/// Copies of a state in memory: each shard is copied by two ranks, on two hosts where there are more than
+/// one.
 class PeerCopies {
  public:
-  /// `mine`: this rank's shards, of names and boxes that stay the same. Collective.
-  PeerCopies(comm::Group group, const Shards& mine);
+  /// `mine`: this rank's shards, of names and boxes that stay the same. `hosts`: a number of each rank's
+  /// host; empty: one host. The same on all ranks. Collective.
+  PeerCopies(comm::Group group, const Shards& mine, std::vector<int> hosts = {});
 
   /// Collective. Costs one copy of this rank's shards, and one exchange between neighbours.
   HeldState copy(const Shards& mine, std::int64_t step);
@@ -62,7 +64,16 @@ class PeerCopies {
  private:
   Shards wanted() const;
 
+  /// Who copies an entry.
+  struct Copiers {
+    int first = 0, second = 0;  ///< equal in a group of one
+  };
+  Copiers copiers_of(const ShardCatalogue::Entry& entry) const;
+  bool on_other_hosts(int one, int other) const;
+
   comm::Group group_;
+  const std::vector<int> hosts_;
+  const bool is_one_host_;
   const ShardCatalogue catalogue_;
   std::vector<std::string> names_;
   std::optional<ShardExchange> to_peers_;  ///< none: every shard has two holders

@@ -23,7 +23,6 @@ class Worlds {
   explicit Worlds(const ElasticOptions& options, LaunchEnvironment environment)
       : options_(options),
         environment_(std::move(environment)),
-        num_started_(environment_.world_size),
         store_({.endpoint = {environment_.master_addr, environment_.master_port},
                 .secret = environment_.secret,
                 .timeout_s = options.context.timeout_s}) {}
@@ -52,7 +51,7 @@ class Worlds {
 
  private:
   void find_sizes() {
-    for (int size = 1; options_.can_run_on && size <= num_started_; ++size) {
+    for (int size = 1; options_.can_run_on && size <= environment_.most_ranks; ++size) {
       if (options_.can_run_on(size)) sizes_.push_back(size);
     }
   }
@@ -70,12 +69,16 @@ class Worlds {
 
   const ElasticOptions& options_;
   LaunchEnvironment environment_;
-  const int num_started_;   ///< ranks of the first world
   std::vector<int> sizes_;  ///< of worlds that the program can run in, once it has lost one
   wire::StoreClient store_;
 };
 
 }  // namespace
+
+bool next_world_is_asked(Context& context) {
+  const LaunchEnvironment& environment = context.environment();
+  return !environment.member.empty() && context.status().asked_generation() > environment.restart_count;
+}
 
 void run_elastic(const ElasticOptions& options, const std::function<void(Context&)>& body) {
   const LaunchEnvironment first = read_launch_environment();

@@ -6,15 +6,29 @@
 
 #include <functional>
 
+#include "trireme/base/error.h"
 #include "trireme/base/stop_request.h"
 #include "trireme/comm/context.h"
 
 namespace trireme::comm {
 
+/// Thrown by the function of run_elastic() on every rank, after next_world_is_asked(): its world ends in good
+/// order, and the function is called again in the next one.
+class WorldChange : public CommError {
+ public:
+  WorldChange() : CommError("hosts have joined the job, or leave it") {}
+};
+
+/// Whether the launcher of an elastic job wants this world to end, because hosts have joined or leave. Ranks
+/// learn it at different times: they agree on a step, for example by an all-reduce, keep their state where
+/// the next world finds it, and throw WorldChange. A program that never asks joins the next world after the
+/// next failure. Costs one read of memory; thread-safe.
+bool next_world_is_asked(Context& context);
+
 struct ElasticOptions {
   ContextOptions context = {};
   /// Whether the program can run on so many ranks; null: on any number. Asked for 1 to the number of ranks
-  /// that were started. The launcher forms no other worlds.
+  /// that the job may have. The launcher forms no other worlds.
   std::function<bool(int num_ranks)> can_run_on = nullptr;
   /// A stop that is asked for while the process waits for its next world ends the waiting; null: none.
   const StopRequest* stop = nullptr;

@@ -134,6 +134,8 @@ LaunchEnvironment read_plain(const Variables& variables) {
   if (!torchrun && store) {
     result.member = variables.find("TRIREME_MEMBER").value_or("");
     result.is_spare = variables.find("TRIREME_SPARE").has_value();
+    result.most_ranks =
+        variables.find_number({"TRIREME_MOST_RANKS"}, 1, kMostRanks).value_or(result.world_size);
   }
   return result;
 }

@@ -37,6 +37,7 @@ struct LaunchEnvironment {
   /// Of this process in an elastic job (trireme launch --elastic), whose launcher serves the store:
   /// TRIREME_MEMBER; empty: the job is not elastic. restart_count is then the generation of the world.
   std::string member{};
+  int most_ranks = 0;     ///< of an elastic job: ranks that a world may have (TRIREME_MOST_RANKS)
   bool is_spare = false;  ///< of an elastic job: it has no rank yet (TRIREME_SPARE)
 };
 

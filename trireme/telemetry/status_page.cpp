@@ -23,7 +23,7 @@
 namespace trireme::telemetry {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31656d6572697274;  // "trireme1", little endian
+constexpr std::uint64_t kMagic = 0x32656d6572697274;  // "trireme2", little endian
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kTextWords = 26;
 constexpr std::size_t kPathWords = 64;
@@ -89,6 +89,7 @@ struct StatusPage::Page {
   std::atomic<std::int64_t> rank{-1};
   std::atomic<std::uint64_t> step{0};
   std::atomic<std::int64_t> updated_ns{0};
+  std::atomic<std::int64_t> asked_generation{0};
   SharedText<kTextWords> action;
   SharedText<kTextWords> operation;
   SharedText<kTextWords> own_work;
@@ -199,6 +200,14 @@ void StatusPage::set_own_work(std::string_view work) {
 }
 
 void StatusPage::set_run(std::string_view folder) { page_->run.write(folder); }
+
+void StatusPage::ask_for_generation(int generation) {
+  page_->asked_generation.store(generation, std::memory_order_relaxed);
+}
+
+int StatusPage::asked_generation() const {
+  return static_cast<int>(page_->asked_generation.load(std::memory_order_relaxed));
+}
 
 RankUsage& StatusPage::usage() { return page_->usage; }
 const RankUsage& StatusPage::usage() const { return page_->usage; }

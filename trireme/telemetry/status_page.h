@@ -59,6 +59,11 @@ class StatusPage {
   /// Cut to 511 bytes.
   void set_run(std::string_view folder);
 
+  /// Of an elastic job, written by its launcher: the world of that generation is wanted, and the rank is to
+  /// leave the one before at its next good moment. 0: none.
+  void ask_for_generation(int generation);
+  int asked_generation() const;
+
   /// Where the rank's time goes, and what it uses.
   RankUsage& usage();
   const RankUsage& usage() const;

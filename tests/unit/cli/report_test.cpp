@@ -23,11 +23,11 @@ TEST(LaunchReport, IsEmptyWhenAllRanksEndWell) {
   EXPECT_EQ(exit_code_of(world), 0);
 }
 
-TEST(LaunchReport, AWorldThatIsLostWithoutAFailedRankIsAFailure) {
-  WorldStory world{.ranks = {rank(0, exited(3), 1), rank(1, exited(3), 2)}, .is_lost = true};
+TEST(LaunchReport, AJobThatHasEndedElsewhereIsAFailure) {
+  WorldStory world{.ranks = {rank(0, exited(3), 1), rank(1, exited(3), 2)}, .job_exit_code = 3};
   for (RankStory& each : world.ranks) each.stopped = true;
   EXPECT_EQ(exit_code_of(world), 3);
-  EXPECT_THAT(report(world).front(), HasSubstr("have lost their world"));
+  EXPECT_THAT(report(world).front(), HasSubstr("no rank of this host has failed"));
 }
 
 TEST(LaunchReport, BlamesTheKilledRankAndNotTheSurvivorsWhoSaidSoFirst) {

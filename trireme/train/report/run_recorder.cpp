@@ -110,6 +110,23 @@ std::string offloaded_in_words(const MemoryReport& memory) {
 
 }  // namespace
 
+void take_totals(StepTimes& times, const data::LoadingReport& loading, const StepCounters& counters,
+                 const telemetry::Usage& usage) {
+  times.data_wait_s = loading.waited_s;
+  times.looked = std::max<std::int64_t>(loading.batches - 1, 0);
+  times.read_ahead = loading.fill * static_cast<double>(times.looked);
+  times.read_bytes = loading.counts.bytes_read;
+  times.cache_hits = loading.counts.cache_hits;
+  times.cache_misses = loading.counts.cache_misses;
+  times.comm_wait_s = counters.comm_wait_s;
+  times.forward_s = usage.worked_s(telemetry::Activity::kForward);
+  times.backward_s = usage.worked_s(telemetry::Activity::kBackward);
+  times.update_s = usage.worked_s(telemetry::Activity::kUpdate);
+  times.sent_bytes = counters.sent_bytes;
+  times.sent_to_sites_bytes = counters.sent_to_sites_bytes;
+  times.sent_to_stages_bytes = counters.sent_to_stages_bytes;
+}
+
 StepTimes operator-(const StepTimes& a, const StepTimes& b) {
   static_assert(num_fields<StepTimes>() == 16, "each field has its difference");
   return {.steps_s = a.steps_s - b.steps_s,

@@ -7,13 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "trireme/data/loading_report.h"
 #include "trireme/telemetry/append_stream.h"
 #include "trireme/telemetry/device_gauge.h"
+#include "trireme/telemetry/rank_usage.h"
 #include "trireme/telemetry/sink.h"
 #include "trireme/train/report/loading_summary.h"
 #include "trireme/train/run/run.h"
 #include "trireme/train/run/run_folder.h"
 #include "trireme/train/step/evaluate.h"
+#include "trireme/train/step/step.h"
 #include "trireme/train/step/step_reports.h"
 
 namespace trireme::train {
@@ -35,6 +38,9 @@ struct StepTimes {
 };
 /// Of a later span and an earlier one that it contains: what came after that.
 StepTimes operator-(const StepTimes& a, const StepTimes& b);
+/// Sets all totals but those of steps and samples.
+void take_totals(StepTimes& times, const data::LoadingReport& loading, const StepCounters& counters,
+                 const telemetry::Usage& usage);
 
 /// What the record of a run begins with.
 struct RunOutline {

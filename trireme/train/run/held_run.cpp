@@ -8,6 +8,15 @@
 namespace trireme::train {
 namespace {
 
+/// The host of each rank: ids of processes begin with it.
+std::vector<int> hosts_of(comm::Context& context) {
+  const std::string& member = context.environment().member;
+  std::vector<int> hosts;
+  for (const std::string& host : context.world().all_gather_text(member.substr(0, member.find('.'))))
+    hosts.push_back(std::stoi(host));
+  return hosts;
+}
+
 bool is_changed_in_forward(const StatePart& part) { return part.changes != ChangesIn::kUpdate; }
 
 }  // namespace
@@ -20,7 +29,7 @@ HeldRun::HeldRun(RunMemory& memory, Trainer& trainer, const Progress& progress, 
       every_steps_(trainer.plan().config().checkpoint.in_memory_every_steps) {
   const checkpoint::Shards mine = state_to_save(trainer_, progress_);
   names_ = checkpoint::names_of_all(context_.world(), mine);
-  if (every_steps_ > 0) copies_.emplace(context_.world(), mine);
+  if (every_steps_ > 0) copies_.emplace(context_.world(), mine, hosts_of(context_));
   changes_in_forward_ = std::ranges::any_of(trainer_.state(), [](const StatePart& part) {
     return is_changed_in_forward(part) && !part.shards.empty();
   });
@@ -41,10 +50,16 @@ void HeldRun::before_step() {
 }
 
 void HeldRun::after_step() {
-  if (!copies_ || trainer_.steps_done() % every_steps_ != 0 || !trainer_.drained()) return;
+  if (every_steps_ == 0 || trainer_.steps_done() % every_steps_ != 0 || !trainer_.drained()) return;
+  hand_over();
+}
+
+void HeldRun::hand_over() {
   const telemetry::OwnWork work(context_.status(), "copying the state to the memory of another rank");
   trainer_.complete_state();
-  memory_.keep_copy(copies_->copy(state_to_save(trainer_, progress_), trainer_.steps_done()));
+  const checkpoint::Shards mine = state_to_save(trainer_, progress_);
+  if (!copies_) copies_.emplace(context_.world(), mine, hosts_of(context_));
+  memory_.keep_copy(copies_->copy(mine, trainer_.steps_done()));
   context_.world().barrier();  // every rank has its copy
   memory_.forget_older_copies();
 }

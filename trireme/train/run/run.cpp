@@ -18,6 +18,7 @@
 #include "trireme/checkpoint/consolidate.h"
 #include "trireme/checkpoint/shared_folder.h"
 #include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/comm/elastic.h"
 #include "trireme/comm/on_every_rank.h"
 #include "trireme/comm/text_difference.h"
 #include "trireme/data/dataset.h"
@@ -88,7 +89,7 @@ class Run {
     meter_.begin_steps();
     while (!ended()) {
       if (held_) held_->before_step();
-      step(plan_.stop == nullptr ? 0 : plan_.stop->signal());
+      step(asked_to_stop());
       if (held_) held_->after_step();
       if (has_second_split_ && trainer_.calendar().evaluates(trainer_.steps_done())) evaluate();
       if (ended()) break;  // what is due then, finish() does
@@ -98,6 +99,7 @@ class Run {
     }
     while (!trainer_.drained()) step(/*stop_signal=*/0);
     take_all();
+    if (stop_signal_ == kNextWorld && !trainer_.finished() && !stopped_) leave_world();
   }
 
   RunResult finish();
@@ -122,6 +124,11 @@ class Run {
     const StepTimes rest = times_ - warm_up_;
     return warm_up_.steps == 0 || rest.steps == 0 ? 0 : rest.steps_s / static_cast<double>(rest.steps);
   }
+  int asked_to_stop() const {
+    const int signal = plan_.stop == nullptr ? 0 : plan_.stop->signal();
+    return signal == 0 && held_ && comm::next_world_is_asked(context_) ? kNextWorld : signal;
+  }
+  [[noreturn]] void leave_world();
   bool ended() const { return trainer_.finished() || stop_signal_ != 0 || stopped_; }
   void step(int stop_signal);
   void take(const std::optional<StepReport>& report);
@@ -223,26 +230,19 @@ void Run::step(int stop_signal) {
   const std::optional<StepReport> of_older_step = trainer_.step(stop_signal);
   times_.steps_s += now_s() - begin_s;
   times_.steps += 1;
-  const data::LoadingReport loading = trainer_.loading();
-  times_.data_wait_s = loading.waited_s;
-  times_.looked = std::max<std::int64_t>(loading.batches - 1, 0);
-  times_.read_ahead = loading.fill * static_cast<double>(times_.looked);
-  times_.read_bytes = loading.counts.bytes_read;
-  times_.cache_hits = loading.counts.cache_hits;
-  times_.cache_misses = loading.counts.cache_misses;
-  const StepCounters counters = trainer_.counters();
-  times_.comm_wait_s = counters.comm_wait_s;
-  const telemetry::Usage usage = context_.status().usage().read();
-  times_.forward_s = usage.worked_s(telemetry::Activity::kForward);
-  times_.backward_s = usage.worked_s(telemetry::Activity::kBackward);
-  times_.update_s = usage.worked_s(telemetry::Activity::kUpdate);
-  times_.sent_bytes = counters.sent_bytes;
-  times_.sent_to_sites_bytes = counters.sent_to_sites_bytes;
-  times_.sent_to_stages_bytes = counters.sent_to_stages_bytes;
+  take_totals(times_, trainer_.loading(), trainer_.counters(), context_.status().usage().read());
   meter_.step(times_.data_wait_s - waited_before_s, stalled_s() - stalled_before_s);
   if (times_.steps == kWarmUpSteps) warm_up_ = times_;
   ended_.push_back(times_);
   take(of_older_step);
+}
+
+/// Of an elastic job: the next world continues after this step.
+void Run::leave_world() {
+  if (const Destinations due = destinations_due(Moment::kOnTheWay); !due.empty()) save(due);
+  end_background_saves();
+  held_->hand_over();
+  throw comm::WorldChange();
 }
 
 void Run::take(const std::optional<StepReport>& report) {

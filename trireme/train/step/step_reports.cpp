@@ -21,6 +21,7 @@ enum Slot {
   kHoles,
   kInterrupts,
   kTerminations,
+  kNextWorlds,
   kSquaresOfParts,
   kSquaresOfShares,
   kSquareOfMean,
@@ -89,6 +90,7 @@ void StepReports::write(const StepReport& mine, double* votes) const {
   }
   votes[kInterrupts] = mine.stop_signal == SIGINT;
   votes[kTerminations] = mine.stop_signal == SIGTERM;
+  votes[kNextWorlds] = mine.stop_signal == kNextWorld;
   if (mine.squares) {
     votes[kSquaresOfParts] = mine.squares->of_parts;
     votes[kSquaresOfShares] = mine.squares->shares;
@@ -194,7 +196,10 @@ StepReport StepReports::told() {
     report.loss /= votes[kCount];
     report.count = votes[kCount];
   }
-  report.stop_signal = votes[kTerminations] > 0 ? SIGTERM : votes[kInterrupts] > 0 ? SIGINT : 0;
+  report.stop_signal = votes[kTerminations] > 0 ? SIGTERM
+                       : votes[kInterrupts] > 0 ? SIGINT
+                       : votes[kNextWorlds] > 0 ? kNextWorld
+                                                : 0;
   return report;
 }
 

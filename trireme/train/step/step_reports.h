@@ -23,6 +23,9 @@ struct DataWait {
   std::string_view stage = {};  ///< of loading, in which its threads have spent most; empty: not told
 };
 
+/// A stop signal: the processes of an elastic job continue in its next world (comm/elastic.h).
+inline constexpr int kNextWorld = -1;
+
 /// Of this rank when it is handed in, of all ranks when it comes out.
 struct StepReport {
   std::int64_t step = 0;  ///< 1 for the first step of a run
@@ -43,7 +46,7 @@ struct StepReport {
   std::optional<optim::GradientSquares> squares = std::nullopt;
   std::optional<double> noise_scale = std::nullopt;  ///< in samples, over the last part of the run
   bool skipped = false;  ///< gradients were not finite, and nothing was updated; the same on all ranks
-  int stop_signal = 0;   ///< 0, SIGINT or SIGTERM
+  int stop_signal = 0;   ///< 0, SIGINT, SIGTERM, or kNextWorld
   std::vector<DataWait> data_waits = {};  ///< in: of this rank; out: of each
   /// Seconds of the step in which a rank did not wait for another. In: of this rank; out: of each.
   std::vector<double> work_s = {};

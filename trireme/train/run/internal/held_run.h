@@ -23,6 +23,8 @@ class HeldRun {
   void after_step();
   /// Keeps the trainer's state, if it is that of a step.
   void keep_own() noexcept;
+  /// Copies the state after this step, as all ranks leave the world, and some of them the job. Collective.
+  void hand_over();
 
  private:
   RunMemory& memory_;

@@ -1,0 +1,65 @@
+#pragma once
+// A host of an elastic job, in its launcher: reports its processes to the leader, and reads worlds and the
+// state of the job, all in the job's store. Not thread-safe.
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "trireme/wire/elastic_world.h"
+#include "trireme/wire/store_client.h"
+
+namespace trireme::cli {
+
+class ElasticHost {
+ public:
+  /// The host with the leader has the number 0. Others get theirs here. Throws CommError.
+  ElasticHost(wire::StoreClientOptions store, bool is_first, int capacity);
+
+  int node() const { return node_; }
+  const wire::Endpoint& store() const { return store_.options().endpoint; }
+  /// An id for a spare of this host.
+  wire::ElasticMember new_spare();
+  /// The present one, of generation -1 before the first.
+  const wire::ElasticWorld& world() const { return world_; }
+  void enter(const wire::ElasticWorld& world);
+
+  /// Each call reports, if the report has changed or is due, and reads what has changed. False: the store has
+  /// not answered for some seconds, and the job is over.
+  bool exchange(std::vector<wire::MemberReport> members);
+  const wire::JobState& job() const { return job_; }
+  /// The one after the present one, once the leader has formed it.
+  const std::optional<wire::ElasticWorld>& next_world() const { return next_; }
+  /// Whether a rank of the present world has lost it, so that all of them have to come to the next one.
+  bool is_lost() const { return is_lost_; }
+
+  /// Ranks that still come to the rendezvous of the present world are told to give up.
+  void give_up(const std::string& cause);
+  /// Whether that process waits for the next world. Asked until it does, then remembered.
+  bool waits(const std::string& id);
+
+  /// Its launcher was told to stop: its processes leave the job.
+  void leave();
+  bool is_leaving() const { return report_.is_leaving; }
+  double left_s() const { return left_s_; }  ///< when, on the monotonic clock
+
+ private:
+  void write_report(double at_s);
+  void read_job();
+  template <class Call>
+  void call(const Call& call);
+
+  wire::StoreClient store_;
+  const int node_;
+  int num_spares_ = 0;
+  wire::ElasticWorld world_{.generation = -1};
+  std::optional<wire::ElasticWorld> next_;
+  wire::JobState job_;
+  bool is_lost_ = false;
+  std::set<std::string> waiting_;  ///< for the next world
+  wire::HostReport report_;
+  double reported_s_ = 0, read_s_ = 0, silent_since_s_ = 0, left_s_ = 0;
+};
+
+}  // namespace trireme::cli

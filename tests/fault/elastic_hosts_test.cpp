@@ -1,0 +1,185 @@
+// Elastic jobs over hosts, which are network namespaces: a host is lost, leaves, or joins, and the run ends
+// with the bits of an undisturbed one.
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <regex>
+
+#include "tests/support/child_process.h"
+#include "tests/support/paths.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/trained_run.h"
+#include "tests/support/two_hosts.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+using Words = std::vector<std::string>;
+
+/// 1024 steps on two hosts with two ranks each. Exact runs have the same bits on one host and on two.
+class ElasticHosts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!hosts_.unavailable_because().empty()) GTEST_SKIP() << hosts_.unavailable_because();
+  }
+
+  Words train(const std::string& name, const Words& settings) const {
+    Words words = {bin("trireme"), "train", checkout("examples/quick.toml")};
+    Words all = {text("run.folder=", folder_.path().string()),
+                 text("run.name=", name),
+                 "run.exact=true",
+                 "run.log_every_steps=5",
+                 "train.epochs=16",
+                 "model.hidden=[256,128]",
+                 "checkpoint.every_steps=0",
+                 "eval.every_steps=50",
+                 "comm.timeout_s=5"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    for (const std::string& setting : all) words.insert(words.end(), {"--set", setting});
+    return words;
+  }
+  std::unique_ptr<ChildProcess> start(int host, const Words& options, const Words& settings) const {
+    Words words = {"--nnodes", "1:2", "--elastic", "--join-wait", "30"};
+    words.insert(words.end(), options.begin(), options.end());
+    return hosts_.launch_on(host, 2, words, train("run", settings));
+  }
+  static bool evaluates(ChildProcess& launcher, int step) {
+    return launcher.wait_for_output(text("step ", step, "  test accuracy"), 90);
+  }
+  /// A world on one host: its ranks, and the step after which it ends.
+  struct World {
+    int ranks = 0;
+    int end = 0;  ///< 0: of the run
+  };
+  /// The weights of a run that had these worlds, by checkpoints.
+  std::string undisturbed(const std::vector<World>& worlds, const Words& settings) const {
+    for (std::size_t i = 0; i < worlds.size(); ++i) {
+      Words all = settings;
+      if (worlds[i].end > 0)
+        all.insert(all.end(), {text("checkpoint.every_steps=", worlds[i].end), "checkpoint.keep=99"});
+      Words words = train("quiet", all);
+      words.insert(words.end(), {"-n", text(worlds[i].ranks)});
+      if (i > 0) words.push_back("--resume");
+      const ChildResult quiet = run(words, {}, 120);
+      EXPECT_EQ(quiet.exit_code, 0) << quiet.err;
+      if (worlds[i].end > 0) go_back_to(worlds[i].end);
+    }
+    return read_run(folder_ / "quiet").weights_xxh3;
+  }
+  /// Leaves the checkpoint of that step alone.
+  void go_back_to(int step) const {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "quiet/checkpoints")) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("step-") && std::stoi(name.substr(5)) != step)
+        std::filesystem::remove_all(entry.path());
+    }
+    std::filesystem::remove(folder_ / "quiet/summary.json");
+  }
+  /// The step at which that world has begun.
+  static int step_of_world(const std::string& out, int world) {
+    const std::regex line("resumed from the memory of the ranks at step ([0-9]+)");
+    auto found = std::sregex_iterator(out.begin(), out.end(), line);
+    for (int i = 1; i < world && found != std::sregex_iterator(); ++i) ++found;
+    return found == std::sregex_iterator() ? -1 : std::stoi((*found)[1]);
+  }
+
+  const TwoHosts hosts_;
+  const TemporaryFolder folder_;
+};
+
+TEST_F(ElasticHosts, ALostHostIsReplacedByOneThatJoins) {
+  const Words settings = {"parallel.zero=3", "checkpoint.in_memory_every_steps=1"};
+  const auto first = start(0, {}, settings);
+  auto second = start(1, {}, settings);
+  ASSERT_TRUE(evaluates(*first, 100));
+  second->send_signal(SIGKILL);  // its ranks end with it
+  second->wait(10);
+  ASSERT_TRUE(evaluates(*first, 300));
+  second = start(1, {}, settings);
+  const ChildResult result = first->wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has 2 rank(s)"));
+  EXPECT_THAT(result.err, HasSubstr("elastic: host 2 has joined, with 2 rank(s)"));
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 2 has 4 rank(s)"));
+  const std::string said = result.out + result.err;
+  EXPECT_GE(step_of_world(said, 1), 100) << "copies are on the other host";
+  EXPECT_EQ(second->wait(30).exit_code, 0);
+  const TrainedRun found = read_run(folder_ / "run");
+  EXPECT_EQ(found.world_size, 4);
+  EXPECT_EQ(found.weights_xxh3, undisturbed({{4, step_of_world(said, 1)}, {2, step_of_world(said, 2)}, {4}},
+                                            {"parallel.zero=3"}));
+}
+
+TEST_F(ElasticHosts, AHostThatIsToldToStopHandsItsStateOver) {
+  const Words settings = {"parallel.zero=3"};
+  const auto first = start(0, {}, settings), second = start(1, {}, settings);
+  ASSERT_TRUE(evaluates(*first, 100));
+  second->send_signal(SIGTERM);
+  const ChildResult left = second->wait(60);
+  EXPECT_EQ(left.exit_code, 143) << left.err;
+  EXPECT_THAT(left.err, HasSubstr("this host leaves the job"));
+  const ChildResult result = first->wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("elastic: host 1 leaves"));
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has 2 rank(s)"));
+  const int step = step_of_world(result.out + result.err, 1);
+  EXPECT_GE(step, 100) << "without copies before";
+  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, undisturbed({{4, step}, {2}}, settings));
+}
+
+TEST_F(ElasticHosts, AllRanksSaveWhereTooFewWouldBeLeft) {
+  const auto first = start(0, {"--min-ranks", "4"}, {}), second = start(1, {}, {});
+  ASSERT_TRUE(evaluates(*first, 100));
+  second->send_signal(SIGTERM);
+  const ChildResult left = second->wait(60), result = first->wait(60);
+  EXPECT_EQ(left.exit_code, 143) << left.err;
+  EXPECT_EQ(result.exit_code, 143) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("too few ranks would be left (--min-ranks 4)"));
+  EXPECT_EQ(read_run(folder_ / "run").status, "interrupted");
+}
+
+TEST_F(ElasticHosts, ACutCableLeavesTheHostOfTheStore) {
+  const auto first = start(0, {}, {}), second = start(1, {}, {});
+  ASSERT_TRUE(evaluates(*first, 100));
+  hosts_.cut_cable();
+  const ChildResult left = second->wait(60), result = first->wait(120);
+  EXPECT_EQ(left.exit_code, 3) << left.err;
+  EXPECT_THAT(left.err, HasSubstr("does not answer"));
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has 2 rank(s)"));
+  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3,
+            undisturbed({{4, step_of_world(result.out + result.err, 1)}, {2}}, {}));
+}
+
+TEST_F(ElasticHosts, ARankIsReplacedOnItsHost) {
+  const auto first = start(0, {"--max-restarts", "1"}, {}), second = start(1, {}, {});
+  ASSERT_TRUE(evaluates(*first, 100));
+  ASSERT_EQ(::kill(second->children().at(0), SIGKILL), 0);
+  const ChildResult result = first->wait(120), other = second->wait(30);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  for (const ChildResult& each : {result, other})
+    EXPECT_THAT(each.err, HasSubstr("elastic: world 1 has 4 rank(s): rank 2 is a new process"));
+  EXPECT_THAT(other.err, HasSubstr("rank 2 (pid"));
+  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, undisturbed({{4}}, {}));
+}
+
+TEST_F(ElasticHosts, CtrlCOnOneHostStopsTheJob) {
+  const auto first = start(0, {"--max-restarts", "3"}, {}), second = start(1, {}, {});
+  ASSERT_TRUE(evaluates(*first, 100));
+  second->send_signal(SIGINT);
+  const ChildResult left = second->wait(60), result = first->wait(60);
+  EXPECT_EQ(left.exit_code, 130) << left.err;
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_THAT(result.err, Not(HasSubstr("elastic: world 1")));
+  EXPECT_EQ(read_run(folder_ / "run").status, "interrupted");
+}
+
+}  // namespace
+}  // namespace trireme::test
