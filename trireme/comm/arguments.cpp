@@ -1,6 +1,7 @@
 #include "trireme/comm/internal/arguments.h"
 
 #include "trireme/base/error.h"
+#include "trireme/base/text.h"
 #include "trireme/comm/dtype.h"
 
 namespace trireme::comm {
@@ -56,6 +57,27 @@ void check_exchanged_rows(const char* operation, const at::Tensor& output, const
   const auto me = static_cast<std::size_t>(rank);
   require(rows.to[me] == rows.from[me], operation, ": rank ", me, " sends itself ", rows.to[me],
           " rows, and expects ", rows.from[me]);
+}
+
+void check_rows_of_ranks(const char* operation, const char* whole_name, const at::Tensor& whole,
+                         const char* part_name, const at::Tensor& part, const std::vector<std::int64_t>& rows,
+                         const GroupParts& parts) {
+  check_tensor(operation, whole_name, whole);
+  check_tensor(operation, part_name, part);
+  check_rows(operation, whole_name, whole, rows, static_cast<int>(parts.world_ranks.size()));
+  const std::int64_t mine = rows[static_cast<std::size_t>(parts.rank)];
+  require(part.dim() > 0 && part.size(0) == mine, operation, ": '", part_name, "' of rank ", parts.rank,
+          " is ", part.sizes(), "; expected ", mine, " rows");
+  require(whole.scalar_type() == part.scalar_type() && whole.sizes().slice(1) == part.sizes().slice(1),
+          operation, ": rows of '", whole_name, "' are ", whole.sizes().slice(1), " of ",
+          name_of(whole.scalar_type()), ", but those of '", part_name, "' are ", part.sizes().slice(1),
+          " of ", name_of(part.scalar_type()));
+}
+
+std::string layout_of(const std::vector<std::int64_t>& rows) {
+  std::string layout;
+  for (const std::int64_t each : rows) layout += text(layout.empty() ? "" : ",", each);
+  return layout.substr(0, kMaxLayoutCharacters);
 }
 
 void check_peer(const char* operation, const char* role, int peer, const GroupParts& parts) {

@@ -3,11 +3,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -16,8 +14,7 @@
 #include "trireme/base/text.h"
 #include "trireme/comm/dtype.h"
 #include "trireme/comm/internal/arguments.h"
-#include "trireme/comm/internal/timed_work.h"
-#include "trireme/wire/group_error.h"
+#include "trireme/comm/internal/finishing_work.h"
 
 namespace trireme::comm {
 namespace {
@@ -27,7 +24,6 @@ constexpr const char* kOperation = "all_to_all_coalesced";
 constexpr std::int64_t kAlignment = 16;
 /// Messages of errors list no more pairs.
 constexpr std::size_t kMostDescribed = 8;
-constexpr std::size_t kMostLayoutCharacters = 1000;
 
 std::int64_t aligned(std::int64_t bytes) { return round_up(bytes, kAlignment); }
 
@@ -73,57 +69,6 @@ void check_pair(const TensorExchange& pair, std::size_t number, c10::Device devi
   check_unequal_parts(pair, where, parts);
 }
 
-/// Waits for the messages, and gives the tensors what has come.
-class ExchangeWork final : public c10d::Work, public TimedWork {
- public:
-  ExchangeWork(int rank, comm::Work messages, std::shared_ptr<const CoalescedExchange> exchange,
-               Tensors buffers)
-      : c10d::Work(rank, messages->retrieveOpType()),
-        messages_(std::move(messages)),
-        exchange_(std::move(exchange)),
-        buffers_(std::move(buffers)) {}
-
-  bool isCompleted() override { return messages_->isCompleted(); }
-  bool isSuccess() const override { return messages_->isSuccess(); }
-  std::exception_ptr exception() const override { return messages_->exception(); }
-  void synchronize() override { wait(); }
-  void abort() override { messages_->abort(); }
-  double ended_s() const override { return ended_s_of(*messages_, 0); }
-
-  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
-    const bool waited = wait_for_messages(timeout);
-    const std::lock_guard lock(mutex_);
-    const Tensors buffers = std::exchange(buffers_, {});
-    if (buffers.empty()) return waited;  // another thread has waited
-    const at::NoGradGuard no_grad;
-    exchange_->check(buffers[0]);
-    exchange_->copy_own();
-    exchange_->unpack(buffers[0]);
-    return waited;
-  }
-
- private:
-  /// What goes wrong below is told in bytes: the tensors are added.
-  bool wait_for_messages(std::chrono::milliseconds timeout) const {
-    try {
-      return messages_->wait(timeout);
-    } catch (const wire::GroupError& error) {
-      if (error.kind() == wire::GroupError::Kind::kGivenUp) throw;
-      throw wire::GroupError(error.kind(), error.group(), text(error.what(), exchange_->describe()));
-    } catch (const Error&) {
-      throw;  // explained
-    } catch (const c10::Error& error) {
-      throw std::runtime_error(text(error.what_without_backtrace(), exchange_->describe()));
-    } catch (const std::exception& error) {
-      throw std::runtime_error(text(error.what(), exchange_->describe()));
-    }
-  }
-
-  const comm::Work messages_;
-  const std::shared_ptr<const CoalescedExchange> exchange_;
-  Tensors buffers_;  ///< what comes, and what goes; none after they were unpacked
-};
-
 }  // namespace
 
 CoalescedExchange::CoalescedExchange(const std::vector<TensorExchange>& pairs, const GroupParts& parts)
@@ -150,7 +95,7 @@ std::string CoalescedExchange::layout() const {
     const std::string name = name_of(pairs_[begin].dtype());
     words.push_back(end - begin == 1 ? name : text(name, "*", end - begin));
   }
-  return join(words, ",").substr(0, kMostLayoutCharacters);
+  return join(words, ",").substr(0, kMaxLayoutCharacters);
 }
 
 Tensors CoalescedExchange::tensors() const {
@@ -296,8 +241,14 @@ Work start_exchange(const std::shared_ptr<const CoalescedExchange>& exchange, c1
   c10d::AllToAllOptions options;
   options.asyncOp = is_async;
   Work messages = backend.alltoall_base(received, sent, from, to, options);
-  return c10::make_intrusive<ExchangeWork>(backend.getRank(), std::move(messages), exchange,
-                                           Tensors{received, sent});
+  return c10::make_intrusive<FinishingWork>(
+      std::move(messages), [exchange] { return exchange->describe(); },
+      [exchange, sent, received] {
+        const at::NoGradGuard no_grad_at_the_end;
+        exchange->check(received);
+        exchange->copy_own();
+        exchange->unpack(received);
+      });
 }
 
 }  // namespace trireme::comm

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
-#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/internal/arguments.h"
 #include "trireme/comm/internal/coalesced_exchange.h"
 #include "trireme/comm/internal/group_state.h"
+#include "trireme/comm/internal/pending_state.h"
+#include "trireme/comm/internal/unequal_parts.h"
 
 namespace trireme::comm {
 namespace {
@@ -46,91 +46,10 @@ Tensors parts_of(const at::Tensor& whole, int size) {
   return parts;
 }
 
-}  // namespace
-
-struct Pending::State {
-  State(std::shared_ptr<Group::State> of_group, const Operation& issued, Work running, Tensors held)
-      : group(std::move(of_group)), operation(issued), work(std::move(running)), tensors(std::move(held)) {}
-
-  ~State() {
-    if (work && !failed && !closed) group->keep_dropped(operation, std::move(work), std::move(tensors));
-  }
-
-  void wait() {
-    const std::lock_guard lock(mutex);
-    if (failed) group->throw_failure();
-    if (!work) return;
-    failed = true;
-    {
-      const Group::State::WaitScope scope(*group, operation);
-      group->wait(operation, *work);
-    }
-    failed = false;
-    work.reset();
-    tensors.clear();
-  }
-
-  bool done() {
-    if (group->failed()) return true;
-    const std::unique_lock lock(mutex, std::try_to_lock);
-    if (!lock.owns_lock()) return false;  // another thread waits for it
-    if (!work || failed || closed) return true;
-    if (!work->isCompleted()) return false;
-    // What went wrong is for wait() to say, or for the group when nobody waits.
-    closed = work->exception() == nullptr;
-    if (closed) group->end(operation.number, OperationRecord::State::kDone, work.get());
-    return true;
-  }
-
-  const std::shared_ptr<Group::State> group;
-  const Operation operation;
-  std::mutex mutex;
-  Work work;
-  Tensors tensors;  // stay alive until the operation is over, whatever the backend does
-  bool failed = false;
-  bool closed = false;  // its record is, by done()
-};
-
-void Pending::wait() {
-  if (state_) state_->wait();
-}
-
-bool Pending::done() const { return !state_ || state_->done(); }
-
-// Issues through `start`, and waits at once in kSync. A group of one rank has no backend: `alone` does it.
-template <class Start, class Alone>
-Pending Group::State::issue(const std::shared_ptr<State>& self, Mode mode, Operation operation,
-                            Tensors tensors, Start&& start, Alone&& alone) {
-  self->begin(operation);
-  if (!self->parts.backend) {
-    alone();
-    self->end(operation.number, OperationRecord::State::kDone);
-    return {};
-  }
-  std::optional<WaitScope> scope;  // a backend may wait as it starts
-  if (mode == Mode::kSync) scope.emplace(*self, operation);
-  Work work;
-  try {
-    work = start(*self->parts.backend, mode == Mode::kAsync);
-  } catch (const InvalidArgument&) {
-    // Refused before anybody was told: a mistake of the caller, and the group goes on.
-    self->withdraw(operation);
-    throw;
-  } catch (...) {
-    self->fail_operation(operation, std::current_exception());
-  }
-  if (mode == Mode::kAsync) {
-    return Pending(std::make_shared<Pending::State>(self, operation, std::move(work), std::move(tensors)));
-  }
-  self->wait(operation, *work);
-  return {};
-}
-
-namespace {
-
 void nothing() {}
 
-Pending all_reduce(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& tensor, ReduceOp op) {
+Pending all_reduce(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& tensor,
+                   ReduceOp op) {
   check_tensor("all_reduce", "tensor", tensor);
   check_reduce("all_reduce", tensor, op);
   return Group::State::issue(
@@ -145,7 +64,7 @@ Pending all_reduce(const std::shared_ptr<Group::State>& state, Mode mode, at::Te
       nothing);
 }
 
-Pending reduce_scatter(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
+Pending reduce_scatter(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& output,
                        const at::Tensor& input, ReduceOp op) {
   check_parts("reduce_scatter", "input", input, "output", output, state->size());
   check_reduce("reduce_scatter", output, op);
@@ -155,13 +74,37 @@ Pending reduce_scatter(const std::shared_ptr<Group::State>& state, Mode mode, at
         c10d::ReduceScatterOptions options;
         options.reduceOp = to_c10d(op);
         options.asyncOp = is_async;
-        at::Tensor from = input;
-        return backend._reduce_scatter_base(output, from, options);
+        at::Tensor to = output, from = input;
+        return backend._reduce_scatter_base(to, from, options);
       },
       [&] { output.copy_(input.view_as(output)); });
 }
 
-Pending all_gather(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
+UnequalParts unequal_parts(const Group::State& state, const at::Tensor& output, const at::Tensor& input,
+                           const std::vector<std::int64_t>& rows) {
+  return {.output = output,
+          .input = input,
+          .rows = rows,
+          .rank = state.parts.world_ranks[static_cast<std::size_t>(state.parts.rank)]};
+}
+
+Pending reduce_scatter(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& output,
+                       const at::Tensor& input, const std::vector<std::int64_t>& rows, ReduceOp op) {
+  check_rows_of_ranks("reduce_scatter", "input", input, "output", output, rows, state->parts);
+  check_reduce("reduce_scatter", output, op);
+  // All ranks have the same whole and the same rows: these are compared.
+  Operation operation = operation_on(OperationKind::kReduceScatter, input, -1, op);
+  operation.layout = layout_of(rows);
+  return Group::State::issue(
+      state, mode, operation, {output, input},
+      [&](c10d::Backend& backend, bool is_async) {
+        return start_unequal_reduce_scatter(unequal_parts(*state, output, input, rows), to_c10d(op), backend,
+                                            is_async);
+      },
+      [&] { output.copy_(input); });
+}
+
+Pending all_gather(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& output,
                    const at::Tensor& input) {
   check_parts("all_gather", "output", output, "input", input, state->size());
   return Group::State::issue(
@@ -169,13 +112,26 @@ Pending all_gather(const std::shared_ptr<Group::State>& state, Mode mode, at::Te
       [&](c10d::Backend& backend, bool is_async) {
         c10d::AllgatherOptions options;
         options.asyncOp = is_async;
-        at::Tensor from = input;
-        return backend._allgather_base(output, from, options);
+        at::Tensor to = output, from = input;
+        return backend._allgather_base(to, from, options);
       },
       [&] { output.copy_(input.view_as(output)); });
 }
 
-Pending broadcast(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& tensor, int root) {
+Pending all_gather(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& output,
+                   const at::Tensor& input, const std::vector<std::int64_t>& rows) {
+  check_rows_of_ranks("all_gather", "output", output, "input", input, rows, state->parts);
+  Operation operation = operation_on(OperationKind::kAllGather, output);
+  operation.layout = layout_of(rows);
+  return Group::State::issue(
+      state, mode, operation, {output, input},
+      [&](c10d::Backend& backend, bool is_async) {
+        return start_unequal_all_gather(unequal_parts(*state, output, input, rows), backend, is_async);
+      },
+      [&] { output.copy_(input); });
+}
+
+Pending broadcast(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& tensor, int root) {
   check_tensor("broadcast", "tensor", tensor);
   check_rank("broadcast", "root", root, state->parts);
   return Group::State::issue(
@@ -190,7 +146,7 @@ Pending broadcast(const std::shared_ptr<Group::State>& state, Mode mode, at::Ten
       nothing);
 }
 
-Pending reduce(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& tensor, int root,
+Pending reduce(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& tensor, int root,
                ReduceOp op) {
   check_tensor("reduce", "tensor", tensor);
   check_rank("reduce", "root", root, state->parts);
@@ -208,7 +164,7 @@ Pending reduce(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor
       nothing);
 }
 
-Pending gather(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
+Pending gather(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& output,
                const at::Tensor& input, int root) {
   check_rank("gather", "root", root, state->parts);
   check_tensor("gather", "input", input);
@@ -228,7 +184,7 @@ Pending gather(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor
       [&] { output.copy_(input.view_as(output)); });
 }
 
-Pending scatter(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
+Pending scatter(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& output,
                 const at::Tensor& input, int root) {
   check_rank("scatter", "root", root, state->parts);
   check_tensor("scatter", "output", output);
@@ -263,7 +219,7 @@ Pending exchange(const std::shared_ptr<Group::State>& state, Mode mode, const Op
       [&] { output.copy_(input.view_as(output)); });
 }
 
-Pending all_to_all(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
+Pending all_to_all(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& output,
                    const at::Tensor& input) {
   check_tensor("all_to_all", "output", output);
   check_tensor("all_to_all", "input", input);
@@ -277,7 +233,7 @@ Pending all_to_all(const std::shared_ptr<Group::State>& state, Mode mode, at::Te
                   input.view({-1}), {});
 }
 
-Pending all_to_all(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
+Pending all_to_all(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& output,
                    const at::Tensor& input, const RowSplits& rows) {
   check_tensor("all_to_all", "output", output);
   check_tensor("all_to_all", "input", input);
@@ -318,7 +274,7 @@ Pending send(const std::shared_ptr<Group::State>& state, Mode mode, const at::Te
       nothing);
 }
 
-Pending recv(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& tensor, int source) {
+Pending recv(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& tensor, int source) {
   check_tensor("recv", "tensor", tensor);
   check_peer("recv", "source", source, state->parts);
   return Group::State::issue(
@@ -334,6 +290,12 @@ at::Tensor bytes(std::int64_t count) { return at::empty({count}, at::kByte); }
 
 }  // namespace
 
+void Pending::wait() {
+  if (state_) state_->wait();
+}
+
+bool Pending::done() const { return !state_ || state_->done(); }
+
 int Group::rank() const { return state_->parts.rank; }
 int Group::size() const { return state_->size(); }
 const std::string& Group::name() const { return state_->parts.name; }
@@ -344,61 +306,81 @@ Transport Group::transport(c10::Device device) const {
 const std::vector<int>& Group::world_ranks() const { return state_->parts.world_ranks; }
 double Group::timeout_s() const { return state_->parts.timeout_s; }
 
-Pending Group::all_reduce_async(at::Tensor& tensor, ReduceOp op) {
+Pending Group::all_reduce_async(const at::Tensor& tensor, ReduceOp op) {
   return comm::all_reduce(state_, Mode::kAsync, tensor, op);
 }
-void Group::all_reduce(at::Tensor& tensor, ReduceOp op) { comm::all_reduce(state_, Mode::kSync, tensor, op); }
+void Group::all_reduce(const at::Tensor& tensor, ReduceOp op) {
+  comm::all_reduce(state_, Mode::kSync, tensor, op);
+}
 
-Pending Group::reduce_scatter_async(at::Tensor& output, const at::Tensor& input, ReduceOp op) {
+Pending Group::reduce_scatter_async(const at::Tensor& output, const at::Tensor& input, ReduceOp op) {
   return comm::reduce_scatter(state_, Mode::kAsync, output, input, op);
 }
-void Group::reduce_scatter(at::Tensor& output, const at::Tensor& input, ReduceOp op) {
+void Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) {
   comm::reduce_scatter(state_, Mode::kSync, output, input, op);
 }
+Pending Group::reduce_scatter_async(const at::Tensor& output, const at::Tensor& input,
+                                    const std::vector<std::int64_t>& rows, ReduceOp op) {
+  return comm::reduce_scatter(state_, Mode::kAsync, output, input, rows, op);
+}
+void Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                           const std::vector<std::int64_t>& rows, ReduceOp op) {
+  comm::reduce_scatter(state_, Mode::kSync, output, input, rows, op);
+}
 
-Pending Group::all_gather_async(at::Tensor& output, const at::Tensor& input) {
+Pending Group::all_gather_async(const at::Tensor& output, const at::Tensor& input) {
   return comm::all_gather(state_, Mode::kAsync, output, input);
 }
-void Group::all_gather(at::Tensor& output, const at::Tensor& input) {
+void Group::all_gather(const at::Tensor& output, const at::Tensor& input) {
   comm::all_gather(state_, Mode::kSync, output, input);
 }
+Pending Group::all_gather_async(const at::Tensor& output, const at::Tensor& input,
+                                const std::vector<std::int64_t>& rows) {
+  return comm::all_gather(state_, Mode::kAsync, output, input, rows);
+}
+void Group::all_gather(const at::Tensor& output, const at::Tensor& input,
+                       const std::vector<std::int64_t>& rows) {
+  comm::all_gather(state_, Mode::kSync, output, input, rows);
+}
 
-Pending Group::broadcast_async(at::Tensor& tensor, int root) {
+Pending Group::broadcast_async(const at::Tensor& tensor, int root) {
   return comm::broadcast(state_, Mode::kAsync, tensor, root);
 }
-void Group::broadcast(at::Tensor& tensor, int root) { comm::broadcast(state_, Mode::kSync, tensor, root); }
+void Group::broadcast(const at::Tensor& tensor, int root) {
+  comm::broadcast(state_, Mode::kSync, tensor, root);
+}
 
-Pending Group::reduce_async(at::Tensor& tensor, int root, ReduceOp op) {
+Pending Group::reduce_async(const at::Tensor& tensor, int root, ReduceOp op) {
   return comm::reduce(state_, Mode::kAsync, tensor, root, op);
 }
-void Group::reduce(at::Tensor& tensor, int root, ReduceOp op) {
+void Group::reduce(const at::Tensor& tensor, int root, ReduceOp op) {
   comm::reduce(state_, Mode::kSync, tensor, root, op);
 }
 
-Pending Group::gather_async(at::Tensor& output, const at::Tensor& input, int root) {
+Pending Group::gather_async(const at::Tensor& output, const at::Tensor& input, int root) {
   return comm::gather(state_, Mode::kAsync, output, input, root);
 }
-void Group::gather(at::Tensor& output, const at::Tensor& input, int root) {
+void Group::gather(const at::Tensor& output, const at::Tensor& input, int root) {
   comm::gather(state_, Mode::kSync, output, input, root);
 }
 
-Pending Group::scatter_async(at::Tensor& output, const at::Tensor& input, int root) {
+Pending Group::scatter_async(const at::Tensor& output, const at::Tensor& input, int root) {
   return comm::scatter(state_, Mode::kAsync, output, input, root);
 }
-void Group::scatter(at::Tensor& output, const at::Tensor& input, int root) {
+void Group::scatter(const at::Tensor& output, const at::Tensor& input, int root) {
   comm::scatter(state_, Mode::kSync, output, input, root);
 }
 
-Pending Group::all_to_all_async(at::Tensor& output, const at::Tensor& input) {
+Pending Group::all_to_all_async(const at::Tensor& output, const at::Tensor& input) {
   return comm::all_to_all(state_, Mode::kAsync, output, input);
 }
-void Group::all_to_all(at::Tensor& output, const at::Tensor& input) {
+void Group::all_to_all(const at::Tensor& output, const at::Tensor& input) {
   comm::all_to_all(state_, Mode::kSync, output, input);
 }
-Pending Group::all_to_all_async(at::Tensor& output, const at::Tensor& input, const RowSplits& rows) {
+Pending Group::all_to_all_async(const at::Tensor& output, const at::Tensor& input, const RowSplits& rows) {
   return comm::all_to_all(state_, Mode::kAsync, output, input, rows);
 }
-void Group::all_to_all(at::Tensor& output, const at::Tensor& input, const RowSplits& rows) {
+void Group::all_to_all(const at::Tensor& output, const at::Tensor& input, const RowSplits& rows) {
   comm::all_to_all(state_, Mode::kSync, output, input, rows);
 }
 
@@ -416,10 +398,10 @@ void Group::send(const at::Tensor& tensor, int destination) {
   comm::send(state_, Mode::kSync, tensor, destination);
 }
 
-Pending Group::recv_async(at::Tensor& tensor, int source) {
+Pending Group::recv_async(const at::Tensor& tensor, int source) {
   return comm::recv(state_, Mode::kAsync, tensor, source);
 }
-void Group::recv(at::Tensor& tensor, int source) { comm::recv(state_, Mode::kSync, tensor, source); }
+void Group::recv(const at::Tensor& tensor, int source) { comm::recv(state_, Mode::kSync, tensor, source); }
 
 void Group::barrier() {
   State::issue(

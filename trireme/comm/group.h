@@ -6,11 +6,10 @@
 // blame. After one failure every pending and later operation of the group fails with that first cause.
 //
 // One thread issues operations on a group (collective: every rank calls them in the same order); waiting is
-// allowed from any thread. Tensors are contiguous, lie on the CPU or on the context's device, on all ranks
-// alike, and stay alive and untouched until the operation is done. Those of a device travel between devices
-// (nccl), or by way of the host's memory, which waits for the device, and puts results where they belong when
-// the operation is waited for.
-// A group of one rank returns at once: user code needs no "am I distributed" branch.
+// allowed from any thread. Tensors are contiguous, on the CPU or on the context's device, the same on all
+// ranks, and must not change until the operation is done. Tensors of a device are sent between devices
+// (nccl), or through host memory: such an operation waits for the device, and wait() writes its results. A
+// group of one rank returns at once: user code needs no "am I distributed" branch.
 
 #include <ATen/core/Tensor.h>
 
@@ -29,10 +28,10 @@ class Trace;
 
 namespace trireme::comm {
 
-/// Whether a send ends by itself, or waits for its receive.
+/// Whether a send completes on its own, or waits for its receive.
 enum class Transport { kBuffered, kRendezvous };
 
-/// How elements of the ranks become one. kAverage is the sum divided by the number of ranks.
+/// How elements of the ranks are combined. kAverage is the sum divided by the number of ranks.
 enum class ReduceOp { kSum, kAverage, kMin, kMax, kProduct };
 
 /// One entry of the ring of last operations.
@@ -49,13 +48,13 @@ struct OperationRecord {
   std::string describe() const;
 };
 
-/// An operation under way. Dropping it does not cancel it. A default-made one is done.
+/// A running operation. Dropping it does not cancel it. A default-constructed one is done.
 class Pending {
  public:
   Pending() = default;
-  /// Waits for the end of the operation; for nccl: orders the current stream behind it. Throws CommError.
+  /// Waits for the end of the operation; for nccl: the current stream waits for it. Throws CommError.
   void wait();
-  /// True when it is over, well or not. Never waits; false while another thread is in wait().
+  /// True when it has ended, with or without an error. Never waits; false while another thread is in wait().
   bool done() const;
 
  private:
@@ -71,7 +70,7 @@ struct RowSplits {
   std::vector<std::int64_t> from;  ///< rows of the output from each rank
 };
 
-/// Two tensors of an exchange with others. Without rows: of equal parts.
+/// Two tensors of a coalesced exchange. Without rows: equal parts.
 struct TensorExchange {
   at::Tensor output, input;
   RowSplits rows = {};
@@ -86,92 +85,111 @@ class Group {
   int size() const;
   const std::string& name() const;
   const std::string& backend_name() const;
-  /// How messages behave whose tensors lie there.
+  /// How messages with tensors on that device behave.
   Transport transport(c10::Device device) const;
   /// World ranks of the members, in group order.
   const std::vector<int>& world_ranks() const;
   double timeout_s() const;
 
-  // Each collective exists as `x_async`, which returns at once, and `x`, which waits.
+  // Each collective exists as `x_async`, which returns at once, and `x`, which waits. A tensor is a handle:
+  // results are written to the memory of a temporary, too, as in `all_reduce(loss.detach())`.
 
   /// In place. Every rank ends with the reduction over all ranks, summed in rank order (gloo: its own order).
-  Pending all_reduce_async(at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
-  void all_reduce(at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+  Pending all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
 
-  /// `input`: size() * output.numel() elements. Rank r gets part r of the sums. `output` may lie there in it.
-  Pending reduce_scatter_async(at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);
-  void reduce_scatter(at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);
+  /// `input`: size() * output.numel() elements. Rank r gets part r of the sums. `output` may be that part of
+  /// `input`.
+  Pending reduce_scatter_async(const at::Tensor& output, const at::Tensor& input,
+                               ReduceOp op = ReduceOp::kSum);
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);
+  /// The same with unequal parts: rank r gets `rows[r]` rows (dim 0) of the sums; 0 is allowed. `rows` is the
+  /// same on all ranks. Both tensors have the same further sizes and share no memory. The output is written
+  /// by wait(), summed in rank order. Needs memory for size() outputs. Throws InvalidArgument: numbers that
+  /// do not add up; CommError where ranks differ in `rows`.
+  Pending reduce_scatter_async(const at::Tensor& output, const at::Tensor& input,
+                               const std::vector<std::int64_t>& rows, ReduceOp op = ReduceOp::kSum);
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                      const std::vector<std::int64_t>& rows, ReduceOp op = ReduceOp::kSum);
 
-  /// `output` has size() * input.numel() elements; part r is rank r's input, which may lie there.
-  Pending all_gather_async(at::Tensor& output, const at::Tensor& input);
-  void all_gather(at::Tensor& output, const at::Tensor& input);
+  /// `output` has size() * input.numel() elements; part r is rank r's input, which may be that part of
+  /// `output`.
+  Pending all_gather_async(const at::Tensor& output, const at::Tensor& input);
+  void all_gather(const at::Tensor& output, const at::Tensor& input);
+  /// The same with unequal parts: `rows[r]` rows (dim 0) of `output` come from rank r; 0 is allowed. `rows`
+  /// is the same on all ranks. Both tensors have the same further sizes. Needs memory for size() inputs.
+  /// Throws as reduce_scatter() does.
+  Pending all_gather_async(const at::Tensor& output, const at::Tensor& input,
+                           const std::vector<std::int64_t>& rows);
+  void all_gather(const at::Tensor& output, const at::Tensor& input, const std::vector<std::int64_t>& rows);
 
   /// In place, from group rank `root` to all.
-  Pending broadcast_async(at::Tensor& tensor, int root);
-  void broadcast(at::Tensor& tensor, int root);
+  Pending broadcast_async(const at::Tensor& tensor, int root);
+  void broadcast(const at::Tensor& tensor, int root);
 
-  /// In place on `root`; what the others' tensors hold afterwards is unspecified.
-  Pending reduce_async(at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
-  void reduce(at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
+  /// In place on `root`. The tensors of the other ranks are unspecified afterwards.
+  Pending reduce_async(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
+  void reduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
 
-  /// On `root`, `output` has size() * input.numel() elements; elsewhere it may be undefined.
-  Pending gather_async(at::Tensor& output, const at::Tensor& input, int root);
-  void gather(at::Tensor& output, const at::Tensor& input, int root);
+  /// On `root`, `output` has size() * input.numel() elements. On other ranks it may be undefined.
+  Pending gather_async(const at::Tensor& output, const at::Tensor& input, int root);
+  void gather(const at::Tensor& output, const at::Tensor& input, int root);
 
-  /// On `root`, `input` has size() * output.numel() elements; elsewhere it may be undefined.
-  Pending scatter_async(at::Tensor& output, const at::Tensor& input, int root);
-  void scatter(at::Tensor& output, const at::Tensor& input, int root);
+  /// On `root`, `input` has size() * output.numel() elements. On other ranks it may be undefined.
+  Pending scatter_async(const at::Tensor& output, const at::Tensor& input, int root);
+  void scatter(const at::Tensor& output, const at::Tensor& input, int root);
 
   /// Part j of `input` goes to rank j; part i of `output` comes from rank i. Equal parts.
-  Pending all_to_all_async(at::Tensor& output, const at::Tensor& input);
-  void all_to_all(at::Tensor& output, const at::Tensor& input);
+  Pending all_to_all_async(const at::Tensor& output, const at::Tensor& input);
+  void all_to_all(const at::Tensor& output, const at::Tensor& input);
   /// The same with unequal parts, as mixtures of experts exchange tokens: `rows.to[j]` rows of `input` (dim
   /// 0) go to rank j, and `rows.from[i]` rows of `output` come from rank i, which sends as many; 0 is
   /// allowed. Both tensors have the same further sizes. Throws InvalidArgument: numbers that do not add up;
-  /// CommError where two ranks differ in what the one sends the other, at the deadline over gloo.
-  Pending all_to_all_async(at::Tensor& output, const at::Tensor& input, const RowSplits& rows);
-  void all_to_all(at::Tensor& output, const at::Tensor& input, const RowSplits& rows);
+  /// CommError where the rows that a rank sends are not those that the other expects: over gloo at the
+  /// deadline.
+  Pending all_to_all_async(const at::Tensor& output, const at::Tensor& input, const RowSplits& rows);
+  void all_to_all(const at::Tensor& output, const at::Tensor& input, const RowSplits& rows);
 
-  /// All these exchanges as one operation, in which a rank sends each other one a single message. Pairs may
-  /// differ in dtype, sizes and rows; all lie on one device, and none overlaps another. All ranks name as
-  /// many pairs, in the same order. The outputs are written by wait(), whatever done() has said. Costs a copy
-  /// of each tensor, and on a GPU waiting waits for the exchange. Throws InvalidArgument that names the pair,
-  /// as all_to_all() does; CommError where ranks differ in the number of pairs, or in dtype or elements of
-  /// one: nothing is written then.
+  /// All these exchanges as one operation: each rank sends each other rank a single message. Pairs may differ
+  /// in dtype, sizes and rows; all are on one device, and none overlaps another. All ranks pass the same
+  /// number of pairs, in the same order. The outputs are written by wait(), regardless of done(). Costs a
+  /// copy of each tensor; on a GPU wait() blocks until the exchange is complete. Throws InvalidArgument that
+  /// names the pair, as all_to_all() does; CommError where ranks differ in the number of pairs, or in dtype
+  /// or elements of one: nothing is written then.
   Pending all_to_all_coalesced_async(const std::vector<TensorExchange>& pairs);
   void all_to_all_coalesced(const std::vector<TensorExchange>& pairs);
 
-  /// Rank `destination` of the group gets the tensor, in a recv of the same type and size; messages of a pair
-  /// of ranks arrive in the order of sending. Whether a send ends before its receive has come, transport()
-  /// says. `source` is a rank of the group, never "any". Throws CommError.
+  /// Rank `destination` of the group gets the tensor, in a recv of the same type and size. Messages of a pair
+  /// of ranks are received in the order of sending. transport() tells whether a send can end before its
+  /// receive is issued. `source` is a rank of the group, never "any". Throws CommError.
   Pending send_async(const at::Tensor& tensor, int destination);
   void send(const at::Tensor& tensor, int destination);
-  Pending recv_async(at::Tensor& tensor, int source);
-  void recv(at::Tensor& tensor, int source);
+  Pending recv_async(const at::Tensor& tensor, int source);
+  void recv(const at::Tensor& tensor, int source);
 
   /// Returns when every rank has called it. Throws CommError at the deadline, with the ranks that have not
-  /// come.
+  /// called it.
   void barrier();
 
   /// Text of every rank, in rank order. Any lengths. For set-up and reports, not for the inner loop.
   std::vector<std::string> all_gather_text(const std::string& mine);
 
-  /// A flat tensor of that type and device. On the CPU it lies in the memory that this group's backend
-  /// reduces in place without a copy (shared memory for shm), where it has such. Not collective. Zeroed.
+  /// A flat tensor of that type and device. On the CPU it is in memory that this group's backend reduces in
+  /// place without a copy (shared memory for shm), if it has any. Not collective. Zeroed.
   at::Tensor allocate(std::int64_t numel, const at::TensorOptions& options) const;
 
-  /// A flat tensor that is one memory on all ranks: what one of them writes, all read. Zeroed, and gone with
-  /// the last rank that holds it. Undefined where the ranks have no memory in common: on several hosts, on a
-  /// device. Who writes what, and when, is for the ranks to agree on: an operation of the group that comes
-  /// after a write and before a read orders the two. Collective. Throws CommError, on all ranks, with the
-  /// first rank that has no memory left, or may not map another's.
+  /// A flat tensor in memory that all ranks share: one rank's writes are visible to all. Zeroed; freed with
+  /// the last rank's tensor. Undefined where the ranks cannot share memory: on several hosts, on a device.
+  /// The caller synchronizes access: an operation of the group between a write and a read orders the two.
+  /// Collective. Throws CommError, on all ranks, with the first rank that has no memory left, or may not map
+  /// another rank's.
   at::Tensor allocate_common(std::int64_t numel, const at::TensorOptions& options);
-  /// Whether the ranks have memory in common for tensors on that device. Not collective.
+  /// Whether the ranks can share memory for tensors on that device. Not collective.
   bool has_common_memory(c10::Device device) const;
 
-  /// Gives the group up on all ranks, for a caller that knows that this one is not in step with the others:
-  /// what is pending and what comes later fails with "rank R, group 'G': WHY". Nothing more happens to a
-  /// group that has failed. Any thread.
+  /// Fails the group on all ranks, for a caller that knows that this rank is not in step with the others:
+  /// pending and later operations fail with "rank R, group 'G': WHY". No effect on a group that has failed
+  /// already. Any thread.
   void fail(const std::string& why);
   /// Throws the first failure of a group that has failed.
   void check() const;
@@ -179,10 +197,10 @@ class Group {
   /// The last operations, oldest first (at most 64).
   std::vector<OperationRecord> recent_operations() const;
 
-  /// Where this rank's spans go; null when nothing is traced.
+  /// The trace of this rank's spans; null when nothing is traced.
   telemetry::Trace* trace() const;
 
-  /// The c10d backend below, for libraries that want one.
+  /// The c10d backend of the group, for libraries that need one.
   c10d::Backend& backend() const;
 
   /// For this module.

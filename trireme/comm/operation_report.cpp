@@ -23,6 +23,8 @@ std::string signature(const Operation& operation, const std::vector<int>& world_
   if (operation.kind == OperationKind::kAllToAllCoalesced) {
     result += text(" of ", operation.numel, operation.numel == 1 ? " tensor" : " tensors");
     if (!operation.layout.empty()) result += text(" (", operation.layout, ")");
+  } else if (!operation.layout.empty()) {
+    result += text(" (rows ", operation.layout, ")");
   }
   if (reduces(operation.kind)) result += text(" (", name_of(operation.reduce), ")");
   if (operation.peer >= 0) {
@@ -46,7 +48,7 @@ bool numbered_alike(const Operation& operation, int rank, const Operation& their
 /// Stands for an empty layout.
 constexpr const char* kNoLayout = "-";
 
-/// Of names of dtypes: nothing else goes from another rank into messages.
+/// Names of dtypes and numbers: only these are copied from another rank into messages.
 bool is_layout(const std::string& layout) {
   constexpr std::size_t kMostCharacters = 4096;
   return layout == kNoLayout ||

@@ -27,17 +27,23 @@ enum class OperationKind : std::uint8_t {
   kBarrier,
 };
 
+/// Longer layouts are cut.
+constexpr std::size_t kMaxLayoutCharacters = 1000;
+
 struct Operation {
   std::uint64_t number = 0;
-  /// What numbers it among those of other ranks that it has to match: place among the group's collectives, or
-  /// among the sends to, or receives from, its peer.
+  /// The number by which it is compared with operations of other ranks: its position among the group's
+  /// collectives, or among the sends to, or receives from, its peer.
   std::uint64_t order = 0;
   OperationKind kind = OperationKind::kBarrier;
   at::ScalarType dtype = at::ScalarType::Undefined;  ///< Undefined for barrier
-  std::int64_t numel = 0;                            ///< of the part of one rank; all_to_all_coalesced: pairs
+  /// Of the part of one rank; of the whole where `rows` are given; all_to_all_coalesced: the number of pairs.
+  std::int64_t numel = 0;
   int peer = -1;
   ReduceOp reduce = ReduceOp::kSum;
-  std::string layout = {};  ///< all_to_all_coalesced: the dtypes of the pairs, "f32*2,i64"; else empty
+  /// all_to_all_coalesced: the dtypes of the pairs, "f32*2,i64"; reduce_scatter and all_gather of unequal
+  /// parts: the rows of the ranks, "3,0,2"; otherwise empty.
+  std::string layout = {};
   OperationRecord::State state = OperationRecord::State::kIssued;
   double issued_s = 0;
   double done_s = 0;
