@@ -1,6 +1,6 @@
 // Question: how long does an all-reduce between ranks of one host take, by size: our shared memory (tensors
 // allocated in it, the same issued asynchronously and waited for at once, and private ones), gloo, and Open
-// MPI where it is? The limit beside them is a bare a += b of two tensors of that size, each rank at its
+// MPI where it is? The limit next to them is a bare a += b of two tensors of that size, each rank at its
 // share.
 //   bench_allreduce [-n RANKS] [--smoke] [--passes P] [--mpi PROGRAM]
 // PROGRAM is bench/peers/mpi_allreduce.c, compiled; bench/allreduce.sh does that. Starts its own ranks. In

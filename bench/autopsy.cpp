@@ -172,8 +172,8 @@ std::vector<int> children_of(int pid) {
 }
 
 template <class Ready>
-bool wait_until(double most_s, const Ready& ready) {
-  for (const auto deadline = Deadline::after_s(most_s); !ready();) {
+bool wait_until(double max_s, const Ready& ready) {
+  for (const auto deadline = Deadline::after_s(max_s); !ready();) {
     if (deadline.expired()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

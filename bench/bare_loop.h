@@ -1,5 +1,5 @@
 #pragma once
-// What a channel and a parameter server are measured beside: a blocking loop over one socket, plain or with
+// What a channel and a parameter server are measured next to: a blocking loop over one socket, plain or with
 // OpenSSL on it. A request is 16 bytes and a payload, an answer as well; each is written at once and read
 // into one buffer that is used again. No checks, no hash, no priorities, no sums.
 
@@ -73,7 +73,7 @@ class BareEnd {
   }
 
  private:
-  /// The first record holds the header and what fits beside it.
+  /// The first record holds the header and what fits next to it.
   void write_encrypted(const Header& header, std::span<const std::byte> payload) {
     std::array<std::byte, 16 << 10> record;
     const std::size_t beside = std::min(payload.size(), record.size() - sizeof header);

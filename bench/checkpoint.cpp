@@ -3,7 +3,7 @@
 //   "write", "read": the same bytes in one plain file, synced: what the disk gives
 //   "save", "load": as a run of one rank saves and resumes, with checksums, into tensors that are there
 //   "hold-up": seconds for which one save of a run kept its training waiting, in the background or not,
-//   beside the median step; and how much longer the whole run took than without saves
+//   next to the median step; and how much longer the whole run took than without saves
 // Files are dropped from the page cache before they are read. Beside it, by bench/checkpoint.sh:
 // torch.distributed.checkpoint with the same tensors (bench/peers/checkpoint.py).
 //
@@ -132,7 +132,7 @@ Hold train_with(const Arguments& arguments, std::int64_t every_steps, bool async
 
 void bench_hold_up(const Arguments& arguments) {
   const std::int64_t every = arguments.smoke ? 2 : 20;
-  const double saves = arguments.smoke ? 2 : 3;  // one behind the last step
+  const double saves = arguments.smoke ? 2 : 3;  // one after the last step
   for (int pass = 0; pass < arguments.passes; ++pass) {
     const Hold without = train_with(arguments, 0, true);
     for (const bool asynchronous : {true, false}) {

@@ -1,7 +1,7 @@
 // Which kernel is faster for a convolution on one thread: ATen's choice, oneDNN, or one product over the
 // batch? One line of JSON per shape, batch, layout and kernel: microseconds of processor time of the three
-// passes, the least of several turns, and the sum beside that of ATen's with contiguous activations. The
-// shapes are those of ResNet-50 at the given image size; `count` says how often each is there.
+// passes, the least of several turns, and the sum compared with that of ATen's with contiguous activations.
+// The shapes are those of ResNet-50 at the given image size; `count` says how often each is there.
 //
 //   bench_convolution [--smoke] [--batches 1,4,8] [--image-size 64]
 

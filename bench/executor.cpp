@@ -1,7 +1,7 @@
 // What does a pipeline add to each action above the work that it runs? One rank, four stages of one tiny
-// layer each, beside a loop by hand that does the same forwards and backwards on the same tensors, stage by
-// stage; and the executor alone, with handlers that do nothing. Medians of passes that take turns. Prints one
-// line of JSON, in microseconds per action.
+// layer each, compared with a loop by hand that does the same forwards and backwards on the same tensors,
+// stage by stage; and the executor alone, with handlers that do nothing. Medians of passes that take turns.
+// Prints one line of JSON, in microseconds per action.
 //
 //   bench_executor [--smoke] [--passes N]
 

@@ -1,9 +1,9 @@
-// What reading packed data costs: samples like those of Fashion-MNIST from shards beside the same ones from
-// memory (IdxDataset), in batches of 64, shuffled and in order; and large samples in order beside a program
-// that only reads the same files: processor time, with files in the page cache. And samples here and there
-// that are not in it, beside a program that reads as many as large ones, one after the other and with four
-// threads: elapsed time, which is the disk's. One line of JSON per question, the median of several turns that
-// take each other's places.
+// What reading packed data costs: samples like those of Fashion-MNIST from shards compared with the same ones
+// from memory (IdxDataset), in batches of 64, shuffled and in order; and large samples in order compared with
+// a program that only reads the same files: processor time, with files in the page cache. And samples here
+// and there that are not in it, compared with a program that reads as many as large ones, one after the other
+// and with four threads: elapsed time, which is the disk's. One line of JSON per question, the median of
+// several turns that take each other's places.
 //
 //   bench_packed_data [--smoke] [--folder DIR]
 

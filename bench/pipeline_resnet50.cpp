@@ -1,12 +1,12 @@
 // Question: what does a pipeline of two stages gain over one process, by the size of its micro-batches?
-// The experiment of PyTorch's tutorial "Single-Machine Model Parallel Best Practices": ResNet-50 cut behind
+// The experiment of PyTorch's tutorial "Single-Machine Model Parallel Best Practices": ResNet-50 cut after
 // layer2, random images and one-hot labels, mean squared error, SGD. One process does the whole batch; two
 // stages do it one after the other (naive); two stages work on micro-batches at the same time (pipelined).
 // Devices are ranks with one torch thread each. One of two ranks; `trireme bench pipeline-resnet50` starts
 // them. In each pass every way takes its turn, so that noise hits all alike.
 //
 // The ideal of a step is its program, simulated with the mean times that its own actions took (both ranks
-// busy; waiting for messages does not count) and messages that take no time, and the rank's update behind it.
+// busy; waiting for messages does not count) and messages that take no time, and the rank's update after it.
 
 #include <CLI/CLI.hpp>
 #include <iostream>
@@ -54,13 +54,13 @@ const bench::Way& fastest(const std::vector<bench::Way>& ways) {
 }
 
 void write_timeline(const Arguments& arguments, const bench::Way& way) {
-  constexpr std::size_t kMostSteps = 3;
+  constexpr std::size_t kMaxSteps = 3;
   schedule::TimelinePage page{.title = text("ResNet-50 in two stages, micro-batches of ", way.split),
                               .remark = "The update of the weights follows behind the last action.",
                               .program = way.program,
                               .costs = way.costs,
                               .steps = {}};
-  for (std::size_t i = 0; i < std::min(kMostSteps, way.steps.size()); ++i)
+  for (std::size_t i = 0; i < std::min(kMaxSteps, way.steps.size()); ++i)
     page.steps.push_back({.name = text("pass ", i + 1), .ranks = way.steps[i]});
   write_file_atomic(arguments.timeline, schedule::timeline_page(page));
 }

@@ -1,8 +1,8 @@
 // How fast is a pipeline's step (forward, backward, update)? One rank of the measurement;
-// bench/pipeline_step.sh runs it beside torch.distributed.pipelining with the same model, cut, micro-batches
-// and optimizer (bench/peers/pipeline_step.py). One torch thread per rank. Prints one line of JSON on rank 0.
-// With one rank the micro-batches run one after the other: half of that, and the bubble of the program, is
-// the ideal of two ranks.
+// bench/pipeline_step.sh runs it compared with torch.distributed.pipelining with the same model, cut,
+// micro-batches and optimizer (bench/peers/pipeline_step.py). One torch thread per rank. Prints one line of
+// JSON on rank 0. With one rank the micro-batches run one after the other: half of that, and the bubble of
+// the program, is the ideal of two ranks.
 //
 //   bench_pipeline_step [--smoke] [--model mlp|gpt|resnet50] [--schedule NAME] [--steps N] [--backend NAME]
 

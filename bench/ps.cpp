@@ -1,4 +1,4 @@
-// Question: what does a parameter server cost beside a bare loop over the same kind of socket?
+// Question: what does a parameter server cost compared with a bare loop over the same kind of socket?
 //   bench_ps [--what PART,...] [--ways WAY,...] [--sizes BYTES,...] [--servers N,...] [--workers N,...]
 //            [--passes P] [--json] [--smoke]
 // Coordinator, servers and workers are processes on this host; servers add up what is pushed. The bare loop
@@ -247,7 +247,7 @@ void replication(const Run& run) {
   }
 }
 
-/// A program of this project: beside this one, or where an installation has those of users.
+/// A program of this project: next to this one, or where an installation has those of users.
 std::string program(const std::string& name) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const auto beside = folder / name, installed = folder / "../../bin" / name;

@@ -1,5 +1,5 @@
 // Question: how many rows a second does one core pull and push in the storage of a sparse table (no messages,
-// no log), beside std::unordered_map?
+// no log), compared with std::unordered_map?
 //   bench_ps_sparse [--smoke] [--rows N] [--batch KEYS] [--passes P]
 // One partition holds all rows, of 16 elements. Every pass pulls and pushes each row once, in another order
 // than that in which they were created, in batches whose keys rise, as a client sends them. The map, whose

@@ -1,5 +1,5 @@
 // How fast is a data-parallel training step? One rank of the measurement; bench/training_step.sh runs it
-// beside Python's DistributedDataParallel with the same model, batch and optimizer
+// compared with Python's DistributedDataParallel with the same model, batch and optimizer
 // (bench/peers/training_step.py). One torch thread per rank. Prints one line of JSON on rank 0: samples per
 // second over all ranks.
 //
@@ -198,7 +198,8 @@ at::Tensor logits_of(const Workload& work, const at::Tensor& input, const train:
   return work.forward(input).to(at::kFloat).flatten(0, -2);
 }
 
-/// What has left this host so far, with all headers; not over the loopback. 0 where the kernel does not count.
+/// What has left this host so far, with all headers; not over the loopback. 0 where the kernel does not
+/// count.
 std::int64_t wire_bytes() {
   std::int64_t bytes = 0;
   std::error_code no_counters;

@@ -1,5 +1,5 @@
-// Question: what does a channel cost beside a bare loop over a blocking socket, by transport and size, in
-// bytes per second one way and in the time of a round trip?
+// Question: what does a channel cost compared with a bare loop over a blocking socket, by transport and size,
+// in bytes per second one way and in the time of a round trip?
 //   bench_wire_channels [--smoke] [--passes P]
 // The receiver is a process of its own and answers each message with an empty one; one way keeps several on
 // the way, a round trip one. The bare loop sends a header of 16 bytes and the payload with writev, and reads

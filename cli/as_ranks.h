@@ -12,7 +12,7 @@ struct RankArguments {
   std::string file;                    ///< the run's configuration
   std::vector<std::string> overrides;  ///< "table.key=value"
   int num_ranks = 0;                   ///< -n; 0: not given
-  int num_servers = 0;                 ///< of a parameter server that the launcher starts beside them
+  int num_servers = 0;                 ///< of a parameter server that the launcher starts next to them
 };
 
 struct RankPlan {

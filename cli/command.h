@@ -1,9 +1,9 @@
 #pragma once
 // The seam for commands: one file per command, one row in a table. Commands that need no tensors run in the
 // program `trireme`, which does not load libtorch and starts in milliseconds; the others run in
-// `trireme-torch` beside it, to which `trireme` hands over by exec. A person only ever types `trireme`, which
-// knows the options of all commands: help, mistakes in the options and completion need no libtorch. A program
-// of somebody's own has the commands of trireme-torch under its own name.
+// `trireme-torch` next to it, to which `trireme` hands over by exec. A person only ever types `trireme`,
+// which knows the options of all commands: help, mistakes in the options and completion need no libtorch. A
+// program of somebody's own has the commands of trireme-torch under its own name.
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -108,9 +108,9 @@ Command plan_command(std::function<int(const PlanArguments&)> run);
 
 struct FindBatchArguments {
   RankArguments ranks;
-  std::int64_t most_samples = 0;  ///< of a batch; 0: as far as speed grows
-  double memory_limit_gib = 0;    ///< of a rank; 0: its share of the host's
-  double noise_scale = 0;         ///< in samples; 0: measured
+  std::int64_t max_samples = 0;  ///< of a batch; 0: as far as speed grows
+  double memory_limit_gib = 0;   ///< of a rank; 0: its share of the host's
+  double noise_scale = 0;        ///< in samples; 0: measured
   bool json = false;
 };
 Command find_batch_command(std::function<int(const FindBatchArguments&)> run);

@@ -94,7 +94,7 @@ std::string for_bash(const std::vector<CommandWords>& commands, const std::vecto
   std::ostringstream out;
   std::string all;
   for (const auto& command : commands) all += command.name + " ";
-  // A word behind --set is up to three of COMP_WORDS: KEY, = and VALUE.
+  // A word after --set is up to three of COMP_WORDS: KEY, = and VALUE.
   out << "# Completion of trireme for bash: source <(trireme completion bash)\n"
       << settings_for_bash(settings) << "_trireme() {\n"
       << "  local word=${COMP_WORDS[COMP_CWORD]} options=\n"

@@ -24,7 +24,7 @@ using nlohmann::ordered_json;
 /// A file without a word in it: a configuration of nothing but defaults.
 constexpr const char* kNoConfiguration = "/dev/null";
 
-/// One line on a terminal, drawn anew each percent.
+/// One line on a terminal, drawn again each percent.
 class Progress {
  public:
   void show(const std::string& what, std::int64_t done, std::int64_t of) {

@@ -101,7 +101,7 @@ int run_find_batch(const Home& home, const FindBatchArguments& arguments) {
     const auto add = [&](const char* option, const std::string& value) {
       command.options.insert(command.options.end(), {option, value});
     };
-    if (arguments.most_samples > 0) add("--most", text(arguments.most_samples));
+    if (arguments.max_samples > 0) add("--most", text(arguments.max_samples));
     if (arguments.memory_limit_gib > 0) add("--memory-limit", text(arguments.memory_limit_gib));
     if (arguments.noise_scale > 0) add("--noise", text(arguments.noise_scale));
     if (arguments.json) command.options.push_back("--json");
@@ -114,7 +114,7 @@ int run_find_batch(const Home& home, const FindBatchArguments& arguments) {
   }();
   const bool prints = context->is_main() && !arguments.json;
   train::BatchSearchOptions options{
-      .most_samples = arguments.most_samples,
+      .max_samples = arguments.max_samples,
       .memory_limit_bytes = static_cast<std::int64_t>(arguments.memory_limit_gib * (std::int64_t{1} << 30))};
   if (arguments.noise_scale > 0) options.noise_scale = arguments.noise_scale;
   if (prints) options.on_trial = print_row;

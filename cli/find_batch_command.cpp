@@ -9,7 +9,7 @@ Command find_batch_command(std::function<int(const FindBatchArguments&)> run) {
   const auto declare = [run = std::move(run)](CLI::App& app) -> std::function<int()> {
     auto given = std::make_shared<FindBatchArguments>();
     declare_ranks(app, given->ranks);
-    app.add_option("--most", given->most_samples, "Largest batch to try (default: as far as speed grows)")
+    app.add_option("--most", given->max_samples, "Largest batch to try (default: as far as speed grows)")
         ->type_name("SAMPLES")
         ->check(above_zero());
     app.add_option("--memory-limit", given->memory_limit_gib,

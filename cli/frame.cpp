@@ -51,12 +51,12 @@ std::string in_our_words(const std::string& complaint) {
   const auto extras = command.remaining();
   const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   // An option that is not known explains also why another is missing.
-  if (!extras.empty() && (unknown || extras.front().starts_with("-"))) refuse_word(command, extras.front());
+  if (!extras.empty() && (unknown || extras.front().starts_with("-"))) reject_word(command, extras.front());
   throw InvalidArgument(text(spoken(command), ": ", in_our_words(error.what()), see_help(command)));
 }
 
-/// "--timeline --set lr=1" and "--timeline" at the end: the parser would take the option behind for the file.
-void refuse_options_without_values(const CLI::App& command, const Arguments& words) {
+/// "--timeline --set lr=1" and "--timeline" at the end: the parser would take the option after for the file.
+void reject_options_without_values(const CLI::App& command, const Arguments& words) {
   const auto option_of = [&](const std::string& word) {
     return word.starts_with("-") ? command.get_option_no_throw(word) : nullptr;
   };
@@ -119,7 +119,7 @@ int run_program(const Program& program, const Arguments& arguments) {
                                             [&](const Command& c) { return c.name == arguments.front(); }) -
                                table.begin());
   auto* command = app.get_subcommand(arguments.front());
-  refuse_options_without_values(*command, arguments);
+  reject_options_without_values(*command, arguments);
   try {
     app.parse(for_parser(arguments));
   } catch (const CLI::CallForHelp&) {
@@ -131,7 +131,7 @@ int run_program(const Program& program, const Arguments& arguments) {
   return runs[index]();
 }
 
-void refuse_word(const CLI::App& command, const std::string& word) {
+void reject_word(const CLI::App& command, const std::string& word) {
   const auto names = option_names(command);
   const std::string near = word.starts_with("-") ? nearest(word, names) : "";
   throw InvalidArgument(text(spoken(command), " does not know '", word, "'",

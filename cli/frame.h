@@ -30,6 +30,6 @@ std::string help_of_command(const Command& command, const CLI::App& app);
 std::string as_spoken_by(const std::string& program, std::string words);
 
 /// Throws InvalidArgument for a word that the command does not know, with the nearest option.
-[[noreturn]] void refuse_word(const CLI::App& command, const std::string& word);
+[[noreturn]] void reject_word(const CLI::App& command, const std::string& word);
 
 }  // namespace trireme::cli

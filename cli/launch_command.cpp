@@ -13,7 +13,7 @@ namespace {
 /// The program and its arguments: what follows the first word that is no option of ours, or "--".
 std::vector<std::string> program_of(const CLI::App& app, const Arguments& arguments) {
   auto program = app.remaining();
-  if (!program.empty() && program.front().starts_with("-")) refuse_word(app, program.front());
+  if (!program.empty() && program.front().starts_with("-")) reject_word(app, program.front());
   auto rest = std::find(arguments.begin(), arguments.end(), "--");
   if (program.empty() && rest != arguments.end()) ++rest;  // a later one is the program's own
   program.insert(program.end(), rest, arguments.end());

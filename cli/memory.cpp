@@ -31,13 +31,13 @@ constexpr std::array kShown = {MemoryKind::kWeights, MemoryKind::kGradients, Mem
 
 /// A way to train, and what it takes.
 struct Mode {
-  Settings settings;  ///< beside the configuration
+  Settings settings;  ///< next to the configuration
   train::MemoryForecast forecast;
 
   const MemoryUse& tensors() const { return forecast.largest().at_peak; }
 };
 
-/// What modes have to fit into, and what a process has beside tensors; a device has tensors alone.
+/// What modes have to fit into, and what a process has next to tensors; a device has tensors alone.
 struct Room {
   std::uint64_t limit_bytes = 0;
   std::optional<std::int64_t> base_bytes = {};
@@ -61,7 +61,7 @@ std::vector<Settings> others(const train::ParallelPlan& plan) {
                                     {everything},
                                     {"parallel.zero=3", everything}};
   if (plan.world_size() == 1) return settings;
-  if (plan.pipeline_ranks() > 1 || plan.has_form()) {
+  if (plan.pipeline_ranks() > 1 || plan.is_model_parallel()) {
     Settings replicas;
     for (const AxisRow& row : mesh_axes()) {
       if (!row.is_rest) replicas.push_back(text(row.key, "=1"));

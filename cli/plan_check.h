@@ -1,5 +1,5 @@
 #pragma once
-// `trireme plan --check`: the fastest plans of a search, run for some steps on the ranks at hand.
+// `trireme plan --check`: the fastest plans of a search, run for some steps on the available ranks.
 
 #include <nlohmann/json.hpp>
 #include <vector>

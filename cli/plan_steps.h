@@ -1,7 +1,7 @@
 #pragma once
-// What a step takes as the trainer would run it: replicas of a pipeline, a schedule that is flushed behind
+// What a step takes as the trainer would run it: replicas of a pipeline, a schedule that is flushed after
 // each step, so many micro-batches, links. Simulated with the times of a profile, data parallelism by the
-// same rules beside the pipelines. Pure.
+// same rules next to the pipelines. Pure.
 
 #include <cstddef>
 #include <string>

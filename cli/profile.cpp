@@ -27,7 +27,7 @@ using nlohmann::ordered_json;
 /// Samples of a micro-batch: what is asked for, or what the configuration gives one.
 std::int64_t samples_of(const ProfileArguments& arguments, const train::RunConfig& config) {
   if (arguments.samples > 0) return arguments.samples;
-  return train::resolve_plan(config, static_cast<int>(train::least_ranks(config))).samples_of_microbatch();
+  return train::resolve_plan(config, static_cast<int>(train::min_ranks(config))).samples_of_microbatch();
 }
 
 Fields input_of(const data::DataSource& data, std::int64_t samples) {

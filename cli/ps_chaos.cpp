@@ -164,7 +164,7 @@ class Scene {
     start_again(second);
   }
 
-  /// The others, which wait for each other and for it, go on when the cluster has given it up.
+  /// The others, which wait for each other and for it, continue when the cluster has given it up.
   void kill_worker() {
     constexpr std::uint64_t kSteps = 4;  // more than staleness lets them be ahead of the one that has ended
     if (!bounded_->is_started()) bounded_->start(cluster_.address());

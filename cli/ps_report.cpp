@@ -42,14 +42,14 @@ std::string staleness_of(const ps::TableSpec& table) {
   return table.staleness == ps::kAsynchronous ? "none" : std::to_string(table.staleness);
 }
 
-std::uint64_t sum_of_refused(const ServerStatus& status) {
+std::uint64_t sum_of_rejected(const ServerStatus& status) {
   std::uint64_t sum = 0;
   for (const auto& [why, count] : status.held.counts.refused) sum += count;
   return sum;
 }
 
-/// What was wrong with bytes, or with who sent them: "refused: wrong secret", "bad frame: magic".
-std::uint64_t frames_refused(const ps::NamedCounts& channels) {
+/// What was wrong with bytes, or with who sent them: "rejected: wrong secret", "bad frame: magic".
+std::uint64_t frames_rejected(const ps::NamedCounts& channels) {
   std::uint64_t sum = 0;
   for (const auto& [what, count] : channels)
     sum += what.starts_with("refused: ") || what.starts_with("bad frame: ") ? count : 0;
@@ -107,7 +107,7 @@ void print_servers(std::ostream& out, const ClusterReport& report) {
            {text(highest_version(status)), text(most_lag(report, entry.id)), human_bytes(status.held.bytes),
             text(status.held.rows), text(status.held.queued_items), text(status.held.counts.pushes),
             text(status.held.counts.pulls),
-            text(sum_of_refused(status) + status.refused_messages + frames_refused(status.channels))})
+            text(sum_of_rejected(status) + status.refused_messages + frames_rejected(status.channels))})
         row.push_back(cell);
     } else if (answer != nullptr) {
       troubles.push_back(text("no status from ", entry.name, " at ", entry.address, ": ", answer->trouble));
@@ -164,7 +164,7 @@ Json json_of(const ServerStatus& status) {
           {"queued_bytes", held.queued_bytes},
           {"requests_refused", refused},
           {"messages_refused", status.refused_messages},
-          {"frames_refused", frames_refused(status.channels)},
+          {"frames_refused", frames_rejected(status.channels)},
           {"bytes_copied", status.bytes_copied},
           {"channels", status.channels}};
 }
@@ -177,7 +177,7 @@ Json json_of(const ClusterReport& report) {
                {"unplaced", cluster.num_unplaced},
                {"takeovers", cluster.takeovers},
                {"messages_refused", cluster.refused_messages},
-               {"frames_refused", frames_refused(cluster.channels)}};
+               {"frames_refused", frames_rejected(cluster.channels)}};
   json["not_whole"] = {{"count", cluster.num_not_whole}, {"partitions", cluster.not_whole}};
   json["lost"] = {{"count", cluster.num_lost}, {"partitions", Json::array()}};
   for (const ps::PartitionVersion& each : cluster.lost)

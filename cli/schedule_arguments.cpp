@@ -7,11 +7,11 @@
 namespace trireme::cli {
 namespace {
 
-constexpr std::uint64_t kMostProgramBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMaxProgramBytes = std::uint64_t{64} << 20;
 
 schedule::Program read_program(const ScheduleArguments& given) {
   schedule::Program program =
-      schedule::parse_csv(read_bounded_stream(given.file, kMostProgramBytes, "schedule"));
+      schedule::parse_csv(read_bounded_stream(given.file, kMaxProgramBytes, "schedule"));
   program.name = given.file;
   if (given.replicated) program.replicas = schedule::ranks_of_stages(program);
   program.update_every = given.options.update_every;

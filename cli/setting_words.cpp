@@ -8,14 +8,14 @@
 namespace trireme::cli {
 namespace {
 
-/// "run.name run.folder", each between what stands before and behind it.
+/// "run.name run.folder", each between what stands before and after it.
 std::string keys(const std::vector<Setting>& settings, const std::string& behind) {
   std::vector<std::string> names;
   for (const auto& setting : settings) names.push_back(setting.name + behind);
   return join(names, " ");
 }
 
-/// A line for each key that has names: `before` KEY `between` VALUES `behind`.
+/// A line for each key that has names: `before` KEY `between` VALUES `after`.
 std::string rows(const std::vector<Setting>& settings, const std::string& before, const std::string& between,
                  const std::string& behind) {
   std::string result;

@@ -22,9 +22,9 @@ std::vector<Setting> shipped_settings();
 /// What may stand behind "KEY="; empty: anything, a number, a list.
 std::vector<std::string> values_of(const Setting& setting);
 
-/// Shell functions that offer "KEY=" and, behind it, values.
+/// Shell functions that offer "KEY=" and, after it, values.
 ///
-/// bash: _trireme_settings WORD fills COMPREPLY; `KEY=` keeps the cursor behind it.
+/// bash: _trireme_settings WORD fills COMPREPLY; `KEY=` keeps the cursor after it.
 std::string settings_for_bash(const std::vector<Setting>& settings);
 /// zsh: _trireme_settings is an action of _arguments.
 std::string settings_for_zsh(const std::vector<Setting>& settings);

@@ -79,7 +79,7 @@ TrainArguments with_plan(TrainArguments train) {
     keys.push_back("parallel.plan=\"auto\"");
   } else {
     keys.push_back("parallel.plan=\"none\"");
-    const std::string plan = read_bounded_stream(train.plan, kMostConfigBytes, "plan");
+    const std::string plan = read_bounded_stream(train.plan, kMaxConfigBytes, "plan");
     for (const auto& [key, value] : train::parse_settings(plan, train.plan))
       keys.push_back(text(key, "=", value));
   }

@@ -1,7 +1,7 @@
 // Reinforcement learning with remote calls: actors play and send what they did to a learner, which trains the
 // policy (REINFORCE) and hands out weights by version. Actors may be killed and others join at any time.
-//   example_actor_learner [ACTORS]           the learner; goes on until so many have taken part (default: 3)
-//   example_actor_learner HOST:PORT NAME     an actor; HOST:PORT is what the learner has printed
+//   example_actor_learner [ACTORS]           the learner; continues until so many have taken part (default:
+//   3) example_actor_learner HOST:PORT NAME     an actor; HOST:PORT is what the learner has printed
 #include <torch/nn/utils/convert_parameters.h>
 #include <torch/torch.h>
 
@@ -11,7 +11,7 @@
 #include "trireme/wire/store_server.h"
 
 using namespace trireme;
-constexpr std::int64_t kWidth = 7, kHeight = 8, kGames = 32, kMostVersions = 30'000;
+constexpr std::int64_t kWidth = 7, kHeight = 8, kGames = 32, kMaxVersions = 30'000;
 /// What was seen, the moves, and the rewards, by step and game.
 using Trajectories = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
@@ -62,7 +62,7 @@ bool learn(const std::string& actor, const Trajectories& played) {
   learner.optimizer.step();
   learner.average += 0.02 * (rewards.mean().item<double>() - learner.average);
   if ((learner.by_actor[actor] += kGames) == kGames) std::cout << actor << " takes part" << std::endl;
-  const bool is_enough = learner.average > 0.95 || learner.version >= kMostVersions;
+  const bool is_enough = learner.average > 0.95 || learner.version >= kMaxVersions;
   if (++learner.version && is_enough && learner.by_actor.size() >= learner.num_actors) learner.is_done = true;
   learner.is_done.notify_all();
   return !learner.is_done;

@@ -37,7 +37,7 @@ void train(const rpc::Agent& agent) {
   torch::manual_seed(3);
   for (int step = 1; step <= 200; ++step) {
     const at::Tensor x = torch::rand({64, 2}) * 2 - 1;
-    const at::Tensor y = (x.select(1, 0) * x.select(1, 1)).unsqueeze(1);  // what is to be learnt
+    const at::Tensor y = (x.select(1, 0) * x.select(1, 1)).unsqueeze(1);  // what is to be learned
     remote::Context context(agent);
     const at::Tensor loss = torch::mse_loss(*pipe.forward(x).local_value(), y);
     context.backward({loss});

@@ -1,11 +1,11 @@
 // ResNet-50 on two devices, as in PyTorch's tutorial "Single-Machine Model Parallel Best Practices": cut
-// behind layer2, random images and one-hot labels, mean squared error, SGD. First one stage after the other
+// after layer2, random images and one-hot labels, mean squared error, SGD. First one stage after the other
 // with the whole batch (naive), then both at the same time with micro-batches:
 //
 //   trireme launch -n 2 -- example_resnet50_two_stages [SPLIT] [BATCH] [IMAGE_SIZE]
 //
 // SPLIT is the size of a micro-batch (default: 20 of a batch of 120 images of 64x64). With error bars, more
-// sizes, and one process beside it: trireme bench pipeline-resnet50.
+// sizes, and one process next to it: trireme bench pipeline-resnet50.
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>

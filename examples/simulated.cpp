@@ -1,5 +1,6 @@
-// Training on a simulation that runs beside it: threads let damped pendulums swing, and a model learns where
-// one is a second later. No sample is stored, and none comes twice; who is faster waits for the other.
+// Training on a simulation that runs concurrently with it: threads let damped pendulums swing, and a model
+// learns where one is a second later. No sample is stored, and none comes twice; who is faster waits for the
+// other.
 //
 //   example_simulated train simulated.toml -n 2 --set pendulum.threads=2
 //   example_simulated verify simulated.toml -n 2 --set parallel.pipeline=2

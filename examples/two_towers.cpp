@@ -1,5 +1,6 @@
 // A task of named tensors: a tower for queries and one for documents learn to meet. A query has any number of
-// words, which `padded` brings to one, beside a mask. A query is about a topic, and so is one of 8 documents.
+// words, which `padded` brings to one, next to a mask. A query is about a topic, and so is one of 8
+// documents.
 //
 //   example_two_towers train two_towers.toml -n 2 --timeline timeline.html
 //   example_two_towers verify two_towers.toml -n 2 --set parallel.pipeline=2

@@ -112,7 +112,7 @@ void commit(const std::string& kind, const std::string& folder) {
 void loop(comm::Context& context, const RankArguments& arguments) {
   const int rank = context.rank(), size = context.world_size();
   const bool is_victim = rank == arguments.victim;
-  // Not destroyed by an exception: its thread goes on reading.
+  // Not destroyed by an exception: its thread continues reading.
   auto& samples = *new Samples(arguments.folder + "/samples." + std::to_string(rank));
   auto tensor = at::empty({1 << 12}, at::kFloat).fill_(1), short_tensor = at::empty({7}, at::kFloat).fill_(1);
   for (int step = 0;; ++step) {

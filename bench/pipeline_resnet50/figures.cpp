@@ -98,16 +98,16 @@ std::string bar_figure(const std::vector<Bar>& bars, const std::string& unit) {
 
 std::string line_figure(const std::vector<Point>& points, const Reference& reference,
                         const std::string& x_title, const std::string& unit) {
-  double largest = reference.value, least_x = points.front().x, most_x = points.front().x;
+  double largest = reference.value, min_x = points.front().x, max_x = points.front().x;
   for (const Point& point : points) {
     largest = std::max({largest, point.measured.high, point.ideal});
-    least_x = std::min(least_x, point.x);
-    most_x = std::max(most_x, point.x);
+    min_x = std::min(min_x, point.x);
+    max_x = std::max(max_x, point.x);
   }
   const YAxis axis(1.02 * largest);
-  const double range = std::max(std::log(most_x / least_x), 1e-9);
+  const double range = std::max(std::log(max_x / min_x), 1e-9);
   const auto x_of = [&](double x) {
-    return kLeft + 16 + std::log(x / least_x) / range * (kWidth - kLeft - kRight - 32);
+    return kLeft + 16 + std::log(x / min_x) / range * (kWidth - kLeft - kRight - 32);
   };
   std::string svg = axis.drawn(unit), measured, ideal, marks;
   for (const Point& point : points) {

@@ -47,7 +47,7 @@ double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-/// The last end of a rank's work and its update behind it, of the rank that is last.
+/// The last end of a rank's work and its update after it, of the rank that is last.
 double ideal_of(const schedule::Program& program, const schedule::Costs& costs,
                 const std::vector<double>& update_s) {
   const schedule::TimedRanks ranks = schedule::timed(program, schedule::simulate(program, costs));

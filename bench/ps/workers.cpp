@@ -21,7 +21,7 @@ struct Workers::Answer {
 
 namespace {
 
-/// What a worker has at hand for its jobs.
+/// What a worker has for its jobs.
 class Desk {
  public:
   Desk(const Cluster& cluster, int worker)

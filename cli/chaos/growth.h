@@ -44,9 +44,9 @@ struct Life {
 
   /// From a minute of looks on there is something to compare.
   static constexpr double kLeast_s = 60;
-  static constexpr std::size_t kLeastLooks = 30;
+  static constexpr std::size_t kMinLooks = 30;
   bool is_long() const {
-    return seen.size() >= kLeastLooks && seen.back().at_s - seen.front().at_s >= kLeast_s;
+    return seen.size() >= kMinLooks && seen.back().at_s - seen.front().at_s >= kLeast_s;
   }
   /// The most in the first third of its looks, the least in the last one: whatever goes up and down between
   /// them, a process that does not grow comes back below its first third.

@@ -19,7 +19,7 @@ namespace {
 constexpr int kCtrlZ = 26;
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[2J";  // alternate screen, no cursor
 constexpr std::string_view kLeave = "\x1b[?25h\x1b[?1049l";
-constexpr int kLeastColumns = 20, kLeastRows = 4;
+constexpr int kMinColumns = 20, kMinRows = 4;
 
 void write_all(std::string_view text) {
   while (!text.empty()) {
@@ -63,8 +63,8 @@ TextSize Terminal::size() const {
   TextSize size{.colours = std::getenv("NO_COLOR") == nullptr};
   winsize found{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &found) == 0 && found.ws_col > 0 && found.ws_row > 0) {
-    size.columns = std::max<int>(found.ws_col, kLeastColumns);
-    size.rows = std::max<int>(found.ws_row, kLeastRows);
+    size.columns = std::max<int>(found.ws_col, kMinColumns);
+    size.rows = std::max<int>(found.ws_row, kMinRows);
   }
   return size;
 }

@@ -25,7 +25,7 @@ struct TopArguments {
 };
 
 constexpr int kMostPort = 65535;
-constexpr double kLeastInterval_s = 0.1, kMostInterval_s = 60;
+constexpr double kMinInterval_s = 0.1, kMaxInterval_s = 60;
 constexpr int kColumnsWithoutTerminal = 120;
 
 int print_once(LiveView& live, const TopArguments& top) {
@@ -71,8 +71,8 @@ int show_live(LiveView& live, const TopArguments& top) {
 }
 
 int run_top(const TopArguments& top) {
-  require(top.interval_s >= kLeastInterval_s && top.interval_s <= kMostInterval_s, "--interval is ",
-          top.interval_s, "; expected ", kLeastInterval_s, " to ", kMostInterval_s, " seconds");
+  require(top.interval_s >= kMinInterval_s && top.interval_s <= kMaxInterval_s, "--interval is ",
+          top.interval_s, "; expected ", kMinInterval_s, " to ", kMaxInterval_s, " seconds");
   require(!top.port || (*top.port >= 0 && *top.port <= kMostPort), "--serve is ", top.port.value_or(0),
           "; expected a port, 1 to ", kMostPort, ", or 0 for a free one");
   require(!top.port || (!top.once && !top.json), "--serve shows a page until the run ends: leave out ",

@@ -33,7 +33,7 @@ class History {
       std::deque<telemetry::ActivitySpan>& spans = spans_[rank.rank];
       for (const telemetry::ActivitySpan& span : rank.spans)
         if (spans.empty() || span.begin_ns > spans.back().begin_ns) spans.push_back(span);
-      while (spans.size() > 1 && (spans[1].begin_ns < first_ns || spans.size() > kMostSpans))
+      while (spans.size() > 1 && (spans[1].begin_ns < first_ns || spans.size() > kMaxSpans))
         spans.pop_front();
     }
   }
@@ -45,7 +45,7 @@ class History {
 
  private:
   static constexpr std::int64_t kShown_ns = 20'000'000'000;  // of the page's timeline
-  static constexpr std::size_t kMostSpans = 4000;            // of a rank
+  static constexpr std::size_t kMaxSpans = 4000;             // of a rank
   std::map<int, std::deque<telemetry::ActivitySpan>> spans_;
 };
 

@@ -18,8 +18,8 @@ using topology::LinkTable;
 struct AxisLinks {
   const AxisRow& row;
   std::vector<std::vector<int>> groups;
-  std::size_t most_hosts = 0;  ///< of a group
-  topology::Link slowest;      ///< the largest alpha and the least bandwidth of any pair of a group
+  std::size_t max_hosts = 0;  ///< of a group
+  topology::Link slowest;     ///< the largest alpha and the least bandwidth of any pair of a group
 };
 
 AxisLinks links_of(const AxisRow& row, const MeshShape& mesh, const LinkTable& table) {
@@ -37,7 +37,7 @@ AxisLinks links_of(const AxisRow& row, const MeshShape& mesh, const LinkTable& t
         found.slowest.bytes_per_s = std::min(found.slowest.bytes_per_s, link.bytes_per_s);
       }
     }
-    found.most_hosts = std::max(found.most_hosts, hosts.size());
+    found.max_hosts = std::max(found.max_hosts, hosts.size());
   }
   return found;
 }
@@ -77,7 +77,7 @@ void print_axes(std::ostream& out, const TopologyReport& report, const MeshShape
                   Align::kLeft},
       .rows = {{"axis", "ranks", "hosts", "latency", "bandwidth", "groups", "who differs along it"}}};
   for (const AxisLinks& each : links_of_axes(mesh, report.table)) {
-    shown.rows.push_back({each.row.name, text(each.groups[0].size()), text(each.most_hosts),
+    shown.rows.push_back({each.row.name, text(each.groups[0].size()), text(each.max_hosts),
                           seconds_text(each.slowest.alpha_s), rate_text(each.slowest.bytes_per_s),
                           ranks_text(each.groups), each.row.who});
   }
@@ -91,7 +91,7 @@ std::string axes_to_json(const TopologyReport& report, const MeshShape& mesh) {
     axes.push_back({{"axis", each.row.name},
                     {"key", each.row.key},
                     {"ranks", each.groups[0].size()},
-                    {"most_hosts", each.most_hosts},
+                    {"most_hosts", each.max_hosts},
                     {"alpha_s", each.slowest.alpha_s},
                     {"bytes_per_s", each.slowest.bytes_per_s},
                     {"groups", each.groups}});

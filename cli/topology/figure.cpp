@@ -23,7 +23,7 @@ constexpr double kBoxHeight = 44;
 constexpr double kLetterWidth = 6.5;
 constexpr double kWordsHeight = 15;
 // With more members words on lines would cover each other; the table has them.
-constexpr int kMostWithWords = 8;
+constexpr int kMaxWithWords = 8;
 
 std::string number(double value) {
   std::ostringstream out;
@@ -50,7 +50,7 @@ class Figure {
     for (int a = 0; a < members_; ++a) {
       for (int b = a + 1; b < members_; ++b) lines += line(a, b);
     }
-    if (members_ <= kMostWithWords) {
+    if (members_ <= kMaxWithWords) {
       for (const Words& each : words_beside(places)) words += text_of(each);
     }
     const std::string side = number(2 * middle_);

@@ -16,7 +16,7 @@ using topology::Link;
 using topology::LinkTable;
 
 // More columns than this are no table that a person reads: then hosts stand for their ranks.
-constexpr int kMostColumns = 16;
+constexpr int kMaxColumns = 16;
 
 std::string three_digits(double value) {
   std::ostringstream out;
@@ -101,7 +101,7 @@ void print_topology(std::ostream& out, const TopologyReport& report) {
   const LinkTable& table = report.table;
   print_hosts(out, report);
   if (table.num_ranks() < 2) return;
-  const bool by_rank = table.num_ranks() <= kMostColumns;
+  const bool by_rank = table.num_ranks() <= kMaxColumns;
   const int size = by_rank ? table.num_ranks() : table.num_hosts();
   const std::string who = by_rank ? "ranks" : "hosts (medians over their ranks)";
   const auto link_of = [&](int from, int to) {

@@ -33,7 +33,7 @@ bool first_part_comes(const fs::path& checkpoints) {
 
 class CheckpointFault : public testing::TestWithParam<const char*> {};
 
-TEST_P(CheckpointFault, APartThatNeverComesEndsWithTheRunAndTheOlderCheckpointIsTheNewest) {
+TEST_P(CheckpointFault, MissingPartLeavesTheOlderCheckpointNewest) {
   const TemporaryFolder folder;
   std::vector<std::string> words = {bin("trireme"), "launch", "-n", "2", "--", "/bin/sh", "-c"};
   // The first run has written step 40 on a good disk; then that of rank 1 hangs.

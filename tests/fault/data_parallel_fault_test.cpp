@@ -1,5 +1,5 @@
-// A rank is killed in the middle of data-parallel training, or goes on after a pass that an exception ended,
-// and no launcher tells the others.
+// A rank is killed in the middle of data-parallel training, or continues after a pass that an exception
+// ended, and no launcher tells the others.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -53,7 +53,7 @@ TEST_P(DataParallelFault, SurvivorsNameRankZeroToo) { expect_survivors_to_name(0
 
 TEST_P(DataParallelFault, SurvivorsNameTheOnlyRankOfItsHostToo) { expect_survivors_to_name(2); }
 
-TEST_P(DataParallelFault, AllRanksNameTheOneThatGoesOnAfterABrokenPass) {
+TEST_P(DataParallelFault, AllRanksNameTheOneThatContinuesAfterABrokenPass) {
   World world{.size = kRanks, .command = {bin("rank_ddp_steps"), GetParam(), "1000000", "20"}};
   set_hosts(world);
   auto ranks = start_all(world);

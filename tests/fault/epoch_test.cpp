@@ -1,4 +1,4 @@
-// An epoch that is killed in its middle and gone on with by another number of ranks has each sample once.
+// An epoch that is killed in its middle and continued with by another number of ranks has each sample once.
 
 #include <gmock/gmock.h>
 

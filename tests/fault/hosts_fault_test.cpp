@@ -83,7 +83,7 @@ class HostsThatDiffer : public testing::Test {
     if (!hosts_.unavailable_because().empty()) GTEST_SKIP() << hosts_.unavailable_because();
   }
   /// One rank on each host, whose way between hosts is another one on the other.
-  void expect_refused(const std::string& one, const std::string& other, const std::string& regex) {
+  void expect_rejected(const std::string& one, const std::string& other, const std::string& regex) {
     // A shell on each host, which knows by its name which one it is.
     const std::string differ = text("case $TRIREME_HOST_ID in *-0) way=", one, ";; *) way=", other,
                                     ";; esac; exec ", bin("rank_fault_loop"), " 20 1 $way");
@@ -96,13 +96,13 @@ class HostsThatDiffer : public testing::Test {
   TwoHosts hosts_;
 };
 
-TEST_F(HostsThatDiffer, InTheirWayOfAllReducesAreRefusedByName) {
-  expect_refused("ring", "direct", "comm.all_reduce[^\n]*(ring|direct)[^\n]*rank [01]");
+TEST_F(HostsThatDiffer, InTheirWayOfAllReducesAreRejectedByName) {
+  expect_rejected("ring", "direct", "comm.all_reduce[^\n]*(ring|direct)[^\n]*rank [01]");
 }
 
-TEST_F(HostsThatDiffer, InTheirNetworkAreRefusedByName) {
+TEST_F(HostsThatDiffer, InTheirNetworkAreRejectedByName) {
   if (!has_ucx()) GTEST_SKIP() << "built without UCX";
-  expect_refused("ucx", "auto", "comm.network[^\n]*(ucx|tcp)[^\n]*rank [01]");
+  expect_rejected("ucx", "auto", "comm.network[^\n]*(ucx|tcp)[^\n]*rank [01]");
 }
 
 }  // namespace

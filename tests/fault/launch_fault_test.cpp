@@ -145,7 +145,7 @@ TEST(FrozenRank, IsEndedByTheLauncherWhenNoneOfItsRanksRuns) {
   }
 }
 
-TEST(FrozenRank, GoesOnToTakeTheSignalThatEndsIt) {
+TEST(FrozenRank, ContinuesToTakeTheSignalThatEndsIt) {
   const auto result = run({bin("trireme"), "launch", "-n", "1", "--frozen-grace", "1", "--", "/bin/sh", "-c",
                            "trap 'echo took it; exit 0' TERM; kill -STOP $$"},
                           {}, kLaunchBound_s);
@@ -154,7 +154,7 @@ TEST(FrozenRank, GoesOnToTakeTheSignalThatEndsIt) {
   EXPECT_THAT(result.out, HasSubstr("[0] took it")) << result.err;
 }
 
-/// Two ranks that freeze themselves, and say one word when they are let go on.
+/// Two ranks that freeze themselves, and say one word when they are let continue.
 class FrozenWorld {
  public:
   explicit FrozenWorld(const std::string& grace_s)
@@ -209,7 +209,7 @@ bool comes_to_stand_still(int pid) {
 }
 
 // The ranks start nothing: a shell that is stopped between vfork and exec is not shown as stopped.
-TEST(CtrlZ, StopsRanksWithTheirLauncherAndLetsAllGoOn) {
+TEST(CtrlZ, StopsRanksWithTheirLauncherAndLetsAllContinue) {
   const TemporaryFolder folder;
   const std::string open = (folder / "open").string();
   ChildProcess launcher({bin("trireme"), "launch", "-n", "2", "--frozen-grace", "1", "--", "/bin/sh", "-c",

@@ -93,7 +93,7 @@ TEST_F(OffloadFaults, AWriteThatFailsInTheMiddleEndsAllRanksAndNamesOne) {
   EXPECT_TRUE(std::filesystem::is_empty(scratch_.path()));
 }
 
-TEST_F(OffloadFaults, KilledRunsLeaveNothingAndGoOn) {
+TEST_F(OffloadFaults, KilledRunsLeaveNothingAndContinue) {
   const char* script = R"(
     "$@" & run=$!
     for _ in $(seq 400); do

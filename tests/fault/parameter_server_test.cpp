@@ -1,4 +1,4 @@
-// The processes of a parameter server: killed, frozen, told to go, refused.
+// The processes of a parameter server: killed, frozen, told to go, rejected.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -134,7 +134,7 @@ TEST_F(ServingProcesses, ADamagedFolderIsADataError) {
   EXPECT_THAT(result.err, HasSubstr("the coordinator's map.snapshot of 19 bytes is damaged"));
 }
 
-TEST_F(ServingProcesses, AnAddressThatOthersReachIsRefusedWithoutAProof) {
+TEST_F(ServingProcesses, AnAddressThatOthersReachIsRejectedWithoutAProof) {
   const ChildResult result =
       run({bin("trireme"), "serve-coordinator", "--folder", folder_ / "store", "--listen", "tcp:0.0.0.0:0"});
   EXPECT_EQ(result.exit_code, 2) << result.err;

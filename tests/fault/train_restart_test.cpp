@@ -199,7 +199,7 @@ TEST_F(TrainRestart, OfARunThatHasNotBegunLeavesTheFinishedRunOfTheNameAlone) {
 }
 
 // Nobody is left to save anything: launcher and ranks are killed at once, ten times, anywhere in a step, in a
-// checkpoint's writing or between; the same command with --resume goes on each time.
+// checkpoint's writing or between; the same command with --resume continues each time.
 TEST_F(TrainRestart, KilledAsAWholeTenTimesItEndsWithTheBitsOfAnUninterruptedRun) {
   const auto often = [&](const std::string& name) {
     auto words = command(name, 0);
@@ -216,7 +216,7 @@ TEST_F(TrainRestart, KilledAsAWholeTenTimesItEndsWithTheBitsOfAnUninterruptedRun
     auto words = often("killed");
     if (kill > 0) words.push_back("--resume");
     ChildProcess job(words);
-    // Behind the step the run is anywhere: 30 more each time, and up to 10 ms.
+    // After the step the run is anywhere: 30 more each time, and up to 10 ms.
     ASSERT_TRUE(job.wait_for_output(text("step ", 20 + 30 * kill, "  test accuracy"), 60)) << kill;
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 10000));
     ASSERT_EQ(::kill(-job.pid(), SIGKILL), 0);

@@ -1,6 +1,6 @@
 // What a rank tells of itself through the store, as the other ranks read it.
 #include "tests/fuzz/reading.h"
-#include "trireme/comm/internal/beat.h"
+#include "trireme/comm/internal/heartbeat.h"
 
 using namespace trireme;
 

@@ -1,4 +1,4 @@
-// A run's configuration: a TOML document, then, behind a byte 0x1f each, values of --set.
+// A run's configuration: a TOML document, then, after a byte 0x1f each, values of --set.
 #include "tests/fuzz/reading.h"
 #include "trireme/train/config/run_config.h"
 

@@ -26,7 +26,7 @@ const std::map<std::string, Target> kTargets = {
 
 class FuzzCorpus : public testing::TestWithParam<std::string> {};
 
-TEST_P(FuzzCorpus, IsReadOrRefused) {
+TEST_P(FuzzCorpus, IsReadOrRejected) {
   const std::filesystem::path folder =
       std::filesystem::path(test::checkout("tests/fuzz/corpus")) / GetParam();
   ASSERT_TRUE(std::filesystem::is_directory(folder)) << folder << ": a target begins with a few inputs";

@@ -16,7 +16,7 @@ namespace {
 
 using namespace trireme::wire;
 
-constexpr FrameLimits kLimits{.most_message_bytes = 4096, .most_unfinished_bytes = 8192};
+constexpr FrameLimits kLimits{.max_message_bytes = 4096, .max_unfinished_bytes = 8192};
 
 /// Walks from header to header as a decoder would, and makes each checksum right.
 void repair(std::vector<std::byte>& bytes) {
@@ -27,7 +27,7 @@ void repair(std::vector<std::byte>& bytes) {
     std::memcpy(header + 8, &checksum, 4);
     std::int64_t payload_bytes = 0;
     std::memcpy(&payload_bytes, header + 40, 8);
-    if (payload_bytes < 0 || payload_bytes > kLimits.most_message_bytes) return;
+    if (payload_bytes < 0 || payload_bytes > kLimits.max_message_bytes) return;
     at += kFrameHeaderBytes + static_cast<std::size_t>(payload_bytes);
   }
 }
@@ -50,7 +50,7 @@ Result decode_in_steps(const std::vector<std::byte>& bytes, std::size_t step) {
         ++result.messages;
         result.bytes += message->num_bytes();
       }
-      if (decoder.unfinished_bytes() > kLimits.most_unfinished_bytes) std::abort();
+      if (decoder.unfinished_bytes() > kLimits.max_unfinished_bytes) std::abort();
     }
   }
   result.fault = decoder.fault();

@@ -12,7 +12,7 @@ using namespace trireme;
 
 namespace {
 
-constexpr std::size_t kMostAnswerBytes = 100;
+constexpr std::size_t kMaxAnswerBytes = 100;
 
 void expect(bool holds) {
   if (!holds) __builtin_trap();
@@ -44,12 +44,12 @@ extern "C" int fuzz_http_answer(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string_view input = fuzz::text_in(data, size - 1);
   const bool follows = (data[size - 1] & 1) != 0;
-  http::Answer answer(kMostAnswerBytes, follows);
+  http::Answer answer(kMaxAnswerBytes, follows);
   bool is_whole = true;
   for (const std::string_view part : fuzz::parts_of(input, 12))
     is_whole = is_whole && take(answer, part, 1 + data[size - 1] / 2);
   const http::Reply& reply = answer.reply();
-  expect(is_whole == answer.failure().empty() && reply.body.size() <= kMostAnswerBytes);
+  expect(is_whole == answer.failure().empty() && reply.body.size() <= kMaxAnswerBytes);
   for (const auto& [name, value] : reply.headers) {
     expect(std::ranges::none_of(name, [](char c) { return c >= 'A' && c <= 'Z'; }));
     expect(name.find('\n') == std::string::npos && value.find('\n') == std::string::npos);

@@ -24,7 +24,7 @@ namespace {
 
 /// A port whose connections have ended keeps them for a minute, and one that comes again waits for a second.
 constexpr int kInputsOfAPort = 2000;
-constexpr std::size_t kMostAnswered = 32;
+constexpr std::size_t kMaxAnswered = 32;
 
 class Answering {
  public:
@@ -87,7 +87,7 @@ class Answering {
     // What is lost unread cuts off an answer, and a client may keep its end: it is closed some connections
     // later.
     answered_.push_back(connection);
-    if (answered_.size() <= kMostAnswered) return;
+    if (answered_.size() <= kMaxAnswered) return;
     ::close(answered_.front());
     answered_.pop_front();
   }

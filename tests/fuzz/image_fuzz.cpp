@@ -1,4 +1,4 @@
-// An image file: decoded, or refused. A few bytes may announce very many pixels and be right about them
+// An image file: decoded, or rejected. A few bytes may announce very many pixels and be right about them
 // (arithmetic coding, one colour): the limit is lower here than that of data sets, since decoding 2^26 pixels
 // takes a second.
 #include "tests/fuzz/reading.h"

@@ -1,5 +1,5 @@
 // The manifest and one part of a parameter server's checkpoint, parted by eight bytes 0x1f; a ninth, '2',
-// says that the part is of the version before. Behind eight more 0x1f stand the part's pieces. Both files
+// says that the part is of the version before. After eight more 0x1f stand the part's pieces. Both files
 // begin with a mark, a size and a checksum, which are those that they should have. And the part again as the
 // body of a request that restores rows.
 #include "tests/fuzz/reading.h"

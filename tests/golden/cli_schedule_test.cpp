@@ -129,7 +129,7 @@ TEST(CliSimulate, GivesTheFiguresAsJson) {
   for (const auto& peak : json["peak_activations"]) EXPECT_LE(peak.get<double>(), 16 + 1e-9);
 }
 
-TEST(CliSimulate, RefusesAnOrderThatNeedsMoreMemory) {
+TEST(CliSimulate, RejectsAnOrderThatNeedsMoreMemory) {
   const auto result = trireme(
       {"simulate", "--schedule", "gpipe", "--ranks", "2", "--microbatches", "8", "--memory-limit", "4"});
   EXPECT_EQ(result.exit_code, 2);

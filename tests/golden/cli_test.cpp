@@ -1,4 +1,4 @@
-// What the programs say: help and refusals, word for word.
+// What the programs say: help and rejections, word for word.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -79,7 +79,7 @@ TEST_F(CliRuns, AreListedWithWhatIsNoneOfThem) {
   EXPECT_EQ(result.out, golden("runs"));
 }
 
-TEST_F(CliRuns, StandSideBySide) {
+TEST_F(CliRuns, AreListedSideBySide) {
   const auto result = runs("compare quick runs/killed notes");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, golden("runs_compare"));
@@ -106,8 +106,8 @@ TEST_F(CliRuns, AFolderThatIsNotThereIsAnErrorOfData) {
   EXPECT_NE(result.err.find("elsewhere"), std::string::npos) << result.err;
 }
 
-/// What `trireme` says on standard error to each of these, which it refuses.
-std::string refusals(const std::vector<std::vector<std::string>>& commands) {
+/// What `trireme` says on standard error to each of these, which it rejects.
+std::string rejections(const std::vector<std::vector<std::string>>& commands) {
   std::string said;
   for (const std::vector<std::string>& words : commands) {
     std::vector<std::string> command = {bin("trireme")};
@@ -120,46 +120,46 @@ std::string refusals(const std::vector<std::vector<std::string>>& commands) {
 }
 
 TEST(CliErrors, AreTheGoldenTexts) {
-  EXPECT_EQ(refusals({{"trian"},
-                      {"quux"},
-                      {"--verbose"},
-                      {"launch"},
-                      {"launch", "-n", "two", "--", "true"},
-                      {"launch", "-n", "0", "--", "true"},
-                      {"launch", "--nprok", "2", "--", "true"},
-                      {"train"},
-                      {"train", "a.toml", "--resum"},
-                      {"train", "a.toml", "--timeline", "--set", "lr=1"},
-                      {"launch", "-n", "--", "true"},
-                      {"checkpoint"},
-                      {"checkpoint", "inspec", "a"},
-                      {"checkpoint", "verify", "a", "b"},
-                      {"checkpoint", "export", "a"},
-                      {"checkpoint", "inspect", "a", "--force"},
-                      {"checkpoint", "import", "a", "b", "--json"},
-                      {"data", "pakc", "a"},
-                      {"data", "pack", "a"},
-                      {"data", "pack", "a", "b", "--tokens", "u8"},
-                      {"data", "pack", "a", "b", "--tokens", "u16", "--jsonl", "text"},
-                      {"data", "verify", "a", "b"},
-                      {"data", "inspect", "a", "--force"},
-                      {"data", "verify", "a", "--set", "data.cache=a"},
-                      {"runs", "a", "b"},
-                      {"runs", "compare", "a"},
-                      {"bench", "allreduc"},
-                      {"bench", "allreduce", "--batch", "8"},
-                      {"bench", "pipeline-resnet50", "-n", "3"},
-                      {"completion", "tcsh"}}),
+  EXPECT_EQ(rejections({{"trian"},
+                        {"quux"},
+                        {"--verbose"},
+                        {"launch"},
+                        {"launch", "-n", "two", "--", "true"},
+                        {"launch", "-n", "0", "--", "true"},
+                        {"launch", "--nprok", "2", "--", "true"},
+                        {"train"},
+                        {"train", "a.toml", "--resum"},
+                        {"train", "a.toml", "--timeline", "--set", "lr=1"},
+                        {"launch", "-n", "--", "true"},
+                        {"checkpoint"},
+                        {"checkpoint", "inspec", "a"},
+                        {"checkpoint", "verify", "a", "b"},
+                        {"checkpoint", "export", "a"},
+                        {"checkpoint", "inspect", "a", "--force"},
+                        {"checkpoint", "import", "a", "b", "--json"},
+                        {"data", "pakc", "a"},
+                        {"data", "pack", "a"},
+                        {"data", "pack", "a", "b", "--tokens", "u8"},
+                        {"data", "pack", "a", "b", "--tokens", "u16", "--jsonl", "text"},
+                        {"data", "verify", "a", "b"},
+                        {"data", "inspect", "a", "--force"},
+                        {"data", "verify", "a", "--set", "data.cache=a"},
+                        {"runs", "a", "b"},
+                        {"runs", "compare", "a"},
+                        {"bench", "allreduc"},
+                        {"bench", "allreduce", "--batch", "8"},
+                        {"bench", "pipeline-resnet50", "-n", "3"},
+                        {"completion", "tcsh"}}),
             golden("errors"));
 }
 
 TEST(CliErrors, OfABenchmarkAreTheGoldenTexts) {
   if (!std::filesystem::exists(bin("bench_pipeline_resnet50")))
     GTEST_SKIP() << "the benchmarks are not built";
-  EXPECT_EQ(refusals({{"bench", "pipeline-resnet50", "--splits", "5,x"},
-                      {"bench", "pipeline-resnet50", "--schedule", "1f1c"},
-                      {"bench", "pipeline-resnet50", "--report", "/no/where/r.html"},
-                      {"bench", "pipeline-resnet50", "--report", ""}}),
+  EXPECT_EQ(rejections({{"bench", "pipeline-resnet50", "--splits", "5,x"},
+                        {"bench", "pipeline-resnet50", "--schedule", "1f1c"},
+                        {"bench", "pipeline-resnet50", "--report", "/no/where/r.html"},
+                        {"bench", "pipeline-resnet50", "--report", ""}}),
             golden("errors_bench"));
 }
 
@@ -236,7 +236,7 @@ TEST(CliBackends, AreListedWithTheNetworksBetweenHostsAndWhyOneIsNotThere) {
   EXPECT_NE(reasons.at("network ucx").find("cannot load /nowhere"), std::string::npos);
 }
 
-TEST(CliErrors, ANetworkThatIsNotThereIsRefusedBeforeAnythingStarts) {
+TEST(CliErrors, ANetworkThatIsNotThereIsRejectedBeforeAnythingStarts) {
   const ChildResult result = run({bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2",
                                   "--set", "comm.network=ucx", "--set", "run.folder=/nowhere"},
                                  {{"TRIREME_UCX_OBJECT", "/nowhere"}});

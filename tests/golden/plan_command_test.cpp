@@ -1,4 +1,4 @@
-// `trireme plan`: what it prints and what it refuses.
+// `trireme plan`: what it prints and what it rejects.
 
 #include <gtest/gtest.h>
 
@@ -95,7 +95,7 @@ TEST_F(PlannedSteps, ArePrintedAsKeysOfAConfiguration) {
   EXPECT_NE(endless.err.find("is never flushed"), std::string::npos) << endless.err;
 }
 
-TEST(PlanCommand, RefusesBadInputInOneLine) {
+TEST(PlanCommand, RejectsBadInputInOneLine) {
   const std::string vgg16 = kFolder + "plan_vgg16.csv";
   const auto refused = [](const std::vector<std::string>& options, int exit_code,
                           const std::string& message) {

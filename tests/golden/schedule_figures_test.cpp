@@ -1,4 +1,4 @@
-// What papers say about schedules, beside what ours cost in the simulator.
+// What papers say about schedules, compared with what ours cost in the simulator.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Our generators and our lowering beside the programs that others published.
+// Our generators and our lowering compared with the programs that others published.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What `trireme topology` says of links that were measured before: text, figure, refusals.
+// What `trireme topology` says of links that were measured before: text, figure, rejections.
 
 #include <gmock/gmock.h>
 
@@ -117,7 +117,7 @@ TEST(CliTopology, WordsOfLinksCoverNeitherBoxesNorEachOther) {
   }
 }
 
-TEST(CliTopology, RefusesWhatCannotWorkBeforeAnybodyIsStarted) {
+TEST(CliTopology, RejectsWhatCannotWorkBeforeAnybodyIsStarted) {
   const auto refused = [](const std::vector<std::string>& words, const std::string& because) {
     const auto result = topology(words);
     EXPECT_EQ(result.exit_code, 2);

@@ -1,4 +1,4 @@
-// Codecs on a GPU beside the host's loops, and what NVML tells of that GPU.
+// Codecs on a GPU compared with the host's loops, and what NVML tells of that GPU.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/mm.h>

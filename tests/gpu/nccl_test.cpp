@@ -10,7 +10,7 @@
 namespace trireme::comm {
 namespace {
 
-/// A group of one rank: NCCL refuses two ranks on one GPU.
+/// A group of one rank: NCCL rejects two ranks on one GPU.
 c10::intrusive_ptr<c10d::Backend> alone_on_the_gpu() {
   return make_nccl_backend({.store = c10::make_intrusive<c10d::HashStore>(),
                             .rank = 0,

@@ -22,7 +22,7 @@ std::string behind(const std::string& words, const std::string& text) {
 }
 
 TEST(ActorLearner, LearnsWhileAnActorIsKilledAndAnotherJoins) {
-  // It goes on until four have taken part, so three are at it when one of them is killed.
+  // It continues until four have taken part, so three are at it when one of them is killed.
   ChildProcess learner({bin("example_actor_learner"), "4"});
   ASSERT_TRUE(learner.wait_for_output("\n", 60)) << learner.wait(0).err;
   const std::string address = behind("learner at ", learner.output());

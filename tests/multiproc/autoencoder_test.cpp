@@ -78,7 +78,7 @@ TEST_F(AutoencoderExample, OwnKeysAreStrictWrittenDownAndKeptOnAResume) {
       "'autoencoder.code'?)\n");
 }
 
-TEST_F(AutoencoderExample, RefusesAnObjectiveForClassesBeforeRanksStart) {
+TEST_F(AutoencoderExample, RejectsAnObjectiveForClassesBeforeRanksStart) {
   const ChildResult result =
       on_ranks(2, "train", {"objective.name=cross_entropy", "objective.metrics=[]", "checkpoint.best=none"});
   EXPECT_EQ(result.exit_code, 2);

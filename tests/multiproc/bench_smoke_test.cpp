@@ -284,7 +284,7 @@ TEST_F(BenchScripts, AllReduceWithoutMpisHeaderLeavesTheComparisonOutAndSaysWhy)
   EXPECT_THAT(result.out, testing::HasSubstr("shm in place"));
 }
 
-TEST_F(BenchScripts, APeerPythonWithoutTorchIsRefusedBeforeAnythingIsMeasured) {
+TEST_F(BenchScripts, APeerPythonWithoutTorchIsRejectedBeforeAnythingIsMeasured) {
   add("no_torch", "exit 1");
   for (const char* script : {"checkpoint.sh", "optimizer_step.sh", "pipeline_step.sh", "resnet50_step.sh",
                              "rpc_calls.sh", "training_step.sh", "zero_step.sh"}) {

@@ -122,7 +122,7 @@ TEST_P(RoundedDeviceRunsOf, HaveTheLossesOfTheCpuUpToRounding) {
 INSTANTIATE_TEST_SUITE_P(Table, RoundedDeviceRunsOf, testing::ValuesIn(kRoundedCases),
                          [](const auto& row) { return std::string(row.param.name); });
 
-TEST_F(DeviceRuns, GoOnOnAnotherDevice) {
+TEST_F(DeviceRuns, ContinueOnAnotherDevice) {
   for (const char* compression : {"none", "top-k"}) {
     const auto with_steps = [&](int steps) {
       return Settings{"checkpoint.every_steps=2", "optimizer.name=adamw",
@@ -158,7 +158,7 @@ TEST_F(DeviceRuns, AreVerified) {
   }
 }
 
-TEST_F(DeviceRuns, RefuseADeviceThatIsNotThere) {
+TEST_F(DeviceRuns, RejectADeviceThatIsNotThere) {
   const auto refusal = [&](const std::string& device, const Settings& settings, int ranks) {
     const ChildResult result =
         run_on(device, {"train", checkout("examples/quick.toml"), "-n", text(ranks)}, settings);

@@ -110,7 +110,7 @@ TEST(Launch, KeepsTheStreamsApartAndEndsTheLastLine) {
   EXPECT_EQ(result.err, "[0] err\n");
 }
 
-TEST(Launch, GoesOnWhenNobodyReadsWhatTheRanksSay) {
+TEST(Launch, ContinuesWhenNobodyReadsWhatTheRanksSay) {
   const TemporaryFolder folder;
   const std::string done = folder / "done";
   const auto result =
@@ -192,7 +192,7 @@ TEST(Launch, ServersBesideItsRanksAreReachedThroughSharedMemory) {
   EXPECT_THAT(result.out, ContainsRegex("coordinator at unix:@trireme-[^ ]*-coordinator\n"));
 }
 
-TEST(Launch, RefusesWhatCannotBeStarted) {
+TEST(Launch, RejectsWhatCannotBeStarted) {
   const TemporaryFolder folder;
   const auto refused = [](const std::vector<std::string>& words, const std::string& why) {
     std::vector<std::string> command = {bin("trireme"), "launch"};
@@ -241,7 +241,7 @@ TEST(Launchers, MpirunStartsARankProgram) {
   expect_sums(run({mpirun, "-n", "2", "--allow-run-as-root", "--oversubscribe", bin("rank_launch_sum")}));
 }
 
-/// Ranks under torchrun: TRIREME_TORCHRUN, the one beside TRIREME_PYTHON, or the one in PATH.
+/// Ranks under torchrun: TRIREME_TORCHRUN, the one next to TRIREME_PYTHON, or the one in PATH.
 class Torchrun : public testing::Test {
  protected:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// What a run writes down of its memory, beside the formulas.
+// What a run writes down of its memory, compared with the formulas.
 #include <gmock/gmock.h>
 
 #include <fstream>

@@ -195,7 +195,7 @@ TEST(ModeCover, EachTwoValuesThatMeetInTheTableMeetInARowThatRuns) {
   }
 }
 
-TEST(ModeCover, OnADeviceWhatIsItsOwnMeetsEachValueThatItMeetsInTheTable) {
+TEST(ModeCover, DeviceRowsCoverTheTable) {
   const std::vector<Mode> table = table_of(kStandIn), running = rows_that_cover(table, Pairs::kOfDevice);
   int num_own = 0;
   for (const Mode& row : table) {

@@ -1,4 +1,4 @@
-// The programs of docs/training.md that go on after a kill.
+// The programs of docs/training.md that continue after a kill.
 #include <gmock/gmock.h>
 
 #include <csignal>

@@ -50,7 +50,7 @@ TEST(PipelineProcesses, AsynchronousStagesLearnOverAnyOfTheSchedules) {
       const std::size_t at = result.out.find(words);
       return at == std::string::npos ? -1.0 : std::stod(result.out.substr(at + words.size()));
     };
-    // The mean square of the target is 0.43: the loss of a model that has learnt nothing.
+    // The mean square of the target is 0.43: the loss of a model that has learned nothing.
     const double loss = loss_at("400");
     EXPECT_GT(loss, 0) << result.out;
     EXPECT_LT(loss, 0.25) << schedule << "\n" << result.out;

@@ -94,7 +94,7 @@ TEST_F(PlanOverRanks, AnExplicitPlanSwitchesOffTheAutomaticOne) {
 
 using SecurityPlans = PlanOverRanks;
 
-TEST_F(SecurityPlans, AFileOfAThirdPartyIsReadUpToItsLimitAndDecidesNoFolder) {
+TEST_F(SecurityPlans, ForeignFileIsReadUpToItsLimit) {
   const auto train = [&](const std::string& plan) {
     write_file_atomic(path("plan.toml"), plan);
     return trireme({"train", checkout("examples/quick.toml"), "-n", "2", "--plan", path("plan.toml"), "--set",

@@ -1,5 +1,5 @@
-// Gradients by need between hosts whose link is slow: the bits of a run in order, and who is to blame where a
-// rank goes between two slices.
+// Gradients by priority between hosts whose link is slow: the bits of a run in order, and who is that caused
+// it where a rank goes between two slices.
 
 #include <gmock/gmock.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-// The example of docs/parameter-server.md learns what can be learnt, over two workers and two servers.
+// The example of docs/parameter-server.md learns what can be learned, over two workers and two servers.
 
 #include <gmock/gmock.h>
 
@@ -8,7 +8,7 @@
 namespace trireme::test {
 namespace {
 
-/// The number behind `words` in `text`; -1: it is not there.
+/// The number after `words` in `text`; -1: it is not there.
 double number_behind(const std::string& words, const std::string& text) {
   const std::size_t at = text.find(words);
   return at == std::string::npos ? -1 : std::stod(text.substr(at + words.size()));

@@ -27,7 +27,7 @@ TEST(RemoteCalls, GradientsOverTwoHundredRandomGraphsAreThoseOfOneProcessBitForB
   EXPECT_NE(result.out.find("200 graphs over 3 workers: 0 different"), std::string::npos) << result.out;
 }
 
-TEST(RemoteCalls, ContextsOfSeveralThreadsGoOnBesideEachOther) {
+TEST(RemoteCalls, ContextsOfSeveralThreadsContinueBesideEachOther) {
   const auto result = launch(3, "rank_rpc_graphs", {"--graphs", "100", "--seed", "900", "--threads", "4"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("100 graphs over 3 workers: 0 different"), std::string::npos) << result.out;

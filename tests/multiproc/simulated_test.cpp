@@ -1,4 +1,4 @@
-// examples/simulated.cpp: a run on samples that threads make while it goes on.
+// examples/simulated.cpp: a run on samples that threads make while it continues.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ class SimulatedExample : public testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(SimulatedExample, LearnsTheSameWithAnyThreadsAndGoesOnAfterAStop) {
+TEST_F(SimulatedExample, LearnsTheSameWithAnyThreadsAndContinuesAfterAStop) {
   const std::vector<std::string> short_run = {
       "--set", "train.epochs=1", "--set", "checkpoint.every_steps=20", "--set", "lr.schedule=constant"};
   const auto with = [&](std::vector<std::string> more) {

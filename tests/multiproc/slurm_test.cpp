@@ -78,7 +78,7 @@ class Slurm : public testing::Test {
   }
 
   /// Slurm lets a job that is back in the queue wait for two minutes; this one waits for two seconds. In the
-  /// second in which its nodes were told to end it they would refuse its next start, and Slurm gives it up.
+  /// second in which its nodes were told to end it they would reject its next start, and Slurm gives it up.
   testing::AssertionResult begins_again(const std::string& job, int restarts) const {
     const auto deadline = Deadline::after_s(kDeadline_s);
     std::optional<Deadline> in_the_queue;

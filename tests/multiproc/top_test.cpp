@@ -118,7 +118,7 @@ TEST_F(TopTest, ShowsRanksWhoseStepsGrowAndNamesTheOneThatTheOthersWaitFor) {
            rank_of(view, 1)["step"] > rank_of(first, 1)["step"];
   });
   const int victim = rank_of(later, 1)["pid"];
-  // Stopped and continued again and again it gets on, slower than the other one.
+  // Stopped and continued again and again it makes progress, slower than the other one.
   std::atomic<bool> ends{false};
   std::thread slows([&] {
     while (!ends) {
@@ -189,7 +189,7 @@ TEST_F(TopTest, ShowsBytesOfCheckpointsAndOffload) {
   world.wait(100);
 }
 
-TEST_F(TopTest, GoesOnWhenTheLauncherStartsTheRanksAgain) {
+TEST_F(TopTest, ContinuesWhenTheLauncherStartsTheRanksAgain) {
   ChildProcess world(train({"--max-restarts", "1"}));
   ASSERT_TRUE(world.wait_for_output("step ", 100));
   const Json before = view_in_which(both_step);

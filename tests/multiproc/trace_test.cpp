@@ -73,7 +73,7 @@ TEST_F(TraceOfARun, HoldsWhatBothRanksDid) {
     EXPECT_EQ(trace.of("evaluation", rank).size(), 1u);
   }
   // Two on the way and one at the end: by the training thread, and those on the way twice each, for copy and
-  // write, by the one that saves beside it; all of rank 0.
+  // write, by the one that saves next to it; all of rank 0.
   const std::vector<TracedSpan> saves = trace.of("checkpoint", 0);
   EXPECT_EQ(
       std::count_if(saves.begin(), saves.end(), [](const auto& span) { return span.row == "checkpoint"; }),

@@ -167,7 +167,7 @@ TEST_F(TrainCommand, DivergenceHasItsOwnExitCodeAndNamesTheStep) {
   EXPECT_THAT(result.err, HasSubstr("is not a finite number on rank"));
 }
 
-TEST_F(TrainCommand, TerminationStopsAllRanksAtAStepAndResumeGoesOn) {
+TEST_F(TrainCommand, TerminationStopsAllRanksAtAStepAndResumeContinues) {
   const std::vector<std::string> lengthy = {"--set", "train.epochs=1000000", "--set",
                                             "run.log_every_steps=1"};
   ChildProcess child(command("stopped", 2, lengthy));
@@ -204,7 +204,7 @@ TEST_F(TrainCommand, HowItEndedStandsInTheListOfRuns) {
                     HasSubstr("wild: diverged (exit code 5): step ")));
 }
 
-TEST_F(TrainCommand, AFolderOfNoUseIsRefusedBeforeAnyRankStarts) {
+TEST_F(TrainCommand, AFolderOfNoUseIsRejectedBeforeAnyRankStarts) {
   write_file_atomic(folder_ / "a file", "");
   const ChildResult file =
       run(command("x", 2, {"--set", "run.folder=" + (folder_ / "a file").string()}), {}, 60);
@@ -250,7 +250,7 @@ TEST_F(TrainCommand, ARunIsGoneOnWithByTheCommandThatBeganIt) {
   }
 }
 
-TEST_F(TrainCommand, AReaderThatLeavesIsToldOfAndTheRunGoesOn) {
+TEST_F(TrainCommand, AReaderThatLeavesIsToldOfAndTheRunContinues) {
   for (const int ranks : {1, 2}) {
     const std::string name = std::to_string(ranks);
     std::vector<std::string> words = {"bash", "-c", "\"$@\" | true", "bash"};

@@ -58,7 +58,7 @@ TEST_F(TwoTowersExample, IsVerified) {
   }
 }
 
-TEST_F(TwoTowersExample, AsynchronousStagesAreRefusedBeforeRanksStart) {
+TEST_F(TwoTowersExample, AsynchronousStagesAreRejectedBeforeRanksStart) {
   const ChildResult result = on_ranks(
       2, "train", {"parallel.pipeline=2", "parallel.schedule=pipedream-2bw", "parallel.microbatches=2"});
   EXPECT_EQ(result.exit_code, 2);

@@ -20,7 +20,7 @@ ChildResult verify(const std::vector<std::string>& settings, std::vector<std::st
   return run(words, {}, 120);
 }
 
-TEST(VerifyCommand, RefusesAnAsynchronousScheduleBeforeAnyRankStarts) {
+TEST(VerifyCommand, RejectsAnAsynchronousScheduleBeforeAnyRankStarts) {
   const ChildResult refused =
       verify({"parallel.pipeline=2", "parallel.schedule=pipedream", "train.accumulation=1"});
   EXPECT_EQ(refused.exit_code, 2);

@@ -1,5 +1,5 @@
-// Objectives beside torch.nn.functional: data/objectives.safetensors, made by objective_reference.py, which
-// holds the same cases under the same names. Whole, and cut into two micro-batches of uneven size.
+// Objectives compared with torch.nn.functional: data/objectives.safetensors, made by objective_reference.py,
+// which holds the same cases under the same names. Whole, and cut into two micro-batches of uneven size.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Optimizers and the moving average beside PyTorch's and those of the papers: data/optim_*.safetensors, made
-// by optim_reference.py.
+// Optimizers and the moving average compared with PyTorch's and those of the papers:
+// data/optim_*.safetensors, made by optim_reference.py.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>

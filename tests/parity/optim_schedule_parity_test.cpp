@@ -1,4 +1,4 @@
-// Learning-rate schedules beside torch.optim.lr_scheduler: data/optim_schedules.safetensors, made by
+// Learning-rate schedules compared with torch.optim.lr_scheduler: data/optim_schedules.safetensors, made by
 // optim_reference.py, which holds the same cases under the same names.
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// PowerSGD beside PyTorch's hook: data/power_sgd.safetensors, made by power_sgd_reference.py.
+// PowerSGD compared with PyTorch's hook: data/power_sgd.safetensors, made by power_sgd_reference.py.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
@@ -30,7 +30,7 @@ TEST(PowerSgdParity, TakesTheStepsOfPyTorchsHook) {
     CompressionOptions options;
     options.name = "power-sgd";
     options.rank = 2;
-    options.least_numel = 1;
+    options.min_numel = 1;
     const auto hook = make_comm_hook(options);
     DistributedDataParallel ddp(context.world(), Replica{.parameters = parameters, .buffers = {}},
                                 {.hook = hook});

@@ -2,7 +2,7 @@
 //   rank_ddp_steps BACKEND [STEPS [BREAK [COMPRESSION]]]
 // "rank R: weights XXXX": a digest of all parameters and buffers, the same on all ranks. Before that, "rank R
 // is under way" after a few steps of many. An error says whether it came out of backward. In step BREAK an
-// exception ends backward on rank 0, after the first reductions have started; rank 0 goes on all the same.
+// exception ends backward on rank 0, after the first reductions have started; rank 0 continues all the same.
 // COMPRESSION is of gradients, with the options by default.
 #include <ATen/ops/arange.h>
 #include <torch/nn/modules/batchnorm.h>

@@ -1,6 +1,6 @@
 // A rank that reads data and trains nothing: epoch DATA_FOLDER OUT_FOLDER PAUSE_S
 // Writes which samples of packed data it saw in each step of the first epoch into OUT/STEP.WORLD.RANK, and
-// rank 0 into OUT/done how many steps all ranks have behind them. Goes on behind them, with any number of
+// rank 0 into OUT/done how many steps all ranks have after them. Goes on after them, with any number of
 // ranks.
 #include <chrono>
 #include <filesystem>

@@ -1,5 +1,5 @@
 // Gradients over random graphs of remote calls among the ranks of a world, compared bit for bit with those of
-// one process: rpc_graphs [--graphs N] [--seed S] [--threads N], N contexts beside each other. Values are
+// one process: rpc_graphs [--graphs N] [--seed S] [--threads N], N contexts next to each other. Values are
 // small integers, so that sums are exact in any order.
 
 #include <torch/torch.h>

@@ -1,6 +1,6 @@
-// A model over two workers trained through remote calls, beside the same model in this process, step by step:
-// rpc_pipe [--model NAME] [--chunks N] [--checkpoint never|except_last|always] [--steps N]. Rank 0 is the
-// caller.
+// A model over two workers trained through remote calls, compared with the same model in this process, step
+// by step: rpc_pipe [--model NAME] [--chunks N] [--checkpoint never|except_last|always] [--steps N]. Rank 0
+// is the caller.
 
 #include <torch/torch.h>
 

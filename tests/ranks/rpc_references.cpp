@@ -28,7 +28,7 @@ namespace {
 
 using namespace trireme;
 
-constexpr std::size_t kMostHeld = 200, kMostAtOnce = 3, kInFlight = 32, kThreads = 2;
+constexpr std::size_t kMaxHeld = 200, kMaxAtOnce = 3, kInFlight = 32, kThreads = 2;
 constexpr std::uint64_t kLargeBytes = 512 << 10;  // more than a socket takes at once
 
 void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
@@ -90,8 +90,8 @@ void hold(const Held& held) {
   Held dropped;  // after the lock
   const std::lock_guard lock(worker.mutex);
   worker.held.push_back(held);
-  if (worker.held.size() <= kMostHeld) return;
-  dropped = std::exchange(worker.held[held.number % kMostHeld], worker.held.back());
+  if (worker.held.size() <= kMaxHeld) return;
+  dropped = std::exchange(worker.held[held.number % kMaxHeld], worker.held.back());
   worker.held.pop_back();
 }
 
@@ -176,7 +176,7 @@ class Actor {
       ++num_made_;
     } else if (which < 6) {
       std::vector<Held> items;
-      for (std::uint64_t i = 0; i <= random_.below(kMostAtOnce); ++i) {
+      for (std::uint64_t i = 0; i <= random_.below(kMaxAtOnce); ++i) {
         if (auto held = any_held(random_.bits()); held.item) items.push_back(std::move(held));
       }
       num_passed_ += items.size();

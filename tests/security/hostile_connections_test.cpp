@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kWait_s = 60;  // ends a test that would hang
 constexpr int kWaves = 20, kInAWave = 100;
-constexpr std::int64_t kMostGrowth_kib = 8 << 10;
+constexpr std::int64_t kMaxGrowth_kib = 8 << 10;
 
 const Secret& secret() {
   static const Secret kSecret = Secret::from_text("the secret of this job", "the test");
@@ -175,7 +175,7 @@ TEST_P(HostileConnections, TwoThousandTakeNoMemoryAndLeaveTheServiceAsItWas) {
   const std::int64_t end_kib = resident_kib();
   RecordProperty("grown_kib", static_cast<int>(end_kib - warm_kib));
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which keep freed memory
-  EXPECT_LT(end_kib, warm_kib + kMostGrowth_kib);
+  EXPECT_LT(end_kib, warm_kib + kMaxGrowth_kib);
 #endif
   port.close();
 }

@@ -38,7 +38,7 @@ class ChildProcess {
   /// Standard output, as far as wait_for_output() has read it.
   const std::string& output() const;
   ChildResult wait(double timeout_s);
-  /// Behind SIGSTOP it stands still.
+  /// After SIGSTOP it stands still.
   void send_signal(int signal);
 
  private:

@@ -66,7 +66,7 @@ bool EtcdCluster::starts(int num_members) {
     const std::string peer = at(peer_ports[static_cast<std::size_t>(i)]);
     const std::string data = (folder_ / text(i)).string();
     std::filesystem::remove_all(data);
-    // To a file: nobody reads a pipe while the test goes on.
+    // To a file: nobody reads a pipe while the test continues.
     const std::string line = text("exec etcd --name m", i, " --data-dir '", data, "' --listen-client-urls ",
                                   client, " --advertise-client-urls ", client, " --listen-peer-urls ", peer,
                                   " --initial-advertise-peer-urls ", peer, " --initial-cluster ",

@@ -169,7 +169,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   testing::InitGoogleMock(&argc, argv);
   const bool dies =
-      argument(arguments, "--gtest_internal_run_death_test=").has_value();  // one case of it, started anew
+      argument(arguments, "--gtest_internal_run_death_test=").has_value();  // one case of it, started again
   if (const auto suite = argument(arguments, "--cases-of="); suite && !dies)
     return run_cases(*suite, std::stoi(argument(arguments, "--seconds=").value_or("60")),
                      std::max(1ul, std::stoul(argument(arguments, "--at-once=").value_or("1"))));

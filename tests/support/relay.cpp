@@ -64,7 +64,7 @@ Relay::~Relay() {
 void Relay::take() {
   const int from = ::accept(listens_, nullptr, nullptr);
   if (from < 0) return;
-  ::shutdown(listens_, SHUT_RDWR);  // for one connection only: the next is refused
+  ::shutdown(listens_, SHUT_RDWR);  // for one connection only: the next is rejected
   for (int i = 0; i < num_answered_; ++i) {
     const std::string answer = answer_to(read_message(from));
     [[maybe_unused]] const auto sent = ::send(from, answer.data(), answer.size(), MSG_NOSIGNAL);

@@ -13,7 +13,7 @@ namespace trireme::test {
 /// Paths through which they can be opened.
 std::vector<std::filesystem::path> scratch_files_of(pid_t process);
 
-/// The largest file that this process may write from here on, while it lives; writes behind it fail.
+/// The largest file that this process may write from here on, while it lives; writes after it fail.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(std::uint64_t bytes);

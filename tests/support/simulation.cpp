@@ -58,7 +58,7 @@ class SimulatedNode final : public wire::Surroundings, public wire::Network {
     const std::uint64_t life = life_;
     world_.schedule(world_.now_ns_, [this, life, connection] {
       tell(life, [this, connection] {
-        const auto held = paused_.extract(connection);  // until now others have queued behind these
+        const auto held = paused_.extract(connection);  // until now others have queued after these
         if (held.empty()) return;
         for (const auto& action : held.mapped()) {
           const auto again = paused_.find(connection);  // by what came before this one
@@ -91,7 +91,7 @@ class SimulatedNode final : public wire::Surroundings, public wire::Network {
   std::deque<std::function<void()>> frozen_;
   std::map<wire::TimerId, bool> timers_;
   wire::TimerId last_timer_ = 0;
-  std::int64_t posted_until_ns_ = 0;  ///< of the last post(): the next comes behind
+  std::int64_t posted_until_ns_ = 0;  ///< of the last post(): the next comes after
   wire::ConnectionId last_connection_ = 0;
   std::map<wire::ConnectionId, std::uint64_t> links_;
   std::map<wire::ConnectionId, std::size_t> waiting_bytes_;
@@ -105,7 +105,7 @@ struct Simulation::Connection {
     std::uint64_t life = 0;
     wire::ConnectionId id = 0;
     bool is_open = false;
-    std::int64_t arrives_ns = 0;              ///< of the last message to it: the next comes behind
+    std::int64_t arrives_ns = 0;              ///< of the last message to it: the next comes after
     std::vector<std::function<void()>> held;  ///< on a link that is cut: arrivals, in order
   };
   End ends[2];
@@ -238,8 +238,8 @@ void Simulation::run_for(double seconds) {
 }
 
 std::int64_t Simulation::delay_ns() {
-  const auto least = static_cast<std::uint64_t>(options_.links.least_delay_s * 1e9);
-  const auto most = static_cast<std::uint64_t>(options_.links.most_delay_s * 1e9);
+  const auto least = static_cast<std::uint64_t>(options_.links.min_delay_s * 1e9);
+  const auto most = static_cast<std::uint64_t>(options_.links.max_delay_s * 1e9);
   return static_cast<std::int64_t>(least + random_.below(most - least + 1));
 }
 
@@ -259,9 +259,9 @@ void Simulation::note(const std::string& line) {
   if (prints_) std::fprintf(stderr, "%12.6f %s\n", now_s(), line.c_str());
 }
 
-/// As by a thread beside the node's: a little later, and whatever happens meanwhile comes before it.
+/// As by a thread next to the node's: a little later, and whatever happens meanwhile comes before it.
 void Simulation::post(SimulatedNode& node, std::function<void()> work) {
-  const auto most = static_cast<std::uint64_t>(options_.most_post_delay_s * 1e9);
+  const auto most = static_cast<std::uint64_t>(options_.max_post_delay_s * 1e9);
   const std::int64_t at = now_ns_ + static_cast<std::int64_t>(random_.below(most + 1));
   node.posted_until_ns_ = std::max(node.posted_until_ns_, at);
   schedule(node.posted_until_ns_,
@@ -374,7 +374,7 @@ void SimulatedNode::close(wire::ConnectionId connection) {
   if (found != links_.end()) world_.close(found->second, this, wire::CloseCause::kByPeer);
 }
 
-/// One end goes at once; the other hears of it behind what is on its way, and not while the link is cut.
+/// One end goes at once; the other hears of it after what is on its way, and not while the link is cut.
 void Simulation::close(std::uint64_t number, SimulatedNode* by, wire::CloseCause cause) {
   const auto found = links_.find(number);
   if (found == links_.end()) return;

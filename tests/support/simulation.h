@@ -21,7 +21,7 @@
 namespace trireme::test {
 
 struct LinkFaults {
-  double least_delay_s = 0.0001, most_delay_s = 0.002;
+  double min_delay_s = 0.0001, max_delay_s = 0.002;
   double drop = 0, duplicate = 0,
          reorder = 0;  ///< of single messages: what no connection does, but a bug may
 };
@@ -29,7 +29,7 @@ struct LinkFaults {
 struct SimulationOptions {
   double connect_timeout_s = 1;  ///< to an address that does not answer
   double broken_s = 8;           ///< a connection over a link that was cut for longer closes on both sides
-  double most_post_delay_s = 0.0002;  ///< of what a node gives itself to do, as if another thread did
+  double max_post_delay_s = 0.0002;  ///< of what a node gives itself to do, as if another thread did
   LinkFaults links;
 };
 

@@ -216,7 +216,7 @@ at::Tensor seen_by_cpu(const at::Tensor& tensor) {
                        tensor.options().device(c10::kCPU).requires_grad(false));
 }
 
-/// The stream at hand does something with a tensor of the device.
+/// The current stream does something with a tensor of the device.
 void use(const at::Tensor& tensor, bool writes, const std::string& operation) {
   if (!tensor.defined() || tensor.device().type() != kType || tensor.numel() == 0) return;
   const void* piece = memory().begin_of(tensor.const_data_ptr());
@@ -224,7 +224,7 @@ void use(const at::Tensor& tensor, bool writes, const std::string& operation) {
   writes ? order().write(piece, stream, operation) : order().read(piece, stream, operation);
 }
 
-/// The host waits for what the stream at hand has been given to do.
+/// The host waits for what the current stream has been given to do.
 void host_waits(c10::Device device) { order().host_waits(order().now(stream_on(device))); }
 
 /// What is allocated while a graph is captured belongs to it.
@@ -387,7 +387,7 @@ void check_one_device(const c10::OperatorHandle& op, const torch::jit::Stack& st
   }
 }
 
-/// What it reads and writes comes behind what other streams do with that.
+/// What it reads and writes comes after what other streams do with that.
 void check_streams(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
   const std::size_t begin = stack.size() - arguments.size();

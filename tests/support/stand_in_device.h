@@ -1,7 +1,7 @@
 #pragma once
 // A device for tests where no accelerator is, by libtorch's door for devices of others (PrivateUse1). Its
 // memory cannot be reached from the host: addresses of its tensors lead nowhere, so that a copy that was
-// forgotten is a segmentation fault at once, and one beside a tensor of the device an error. Its operators
+// forgotten is a segmentation fault at once, and one next to a tensor of the device an error. Its operators
 // run on the CPU, on copies, and give the CPU's numbers (convolutions and attention up to rounding where ATen
 // takes another kernel). Copies that need not block are made late: from the host when the device next does
 // something, to the host when somebody waits for the device. It has streams and events: what is done on one

@@ -68,7 +68,7 @@ class HiddenMemory {
 };
 
 /// Copies that do not block, in the order of one stream. Each is as late as it can be: the host sees what was
-/// copied to it when it waits for the device, or when something behind it in the stream has been seen.
+/// copied to it when it waits for the device, or when something after it in the stream has been seen.
 class LateCopies {
  public:
   void add_to_device(std::function<void()> copy) { add({.to_device = true, .run = std::move(copy)}); }

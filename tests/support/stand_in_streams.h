@@ -1,7 +1,7 @@
 #pragma once
 // What happens before what on the streams of the stand-in device: of each piece of its memory, who has used
-// it last, and of each stream, up to where it has waited for the others. An operation that comes behind
-// nothing which it would need to come behind is an error when it is issued, on any machine and at any speed:
+// it last, and of each stream, up to where it has waited for the others. An operation that comes after
+// nothing which it would need to come after is an error when it is issued, on any machine and at any speed:
 // a missing wait need not be lucky to be found. Clocks of vectors (Mattern, "Virtual Time and Global States
 // of Distributed Systems", 1989). Thread-safe.
 
@@ -33,10 +33,10 @@ class StreamOrder {
   /// still use it while its own gets it again.
   void given_back(const void* piece);
 
-  /// Up to where a stream has come, and a stream that comes behind that.
+  /// Up to where a stream has come, and a stream that comes after that.
   Clock now(const Stream& stream);
   void wait(const Stream& stream, const Clock& passed);
-  /// The host waits: whatever it issues from now on comes behind that.
+  /// The host waits: whatever it issues from now on comes after that.
   void host_waits(const Clock& passed);
   void host_waits_for_all();
 
@@ -48,7 +48,7 @@ class StreamOrder {
     Clock readers = {};
     std::map<Stream, bool> lent = {};
   };
-  /// By the next operation of a stream, which comes behind who has written it; null: no piece of the device.
+  /// By the next operation of a stream, which comes after who has written it; null: no piece of the device.
   Piece* use(const void* piece, const Stream& stream, const std::string& operation);
   /// The clock of the next operation of a stream.
   Clock& next(const Stream& stream);

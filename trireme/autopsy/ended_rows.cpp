@@ -17,7 +17,7 @@
 namespace trireme::autopsy {
 namespace {
 
-constexpr std::size_t kMostMessage = 600;
+constexpr std::size_t kMaxMessage = 600;
 
 const RankEvidence* first_killed(const Case& about) {
   for (const RankEvidence* rank : about.failed()) {
@@ -227,7 +227,7 @@ std::optional<Verdict> threw(const Case& about) {
                            aborted ? "" : text(" with exit code ", rank->exit_code),
                            " by an exception in code ", code_of(*rank, thrown));
     if (!thrown.message.empty())
-      verdict.evidence.push_back(text("Its message: ", printable(thrown.message, kMostMessage)));
+      verdict.evidence.push_back(text("Its message: ", printable(thrown.message, kMaxMessage)));
     return verdict;
   }
   return std::nullopt;
@@ -241,7 +241,7 @@ std::optional<Verdict> crashed(const Case& about) {
                                     " after ", human_duration(rank->ended_s)),
                     .advice = "open its core file in a debugger"};
     if (!rank->last_lines.empty())
-      verdict.evidence.push_back(text("Its last line: ", printable(rank->last_lines.back(), kMostMessage)));
+      verdict.evidence.push_back(text("Its last line: ", printable(rank->last_lines.back(), kMaxMessage)));
     return verdict;
   }
   return std::nullopt;
@@ -255,7 +255,7 @@ std::optional<Verdict> lost_contact(const Case& about) {
   Verdict verdict{.ranks = {missed.value_or(rank.rank)},
                   .summary = missed ? text(names_of({*missed}), " was missed by the other ranks")
                                     : text(name_of(rank, about), " gave up waiting for other ranks")};
-  if (!message.empty()) verdict.evidence.push_back(text("Its message: ", printable(message, kMostMessage)));
+  if (!message.empty()) verdict.evidence.push_back(text("Its message: ", printable(message, kMaxMessage)));
   return verdict;
 }
 

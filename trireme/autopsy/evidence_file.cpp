@@ -19,11 +19,11 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
 /// Ranks in a file; a launcher has fewer, and a host fewer cores.
 constexpr std::size_t kMostRanks = 256;
 /// In the files of all hosts.
-constexpr std::uint64_t kMostBytesOfAll = std::uint64_t{256} << 20;
+constexpr std::uint64_t kMaxBytesOfAll = std::uint64_t{256} << 20;
 /// Ranks in the files of all hosts.
-constexpr std::size_t kMostRanksOfAll = 32'768;
+constexpr std::size_t kMaxRanksOfAll = 32'768;
 /// Threads, peers, lines of a rank: a launcher writes at most 8.
-constexpr std::size_t kMostInList = 16;
+constexpr std::size_t kMaxInList = 16;
 /// No time, rate or share is larger.
 constexpr double kLargest = 1e12;
 /// Files of one failure are written within a timeout of each other.
@@ -188,7 +188,7 @@ void take(const char* name, const Json& json, std::vector<Value>& values) {
   if (!json.is_array()) reject(name, "a list", json);
   // Other ranks, that one waits for, are numbers.
   constexpr bool kOfRanks = std::same_as<Value, RankEvidence> || std::integral<Value>;
-  constexpr std::size_t kMost = kOfRanks ? kMostRanks : kMostInList;
+  constexpr std::size_t kMost = kOfRanks ? kMostRanks : kMaxInList;
   if (json.size() > kMost)
     throw DataError(text("'", name, "': expected a list of at most ", kMost, ", found ", json.size()));
   for (const Json& each : json) take(name, each, values.emplace_back());
@@ -230,9 +230,9 @@ void check_size(const std::filesystem::path& folder, const std::vector<std::stri
     const std::uintmax_t of_file = std::filesystem::file_size(folder / name, error);
     if (!error) bytes += of_file;
   }
-  if (bytes > kMostBytesOfAll)
+  if (bytes > kMaxBytesOfAll)
     throw DataError(text(folder.string(), ": its ", names.size(), " records of a failure have ", bytes,
-                         " bytes; expected at most ", kMostBytesOfAll, ". Remove those of earlier failures"));
+                         " bytes; expected at most ", kMaxBytesOfAll, ". Remove those of earlier failures"));
 }
 
 }  // namespace
@@ -277,9 +277,9 @@ std::optional<Evidence> read_evidence(const std::filesystem::path& folder) {
       throw DataError(text(path.string(), ": ", error.what()));
     }
     num_ranks += parts.back().ranks.size();
-    if (num_ranks > kMostRanksOfAll)
+    if (num_ranks > kMaxRanksOfAll)
       throw DataError(
-          text(path.string(), ": expected at most ", kMostRanksOfAll, " ranks in all files, found more"));
+          text(path.string(), ": expected at most ", kMaxRanksOfAll, " ranks in all files, found more"));
   }
   if (parts.empty()) return std::nullopt;
   double newest_s = 0;

@@ -64,10 +64,10 @@ MemoryKillLog::MemoryKillLog() {
 
 std::optional<std::string> MemoryKillLog::read() {
   // One read is one record; that records were overwritten meanwhile the next read tells by EPIPE.
-  constexpr int kMostRecords = 100'000;
+  constexpr int kMaxRecords = 100'000;
   if (!log_.is_open()) return std::nullopt;
   std::array<char, 8192> record{};
-  for (int i = 0; i < kMostRecords; ++i) {
+  for (int i = 0; i < kMaxRecords; ++i) {
     const ssize_t got = ::read(log_.get(), record.data(), record.size());
     if (got < 0 && errno == EPIPE) continue;
     if (got < 0 && errno != EAGAIN) return std::nullopt;

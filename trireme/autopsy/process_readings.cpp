@@ -19,9 +19,9 @@ namespace trireme::autopsy {
 namespace {
 
 /// Threads of a process that are looked at.
-constexpr std::size_t kMostThreads = 256;
+constexpr std::size_t kMaxThreads = 256;
 /// Blocked threads in the evidence of a rank.
-constexpr std::size_t kMostBlocked = 8;
+constexpr std::size_t kMaxBlocked = 8;
 
 std::string line_of(const std::string& path) {
   std::ifstream file(path);
@@ -118,7 +118,7 @@ ProcessReadings read_process(int pid) {
   if (DIR* tasks = ::opendir((folder + "/task").c_str())) {
     while (const dirent* entry = ::readdir(tasks)) {
       const int tid = std::atoi(entry->d_name);
-      if (tid <= 0 || now.threads.size() == kMostThreads) continue;
+      if (tid <= 0 || now.threads.size() == kMaxThreads) continue;
       const std::string task = text(folder, "/task/", tid);
       const std::vector<std::string> of_task = stat_fields(task);
       if (of_task.empty() || of_task.front().empty()) continue;
@@ -221,7 +221,7 @@ void describe_process(RankEvidence& rank, const ProcessReadings& before, const P
     // In the same call twice, or all that there is to know.
     const bool still =
         before.at_s == 0 || (earlier != before.threads.end() && earlier->second.call == thread.call);
-    if (!still || rank.blocked.size() == kMostBlocked) continue;
+    if (!still || rank.blocked.size() == kMaxBlocked) continue;
     BlockedThread blocked = describe_call(rank.pid, thread.state, thread.call);
     blocked.name = thread.name;
     blocked.state = std::string(1, thread.state);

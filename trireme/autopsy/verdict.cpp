@@ -14,9 +14,9 @@ namespace trireme::autopsy {
 namespace {
 
 /// Sentences of a verdict at most.
-constexpr std::size_t kMostSentences = 6;
+constexpr std::size_t kMaxSentences = 6;
 /// Characters of an action and of an operation: a status page has fewer.
-constexpr std::size_t kMostPlace = 300;
+constexpr std::size_t kMaxPlace = 300;
 
 void describe_place(Verdict& verdict, const Case& about) {
   if (verdict.ranks.empty()) return;
@@ -36,7 +36,7 @@ Verdict judge(const Evidence& evidence) {
       found->cause = row.name;
       found->shown_by_work = row.shown_by_work;
       describe_place(*found, about);
-      if (found->evidence.size() > kMostSentences) found->evidence.resize(kMostSentences);
+      if (found->evidence.size() > kMaxSentences) found->evidence.resize(kMaxSentences);
       return *found;
     }
   }
@@ -55,9 +55,9 @@ std::span<const CauseRow> causes() {
 std::string paragraph(const Verdict& verdict) {
   if (verdict.cause.empty()) return {};
   std::string result = verdict.summary;
-  if (!verdict.action.empty()) result += text("; it was in: ", printable(verdict.action, kMostPlace));
+  if (!verdict.action.empty()) result += text("; it was in: ", printable(verdict.action, kMaxPlace));
   if (!verdict.operation.empty())
-    result += text("; last operation: ", printable(verdict.operation, kMostPlace));
+    result += text("; last operation: ", printable(verdict.operation, kMaxPlace));
   result += ".";
   for (const std::string& sentence : verdict.evidence) result += text(" ", sentence, ".");
   if (!verdict.advice.empty()) result += text(" To do: ", verdict.advice, ".");

@@ -8,7 +8,7 @@
 namespace trireme {
 
 /// What a configuration has at most, in a file of its own, of a run and of a checkpoint.
-inline constexpr std::uint64_t kMostConfigBytes = std::uint64_t{4} << 20;
+inline constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{4} << 20;
 
 /// The whole file. Throws DataError when it cannot be read, is no regular file, or has more than
 /// `most_bytes`; the message says that it is no `what`, such as "manifest of a checkpoint".

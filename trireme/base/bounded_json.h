@@ -44,7 +44,7 @@ class JsonBuilder {
   /// The whole value, after the last event.
   Json take() { return std::move(root_); }
 
-  /// Events by their names in nlohmann's SAX interface; true: the parser goes on. Throw DataError.
+  /// Events by their names in nlohmann's SAX interface; true: the parser continues. Throw DataError.
   bool null() { return put(Json()); }
   bool boolean(bool value) { return put(Json(value)); }
   bool number_integer(std::int64_t value) { return put(Json(value)); }

@@ -54,7 +54,7 @@ std::vector<ControlGroup> groups_of(const std::string& process, const std::strin
                       path = line.substr(second + 1);
     const auto list = split(controllers, ',');
     if (controllers.empty()) {
-      std::error_code none;  // beside hierarchies of version 1 it has a folder of its own
+      std::error_code none;  // next to hierarchies of version 1 it has a folder of its own
       const bool is_beside = fs::exists(mounts / "unified", none);
       add_with_all_above(is_beside ? mounts / "unified" : mounts, path, 2, groups);
     } else if (std::find(list.begin(), list.end(), controller) != list.end()) {

@@ -21,7 +21,7 @@ namespace trireme {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::size_t kLeastGrowth = 4096;
+constexpr std::size_t kMinGrowth = 4096;
 
 /// The folder that a file of this process's own choice goes into.
 OpenFolder folder_of(const fs::path& path) {
@@ -54,7 +54,7 @@ std::string read_beginning(const fs::path& path, std::size_t most_bytes) {
   std::string content(std::min(static_cast<std::size_t>(info.st_size) + 1, most_bytes), '\0');
   std::size_t end = 0;
   while (end < most_bytes) {
-    if (end == content.size()) content.resize(std::min(2 * end + kLeastGrowth, most_bytes));
+    if (end == content.size()) content.resize(std::min(2 * end + kMinGrowth, most_bytes));
     const ssize_t got = ::read(fd.get(), content.data() + end, content.size() - end);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) file_failed("read", path);

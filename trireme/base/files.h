@@ -22,7 +22,7 @@ using FileSink = std::function<void(std::span<const std::byte>)>;
 /// and no temporary file is left. Throws DataError (disk full, not writable) or what `fill` throws.
 void write_file_atomic(const std::filesystem::path& path, const std::function<void(const FileSink&)>& fill);
 
-/// The same with the whole content at hand.
+/// The same with the whole content given.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content);
 
 /// Creates the folder and its parents; fine if it is there. Throws DataError.

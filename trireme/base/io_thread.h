@@ -1,8 +1,8 @@
 #pragma once
-// One thread that does what it is given, in order: reads or writes that go on beside computation. Who has
-// given something waits for it and gets its exception. The thread belongs to the object: its destructor has
-// it do what is left, and joins it. Nothing here has a deadline, as a file system that hangs answers nobody:
-// other ranks name the rank that waits. Thread-safe.
+// One thread that does what it is given, in order: reads or writes that continue concurrently with
+// computation. Who has given something waits for it and gets its exception. The thread belongs to the object:
+// its destructor has it do what is left, and joins it. Nothing here has a deadline, as a file system that
+// hangs answers nobody: other ranks name the rank that waits. Thread-safe.
 
 #include <condition_variable>
 #include <deque>

@@ -1,6 +1,6 @@
 #pragma once
 // Whole numbers in JSON that came from outside. nlohmann's get<>() makes one of every number, and of one that
-// does not fit another one; here it is refused. For any of nlohmann's types of JSON, of which this module
+// does not fit another one; here it is rejected. For any of nlohmann's types of JSON, of which this module
 // includes none. Stateless; thread-safe.
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace trireme {
 class LargeBlocks {
  public:
   /// Smaller ones are better off in a heap.
-  static constexpr std::size_t kLeastBytes = 1 << 20;
+  static constexpr std::size_t kMinBytes = 1 << 20;
   /// Allocations in a window: several steps of most models.
   static constexpr int kWindow = 1024;
 

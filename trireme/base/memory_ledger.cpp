@@ -18,10 +18,10 @@ MemoryLedger& MemoryLedger::of_process() {
 }
 
 void MemoryLedger::add(const void* address, std::size_t bytes, MemoryKind kind) {
-  if (bytes < kLeastBytes) return;
+  if (bytes < kMinBytes) return;
   const std::lock_guard lock(mutex_);
   const auto [block, is_new] = blocks_.try_emplace(address, Block{bytes, kind});
-  if (!is_new) {  // two allocators, one behind the other, tell of it
+  if (!is_new) {  // two allocators, one after the other, tell of it
     now_[block->second.kind] -= static_cast<std::int64_t>(block->second.bytes);
     total_ -= static_cast<std::int64_t>(block->second.bytes);
     block->second = {bytes, kind};

@@ -37,7 +37,7 @@ struct MemoryUse {
 class MemoryLedger {
  public:
   /// Of the smallest block that is told of.
-  static constexpr std::size_t kLeastBytes = 4096;
+  static constexpr std::size_t kMinBytes = 4096;
 
   /// The one ledger of this process. It is never destroyed, so that blocks may be freed while the process
   /// ends.

@@ -12,7 +12,7 @@ namespace trireme {
 /// Cost of a part, the `part`th from 0, of the things from `from` up to `to`; infinite when it may not be.
 using CostOfPart = std::function<double(std::size_t part, std::size_t from, std::size_t to)>;
 
-/// Where each of `num_parts` parts ends, the last behind all `num_things`; among those with the least cost of
+/// Where each of `num_parts` parts ends, the last after all `num_things`; among those with the least cost of
 /// the costliest part the parts are even, as the sum of squares is kept low on the way. No part is empty.
 /// Dynamic programming: num_parts * num_things^2 calls of `cost`. Empty when every choice has an infinite
 /// cost.

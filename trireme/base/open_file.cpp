@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Another writer of the folder may make the file again between its removal and the creation.
-constexpr int kMostCreations = 100;
+constexpr int kMaxCreations = 100;
 
 FileDescriptor folder_holding(const fs::path& path) {
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
@@ -49,7 +49,7 @@ FileDescriptor create_file(const fs::path& path, mode_t mode) {
   if (!folder.is_open()) return {};
   for (int tries = 0;; ++tries) {
     FileDescriptor file = open_in(folder, name, O_WRONLY | O_CREAT | O_EXCL, mode);
-    if (file.is_open() || errno != EEXIST || tries == kMostCreations) return file;
+    if (file.is_open() || errno != EEXIST || tries == kMaxCreations) return file;
     if (::unlinkat(folder.get(), name.c_str(), 0) != 0 && errno != ENOENT) return {};
   }
 }

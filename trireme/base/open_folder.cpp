@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr off_t kHandOver = off_t{8} << 20;
-constexpr int kMostTries = 8;  // where another process puts a file under the name again and again
+constexpr int kMaxTries = 8;  // where another process puts a file under the name again and again
 
 std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -27,7 +27,7 @@ std::string_view as_text(std::span<const std::byte> bytes) {
 int create_new(int folder, const char* name) {
   for (int tries = 0;; ++tries) {
     const int fd = ::openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd >= 0 || errno != EEXIST || tries == kMostTries) return fd;
+    if (fd >= 0 || errno != EEXIST || tries == kMaxTries) return fd;
     if (::unlinkat(folder, name, 0) != 0 && errno != ENOENT) return -1;
   }
 }

@@ -6,7 +6,7 @@
 
 namespace trireme {
 
-/// Where the file is: what the environment variable says, or beside the program, or in its ../lib. Empty
+/// Where the file is: what the environment variable says, or next to the program, or in its ../lib. Empty
 /// where it is not.
 std::string find_optional_object(const std::string& file_name, const char* variable);
 

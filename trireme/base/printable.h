@@ -10,7 +10,7 @@
 namespace trireme {
 
 /// Characters of foreign text that a message quotes at most.
-inline constexpr std::size_t kMostQuoted = 80;
+inline constexpr std::size_t kMaxQuoted = 80;
 /// For tables and reports, which print whole names.
 inline constexpr std::size_t kWhole = std::numeric_limits<std::size_t>::max();
 
@@ -18,7 +18,7 @@ inline constexpr std::size_t kWhole = std::numeric_limits<std::size_t>::max();
 /// that are not UTF-8. `\u202e` stands for line separators, invisible characters and those that change the
 /// direction of text. Of more than `most` characters the first `most` remain, and "... (N bytes)" follows.
 /// Linear in `most`.
-std::string printable(std::string_view foreign, std::size_t most = kMostQuoted);
+std::string printable(std::string_view foreign, std::size_t most = kMaxQuoted);
 
 /// A message of several lines, safe for a terminal: as printable(), but line ends, tabs and backslashes stay,
 /// and so does everything up to `most` bytes.

@@ -27,7 +27,7 @@ class PrometheusText {
     name_ = prefix_ + std::string(name);
     out_ << "# HELP " << name_ << " " << help << "\n# TYPE " << name_ << " " << type << "\n";
   }
-  /// Of the metric that was begun last, which `suffix` may go on.
+  /// Of the metric that was begun last, which `suffix` may continue.
   template <class Number>
   void value(Labels labels, const Number& number, std::string_view suffix = "") {
     out_ << name_ << suffix;

@@ -23,7 +23,7 @@ struct Failure {
 
 Failure failure_of(const std::exception_ptr& error);
 
-/// Returns what the body returns; of an exception the exit code, behind the line "PROGRAM: error: MESSAGE".
+/// Returns what the body returns; of an exception the exit code, after the line "PROGRAM: error: MESSAGE".
 int run_main_returning(const std::function<int()>& body);
 
 /// The same for a body that returns an exit code, or nothing.

@@ -1,6 +1,6 @@
 #pragma once
 // Files of a folder that nobody reads before it is complete: each is written and synced, the folder once
-// behind all of them. Thread-safe as long as two callers do not write the same path.
+// after all of them. Thread-safe as long as two callers do not write the same path.
 
 #include <filesystem>
 #include <functional>

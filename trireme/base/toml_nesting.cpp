@@ -6,7 +6,7 @@
 namespace trireme {
 namespace {
 
-/// Behind the quoted text that begins at `begin`, on one line or, between three quotation marks each, on
+/// After the quoted text that begins at `begin`, on one line or, between three quotation marks each, on
 /// several.
 std::size_t end_of_quoted(std::string_view toml, std::size_t begin) {
   const char quote = toml[begin];
@@ -37,7 +37,7 @@ std::optional<int> line_of_deep_key(std::string_view toml) {
     std::size_t next = at + 1;
     if (c == '"' || c == '\'') next = end_of_quoted(toml, at);
     if (c == '#') next = std::min(toml.find('\n', at), toml.size());
-    if (c == '.' && ++parts > kMostKeyParts) return line;
+    if (c == '.' && ++parts > kMaxKeyParts) return line;
     if (kBetweenKeys.find(c) != std::string_view::npos) parts = 1;
     line += static_cast<int>(std::ranges::count(toml.substr(at, next - at), '\n'));
     at = next;

@@ -8,7 +8,7 @@
 
 namespace trireme {
 
-inline constexpr int kMostKeyParts = 64;
+inline constexpr int kMaxKeyParts = 64;
 
 /// The first line with a key of more parts.
 std::optional<int> line_of_deep_key(std::string_view toml);

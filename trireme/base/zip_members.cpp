@@ -13,9 +13,9 @@ namespace {
 constexpr std::string_view kEndMark("PK\5\6", 4), kEnd64Mark("PK\6\6", 4), kEntryMark("PK\1\2", 4),
     kLocalMark("PK\3\4", 4);
 constexpr std::size_t kEndBytes = 22, kEnd64Bytes = 56, kLocator64Bytes = 20, kEntryBytes = 46;
-constexpr std::int64_t kLocalBytes = 30, kMostCommentBytes = 65535;
+constexpr std::int64_t kLocalBytes = 30, kMaxCommentBytes = 65535;
 /// Of a directory: beyond, it is none of arrays or weights.
-constexpr std::int64_t kMostDirectoryBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kMaxDirectoryBytes = std::int64_t{64} << 20;
 constexpr std::uint64_t kIn64 = 0xffffffff;
 
 /// Little-endian, of `size` bytes.
@@ -31,7 +31,7 @@ class ZipArchive {
 
   std::vector<ZipMember> members() const {
     const Directory directory = find_directory();
-    if (directory.size > kMostDirectoryBytes || directory.offset > archive_.size - directory.size)
+    if (directory.size > kMaxDirectoryBytes || directory.offset > archive_.size - directory.size)
       fail("its directory is damaged");
     const std::string bytes = range(directory.offset, directory.size);
     std::vector<ZipMember> members;
@@ -55,7 +55,7 @@ class ZipArchive {
 
   Directory find_directory() const {
     const std::int64_t tail_bytes =
-        std::min<std::int64_t>(archive_.size, static_cast<std::int64_t>(kEndBytes) + kMostCommentBytes);
+        std::min<std::int64_t>(archive_.size, static_cast<std::int64_t>(kEndBytes) + kMaxCommentBytes);
     const std::string tail = range(archive_.size - tail_bytes, tail_bytes);
     const std::size_t end = tail.rfind(kEndMark);
     if (end == std::string::npos || tail.size() - end < kEndBytes)

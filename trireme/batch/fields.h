@@ -49,7 +49,7 @@ class Fields {
   /// A number could mean a place or, of one tensor, a row.
   at::Tensor operator[](std::integral auto number) const = delete;
   bool has(std::string_view name) const { return find(name) != nullptr; }
-  /// Behind the others. Throws InvalidArgument: there is one of that name.
+  /// After the others. Throws InvalidArgument: there is one of that name.
   void add(std::string name, at::Tensor tensor);
 
   std::size_t size() const { return fields_.size(); }
@@ -62,7 +62,7 @@ class Fields {
 
   /// The first `count` of them.
   Fields first(std::size_t count) const;
-  /// The same on that device. Copies to it may be under way: what computes there comes behind them.
+  /// The same on that device. Copies to it may be under way: what computes there comes after them.
   Fields on(c10::Device device) const;
   /// The same names with what `change` makes of each tensor.
   template <class Change>

@@ -37,7 +37,7 @@ class Copier {
  public:
   Shards copy(Shards shards) {
     for (Shard& shard : shards) {
-      if (!shard.elsewhere) shard.tensor = copy({shard.name, shard.offsets}, shard.tensor);
+      if (!shard.offloaded_storage) shard.tensor = copy({shard.name, shard.offsets}, shard.tensor);
     }
     return shards;
   }
@@ -57,10 +57,11 @@ class Copier {
   std::map<Key, at::Tensor> kept_;
 };
 
-/// Replaces what another thread cannot copy by itself, because it has to be ordered behind work on a device.
+/// Replaces what another thread cannot copy by itself, because it has to be ordered after work on a device.
 void fetch_from_devices(Shards& shards) {
   for (Shard& shard : shards) {
-    if (!shard.tensor.device().is_cpu() && !shard.elsewhere) shard.tensor = shard.tensor.detach().cpu();
+    if (!shard.tensor.device().is_cpu() && !shard.offloaded_storage)
+      shard.tensor = shard.tensor.detach().cpu();
   }
 }
 
@@ -119,7 +120,7 @@ struct BackgroundSaver::State {
       return true;
     } catch (const std::exception& failure) {
       keep_error();
-      for (; next != mine.destinations.end(); ++next) refuse_part(next->folder, mine.part, failure.what());
+      for (; next != mine.destinations.end(); ++next) reject_part(next->folder, mine.part, failure.what());
       return false;
     }
   }
@@ -127,9 +128,10 @@ struct BackgroundSaver::State {
   void copy(CheckpointPart& part) {
     const telemetry::TraceScope span(spans, "checkpoint", "copy", {"step", part.head.step});
     part.shards = copier.copy(std::move(part.shards));
-    // What lives elsewhere is read as it is written, and may change behind that alone.
-    const bool all_copied = std::none_of(part.shards.begin(), part.shards.end(),
-                                         [](const Shard& shard) { return shard.elsewhere != nullptr; });
+    // What lives elsewhere is read as it is written, and may change after that alone.
+    const bool all_copied = std::none_of(part.shards.begin(), part.shards.end(), [](const Shard& shard) {
+      return shard.offloaded_storage != nullptr;
+    });
     if (all_copied) move_on_to(Stage::kWriting);
   }
 

@@ -1,11 +1,12 @@
 #pragma once
-// Saves checkpoints while training goes on. save() hands over the tensors and returns; a thread copies them,
-// then writes and syncs the copy. Training may go on at once with whatever leaves these tensors alone
-// (forward and backward of the next step), and must call wait_until_copied() before it changes them (the
-// update). So what a save costs training is the part of the copy that the next forward and backward do not
-// cover. Shards whose values live elsewhere are not copied: for those that wait lasts until they are written.
-// The copy's memory, as much as the tensors, is kept for the next save. Idea: CheckFreq (Mohan et al., FAST
-// 2021, section 4.1), where the snapshot runs beside the computation that does not touch the weights.
+// Saves checkpoints while training continues. save() hands over the tensors and returns; a thread copies
+// them, then writes and syncs the copy. Training may continue at once with whatever leaves these tensors
+// alone (forward and backward of the next step), and must call wait_until_copied() before it changes them
+// (the update). So what a save costs training is the part of the copy that the next forward and backward do
+// not cover. Shards whose values live elsewhere are not copied: for those that wait lasts until they are
+// written. The copy's memory, as much as the tensors, is kept for the next save. Idea: CheckFreq (Mohan et
+// al., FAST 2021, section 4.1), where the snapshot runs concurrently with the computation that does not touch
+// the weights.
 //
 // Each rank that writes a part of a checkpoint has a saver; the one of writer 0 also waits for the parts of
 // the others and makes the checkpoint whole. Who waits for that calls wait_until_written() on every rank

@@ -92,7 +92,7 @@ FileDigest write_entries(const fs::path& path, const std::map<std::string, const
   return write_safetensors_synced(
       path, layouts, metadata, [&](const TensorLayout& layout, const FileSink& sink) {
         const Shard& shard = *entries.at(layout.name);
-        if (!shard.elsewhere) return sink_values(shard.tensor, sink);
+        if (!shard.offloaded_storage) return sink_values(shard.tensor, sink);
         for (const Box& piece : pieces_of(shard.box(), shard.tensor.element_size(), kPieceBytes))
           sink_values(shard.place_of(piece).values(), sink);
       });
@@ -175,7 +175,7 @@ void write_part(const fs::path& folder, const CheckpointPart& part) {
   write_record(temporary, part.number, write_files(temporary, part));
 }
 
-void refuse_part(const fs::path& folder, const CheckpointPart& part, const std::string& reason) {
+void reject_part(const fs::path& folder, const CheckpointPart& part, const std::string& reason) {
   if (part.number == 0) return;  // the finisher itself
   const fs::path temporary = working_folder(folder, part);
   std::error_code ignored;
@@ -217,7 +217,7 @@ void abandon_checkpoint(const fs::path& folder, const CheckpointPart& part,
                         const std::function<bool()>& wait) noexcept {
   const fs::path temporary = working_folder(folder, part);
   std::error_code ignored;
-  // Who still writes would leave something behind in a folder that is gone.
+  // Who still writes would leave something after in a folder that is gone.
   for (int number = 1; number < part.attempt.num_parts; ++number) {
     while (!fs::exists(record_path(temporary, number), ignored) && wait()) {
     }

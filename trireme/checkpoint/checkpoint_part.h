@@ -42,13 +42,13 @@ struct CheckpointPart {
 void write_part(const std::filesystem::path& folder, const CheckpointPart& part);
 
 /// Tells the finisher that this part does not come, and why, as far as that can be written.
-void refuse_part(const std::filesystem::path& folder, const CheckpointPart& part, const std::string& reason);
+void reject_part(const std::filesystem::path& folder, const CheckpointPart& part, const std::string& reason);
 
 /// For writer 0, whose part is written: makes `folder`/step-NNNNNNNN of all parts, replacing one of the same
 /// step. Then removes all but the newest `keep` checkpoints (0: keeps all), those of later steps (a run that
 /// went back to before them has made them void), and what earlier attempts left half done. Only what has a
 /// manifest of ours is replaced or removed. `wait` is called while records are missing: it waits a little,
-/// and says whether to go on waiting. Returns the new folder. Throws DataError (a part that does not come,
+/// and says whether to continue waiting. Returns the new folder. Throws DataError (a part that does not come,
 /// disk full, not writable, something else stands there): what was there before is untouched then.
 std::filesystem::path finish_checkpoint(const std::filesystem::path& folder, const CheckpointPart& part,
                                         int keep, const std::function<bool()>& wait);

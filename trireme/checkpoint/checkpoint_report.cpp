@@ -49,7 +49,7 @@ CheckpointContents inspect_checkpoint(const fs::path& checkpoint_folder) {
       .step = manifest.step,
       .epoch = manifest.epoch,
       .batch = manifest.batch,
-      .config = read_bounded_file(checkpoint_folder / kConfigFile, kMostConfigBytes, "configuration"),
+      .config = read_bounded_file(checkpoint_folder / kConfigFile, kMaxConfigBytes, "configuration"),
       .files = {}};
   for (const FileRecord& record : manifest.files) {
     if (record.name.ends_with(kSafetensorsExtension))

@@ -205,7 +205,7 @@ ExportedFiles export_weights(const fs::path& checkpoint_folder, const fs::path& 
     written.num_tensors += file.tensors.size();
     written.files.push_back(file.path);
   }
-  // Behind what it names, so that who finds it finds all.
+  // After what it names, so that who finds it finds all.
   if (files.size() > 1) {
     write_index(index_path(out), files);
     written.files.push_back(index_path(out));

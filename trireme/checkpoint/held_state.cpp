@@ -135,8 +135,9 @@ HeldState PeerCopies::copy(const Shards& mine, std::int64_t step) {
                              (copiers.second == group_.rank() && entry.replicas == Replicas::kEqual);
       if (!is_copied) continue;
       Shard own = shard;
-      own.tensor = own.elsewhere ? own.elsewhere->fetch(own.tensor) : own.tensor.detach().clone();
-      own.elsewhere = nullptr;
+      own.tensor =
+          own.offloaded_storage ? own.offloaded_storage->fetch(own.tensor) : own.tensor.detach().clone();
+      own.offloaded_storage = nullptr;
       held.shards.push_back(std::move(own));
     }
   }

@@ -103,7 +103,7 @@ std::string shared_problem_of(comm::Group& group, const fs::path& checkpoint, co
 
 /// Piece by piece where its values live elsewhere.
 void read(ShardReader& reader, const Shard& shard) {
-  if (!shard.elsewhere) return reader.read(shard.name, shard.box(), shard.tensor);
+  if (!shard.offloaded_storage) return reader.read(shard.name, shard.box(), shard.tensor);
   const at::TensorOptions options(shard.tensor.scalar_type());
   for (const Box& piece : pieces_of(shard.box(), shard.tensor.element_size(), kPieceBytes)) {
     const at::Tensor values = at::empty(piece.sizes, options);
@@ -165,8 +165,7 @@ std::optional<FoundCheckpoint> find_latest_checkpoint(comm::Group group, const f
     comm::on_every_rank(group, [&] {
       if (group.rank() != 0) return;
       if (problem.empty()) {
-        found->head.config =
-            read_bounded_file(found->folder / kConfigFile, kMostConfigBytes, "configuration");
+        found->head.config = read_bounded_file(found->folder / kConfigFile, kMaxConfigBytes, "configuration");
       } else {
         move_aside_and_say(found->folder, problem, log);
       }

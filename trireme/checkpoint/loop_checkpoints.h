@@ -31,7 +31,7 @@
 
 namespace trireme::checkpoint {
 
-/// What a loop goes on from besides its models, and how many checkpoints stay. Refers to what it names.
+/// What a loop continues from besides its models, and how many checkpoints stay. Refers to what it names.
 struct LoopOptions {
   std::vector<at::Generator> generators = {};  ///< of this rank; none: libtorch's for the CPU
   TensorMap others = {};                       ///< saved, and filled again; the same on all ranks

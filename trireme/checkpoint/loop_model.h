@@ -1,8 +1,9 @@
 #pragma once
 // A model and its optimizers as checkpoints of a training loop of your own see them (loop_checkpoints.h):
 // replicas, or weights and optimizer state of which each rank has a part. The names of what is saved are the
-// same for all of them, so that a loop goes on from the checkpoint of another kind of loop: data parallelism
-// from a pipeline, shards from replicas, with the same optimizer. Refers to what it is made of. One thread.
+// same for all of them, so that a loop continues from the checkpoint of another kind of loop: data
+// parallelism from a pipeline, shards from replicas, with the same optimizer. Refers to what it is made of.
+// One thread.
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>

@@ -23,7 +23,7 @@ class LoopScheduler {
 
   /// Copies: whole numbers of type i64 and the metric of type f64, each without dims.
   TensorMap state() const;
-  /// The scheduler goes on from there. Throws DataError where the state is another type's.
+  /// The scheduler continues from there. Throws DataError where the state is another type's.
   void restore(const TensorMap& state) const;
 
  private:

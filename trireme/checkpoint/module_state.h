@@ -26,7 +26,7 @@ TensorMap state_of(const torch::nn::Module& module, torch::optim::Optimizer& opt
 /// The same of an optimizer of parameters by name, such as a rank's part of a model.
 TensorMap state_of(const trireme::optim::NamedTensors& parameters, torch::optim::Optimizer& optimizer);
 
-/// The optimizer goes on from there, and keeps the tensors. Throws as state_of() does; DataError where the
+/// The optimizer continues from there, and keeps the tensors. Throws as state_of() does; DataError where the
 /// state is another type's.
 void restore(const torch::nn::Module& module, torch::optim::Optimizer& optimizer, const TensorMap& state,
              const std::string& source = "the state");

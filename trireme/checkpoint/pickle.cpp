@@ -56,14 +56,14 @@ class PickleMachine {
   }
 
   void push(PickleValue&& value) {
-    if (pickle_.values.size() == kMostPickleValues)
-      throw DataError(text("its pickle has more than ", kMostPickleValues, " values"));
+    if (pickle_.values.size() == kMaxPickleValues)
+      throw DataError(text("its pickle has more than ", kMaxPickleValues, " values"));
     stack_.push_back(static_cast<PickleIndex>(pickle_.values.size()));
     pickle_.values.push_back(std::move(value));
   }
   void push_again(PickleIndex index) {
-    if (stack_.size() >= kMostPickleValues)
-      throw DataError(text("its pickle has more than ", kMostPickleValues, " values at once"));
+    if (stack_.size() >= kMaxPickleValues)
+      throw DataError(text("its pickle has more than ", kMaxPickleValues, " values at once"));
     stack_.push_back(index);
   }
   void push_number(Kind kind, std::int64_t number) {
@@ -161,7 +161,7 @@ class PickleMachine {
   bool container(unsigned char code) {
     switch (code) {
       case '(':
-        if (marks_.size() == kMostPickleValues) throw DataError("its pickle nests too deeply");
+        if (marks_.size() == kMaxPickleValues) throw DataError("its pickle nests too deeply");
         return marks_.push_back(stack_.size()), true;
       case ')':
         return push_items(Kind::kTuple, {}), true;
@@ -219,8 +219,8 @@ class PickleMachine {
   }
 
   void remember(std::uint64_t place) {
-    if (place >= kMostPickleValues)
-      throw DataError(text("its pickle keeps more than ", kMostPickleValues, " values"));
+    if (place >= kMaxPickleValues)
+      throw DataError(text("its pickle keeps more than ", kMaxPickleValues, " values"));
     if (place >= memo_.size()) memo_.resize(static_cast<std::size_t>(place) + 1, kNoValue);
     memo_[static_cast<std::size_t>(place)] = top();
   }
@@ -286,8 +286,8 @@ class PickleMachine {
 }  // namespace
 
 Pickle parse_pickle(std::string_view bytes) {
-  if (bytes.size() > kMostPickleBytes)
-    throw DataError(text("its pickle has ", bytes.size(), " bytes; at most ", kMostPickleBytes, " are read"));
+  if (bytes.size() > kMaxPickleBytes)
+    throw DataError(text("its pickle has ", bytes.size(), " bytes; at most ", kMaxPickleBytes, " are read"));
   return PickleMachine(bytes).run();
 }
 

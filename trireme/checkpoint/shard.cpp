@@ -16,7 +16,7 @@ std::int64_t product(at::IntArrayRef sizes) {
 }
 
 /// Walks a row-major tensor dim by dim: `prefix` are the indices taken so far, `begin` and `end` count
-/// elements behind them.
+/// elements after them.
 void add_flat_range(at::IntArrayRef sizes, const std::vector<std::int64_t>& prefix, std::int64_t begin,
                     std::int64_t end, std::vector<Box>& boxes) {
   if (begin >= end) return;
@@ -95,7 +95,7 @@ at::Tensor view_of(const at::Tensor& tensor, const Box& of, const Box& box) {
 std::vector<Box> pieces_of(const Box& box, std::size_t element_bytes, std::uint64_t most_bytes) {
   if (box.numel() == 0) return {};
   const auto most = std::max<std::int64_t>(1, static_cast<std::int64_t>(most_bytes / element_bytes));
-  // The first dims are cut to single indices, one is cut into runs, and the dims behind it stay whole.
+  // The first dims are cut to single indices, one is cut into runs, and the dims after it stay whole.
   std::size_t cut = 0;
   std::int64_t row = box.numel();
   for (; cut < box.sizes.size() && row > most; ++cut) row /= box.sizes[cut];
@@ -130,11 +130,12 @@ std::vector<Box> boxes_of_flat_range(at::IntArrayRef sizes, std::int64_t begin, 
 
 void Place::set(const at::Tensor& values) const {
   const at::NoGradGuard no_grad;
-  elsewhere ? elsewhere->put(tensor, values) : static_cast<void>(at::Tensor(tensor).copy_(values));
+  offloaded_storage ? offloaded_storage->put(tensor, values)
+                    : static_cast<void>(at::Tensor(tensor).copy_(values));
 }
 
 Place Shard::place_of(const Box& part) const {
-  return {.tensor = view_of(tensor, box(), part), .elsewhere = elsewhere};
+  return {.tensor = view_of(tensor, box(), part), .offloaded_storage = offloaded_storage};
 }
 
 Place place_in(const Shards& shards, const std::string& name, const Box& of, const Box& box) {

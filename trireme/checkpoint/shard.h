@@ -47,7 +47,7 @@ std::vector<Box> pieces_of(const Box& box, std::size_t element_bytes, std::uint6
 std::vector<Box> boxes_of_flat_range(at::IntArrayRef sizes, std::int64_t begin, std::int64_t end);
 
 /// Who has the values of tensors that live elsewhere. May be called on any thread while nobody changes them.
-struct Elsewhere {
+struct OffloadedStorage {
   /// A copy of the values of a view, in the memory of the host.
   std::function<at::Tensor(const at::Tensor& view)> fetch;
   std::function<void(const at::Tensor& view, const at::Tensor& values)> put;
@@ -56,9 +56,9 @@ struct Elsewhere {
 /// A tensor, or a view of one, and who has its values; null: it has them itself.
 struct Place {
   at::Tensor tensor;
-  std::shared_ptr<const Elsewhere> elsewhere = nullptr;
+  std::shared_ptr<const OffloadedStorage> offloaded_storage = nullptr;
 
-  at::Tensor values() const { return elsewhere ? elsewhere->fetch(tensor) : tensor; }
+  at::Tensor values() const { return offloaded_storage ? offloaded_storage->fetch(tensor) : tensor; }
   /// Copies, from any device.
   void set(const at::Tensor& values) const;
 };
@@ -75,7 +75,7 @@ struct Shard {
   std::vector<std::int64_t> offsets;
   at::Tensor tensor;  ///< shared, not copied
   Replicas replicas = Replicas::kEqual;
-  std::shared_ptr<const Elsewhere> elsewhere = nullptr;  ///< null: the values are the tensor's
+  std::shared_ptr<const OffloadedStorage> offloaded_storage = nullptr;  ///< null: the values are the tensor's
 
   /// Of its part that holds `box`, which lies in its own.
   Place place_of(const Box& box) const;

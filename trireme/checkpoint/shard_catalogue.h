@@ -24,7 +24,7 @@ class ShardCatalogue {
     std::vector<int> holders;  ///< ranks, rising
 
     std::uint64_t bytes() const;
-    /// Whether that rank of the group has the shard, alone or beside others.
+    /// Whether that rank of the group has the shard, alone or next to others.
     bool is_held_by(int rank) const;
   };
 

@@ -31,11 +31,13 @@ Places places_of(const Shards& shards) {
 /// From one to the other on this rank, piece by piece where one of them lives elsewhere.
 void copy_here(const Place& from, const Place& to) {
   if (to.tensor.is_same(from.tensor)) return;
-  if (!from.elsewhere && !to.elsewhere) return to.set(from.tensor);
+  if (!from.offloaded_storage && !to.offloaded_storage) return to.set(from.tensor);
   const Box whole = whole_box(to.tensor.sizes());
   for (const Box& piece : pieces_of(whole, to.tensor.element_size(), kPieceBytes)) {
-    const Place part{.tensor = view_of(from.tensor, whole, piece), .elsewhere = from.elsewhere};
-    Place{.tensor = view_of(to.tensor, whole, piece), .elsewhere = to.elsewhere}.set(part.values());
+    const Place part{.tensor = view_of(from.tensor, whole, piece),
+                     .offloaded_storage = from.offloaded_storage};
+    Place{.tensor = view_of(to.tensor, whole, piece), .offloaded_storage = to.offloaded_storage}.set(
+        part.values());
   }
 }
 
@@ -49,7 +51,8 @@ void carry(comm::Group& group, const Place& from, int source, const Place& to, i
   const Place& mine = sends ? from : to;
   const Box whole = whole_box(mine.tensor.sizes());
   for (const Box& piece : pieces_of(whole, mine.tensor.element_size(), kPieceBytes)) {
-    const Place part{.tensor = view_of(mine.tensor, whole, piece), .elsewhere = mine.elsewhere};
+    const Place part{.tensor = view_of(mine.tensor, whole, piece),
+                     .offloaded_storage = mine.offloaded_storage};
     at::Tensor view = part.tensor;
     // Through the host: the two sides may lie on different devices.
     if (sends) {

@@ -63,7 +63,7 @@ using Part = ShardReader::Stored::Part;
 /// Whether two parts have an element in common. Parts of a mesh lie in rows of few parts each. None: they lie
 /// so that this takes too long to find out.
 std::optional<bool> have_common_elements(const std::vector<Part>& parts) {
-  constexpr std::size_t kMostComparisons = 20'000'000;
+  constexpr std::size_t kMaxComparisons = 20'000'000;
   const auto begin = [](const Part* part) { return part->box.offsets[0]; };
   std::vector<const Part*> in_order, reaching;
   for (const Part& part : parts) {
@@ -73,7 +73,7 @@ std::optional<bool> have_common_elements(const std::vector<Part>& parts) {
   std::size_t comparisons = 0;
   for (const Part* part : in_order) {
     comparisons += reaching.size();
-    if (comparisons > kMostComparisons) return std::nullopt;
+    if (comparisons > kMaxComparisons) return std::nullopt;
     std::erase_if(reaching,
                   [&](const Part* other) { return begin(other) + other->box.sizes[0] <= begin(part); });
     for (const Part* other : reaching) {
@@ -100,7 +100,7 @@ class BoxCopy {
     return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
            tensor.scalar_type() == type_;
   }
-  /// Whether all of the stored elements behind one index of `dim` are wanted.
+  /// Whether all of the stored elements after one index of `dim` are wanted.
   bool wants_whole_rows(std::size_t dim) const {
     return std::equal(stored_.sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, stored_.sizes.end(),
                       wanted_.sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1);

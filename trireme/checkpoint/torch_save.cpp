@@ -21,7 +21,7 @@ namespace {
 using Kind = PickleValue::Kind;
 using Sizes = std::vector<std::int64_t>;
 
-constexpr std::size_t kMostDims = 64;
+constexpr std::size_t kMaxDims = 64;
 constexpr std::uint64_t kFreeBytes = std::uint64_t{1} << 20;
 
 /// The records of an archive by their names, without the folder in which all of them lie.
@@ -91,9 +91,9 @@ std::optional<at::ScalarType> type_of_storage(std::string_view name) {
 /// elements.
 std::int64_t check_extent(const Sizes& sizes, const Sizes& strides, std::int64_t offset,
                           std::int64_t elements) {
-  if (sizes.size() != strides.size() || sizes.size() > kMostDims)
+  if (sizes.size() != strides.size() || sizes.size() > kMaxDims)
     throw DataError(text("it has ", sizes.size(), " sizes and ", strides.size(),
-                         " strides; expected as many of each, at most ", kMostDims));
+                         " strides; expected as many of each, at most ", kMaxDims));
   const auto negative = [](std::int64_t number) { return number < 0; };
   if (offset < 0 || std::ranges::any_of(sizes, negative) || std::ranges::any_of(strides, negative))
     throw DataError("it has a negative size, stride or offset");
@@ -134,7 +134,7 @@ class TorchTensors {
     const std::int64_t offset = whole(arguments[1]);
     const Sizes sizes = wholes(arguments[2]), strides = wholes(arguments[3]);
     const std::int64_t elements = check_extent(sizes, strides, offset, values.numel());
-    const std::uint64_t most = std::max(kMostExpansion * archive_.file_bytes(), kFreeBytes);
+    const std::uint64_t most = std::max(kMaxExpansion * archive_.file_bytes(), kFreeBytes);
     if (static_cast<std::uint64_t>(elements) > (most - tensor_bytes_) / values.element_size())
       throw DataError(text("with it the tensors have more than ", most, " bytes, and the file has ",
                            archive_.file_bytes()));
@@ -160,8 +160,8 @@ class TorchTensors {
   }
   Sizes wholes(PickleIndex index) const {
     const PickleValue& tuple = pickle_[index];
-    if (tuple.kind != Kind::kTuple || tuple.items.size() > kMostDims)
-      throw DataError(text("it has ", describe(pickle_, index), " where a tuple of at most ", kMostDims,
+    if (tuple.kind != Kind::kTuple || tuple.items.size() > kMaxDims)
+      throw DataError(text("it has ", describe(pickle_, index), " where a tuple of at most ", kMaxDims,
                            " sizes is expected"));
     Sizes numbers;
     for (const PickleIndex item : tuple.items) numbers.push_back(whole(item));
@@ -180,7 +180,7 @@ class TorchTensors {
         global.kind == Kind::kGlobal && global.words == "torch" ? type_of_storage(global.name) : std::nullopt;
     if (!type) throw DataError(text("it has a storage of unknown type: ", describe(pickle_, id->items[1])));
     const std::int64_t elements = whole(id->items[4]);
-    const std::string key(pickle_[id->items[2]].words.substr(0, kMostKeyBytes));
+    const std::string key(pickle_[id->items[2]].words.substr(0, kMaxKeyBytes));
     const auto [place, is_new] = storages_.try_emplace(key);
     if (is_new) place->second = read_storage(archive_.at("data/" + key), *type, elements);
     if (place->second.scalar_type() != *type || place->second.numel() != elements)
@@ -207,7 +207,7 @@ class TorchTensors {
     return values;
   }
 
-  static constexpr std::size_t kMostKeyBytes = 256;
+  static constexpr std::size_t kMaxKeyBytes = 256;
 
   const Pickle& pickle_;
   TorchArchive& archive_;
@@ -215,7 +215,7 @@ class TorchTensors {
   std::uint64_t storage_bytes_ = 0, tensor_bytes_ = 0;
 };
 
-/// libtorch's pickler writes the type of a dict beside it.
+/// libtorch's pickler writes the type of a dict next to it.
 PickleIndex without_type(const Pickle& pickle) {
   PickleIndex root = pickle.root;
   for (;;) {
@@ -236,8 +236,8 @@ std::string read_pickle(TorchArchive& archive) {
       throw DataError(text("its numbers are in the byte order '", printable(found), "'; expected 'little'"));
   }
   const ZipMember& record = archive.at("data.pkl");
-  if (record.size > static_cast<std::int64_t>(kMostPickleBytes))
-    throw DataError(text("its pickle has ", record.size, " bytes; at most ", kMostPickleBytes, " are read"));
+  if (record.size > static_cast<std::int64_t>(kMaxPickleBytes))
+    throw DataError(text("its pickle has ", record.size, " bytes; at most ", kMaxPickleBytes, " are read"));
   return archive.read(record.offset, record.size);
 }
 

@@ -42,7 +42,7 @@ TrainingCheckpoint load_checkpoint(const fs::path& checkpoint_folder) {
       .step = manifest.step,
       .epoch = manifest.epoch,
       .batch = manifest.batch,
-      .config = read_bounded_file(checkpoint_folder / kConfigFile, kMostConfigBytes, "configuration")};
+      .config = read_bounded_file(checkpoint_folder / kConfigFile, kMaxConfigBytes, "configuration")};
   ShardReader reader(checkpoint_folder);
   const std::string_view of_optimizer = kOptimizerPrefix;
   for (const auto& [name, stored] : reader.tensors()) {

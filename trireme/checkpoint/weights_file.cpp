@@ -20,7 +20,7 @@ constexpr const char* kExpected =
     "a dict of name -> tensor, written by torch.save(model.state_dict(), FILE), or a safetensors file";
 
 /// A name of a tensor in about 100 bytes, and the file that it lies in.
-constexpr std::uint64_t kMostIndexBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{64} << 20;
 constexpr JsonLimits kIndexLimits{.levels = 8, .values = 2'000'000};
 
 template <class... Parts>
@@ -46,11 +46,11 @@ std::string first_bytes(const std::filesystem::path& path) {
   return {bytes.data(), static_cast<std::size_t>(stream.gcount())};
 }
 
-/// Those that an index names, which may lie nowhere else than beside it.
+/// Those that an index names, which may lie nowhere else than next to it.
 std::vector<std::filesystem::path> named_by(const std::filesystem::path& index) {
   std::set<std::string> names;
   try {
-    const std::string content = read_bounded_file(index, kMostIndexBytes, "index of safetensors files");
+    const std::string content = read_bounded_file(index, kMaxIndexBytes, "index of safetensors files");
     const auto json = parse_json<nlohmann::json>(content, kIndexLimits);
     for (const auto& item : json.at("weight_map").items()) names.insert(item.value().get<std::string>());
   } catch (const nlohmann::json::exception& error) {

@@ -16,7 +16,7 @@ namespace trireme::checkpoint {
 SafetensorsFile load_weights_file(const std::filesystem::path& path);
 
 /// The safetensors files that hold the weights at `path`: itself, or those that an index of several names
-/// (".json" with a "weight_map", as `trireme checkpoint export` and model hubs write it), which lie beside
+/// (".json" with a "weight_map", as `trireme checkpoint export` and model hubs write it), which lie next to
 /// it. Empty: neither, or it cannot be opened. Throws DataError: an index that cannot be read.
 std::vector<std::filesystem::path> safetensors_of(const std::filesystem::path& path);
 

@@ -23,7 +23,7 @@ constexpr const char* kOperation = "all_to_all_coalesced";
 /// Parts begin at multiples of it: the size of the largest element.
 constexpr std::int64_t kAlignment = 16;
 /// Messages of errors list no more pairs.
-constexpr std::size_t kMostDescribed = 8;
+constexpr std::size_t kMaxDescribed = 8;
 
 std::int64_t aligned(std::int64_t bytes) { return round_up(bytes, kAlignment); }
 
@@ -107,12 +107,12 @@ Tensors CoalescedExchange::tensors() const {
 std::string CoalescedExchange::describe() const {
   std::string words = text("; ", kOperation, " of rank ", world_ranks_[rank_], ": ", pairs_.size(),
                            pairs_.size() == 1 ? " tensor" : " tensors");
-  for (std::size_t i = 0; i < std::min(pairs_.size(), kMostDescribed); ++i) {
+  for (std::size_t i = 0; i < std::min(pairs_.size(), kMaxDescribed); ++i) {
     const Pair& pair = pairs_[i];
     words += text(i == 0 ? ": " : "; ", "tensor ", i, " of ", name_of(pair.dtype()), " sends ",
                   at::IntArrayRef(pair.to), " and expects ", at::IntArrayRef(pair.from));
   }
-  return words + (pairs_.size() > kMostDescribed ? "; ..." : "");
+  return words + (pairs_.size() > kMaxDescribed ? "; ..." : "");
 }
 
 /// The number of pairs, then type and elements of each part.

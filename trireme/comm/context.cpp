@@ -253,7 +253,7 @@ void Context::State::pin() {
       plan_pins(options.pin, here, [](std::span<const int> cores) { return topology::core_places(cores); });
   if (const std::string why = options.pin == "none" ? "" : why_not_pinned(environment); !why.empty())
     plan = {.words = text("comm.pin = \"", options.pin, "\": ", why, "; no rank is pinned"),
-            .is_refused = true};
+            .is_rejected = true};
   for (const RankCores& each : plan.pinned) {
     const int cores = static_cast<int>(each.cores.size());
     fewest_pinned = fewest_pinned == 0 ? cores : std::min(fewest_pinned, cores);
@@ -261,7 +261,7 @@ void Context::State::pin() {
     if (each.rank == environment.rank) pinned = std::make_unique<PinnedThreads>(each.cores);
   }
   if (here.front().rank != environment.rank || plan.words.empty()) return;
-  plan.is_refused ? log.warning(plan.words) : log.info(plan.words);
+  plan.is_rejected ? log.warning(plan.words) : log.info(plan.words);
 }
 
 CoreShare Context::State::share_of_cores() const {

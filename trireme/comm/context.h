@@ -39,7 +39,7 @@ struct ContextOptions {
   /// (all_reduce_setting.h). The same on all ranks.
   std::string network = "tcp";
   double timeout_s = 60;  ///< deadline of the rendezvous, and for ranks that are gone, stuck or elsewhere
-  double slow_timeout_s = 1800;  ///< for ranks that are alive and get on; at least timeout_s counts
+  double slow_timeout_s = 1800;  ///< for ranks that are alive and make progress; at least timeout_s counts
   int torch_threads = 0;         ///< threads of torch in this rank; 0: cores of the host / ranks on the host
   /// A name of pin_names() (pin.h): ranks of a machine, which are processes, on cores of their own while the
   /// context lives, with all threads that they have and start.

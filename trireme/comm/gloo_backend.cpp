@@ -27,7 +27,7 @@
 //   operations that differ never meet: they stand still, which the watcher finds and explains.
 // - Waiting is on works of our own, which an abort ends at once.
 // - Reduce-scatter and all-gather are messages between the tensors of the ranks (PartsWork), run by gloo's
-//   threads in the order of the operations. The memory beside the tensors is kArrivingBytes.
+//   threads in the order of the operations. The memory next to the tensors is kArrivingBytes.
 // - Gloo writes to connections in a way that raises SIGPIPE when the other rank is gone: its threads, and
 //   calls that write on their caller's thread, have the signal blocked.
 
@@ -346,11 +346,11 @@ Outcome outcome_on_all(const BackendRequest& request, c10d::Store& store, bool m
 }  // namespace
 
 // Now and then, on a busy host about once in some thousand groups, gloo loses a connection that it is just
-// making. With sockets made anew it works; all ranks try again then, as each tells the others how it fared.
+// making. With sockets made again it works; all ranks try again then, as each tells the others how it fared.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request) {
-  constexpr int kMostAttempts = 3;
+  constexpr int kMaxAttempts = 3;
   Attempt attempt;
-  for (int number = 1; number <= kMostAttempts; ++number) {
+  for (int number = 1; number <= kMaxAttempts; ++number) {
     const Deadline deadline = Deadline::after_s(request.timeout_s);
     const auto store = c10::make_intrusive<c10d::PrefixStore>(text("attempt-", number), request.store);
     attempt = connect(request, store);

@@ -23,7 +23,7 @@ constexpr const char* kNoInfiniBand = "NCCL_IB_DISABLE";
 constexpr const char* kIbTimeout = "NCCL_IB_TIMEOUT";
 constexpr const char* kGpuDirect = "NCCL_NET_GDR_LEVEL";
 constexpr const char* kDebug = "NCCL_DEBUG";
-constexpr std::int64_t kMostIbTimeout = 31;
+constexpr std::int64_t kMaxIbTimeout = 31;
 
 std::string upper(std::string word) {
   std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::toupper(c); });
@@ -63,7 +63,7 @@ std::string problem_of_choice(const std::string& value, const std::vector<std::s
   const auto is_meant = [&](const std::string& name) {
     const std::vector<std::string> words = split(is_exact ? list.substr(1) : list, ',');
     return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
-      const std::string wanted = word.substr(0, word.find(':'));  // behind it an adapter's port
+      const std::string wanted = word.substr(0, word.find(':'));  // after it an adapter's port
       return is_exact ? name == wanted : name.starts_with(wanted);
     });
   };
@@ -87,8 +87,8 @@ std::vector<std::string> without_first(std::vector<std::string> names) {
 }
 
 std::string problem_of_ib_timeout(const std::string& value) {
-  const bool fits = is_number(value) && std::stoi(value) >= 1 && std::stoi(value) <= kMostIbTimeout;
-  return fits ? "" : text("'", value, "' is no exponent from 1 to ", kMostIbTimeout);
+  const bool fits = is_number(value) && std::stoi(value) >= 1 && std::stoi(value) <= kMaxIbTimeout;
+  return fits ? "" : text("'", value, "' is no exponent from 1 to ", kMaxIbTimeout);
 }
 
 /// As of every library: it is of this host what a variable names.
@@ -129,8 +129,8 @@ void check_gpu_options(const CudaOptions& cuda, const NcclOptions& nccl) {
       !cuda.deterministic || !cuda.benchmark,
       "cuda.benchmark takes the kernel that was fastest today, which cuda.deterministic forbids: leave one "
       "of them out");
-  require(nccl.ib_timeout >= 0 && nccl.ib_timeout <= kMostIbTimeout, "nccl.ib_timeout is ", nccl.ib_timeout,
-          "; expected 1 to ", kMostIbTimeout, ", or 0 for NCCL's own");
+  require(nccl.ib_timeout >= 0 && nccl.ib_timeout <= kMaxIbTimeout, "nccl.ib_timeout is ", nccl.ib_timeout,
+          "; expected 1 to ", kMaxIbTimeout, ", or 0 for NCCL's own");
   require(nccl.infiniband || nccl.adapters.empty(), "nccl.adapters is \"", nccl.adapters,
           "\", and nccl.infiniband = false disables all of them: leave one of them out");
 }

@@ -183,9 +183,9 @@ class Group {
   /// The caller synchronizes access: an operation of the group between a write and a read orders the two.
   /// Collective. Throws CommError, on all ranks, with the first rank that has no memory left, or may not map
   /// another rank's.
-  at::Tensor allocate_common(std::int64_t numel, const at::TensorOptions& options);
+  at::Tensor allocate_shared(std::int64_t numel, const at::TensorOptions& options);
   /// Whether the ranks can share memory for tensors on that device. Not collective.
-  bool has_common_memory(c10::Device device) const;
+  bool has_shared_memory(c10::Device device) const;
 
   /// Fails the group on all ranks, for a caller that knows that this rank is not in step with the others:
   /// pending and later operations fail with "rank R, group 'G': WHY". No effect on a group that has failed

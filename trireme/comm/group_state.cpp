@@ -17,10 +17,10 @@ namespace trireme::comm {
 namespace {
 
 constexpr std::size_t kStatusBytes = 200;
-// How long a rank whose operation failed looks for the one to blame: after a connection broke, it takes
+// How long a rank whose operation failed looks for the one that caused it: after a connection broke, it takes
 // seconds of silence to know that a rank of another host is gone.
 constexpr double kPatienceAfterBreak_s = 3.5;
-// The watcher ends waits; this is for one that cannot, behind the deadline of the backends.
+// The watcher ends waits; this is for one that cannot, after the deadline of the backends.
 constexpr double kLastResort_s = 2 * kBackendMargin_s;
 
 /// Of the tensor that this rank hands over; 0 where there is none.
@@ -302,11 +302,11 @@ std::vector<Operation> Group::State::waits() const {
 }
 
 void Group::State::show_missing(const Operation& operation, const std::vector<int>& missing) {
-  constexpr std::size_t kMostShown = 16;
+  constexpr std::size_t kMaxShown = 16;
   if (!parts.status) return;
   char line[kStatusBytes];
   std::string shown(line, format_status(operation, parts.name, line, sizeof line));
-  for (std::size_t i = 0; i < std::min(missing.size(), kMostShown); ++i)
+  for (std::size_t i = 0; i < std::min(missing.size(), kMaxShown); ++i)
     shown += text(i == 0 ? "; waits for ranks " : ",", missing[i]);
   const std::lock_guard lock(mutex_);
   // It may be over by now, and the page shows a later one.

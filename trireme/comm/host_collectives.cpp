@@ -14,7 +14,7 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 
 // Below this the three steps of the parts cost more than the leader's way.
-constexpr std::int64_t kLeastNumelForParts = 4096;
+constexpr std::int64_t kMinNumelForParts = 4096;
 
 /// Of a call that the caller waits for at once, on its own thread.
 template <class Options>
@@ -55,9 +55,8 @@ void HostCollectives::all_reduce(at::Tensor tensor, const c10d::ReduceOp& op) co
 
 void HostCollectives::reduce_everywhere(const at::Tensor& flat, const c10d::ReduceOp& op) const {
   const auto places = static_cast<std::int64_t>(layout_.members.size());
-  const std::int64_t rest = layout_.even && places > 1 && flat.numel() >= kLeastNumelForParts
-                                ? flat.numel() % places
-                                : flat.numel();
+  const std::int64_t rest =
+      layout_.even && places > 1 && flat.numel() >= kMinNumelForParts ? flat.numel() % places : flat.numel();
   if (rest < flat.numel()) reduce_by_parts(flat.narrow(0, 0, flat.numel() - rest), op, places);
   if (rest > 0 || flat.numel() == 0) reduce_by_leaders(flat.narrow(0, flat.numel() - rest, rest), op);
 }

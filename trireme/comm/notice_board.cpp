@@ -18,7 +18,7 @@ constexpr double kHurry_s = 0.02;
 // Between two looks at other ranks: this share of the time for which an operation has stood still.
 constexpr double kBlinkShare = 0.05;
 constexpr double kLongestBlink_s = 1;
-// A rank that has not been looked at for as long may have got on meanwhile.
+// A rank that has not been looked at for as long may have made progress meanwhile.
 constexpr double kForgetAfter_s = 4;
 
 std::string operations_key(const std::string& group, int world_rank) {
@@ -52,7 +52,7 @@ NoticeBoard::NoticeBoard(NoticeBoardOptions options, GroupRegistry& registry)
     : options_(std::move(options)),
       registry_(registry),
       signs_(options_.status, options_.cpu_s),
-      sightings_(static_cast<std::size_t>(options_.world_size)),
+      observations_(static_cast<std::size_t>(options_.world_size)),
       failures_(static_cast<std::size_t>(options_.world_size)),
       num_heard_(static_cast<std::size_t>(options_.world_size)) {
   thread_ = std::thread([this] { run(); });
@@ -85,20 +85,20 @@ void NoticeBoard::keep_last_words(const std::string& group, const std::vector<Op
   last_words_[group] = encode_operations(operations);
 }
 
-void NoticeBoard::say_goodbye() {
+void NoticeBoard::announce_leave() {
   const std::lock_guard lock(mutex_);
   leaves_ = hurry_ = true;
   changed_.notify_all();
 }
 
-Sighting NoticeBoard::sighting(int world_rank) const {
+PeerObservation NoticeBoard::observation(int world_rank) const {
   const std::lock_guard lock(mutex_);
-  return sightings_[static_cast<std::size_t>(world_rank)];
+  return observations_[static_cast<std::size_t>(world_rank)];
 }
 
-std::vector<Sighting> NoticeBoard::sightings() const {
+std::vector<PeerObservation> NoticeBoard::observations() const {
   const std::lock_guard lock(mutex_);
-  return sightings_;
+  return observations_;
 }
 
 Published NoticeBoard::published(const std::string& group) const {
@@ -276,7 +276,7 @@ void NoticeBoard::tell_last_words() {
 }
 
 void NoticeBoard::beat(const Groups& watched) {
-  Beat beat;
+  Heartbeat beat;
   beat.number = ++num_beats_;
   beat.publications = num_publications_;
   const telemetry::Status status = signs_.status();
@@ -292,7 +292,7 @@ void NoticeBoard::beat(const Groups& watched) {
       if (now_s() - operation.issued_s >= options_.stall_s) group->show_missing(operation, ranks);
     }
   }
-  beat.signs = signs_.look(status, beat.waits);
+  beat.progress_counter = signs_.look(status, beat.waits);
   {
     const std::lock_guard lock(mutex_);
     beat.leaves = leaves_;
@@ -333,7 +333,7 @@ void NoticeBoard::look_around(const Groups& standing) {
     seen.insert(next.begin(), next.end());
     std::set<int> beyond;
     for (const int rank : next) {
-      for (const int other : sighting(rank).beat.waits_for) {
+      for (const int other : observation(rank).beat.waits_for) {
         const bool known = other >= 0 && other < options_.world_size;
         if (known && !seen.contains(other)) beyond.insert(other);
       }
@@ -352,7 +352,7 @@ void NoticeBoard::look_at(const std::set<int>& world_ranks) {
   std::vector<std::string> keys;
   for (const int rank : world_ranks) {
     std::string key = beat_key(rank);
-    if (sighting(rank).beat.number == 0 && !store_->check({key})) {
+    if (observation(rank).beat.number == 0 && !store_->check({key})) {
       note(rank, std::nullopt);
     } else {
       ranks.push_back(rank);
@@ -363,25 +363,25 @@ void NoticeBoard::look_at(const std::set<int>& world_ranks) {
   const auto values = store_->multiGet(keys);
   // What the rank did not write is as if it had written nothing.
   for (std::size_t i = 0; i < ranks.size(); ++i)
-    note(ranks[i], decode_beat({values[i].begin(), values[i].end()}));
+    note(ranks[i], decode_heartbeat({values[i].begin(), values[i].end()}));
 }
 
-void NoticeBoard::note(int world_rank, std::optional<Beat> beat) {
+void NoticeBoard::note(int world_rank, std::optional<Heartbeat> beat) {
   const double now = now_s();
   const std::lock_guard lock(mutex_);
-  Sighting& sighting = sightings_[static_cast<std::size_t>(world_rank)];
-  const bool forgotten = now - sighting.looked_s > kForgetAfter_s;
-  if (forgotten || (beat && beat->number != sighting.beat.number)) sighting.heard_s = now;
-  const bool got_on = beat && beat->signs != sighting.beat.signs;
-  if (forgotten || got_on) sighting.got_on_s = now;
-  sighting.got_on = !forgotten && (sighting.got_on || got_on);
-  sighting.looked_s = now;
-  if (beat) sighting.beat = std::move(*beat);
+  PeerObservation& observation = observations_[static_cast<std::size_t>(world_rank)];
+  const bool forgotten = now - observation.looked_s > kForgetAfter_s;
+  if (forgotten || (beat && beat->number != observation.beat.number)) observation.heard_s = now;
+  const bool made_progress = beat && beat->progress_counter != observation.beat.progress_counter;
+  if (forgotten || made_progress) observation.progress_s = now;
+  observation.made_progress = !forgotten && (observation.made_progress || made_progress);
+  observation.looked_s = now;
+  if (beat) observation.beat = std::move(*beat);
 }
 
 void NoticeBoard::read_operations(const GroupParts& parts, int member) {
   const int world_rank = parts.world_ranks[static_cast<std::size_t>(member)];
-  const std::uint64_t newest = sighting(world_rank).beat.publications;
+  const std::uint64_t newest = observation(world_rank).beat.publications;
   std::uint64_t& read = publications_read_[{parts.name, world_rank}];
   if (newest == read) return;
   const std::string key = operations_key(parts.name, world_rank);

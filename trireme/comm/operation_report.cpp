@@ -50,9 +50,9 @@ constexpr const char* kNoLayout = "-";
 
 /// Names of dtypes and numbers: only these are copied from another rank into messages.
 bool is_layout(const std::string& layout) {
-  constexpr std::size_t kMostCharacters = 4096;
+  constexpr std::size_t kMaxCharacters = 4096;
   return layout == kNoLayout ||
-         (layout.size() <= kMostCharacters && std::ranges::all_of(layout, [](unsigned char c) {
+         (layout.size() <= kMaxCharacters && std::ranges::all_of(layout, [](unsigned char c) {
             return std::isalnum(c) != 0 || c == ',' || c == '*' || c == '_';
           }));
 }

@@ -11,7 +11,7 @@ bool contains(const std::vector<int>& ranks, int rank) {
 
 class Judge {
  public:
-  Judge(int me, const std::vector<Standing>& ranks, double patience_s)
+  Judge(int me, const std::vector<WaitStatus>& ranks, double patience_s)
       : me_(me), ranks_(ranks), patience_s_(patience_s) {}
 
   /// True when nothing is to be expected from the rank; the verdict then says why.
@@ -23,14 +23,14 @@ class Judge {
       return true;
     }
     verdict_.chain.push_back(rank);
-    const Standing& standing = ranks_[static_cast<std::size_t>(rank)];
+    const WaitStatus& standing = ranks_[static_cast<std::size_t>(rank)];
     if (standing.lost) return true;
     if (standing.idle_s >= patience_s_) {
       if (!standing.waits || standing.waits_for.empty()) return true;
       for (const int next : standing.waits_for) {
         if (hopeless(next)) return true;
       }
-    } else if (!standing.waits && standing.gets_on) {
+    } else if (!standing.waits && standing.made_progress) {
       verdict_.slow.push_back(rank);
     }
     verdict_.chain.pop_back();
@@ -42,7 +42,7 @@ class Judge {
 
  private:
   const int me_;
-  const std::vector<Standing>& ranks_;
+  const std::vector<WaitStatus>& ranks_;
   const double patience_s_;
   std::vector<int> cleared_;
   Verdict verdict_;
@@ -50,7 +50,7 @@ class Judge {
 
 }  // namespace
 
-Verdict judge(int me, const std::vector<int>& missing, const std::vector<Standing>& ranks,
+Verdict judge(int me, const std::vector<int>& missing, const std::vector<WaitStatus>& ranks,
               double patience_s) {
   Judge judge(me, ranks, patience_s);
   for (const int rank : missing) {

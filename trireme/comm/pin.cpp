@@ -21,7 +21,7 @@ std::string in_words(std::span<const RankCores> ranks) {
 }
 
 PinPlan refused(const std::string& pin, const std::string& why) {
-  return {.words = text("comm.pin = \"", pin, "\": ", why, "; no rank is pinned"), .is_refused = true};
+  return {.words = text("comm.pin = \"", pin, "\": ", why, "; no rank is pinned"), .is_rejected = true};
 }
 
 bool meet(const std::vector<int>& a, const std::vector<int>& b) {

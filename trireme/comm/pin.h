@@ -28,7 +28,7 @@ struct RankCores {
 struct PinPlan {
   std::vector<RankCores> pinned = {};  ///< with the cores that they get; others stay as they are
   std::string words = {};              ///< to be said; empty: nothing
-  bool is_refused = false;             ///< nobody is pinned, although that was asked for: a warning
+  bool is_rejected = false;            ///< nobody is pinned, although that was asked for: a warning
 };
 
 /// `places` tells of cores where they sit.

@@ -17,7 +17,7 @@ class BlockAllocator final : public c10::Allocator {
   explicit BlockAllocator(c10::Allocator* before) : before_(before) { behind = before->raw_deleter(); }
 
   c10::DataPtr allocate(std::size_t bytes) override {
-    if (bytes < LargeBlocks::kLeastBytes) return smaller(bytes);
+    if (bytes < LargeBlocks::kMinBytes) return smaller(bytes);
     void* const memory = LargeBlocks::of_process().allocate(bytes);
     if (memory == nullptr) return smaller(bytes);         // which says how much is missing
     c10::profiledCPUMemoryReporter().New(memory, bytes);  // as libtorch's own allocator does

@@ -15,7 +15,7 @@ namespace {
 constexpr double kGrace_s = 0.5;
 // A rank that died may have left in good order: its last beat, which says so, is looked for this long.
 constexpr double kLastBeat_s = 1.5;
-// Whether a rank gets on takes some beats to see, however short the deadline.
+// Whether a rank makes progress takes some beats to see, however short the deadline.
 constexpr double kBeatsToSee = 4;
 constexpr double kBeatsToBeSilent = 8;
 // The same slow rank is spoken of after the deadline, then after twice the time, and so on.
@@ -27,7 +27,7 @@ std::string last_of(const std::vector<Operation>& operations) {
               last.state == OperationRecord::State::kIssued ? ", running" : ", over");
 }
 
-std::string doing(const Beat& beat) {
+std::string doing(const Heartbeat& beat) {
   if (!beat.own_work.empty()) return "it is busy with: " + beat.own_work;
   return beat.action.empty() ? "it does not say what it does" : "it is in: " + beat.action;
 }
@@ -95,7 +95,7 @@ void Watcher::run() {
   }
 }
 
-/// A rank that was frozen has seen nobody get on meanwhile: it begins to count anew.
+/// A rank that was frozen has seen nobody make progress meanwhile: it begins to count again.
 void Watcher::note_own_pause(double looked_s) {
   if (now_s() - looked_s > kBeatsToBeSilent * options_.period_s) awake_since_s_ = now_s();
 }
@@ -124,7 +124,7 @@ void Watcher::note_departures() {
   }
 }
 
-/// A rank that is gone may have told why: nobody is blamed before that was asked for.
+/// The last error of a departed rank is read before any rank is named as the cause.
 bool Watcher::has_unheard_departures(const Group::State& group) const {
   const auto& members = group.parts.world_ranks;
   return std::any_of(members.begin(), members.end(), [&](int rank) {
@@ -151,7 +151,7 @@ bool Watcher::is_sure_of_departures(const Group::State& group, const Operation& 
     const int world_rank = group.parts.world_ranks[static_cast<std::size_t>(member)];
     const auto noticed_s = gone_s_[static_cast<std::size_t>(world_rank)];
     if (!noticed_s) continue;
-    const bool heard_its_last = has_left(world_rank) || board_.sighting(world_rank).looked_s > *noticed_s;
+    const bool heard_its_last = has_left(world_rank) || board_.observation(world_rank).looked_s > *noticed_s;
     const double passed_s = now_s() - std::max(*noticed_s, operation.issued_s);
     if (passed_s < (heard_its_last ? kGrace_s : kLastBeat_s)) return false;
   }
@@ -164,9 +164,9 @@ std::string Watcher::who_is_gone(const Group::State& group, const Operation& ope
   for (const int member : ranks_needed(operation, group.parts.rank, group.size())) {
     const int world_rank = group.parts.world_ranks[static_cast<std::size_t>(member)];
     if (has_left(world_rank)) {
-      const auto last_words = known.find(member);
-      const bool did_its_part =
-          last_words != known.end() && has_finished(operation, group.parts.rank, last_words->second);
+      const auto final_operations = known.find(member);
+      const bool did_its_part = final_operations != known.end() &&
+                                has_finished(operation, group.parts.rank, final_operations->second);
       if (!did_its_part) gone.push_back(text(name_of_rank(world_rank), " ", how_it_left(world_rank)));
     } else if (is_dead(world_rank)) {
       gone.push_back(text(name_of_rank(world_rank), " ", how_it_died(world_rank)));
@@ -261,50 +261,50 @@ std::string Watcher::lateness_of(const Wait& wait) {
                ? ""
                : with(in_time, who_is_behind(wait.group, wait.operation));
   }
-  const Verdict verdict = judge(options_.rank, wait.missing, standings(wait), patience);
+  const Verdict verdict = judge(options_.rank, wait.missing, wait_statuses(wait), patience);
   if (!verdict.chain.empty()) return with(in_time, describe(verdict, wait));
-  speak_of(verdict.slow, wait);
+  warn_slow(verdict.slow, wait);
   return {};
 }
 
-std::vector<Standing> Watcher::standings(const Wait& wait) const {
+std::vector<WaitStatus> Watcher::wait_statuses(const Wait& wait) const {
   const double now = now_s();
   const double silence_s = std::max(patience_s(wait), kBeatsToBeSilent * options_.period_s);
-  std::vector<Standing> result;
-  for (const Sighting& sighting : board_.sightings()) {
+  std::vector<WaitStatus> result;
+  for (const PeerObservation& observation : board_.observations()) {
     const int world_rank = static_cast<int>(result.size());
-    const bool looked = sighting.looked_s > 0;
-    const bool silent = looked && now - std::max(sighting.heard_s, awake_since_s_.load()) >= silence_s;
-    result.push_back({.lost = silent || sighting.beat.leaves || is_dead(world_rank),
-                      .idle_s = looked ? now - std::max(sighting.got_on_s, since_s(wait.operation)) : 0,
-                      .gets_on = sighting.got_on,
-                      .waits = sighting.beat.waits,
-                      .waits_for = sighting.beat.waits_for});
+    const bool looked = observation.looked_s > 0;
+    const bool silent = looked && now - std::max(observation.heard_s, awake_since_s_.load()) >= silence_s;
+    result.push_back({.lost = silent || observation.beat.leaves || is_dead(world_rank),
+                      .idle_s = looked ? now - std::max(observation.progress_s, since_s(wait.operation)) : 0,
+                      .made_progress = observation.made_progress,
+                      .waits = observation.beat.waits,
+                      .waits_for = observation.beat.waits_for});
   }
   return result;
 }
 
 /// Says that ranks are slow, and what they are doing.
-void Watcher::speak_of(const std::vector<int>& slow, const Wait& wait) {
-  if (!speaks(wait)) return;
+void Watcher::warn_slow(const std::vector<int>& slow, const Wait& wait) {
+  if (!is_reporter(wait)) return;
   const GroupParts& parts = wait.group.parts;
   for (const int rank : slow) {
     // Of the others speaks who waits for them.
     if (std::find(wait.missing.begin(), wait.missing.end(), rank) == wait.missing.end()) continue;
-    Word& word = words_[rank];
+    SlowWarning& word = slow_warnings_[rank];
     if (now_s() - word.said_s < word.interval_s) continue;
     const bool first = now_s() - word.said_s > 2 * kLongerEachTime * word.interval_s;
     word = {.said_s = now_s(), .interval_s = first ? wait.age_s : kLongerEachTime * word.interval_s};
     options_.log.warning(name_of_rank(rank), " is slow: ", name_of(wait.operation.kind), " #",
                          wait.operation.number, " of group ", parts.name, " has waited ",
-                         human_duration(wait.age_s), " for it; ", doing(board_.sighting(rank).beat),
+                         human_duration(wait.age_s), " for it; ", doing(board_.observation(rank).beat),
                          "; it makes progress and is waited for up to ", human_duration(parts.slow_timeout_s),
                          " (comm.slow_timeout_s)");
   }
 }
 
-/// Of those who wait in the same operation, the first one speaks for all.
-bool Watcher::speaks(const Wait& wait) const {
+/// Of the ranks that wait in the same operation, the first one reports.
+bool Watcher::is_reporter(const Wait& wait) const {
   if (!is_collective(wait.operation.kind)) return true;
   for (const int rank : wait.group.parts.world_ranks) {
     if (rank == options_.rank) return true;
@@ -323,7 +323,7 @@ std::string Watcher::explain(const Group::State& group, const Operation& operati
   while (!group.failed() && !(board_.rounds() >= first_round + 3 && deadline.expired())) {
     gone = who_is_gone(group, operation);
     if (!gone.empty() && !noticed_s) noticed_s = now_s();
-    // A rank that is gone may have told why: the group fails by that when it is heard.
+    // A departed rank may have published why: the group fails with that cause when it is read.
     if (noticed_s && board_.has_asked_since(*noticed_s)) break;
     // The store may be out of reach: the deadline ends this, with a little time to see that it is.
     if (deadline.expired()) break;
@@ -332,7 +332,7 @@ std::string Watcher::explain(const Group::State& group, const Operation& operati
   return gone.empty() ? who_is_behind(group, operation) : gone;
 }
 
-/// Who has not come to the operation, or cannot go on with it.
+/// Who has not come to the operation, or cannot continue with it.
 std::string Watcher::who_is_behind(const Group::State& group, const Operation& operation) const {
   std::vector<std::string> behind;
   const GroupParts& parts = group.parts;
@@ -341,7 +341,7 @@ std::string Watcher::who_is_behind(const Group::State& group, const Operation& o
       .operation = operation,
       .missing = missing_ranks(operation, parts.rank, parts.world_ranks, board_.published(parts.name)),
       .age_s = now_s() - since_s(operation)};
-  const std::vector<Standing> ranks = standings(wait);
+  const std::vector<WaitStatus> ranks = wait_statuses(wait);
   const auto lost_s = board_.store_lost_s();
   for (const int member : ranks_needed(operation, parts.rank, group.size())) {
     const int world_rank = parts.world_ranks[static_cast<std::size_t>(member)];
@@ -349,8 +349,8 @@ std::string Watcher::who_is_behind(const Group::State& group, const Operation& o
     const bool stopped = process && process->state().starts_with("stopped");
     const bool is_missing =
         std::find(wait.missing.begin(), wait.missing.end(), world_rank) != wait.missing.end();
-    const Standing& standing = ranks[static_cast<std::size_t>(world_rank)];
-    const bool known = !lost_s && board_.sighting(world_rank).looked_s > 0;
+    const WaitStatus& standing = ranks[static_cast<std::size_t>(world_rank)];
+    const bool known = !lost_s && board_.observation(world_rank).looked_s > 0;
     if (stopped || (known && (is_missing || standing.lost)))
       behind.push_back(text(name_of_rank(world_rank), " ", state_of(world_rank, wait)));
   }
@@ -367,27 +367,27 @@ std::string Watcher::describe(const Verdict& verdict, const Wait& wait) const {
   for (std::size_t i = 0; i < chain.size(); ++i) {
     const bool last = i + 1 == chain.size();
     if (last && verdict.in_circle && std::count(chain.begin(), chain.end(), chain[i]) > 1) break;
-    const Sighting sighting = board_.sighting(chain[i]);
+    const PeerObservation observation = board_.observation(chain[i]);
     if (last && !verdict.in_circle) {
       result += text(name_of_rank(chain[i]), " ", state_of(chain[i], wait));
     } else {
-      result += text(name_of_rank(chain[i]), " waits in ", sighting.beat.operation, " for ",
+      result += text(name_of_rank(chain[i]), " waits in ", observation.beat.operation, " for ",
                      last ? "this rank" : name_of_rank(chain[i + 1]), last ? "" : "; ");
     }
   }
   return verdict.in_circle ? text("ranks wait for each other: ", result) : result;
 }
 
-/// What goes behind the name of the rank.
+/// What goes after the name of the rank.
 std::string Watcher::state_of(int world_rank, const Wait& wait) const {
   const auto index = static_cast<std::size_t>(world_rank);
-  const Sighting sighting = board_.sighting(world_rank);
-  if (sighting.beat.leaves) return how_it_left(world_rank);
+  const PeerObservation observation = board_.observation(world_rank);
+  if (observation.beat.leaves) return how_it_left(world_rank);
   if (is_dead(world_rank)) return how_it_died(world_rank);
   if (processes_[index] && processes_[index]->state().starts_with("stopped"))
     return "is stopped (SIGSTOP, a debugger?)";
-  const double silent_s = now_s() - sighting.heard_s;
-  if (sighting.looked_s > 0 && silent_s > kBeatsToBeSilent * options_.period_s)
+  const double silent_s = now_s() - observation.heard_s;
+  if (observation.looked_s > 0 && silent_s > kBeatsToBeSilent * options_.period_s)
     return text("was last heard of ", human_duration(silent_s), " ago");
   const auto& missing = wait.missing;
   const bool is_missing = std::find(missing.begin(), missing.end(), world_rank) != missing.end();
@@ -397,8 +397,8 @@ std::string Watcher::state_of(int world_rank, const Wait& wait) const {
     if (!is_it || !is_missing) continue;
     words.push_back(text("its last operation: ", operations.empty() ? "none" : last_of(operations)));
   }
-  words.push_back(doing(sighting.beat));
-  const double idle_s = now_s() - std::max(sighting.got_on_s, since_s(wait.operation));
+  words.push_back(doing(observation.beat));
+  const double idle_s = now_s() - std::max(observation.progress_s, since_s(wait.operation));
   if (idle_s >= patience_s(wait)) words.push_back(text("it has not got on for ", human_duration(idle_s)));
   return join(words, "; ");
 }
@@ -408,7 +408,7 @@ std::string Watcher::name_of_rank(int world_rank) const {
   return text("rank ", world_rank, " (pid ", arrival.pid, ")");
 }
 
-bool Watcher::has_left(int world_rank) const { return board_.sighting(world_rank).beat.leaves; }
+bool Watcher::has_left(int world_rank) const { return board_.observation(world_rank).beat.leaves; }
 
 bool Watcher::is_dead(int world_rank) const {
   const auto& process = processes_[static_cast<std::size_t>(world_rank)];

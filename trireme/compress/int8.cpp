@@ -45,7 +45,7 @@ enum class Rounding { kByChance, kNearest };
 template <Rounding rounding>
 TRIREME_INLINE void quantise(const float* from, std::int8_t* to, std::size_t count, float scale,
                              std::uint32_t seed) {
-  // Between 1 and 255 a float has 16 places behind the point: so many are drawn, and their sum is exact.
+  // Between 1 and 255 a float has 16 places after the point: so many are drawn, and their sum is exact.
   constexpr float kShift = 128, kPlace = 0x1p-16F;
   const float inverse = 1 / scale;
   TRIREME_NO_CARRIED_DEPENDENCE

@@ -75,7 +75,7 @@ std::vector<float> turned(std::span<const float> matrix, std::size_t columns) {
 
 constexpr std::size_t kAtOnce = 4, kLanes = 16;
 
-/// Scalar products of a row with `count` others, which lie one behind the other; the matrix is read once for
+/// Scalar products of a row with `count` others, which lie one after the other; the matrix is read once for
 /// several of them.
 template <std::size_t count>
 TRIREME_INLINE void products(const float* row, const float* others, std::size_t length, float* out) {

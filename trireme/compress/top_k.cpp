@@ -56,12 +56,12 @@ Places greatest(std::span<const float> values, std::size_t count, std::uint64_t 
 class TopKCodec final : public PairsCodec {
  public:
   std::size_t most_bytes(std::size_t num_values, const Options& options) const override {
-    return bytes_for(num_values, most_named(num_values, options));
+    return bytes_for(num_values, max_named(num_values, options));
   }
 
  private:
   Places choose(std::span<const float> values, const Options& options) const override {
-    return greatest(values, most_named(values.size(), options), options.seed);
+    return greatest(values, max_named(values.size(), options), options.seed);
   }
 };
 

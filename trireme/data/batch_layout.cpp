@@ -72,10 +72,10 @@ std::int64_t BatchLayout::first_step_of(std::uint64_t epoch) const {
     return each.begin.epoch < epoch || (each.begin.epoch == epoch && each.begin.first == 0);
   });
   if (phase->begin.epoch == epoch) return static_cast<std::int64_t>(phase->from);
-  constexpr auto kMost = static_cast<std::uint64_t>(kMostSteps);
+  constexpr auto kMost = static_cast<std::uint64_t>(kMaxSteps);
   const std::uint64_t first = phase->from + batches_of_first(*phase), each = batches_of_others(*phase),
                       between = epoch - phase->begin.epoch - 1;
-  if (first >= kMost || between > (kMost - first) / each) return kMostSteps;
+  if (first >= kMost || between > (kMost - first) / each) return kMaxSteps;
   return static_cast<std::int64_t>(first + between * each);
 }
 

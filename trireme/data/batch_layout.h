@@ -1,5 +1,5 @@
 #pragma once
-// Which samples of which epoch are the batch of which step. Batches lie one behind the other: each takes the
+// Which samples of which epoch are the batch of which step. Batches lie one after the other: each takes the
 // next places of the epoch's order, and the last one of an epoch those that are left, so that in an epoch
 // each sample comes once. A last batch that is not full can be dropped instead. How large a full batch is may
 // change at given steps, within an epoch too: a batch that grows (Smith et al., "Don't Decay the Learning
@@ -16,7 +16,7 @@ struct BatchPhase {
   std::int64_t until = 0;
   std::int64_t size = 0;
 };
-/// The first steps of a run, in which batches are smaller; phases one behind the other. Empty: all are alike.
+/// The first steps of a run, in which batches are smaller; phases one after the other. Empty: all are alike.
 using BatchRamp = std::vector<BatchPhase>;
 
 /// The samples at the end of an epoch that are no full batch: a batch of their own, or left out in that
@@ -41,13 +41,13 @@ class BatchLayout {
 
   /// Of step `step`, counted from 0. Time: logarithm of the number of phases, as for the others.
   BatchPlace at(std::uint64_t step) const;
-  /// The first step of that epoch: as many as there are in those before it. kMostSteps where there are more.
+  /// The first step of that epoch: as many as there are in those before it. kMaxSteps where there are more.
   std::int64_t first_step_of(std::uint64_t epoch) const;
   /// The first step of [begin, end), and each at which the size of full batches changes: in ascending order.
   std::vector<std::int64_t> phases_in(std::int64_t begin, std::int64_t end) const;
 
   /// As many as a double counts: nobody waits for the end of them.
-  static constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
+  static constexpr std::int64_t kMaxSteps = std::int64_t{1} << 53;
 
  private:
   struct Phase {
@@ -56,7 +56,7 @@ class BatchLayout {
   };
 
   BatchPlace in(const Phase& phase, std::uint64_t step) const;
-  /// Batches from the beginning of the phase to the end of its epoch, and in an epoch behind it.
+  /// Batches from the beginning of the phase to the end of its epoch, and in an epoch after it.
   std::uint64_t batches_of_first(const Phase& phase) const;
   std::uint64_t batches_of_others(const Phase& phase) const;
   std::uint64_t batches_in(std::int64_t samples, std::int64_t size) const;

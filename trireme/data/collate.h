@@ -19,7 +19,7 @@
 namespace trireme::data {
 
 /// A field whose tensors are brought to one size, that of the largest in the batch in each dim, by values
-/// behind their own.
+/// after their own.
 struct Padding {
   std::string field;  ///< of input, target or both; "input" or "target" where it has no name
   double value = 0;

@@ -127,9 +127,9 @@ class Table {
                      : text(": '", printable(cells_[column]), "' is no finite number", advice(column)));
   }
   double whole_number(std::size_t column) const {
-    constexpr double kMostExact = 9007199254740992;  // 2^53
+    constexpr double kMaxExact = 9007199254740992;  // 2^53
     const double value = number(column);
-    if (value != std::floor(value) || std::abs(value) > kMostExact) {
+    if (value != std::floor(value) || std::abs(value) > kMaxExact) {
       fail(column, text(": '", printable(cells_[column]),
                         "' is no class, which is a whole number from 0 on; for numbers set data.target = "
                         "\"number\", or an objective of numbers such as mean_squared_error"));

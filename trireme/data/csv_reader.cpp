@@ -8,9 +8,9 @@ namespace trireme::data {
 namespace {
 
 /// A longer line is no line of numbers.
-constexpr std::size_t kMostLineBytes = 16 << 20;
+constexpr std::size_t kMaxLineBytes = 16 << 20;
 /// More cells are no table.
-constexpr std::size_t kMostCells = 1 << 18;
+constexpr std::size_t kMaxCells = 1 << 18;
 
 }  // namespace
 
@@ -46,7 +46,7 @@ bool CsvReader::read_line(std::vector<std::string>& cells) {
   std::size_t bytes = 0;
   for (int byte = get(); byte >= 0; byte = get()) {
     any = true;
-    if (++bytes > kMostLineBytes) fail(text(": it is longer than ", kMostLineBytes, " bytes"));
+    if (++bytes > kMaxLineBytes) fail(text(": it is longer than ", kMaxLineBytes, " bytes"));
     const char c = static_cast<char>(byte);
     if (quoted) {
       if (c == '\n') ++next_number_;
@@ -59,7 +59,7 @@ bool CsvReader::read_line(std::vector<std::string>& cells) {
     } else if (c == '"' && cells.back().empty()) {
       quoted = true;
     } else if (c == separator_) {
-      if (cells.size() == kMostCells) fail(text(": it has more than ", kMostCells, " cells"));
+      if (cells.size() == kMaxCells) fail(text(": it has more than ", kMaxCells, " cells"));
       cells.emplace_back();
     } else if (ends_line(c)) {
       ++next_number_;

@@ -218,7 +218,7 @@ const DataRow& row_of(const DataOptions& options) {
 
 DataSource open_data(const DataOptions& options, std::uint64_t seed, const Log& log) {
   DataSource source = row_of(options).open({.options = options, .seed = seed, .log = log});
-  return tolerant(with_target_options(std::move(source), options), options, log);
+  return with_retries(with_target_options(std::move(source), options), options, log);
 }
 
 Packable packable(const DataOptions& options, const Log& log) {
@@ -227,7 +227,7 @@ Packable packable(const DataOptions& options, const Log& log) {
   DataOptions plain = options;
   plain.augment.clear();
   Packable found = row.packable({.options = plain, .log = log});
-  found.source = tolerant(with_target_options(std::move(found.source), options), options, log);
+  found.source = with_retries(with_target_options(std::move(found.source), options), options, log);
   return found;
 }
 

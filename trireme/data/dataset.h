@@ -25,10 +25,10 @@ class Dataset : public TrainingData {
   /// The data set as it is in one epoch, where its samples vary from epoch to epoch (augmentations); null:
   /// it is the same in all of them.
   virtual std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const;
-  /// What a sample costs to compute beside others, in any unit: the length of a text. Called for all samples
+  /// What a sample costs to compute next to others, in any unit: the length of a text. Called for all samples
   /// of a global batch on each rank: it has to be found without reading the sample.
   virtual double cost(std::int64_t index) const;
-  /// Where samples lie in shards, one behind the other: the end of each. Empty: they do not.
+  /// Where samples lie in shards, one after the other: the end of each. Empty: they do not.
   virtual std::vector<std::int64_t> shard_ends() const { return {}; }
 
   /// The first samples.
@@ -59,38 +59,38 @@ struct DataSource {
 };
 
 /// Pixels that an image may have: those beyond which Pillow warns of a decompression bomb.
-inline constexpr std::int64_t kMostPixels = 89'478'485;
+inline constexpr std::int64_t kMaxPixels = 89'478'485;
 
 /// The table [data] of a configuration: which data, where they lie, and how they are read. open_data() takes
 /// it.
 struct DataOptions {
   std::string name = "fashion_mnist";
-  std::string path = {};                   ///< folder of the files; empty: where Debian's package puts them
-  int workers = 0;                         ///< loader threads per rank; 0: as many as steps need
-  std::int64_t prefetch = 4;               ///< steps read ahead, at first
-  std::int64_t read_ahead_mib = 512;       ///< bound of what is read ahead by itself
-  std::string balance = "count";           ///< "cost" or "dynamic" (Balance)
-  bool drop_last = false;                  ///< the last batch of an epoch, where it is not full
-  std::int64_t open_shards = 0;            ///< shards read at a time (data/sampler.h); 0: all
-  std::int64_t block = 64;                 ///< text: characters per sample
-  std::int64_t image_size = 224;           ///< image_folder: height and width that images are brought to
-  std::int64_t most_pixels = kMostPixels;  ///< of an image that is decoded
-  std::string undecodable = "error";       ///< what cannot be read: "error" or "skip"
-  std::int64_t retries = 3;                ///< of reads that failed for a reason that may pass
-  std::vector<std::string> augment = {};   ///< images: changes to each training image, in this order
-  std::int64_t crop_padding = 4;           ///< augmentation "crop": pixels of the frame
-  std::string test_path = {};              ///< csv, numpy, webdataset: the second split, as path is the first
-  std::vector<std::string> inputs = {};    ///< the same: fields that go into the model; empty: they decide
-  std::vector<std::string> targets = {};   ///< the same for what is learnt
-  std::string cache = {};                  ///< folder for what is kept from run to run; empty: nothing is
-  std::int64_t cache_mib = 10240;          ///< of blocks of URLs in that folder, at most
-  std::int64_t cache_memory_mib = 32;      ///< of those that were used last, in memory
-  std::int64_t cache_samples_mib = 0;      ///< images that are kept decoded (data/kept_samples.h)
-  bool private_redirects = false;          ///< of URLs: HttpOptions::private_redirects
-  std::string target = "auto";             ///< what a target means: "class", "number", "auto" (TargetMeaning)
-  std::int64_t num_classes = 0;            ///< 0: as the labels say (data/class_labels.h)
-  std::string header = "auto";             ///< csv: whether the first line has names: "yes", "no", "auto"
-  std::string separator = ",";             ///< csv: the character between cells
+  std::string path = {};                  ///< folder of the files; empty: where Debian's package puts them
+  int workers = 0;                        ///< loader threads per rank; 0: as many as steps need
+  std::int64_t prefetch = 4;              ///< steps read ahead, at first
+  std::int64_t read_ahead_mib = 512;      ///< bound of what is read ahead by itself
+  std::string balance = "count";          ///< "cost" or "dynamic" (Balance)
+  bool drop_last = false;                 ///< the last batch of an epoch, where it is not full
+  std::int64_t open_shards = 0;           ///< shards read at a time (data/sampler.h); 0: all
+  std::int64_t block = 64;                ///< text: characters per sample
+  std::int64_t image_size = 224;          ///< image_folder: height and width that images are brought to
+  std::int64_t most_pixels = kMaxPixels;  ///< of an image that is decoded
+  std::string undecodable = "error";      ///< what cannot be read: "error" or "skip"
+  std::int64_t retries = 3;               ///< of reads that failed for a reason that may pass
+  std::vector<std::string> augment = {};  ///< images: changes to each training image, in this order
+  std::int64_t crop_padding = 4;          ///< augmentation "crop": pixels of the frame
+  std::string test_path = {};             ///< csv, numpy, webdataset: the second split, as path is the first
+  std::vector<std::string> inputs = {};   ///< the same: fields that go into the model; empty: they decide
+  std::vector<std::string> targets = {};  ///< the same for what is learned
+  std::string cache = {};                 ///< folder for what is kept from run to run; empty: nothing is
+  std::int64_t cache_mib = 10240;         ///< of blocks of URLs in that folder, at most
+  std::int64_t cache_memory_mib = 32;     ///< of those that were used last, in memory
+  std::int64_t cache_samples_mib = 0;     ///< images that are kept decoded (data/kept_samples.h)
+  bool private_redirects = false;         ///< of URLs: HttpOptions::private_redirects
+  std::string target = "auto";            ///< what a target means: "class", "number", "auto" (TargetMeaning)
+  std::int64_t num_classes = 0;           ///< 0: as the labels say (data/class_labels.h)
+  std::string header = "auto";            ///< csv: whether the first line has names: "yes", "no", "auto"
+  std::string separator = ",";            ///< csv: the character between cells
   std::vector<std::int64_t> ignored_labels = {};  ///< of no class: objective.ignored_classes
 };
 

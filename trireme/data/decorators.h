@@ -55,7 +55,7 @@ class SubsetDataset : public Dataset {
   std::shared_ptr<const std::vector<std::int64_t>> indices_;
 };
 
-/// Several data sets, one behind the other.
+/// Several data sets, one after the other.
 class ConcatDataset : public Dataset {
  public:
   /// Throws InvalidArgument when there is none.

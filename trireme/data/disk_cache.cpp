@@ -75,7 +75,7 @@ struct KeptBlock {
 /// The blocks that were used last, so that small samples of one block read it once. Thread-safe.
 class RecentBlocks {
  public:
-  explicit RecentBlocks(std::int64_t most_bytes) : most_bytes_(most_bytes) {}
+  explicit RecentBlocks(std::int64_t most_bytes) : max_bytes_(most_bytes) {}
 
   std::shared_ptr<const std::string> find(const std::string& key) {
     const std::lock_guard lock(mutex_);
@@ -90,7 +90,7 @@ class RecentBlocks {
     const std::lock_guard lock(mutex_);
     blocks_.push_front({key, block});
     bytes_ += std::ssize(*block);
-    while (bytes_ > most_bytes_ && !blocks_.empty()) {
+    while (bytes_ > max_bytes_ && !blocks_.empty()) {
       bytes_ -= std::ssize(*blocks_.back().content);
       blocks_.pop_back();
     }
@@ -103,7 +103,7 @@ class RecentBlocks {
     std::shared_ptr<const std::string> content;
   };
 
-  const std::int64_t most_bytes_;
+  const std::int64_t max_bytes_;
   std::mutex mutex_;
   std::list<Block> blocks_;  ///< this and what follows: under the mutex; the one used last in front
   std::int64_t bytes_ = 0;
@@ -205,7 +205,7 @@ struct DiskCache::State {
     return folder / text("fetch-", Random::key_of(key) % kFetchLocks);
   }
 
-  /// Blocks behind one, and the right to fetch them.
+  /// Blocks after one, and the right to fetch them.
   struct Followers {
     std::vector<std::string> keys;
     std::list<FileLock> locks;
@@ -314,7 +314,7 @@ class CachedBytes : public ByteSource {
   /// If the read has to wait.
   std::int64_t at_once_from(std::int64_t number) const {
     const std::lock_guard lock(mutex_);
-    return number == behind_ ? std::min(2 * at_once_, DiskCache::kMostAtOnce) : 1;
+    return number == behind_ ? std::min(2 * at_once_, DiskCache::kMaxAtOnce) : 1;
   }
   void remember(std::int64_t behind, std::int64_t at_once) const {
     const std::lock_guard lock(mutex_);

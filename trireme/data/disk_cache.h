@@ -26,7 +26,7 @@ struct DiskCacheOptions {
 class DiskCache {
  public:
   static constexpr std::int64_t kBlockBytes = 1 << 20;
-  static constexpr std::int64_t kMostAtOnce = 4;  ///< blocks: as much as one request asks for
+  static constexpr std::int64_t kMaxAtOnce = 4;  ///< blocks: as much as one request asks for
 
   /// Throws InvalidArgument for a limit below 16 blocks.
   DiskCache(const DiskCacheOptions& options, const Log& log);
@@ -41,7 +41,7 @@ class DiskCache {
     std::shared_ptr<const std::string> content;
     std::int64_t fetched = 0;  ///< blocks from this one on that were read from the source
   };
-  /// The same; if it is read from the source, then with those behind it that nobody has or fetches, `at_once`
+  /// The same; if it is read from the source, then with those after it that nobody has or fetches, `at_once`
   /// in all at most.
   Block block_of_several(const ByteSource& source, std::int64_t number, std::int64_t at_once);
 
@@ -51,7 +51,7 @@ class DiskCache {
 };
 
 /// The source, read by blocks through the cache. A read that has to wait where the last one that had to has
-/// ended asks for twice as much, up to DiskCache::kMostAtOnce: from place to place the latency of a server is
+/// ended asks for twice as much, up to DiskCache::kMaxAtOnce: from place to place the latency of a server is
 /// waited for a quarter of the times.
 std::shared_ptr<const ByteSource> cached(std::shared_ptr<const ByteSource> source,
                                          std::shared_ptr<DiskCache> cache);

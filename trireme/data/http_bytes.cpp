@@ -17,7 +17,7 @@
 namespace trireme::data {
 namespace {
 
-constexpr std::int64_t kMostPerRequest = 4 << 20;
+constexpr std::int64_t kMaxPerRequest = 4 << 20;
 
 struct ByteRange {
   std::int64_t first = 0, last = 0;
@@ -80,7 +80,7 @@ class HttpBytes : public ByteSource {
     const StageScope reading(Stage::kRead);
     count_read(into.size());
     while (!into.empty()) {
-      const auto size = std::min(static_cast<std::int64_t>(into.size()), kMostPerRequest);
+      const auto size = std::min(static_cast<std::int64_t>(into.size()), kMaxPerRequest);
       const std::string body = get({offset, offset + size - 1});
       std::memcpy(into.data(), body.data(), body.size());
       into = into.subspan(body.size());

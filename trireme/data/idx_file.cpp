@@ -24,10 +24,10 @@ class GzipReader {
 
   /// Number of bytes that were there, at most as many as fit; fewer only at the end of the file.
   std::size_t read(std::span<std::uint8_t> target) {
-    constexpr std::size_t kMostAtOnce = 1U << 30;
+    constexpr std::size_t kMaxAtOnce = 1U << 30;
     std::size_t done = 0;
     while (done < target.size()) {
-      const auto wanted = static_cast<unsigned>(std::min(target.size() - done, kMostAtOnce));
+      const auto wanted = static_cast<unsigned>(std::min(target.size() - done, kMaxAtOnce));
       const int got = ::gzread(file_.get(), target.data() + done, wanted);
       check(got);
       if (got == 0) break;
@@ -78,12 +78,12 @@ void check_magic(const std::filesystem::path& path, std::span<const std::uint8_t
 
 /// Values that a header may announce. gzip packs up to 1032 zeros into a byte; images are packed 2 to 10
 /// times. What is packed more than 64 times has at most 64 MiB.
-std::size_t most_values(const std::filesystem::path& path, bool plain) {
+std::size_t max_values(const std::filesystem::path& path, bool plain) {
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(path, error);
   if (error) throw DataError(text("cannot read the size of ", path.string(), ": ", error.message()));
-  constexpr std::uintmax_t kMostRatio = 64, kFreeBytes = std::uintmax_t{64} << 20;
-  return plain ? bytes : std::max(bytes * kMostRatio, std::min(bytes * 1032, kFreeBytes));
+  constexpr std::uintmax_t kMaxRatio = 64, kFreeBytes = std::uintmax_t{64} << 20;
+  return plain ? bytes : std::max(bytes * kMaxRatio, std::min(bytes * 1032, kFreeBytes));
 }
 
 std::size_t read_dims(const std::filesystem::path& path, GzipReader& reader, IdxFile& file) {
@@ -96,7 +96,7 @@ std::size_t read_dims(const std::filesystem::path& path, GzipReader& reader, Idx
     if (__builtin_mul_overflow(count, static_cast<std::size_t>(dim), &count))
       throw DataError(text(path.string(), " is truncated: its header announces too many values to be true"));
   }
-  const std::size_t most = most_values(path, reader.plain());
+  const std::size_t most = max_values(path, reader.plain());
   if (count > most) {
     throw DataError(text(path.string(), " is truncated, or no data set: its header announces ", count,
                          " values, and at most ", most, " are read from a file of its size; fetch it again"));

@@ -66,8 +66,8 @@ at::Tensor decode_jpeg(std::string_view content, std::int64_t most_pixels) {
   const auto size = static_cast<unsigned long>(content.size());
   check(tjDecompressHeader3(decoder.get(), bytes_of(content), size, &width, &height, &subsampling, &colours));
   check_image_size(height, width, most_pixels);
-  if (const int scans = scans_in(content); scans > kMostScans)
-    throw DataError(text("it is a JPEG of ", scans, " scans, and at most ", kMostScans, " are taken"));
+  if (const int scans = scans_in(content); scans > kMaxScans)
+    throw DataError(text("it is a JPEG of ", scans, " scans, and at most ", kMaxScans, " are taken"));
   const bool has_inks = colours == TJCS_CMYK || colours == TJCS_YCCK;
   const at::Tensor image = empty_image(height, width, has_inks ? 4 : 3);
   check(tjDecompress2(decoder.get(), bytes_of(content), size, image.data_ptr<std::uint8_t>(), width,
@@ -81,8 +81,7 @@ at::Tensor decode_jpeg(std::string_view content, std::int64_t most_pixels) {
 /// destructor.
 class PngReader {
  public:
-  PngReader(std::string_view content, std::int64_t most_pixels)
-      : content_(content), most_pixels_(most_pixels) {
+  PngReader(std::string_view content, std::int64_t most_pixels) : content_(content), most_pixels_(most_pixels) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, fail, [](png_structp, png_const_charp) {});
     info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
     if (info_ == nullptr) throw InternalError("libpng cannot be started");
@@ -127,9 +126,9 @@ class PngReader {
 
   /// Deflate packs at most 1032 bytes into one: rows that could never come are not made room for.
   void check_rows(std::int64_t height) const {
-    constexpr std::size_t kMostInOne = 1032;
+    constexpr std::size_t kMaxInOne = 1032;
     const std::size_t rows = static_cast<std::size_t>(height) * png_get_rowbytes(png_, info_);
-    if (rows / kMostInOne > content_.size())
+    if (rows / kMaxInOne > content_.size())
       throw DataError(text("it is cut short: its ", content_.size(), " bytes cannot hold the ", height,
                            " rows that it announces"));
   }

@@ -35,7 +35,7 @@ bool is_image(const fs::path& path) {
   return std::ranges::find(known, std::string_view(extension_of(path))) != known.end();
 }
 
-/// What systems and programs keep beside a user's files.
+/// What systems and programs keep next to a user's files.
 bool is_hidden(const fs::path& path) {
   const std::string name = path.filename().string();
   return name.starts_with('.') || name == "__MACOSX";
@@ -72,7 +72,7 @@ class Listing {
  public:
   Listing(Undecodable unreadable, const Log& log) : unreadable_(unreadable), log_(log) {}
 
-  /// Folders in `root`, which has to be readable. Images beside them are of no class.
+  /// Folders in `root`, which has to be readable. Images next to them are of no class.
   std::vector<fs::path> folders(const fs::path& root) {
     std::vector<fs::path> found;
     std::error_code error;

@@ -25,7 +25,7 @@ class ImageFolder : public Dataset {
  public:
   /// Throws DataError when there is no such folder, no class in it, or a class without an image.
   ImageFolder(const std::filesystem::path& root, Undecodable undecodable, const Log& log,
-              std::int64_t most_pixels = kMostPixels);
+              std::int64_t most_pixels = kMaxPixels);
   ~ImageFolder() override;
 
   std::int64_t size() const override;

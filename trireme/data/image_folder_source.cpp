@@ -125,8 +125,7 @@ Splits open_folder(const Opening& opening, View view) {
   }
   for (const char* held_out : {"val", "validation", "test"}) {
     if (has(held_out))
-      return open_split_folders(root, held_out,
-                                {undecodable, opening.log, opening.options.most_pixels, view});
+      return open_split_folders(root, held_out, {undecodable, opening.log, opening.options.most_pixels, view});
   }
   throw DataError(text(root.string(), " has a folder train, and none of val, validation, test next to it"));
 }

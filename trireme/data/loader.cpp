@@ -14,7 +14,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/foreign_error.h"
 #include "trireme/data/batch_reader.h"
-#include "trireme/data/internal/dealing.h"
+#include "trireme/data/internal/batch_partition.h"
 #include "trireme/data/internal/own_thread.h"
 #include "trireme/data/internal/read_ahead_tuner.h"
 #include "trireme/data/internal/row_team.h"
@@ -78,8 +78,8 @@ void check_stream(const StreamOptions& options, std::int64_t samples) {
           options.rank, " is not part of a world of ", options.world_size);
   require(options.num_microbatches >= 1, "a step has at least one micro-batch, not ",
           options.num_microbatches);
-  require(options.workers >= 0 && options.most_workers >= 1, "loading needs at least one worker, not ",
-          options.workers == 0 ? options.most_workers : options.workers);
+  require(options.workers >= 0 && options.max_workers >= 1, "loading needs at least one worker, not ",
+          options.workers == 0 ? options.max_workers : options.workers);
   require(options.prefetch >= 1, "at least one step has to be read ahead, not ", options.prefetch);
   require(options.timeout_s > 0, "the loader's timeout must be positive, not ", options.timeout_s);
   require(samples >= options.world_size, "the data set has ", samples, " samples for ", options.world_size,
@@ -100,8 +100,9 @@ BatchLayout layout_of(const StreamOptions& options, std::int64_t samples) {
 // Micro-batches are numbered through, from step 0 on. Workers claim the next unclaimed one while
 // its step is less than `prefetch` ahead of the consumer, and put what they read under its number: the order
 // of arrival does not matter. A seek starts a new generation; results of the previous one are dropped, as are
-// those of steps that have been dealt anew meanwhile. The rows of a micro-batch are read by all workers that
-// have nothing earlier to read; while a step waits for its data, those help that are too many otherwise.
+// those of steps that have been dealt again meanwhile. The rows of a micro-batch are read by all workers that
+// have nothing earlier to read. While a step is blocked on data, idle workers above the current limit help,
+// too.
 struct Loader::State {
   State(std::shared_ptr<const Dataset> data, const StreamOptions& stream_options)
       : dataset(std::move(data)),
@@ -113,9 +114,9 @@ struct Loader::State {
                                   .open_shards = options.open_shards}),
         orders(sampler),
         reader(options.needed),
-        dealing(options),
+        partition(options),
         tuner({.workers = std::max(options.workers, 1), .prefetch = options.prefetch},
-              {.most_workers = options.most_workers, .memory_bytes = options.memory_bytes}),
+              {.max_workers = options.max_workers, .memory_bytes = options.memory_bytes}),
         team([this] {
           bool is_urgent = false;
           {
@@ -137,7 +138,7 @@ struct Loader::State {
   }
 
   void start_workers() {
-    for (int i = 0; i < (options.workers == 0 ? options.most_workers : options.workers); ++i) {
+    for (int i = 0; i < (options.workers == 0 ? options.max_workers : options.workers); ++i) {
       workers.emplace_back([this, i] {
         const std::string name = text("data-", i);
         ::pthread_setname_np(::pthread_self(), name.c_str());
@@ -148,7 +149,7 @@ struct Loader::State {
   }
 
   /// Micro-batch `number`, counted through all steps, of a batch that is dealt so.
-  Example read(std::uint64_t number, const Dealing::Dealt& dealt) {
+  Example read(std::uint64_t number, const BatchPartition::SharesInUse& dealt) {
     const std::uint64_t step = number / units_per_step();
     const auto part = static_cast<std::int64_t>(number % units_per_step());
     const BatchPlace batch = layout.at(step);
@@ -157,11 +158,11 @@ struct Loader::State {
   }
 
   /// The samples of this rank's part `part` of a global batch.
-  std::vector<std::int64_t> part_of(const EpochOrder& order, const Dealing::Dealt& dealt,
+  std::vector<std::int64_t> part_of(const EpochOrder& order, const BatchPartition::SharesInUse& dealt,
                                     const BatchPlace& batch, std::int64_t part) const {
     std::vector<std::int64_t> samples;
     if (options.balance != Balance::kCost) {
-      const Slice slice = dealing.slice(dealt, batch, part);
+      const Slice slice = partition.slice(dealt, batch, part);
       for (std::int64_t place = slice.begin; place < slice.end; ++place)
         samples.push_back(order[batch.first + place]);
       return samples;
@@ -218,7 +219,7 @@ struct Loader::State {
       if (stopping || !may_claim()) continue;
       const std::uint64_t number = claimed++;
       const std::uint64_t mine = generation, step = number / units_per_step();
-      const Dealing::Dealt dealt = dealing.at(step);
+      const BatchPartition::SharesInUse dealt = partition.at(step);
       lock.unlock();
       Slot slot;
       LoadingCounts counts;
@@ -233,7 +234,7 @@ struct Loader::State {
       }
       lock.lock();
       reported.counts += counts;
-      if (mine != generation || dealt != dealing.at(step)) continue;
+      if (mine != generation || dealt != partition.at(step)) continue;
       slots[number] = std::move(slot);
       changed.notify_all();
     }
@@ -284,7 +285,7 @@ struct Loader::State {
     StepBatch result{
         .epoch = place.epoch, .batch = place.number, .global_size = place.size, .microbatches = {}};
     const auto first = slots.find(first_unit());
-    // A slot keeps its error: asking again gives it again, nothing behind it is delivered.
+    // A slot keeps its error: asking again gives it again, nothing after it is delivered.
     for (auto slot = first; slot != slots.end() && slot->first < first_unit() + units_per_step(); ++slot) {
       if (slot->second.error) std::rethrow_exception(slot->second.error);
     }
@@ -293,7 +294,7 @@ struct Loader::State {
       if (options.needed.targets) bytes_of_step += bytes_of(slot->second.samples.target);
       result.microbatches.push_back(std::move(slot->second.samples));
     }
-    dealing.forget_before(++consumed);
+    partition.forget_before(++consumed);
     return result;
   }
 
@@ -331,7 +332,7 @@ struct Loader::State {
   std::mutex mutex;
   std::condition_variable changed;  ///< for who reads ahead, and next()
   std::condition_variable wanted;   ///< for threads that are too many, but while a step waits
-  Dealing dealing;                  // this and what follows: under the mutex
+  BatchPartition partition;         // this and what follows: under the mutex
   ReadAheadTuner tuner;
   std::map<std::uint64_t, Slot> slots;
   std::uint64_t claimed = 0;   ///< micro-batches
@@ -362,16 +363,16 @@ void Loader::seek(std::uint64_t step) {
     state.consumed = step;
     state.claimed = state.first_unit();
     state.slots.clear();
-    state.dealing.reset();
+    state.partition.reset();
   }
   state.changed.notify_all();
 }
 
-void Loader::deal(std::uint64_t from, const Shares& shares) {
+void Loader::assign_shares(std::uint64_t from, const Shares& shares) {
   State& state = *state_;
   {
     const std::lock_guard lock(state.mutex);
-    state.dealing.set(from, shares, state.consumed);
+    state.partition.set(from, shares, state.consumed);
     const std::uint64_t first = from * state.units_per_step();
     state.slots.erase(state.slots.lower_bound(first), state.slots.end());
     state.claimed = std::min(state.claimed, first);
@@ -426,7 +427,7 @@ LoadingReport Loader::report() const {
   if (report.batches > 1) report.fill /= static_cast<double>(report.batches - 1);
   report.workers = state_->tuner.now().workers;
   report.prefetch = state_->tuner.now().prefetch;
-  report.share = state_->dealing.share(state_->consumed);
+  report.share = state_->partition.share(state_->consumed);
   return report;
 }
 

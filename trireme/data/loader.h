@@ -2,7 +2,7 @@
 // Delivers this rank's micro-batches of each global batch of a data set in order, read ahead by worker
 // threads. What a step receives depends on (seed, step, rank, world, microbatches) and on what was dealt
 // only, not on the workers. A global batch is cut into consecutive parts, one for each micro-batch of
-// each rank, those of a rank one behind the other: parts differ by at most one sample, and 1 rank x 4
+// each rank, those of a rank one after the other: parts differ by at most one sample, and 1 rank x 4
 // micro-batches, 2 x 2 and 4 x 1 see the same ones. A failed read surfaces as the data set's error from
 // next(), again at each call; threads start with the first next() and are joined by the destructor as soon as
 // the read in hand is done.
@@ -26,7 +26,7 @@ class Loader : public BatchStream {
   void seek(std::uint64_t step) override;
   StepBatch next() override;
   bool is_ready() const override;
-  void deal(std::uint64_t from, const Shares& shares) override;
+  void assign_shares(std::uint64_t from, const Shares& shares) override;
   LoadingReport report() const override;
 
  private:

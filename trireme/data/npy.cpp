@@ -17,9 +17,9 @@ namespace {
 
 constexpr std::string_view kNpyMagic = "\x93NUMPY";
 /// Those that NumPy takes.
-constexpr std::size_t kMostNpyDims = 64;
+constexpr std::size_t kMaxNpyDims = 64;
 
-/// The text behind 'KEY': in the header's dict of Python.
+/// The text after 'KEY': in the header's dict of Python.
 std::string_view behind_key(std::string_view dict, std::string_view key) {
   const std::size_t found = dict.find(text('\'', key, "':"));
   if (found == std::string_view::npos)
@@ -39,7 +39,7 @@ std::vector<std::int64_t> parse_shape(std::string_view tuple) {
     if (error != std::errc() || stop != digits.data() + digits.size() || size < 0)
       throw DataError(text("its shape has '", printable(digits), "' in it"));
     shape.push_back(size);
-    if (shape.size() > kMostNpyDims) throw DataError(text("its shape has more than ", kMostNpyDims, " dims"));
+    if (shape.size() > kMaxNpyDims) throw DataError(text("its shape has more than ", kMaxNpyDims, " dims"));
   }
   return shape;
 }

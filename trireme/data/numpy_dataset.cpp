@@ -46,7 +46,7 @@ OpenArray open_array(const NumpyArray& array) {
   OpenArray open{.place = array, .header = {}, .row_shape = {}};
   try {
     open.header = parse_npy_header(
-        read_text(*array.source, array.offset, std::min(array.size, kMostNpyHeaderBytes)), array.size);
+        read_text(*array.source, array.offset, std::min(array.size, kMaxNpyHeaderBytes)), array.size);
     if (open.header.shape.empty())
       throw DataError("it is a single number, and a data set has a dim of samples");
     if (open.header.fortran_order && open.header.shape.size() > 1)

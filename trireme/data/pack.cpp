@@ -7,7 +7,7 @@
 namespace trireme::data {
 namespace {
 
-/// A dim that was taken to be the same in all samples is not: what was written has to be written anew.
+/// A dim that was taken to be the same in all samples is not: what was written has to be written again.
 struct LayoutChanged {};
 
 RecordLayout first_layout(const Packable& what) {

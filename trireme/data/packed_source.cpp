@@ -3,9 +3,9 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/content_digest.h"
-#include "trireme/data/internal/far_files.h"
 #include "trireme/data/internal/opening.h"
 #include "trireme/data/internal/packed_manifest.h"
+#include "trireme/data/internal/remote_files.h"
 #include "trireme/data/record_dataset.h"
 #include "trireme/data/token_dataset.h"
 
@@ -79,7 +79,7 @@ DataSource open_packed(const Opening& opening) {
   const DataOptions& options = opening.options;
   require(!options.path.empty(),
           "data.name = \"packed\" needs data.path, the folder that `trireme data pack` has made, or its URL");
-  const PackedFiles files(options.path, FarFiles(options, opening.log).cache(),
+  const PackedFiles files(options.path, RemoteFiles(options, opening.log).cache(),
                           {.private_redirects = options.private_redirects});
   const PackedManifest manifest = read_manifest(files);
   DataSource source = open_packed_splits(opening, files, manifest);

@@ -22,7 +22,7 @@ std::uint64_t round_of(std::uint64_t half, std::uint64_t key) {
 }  // namespace
 
 Permutation::Permutation(std::int64_t size, Random random)
-    : size_(size), rounds_(size < kFew ? kMostRounds : kRounds), keys_() {
+    : size_(size), rounds_(size < kFew ? kMaxRounds : kRounds), keys_() {
   require(size >= 1 && size <= std::int64_t{1} << 62, "there is no order of ", size,
           " things: 1 to 2^62 can be shuffled");
   const int bits = std::max(2, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(size - 1))));

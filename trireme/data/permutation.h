@@ -24,13 +24,13 @@ class Permutation {
   std::int64_t operator[](std::int64_t place) const;
 
  private:
-  static constexpr int kMostRounds = 32;
+  static constexpr int kMaxRounds = 32;
 
   std::uint64_t once(std::uint64_t number) const;
 
   std::int64_t size_;
   int left_bits_, right_bits_, rounds_;
-  std::array<std::uint64_t, kMostRounds> keys_;
+  std::array<std::uint64_t, kMaxRounds> keys_;
 };
 
 }  // namespace trireme::data

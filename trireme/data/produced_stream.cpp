@@ -55,13 +55,13 @@ ProducedStream::ProducedStream(const ProducedOptions& data, const StreamOptions&
     : data_(data),
       options_(options),
       layout_(layout_of(options, data.samples_per_epoch)),
-      dealing_(options) {}
+      partition_(options) {}
 
 std::shared_ptr<ProducedStream::Unit> ProducedStream::make_unit(std::uint64_t number) const {
   const std::uint64_t step = number / units_per_step();
   const BatchPlace batch = layout_.at(step);
   const auto part = static_cast<std::int64_t>(number % units_per_step());
-  const Slice slice = dealing_.slice(dealing_.at(step), batch, part);
+  const Slice slice = partition_.slice(partition_.at(step), batch, part);
   auto unit = std::make_shared<Unit>();
   unit->epoch = batch.epoch;
   unit->first_place = batch.first + slice.begin;
@@ -160,13 +160,13 @@ void ProducedStream::seek(std::uint64_t step) {
   const std::lock_guard lock(mutex_);
   consumed_ = step;
   units_.clear();  // rows that are being filled go with them
-  dealing_.reset();
+  partition_.reset();
   room_.notify_all();
 }
 
-void ProducedStream::deal(std::uint64_t from, const Shares& shares) {
+void ProducedStream::assign_shares(std::uint64_t from, const Shares& shares) {
   const std::lock_guard lock(mutex_);
-  dealing_.set(from, shares, consumed_);
+  partition_.set(from, shares, consumed_);
   units_.erase(units_.lower_bound(from * units_per_step()), units_.end());
   room_.notify_all();
 }
@@ -217,7 +217,7 @@ StepBatch ProducedStream::next() {
   for (auto unit = first; result.microbatches.size() < units_per_step(); unit = units_.erase(unit))
     result.microbatches.push_back(std::move(unit->second->samples));
   ++consumed_;
-  dealing_.forget_before(consumed_);
+  partition_.forget_before(consumed_);
   ++reported_.batches;
   if (was_there) reported_.fill += 1;
   room_.notify_all();
@@ -235,7 +235,7 @@ LoadingReport ProducedStream::report() const {
   if (report.batches > 0) report.fill /= static_cast<double>(report.batches);
   report.workers = data_.threads;
   report.prefetch = options_.prefetch;
-  report.share = dealing_.share(consumed_);
+  report.share = partition_.share(consumed_);
   return report;
 }
 

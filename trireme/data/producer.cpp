@@ -26,7 +26,9 @@ class OpenProducer : public BatchStream {
   }
 
   void seek(std::uint64_t step) override { stream_->seek(step); }
-  void deal(std::uint64_t from, const Shares& shares) override { stream_->deal(from, shares); }
+  void assign_shares(std::uint64_t from, const Shares& shares) override {
+    stream_->assign_shares(from, shares);
+  }
   LoadingReport report() const override { return stream_->report(); }
   bool is_ready() const override { return stream_->is_ready(); }
 

@@ -1,7 +1,7 @@
 #pragma once
-// Samples that are made while the run goes on: by a simulation, a game that plays itself, a service. Threads
-// write them straight into the rows of batches that the trainer takes, or hand over tensors that are copied
-// there; who is faster than the trainer waits. Each rank makes its own part of every global batch.
+// Samples that are made while the run continues: by a simulation, a game that plays itself, a service.
+// Threads write them straight into the rows of batches that the trainer takes, or hand over tensors that are
+// copied there; who is faster than the trainer waits. Each rank makes its own part of every global batch.
 //
 //   ProducedSamples samples({.like = {at::zeros({4}), at::zeros({1})},
 //                            .samples_per_epoch = 10'000,
@@ -45,7 +45,7 @@ class Producer {
   bool fill(const std::function<void(Row&)>& make);
   /// The same with a sample that is there. One copy, into the batch.
   bool put(const Example& sample);
-  /// False when a run has ended, and no other goes on: who computes for long between samples asks.
+  /// False when a run has ended, and no other continues: who computes for long between samples asks.
   bool is_wanted() const;
   /// No run will want samples any more: threads that wait for the first one are told so.
   void close();

@@ -41,7 +41,7 @@ std::string ReadAheadTuner::judge_added(const LoadingWindow& window) {
 std::string ReadAheadTuner::add_worker(const LoadingWindow& window) {
   const bool other_work = rate_of(window) < useless_rate_ * kOtherWork;
   if (other_work) useless_from_ = 0;
-  if (now_.workers >= limits_.most_workers || now_.workers + 1 == useless_from_) return "";
+  if (now_.workers >= limits_.max_workers || now_.workers + 1 == useless_from_) return "";
   just_added_ = true;
   rate_before_ = rate_of(window);
   ++now_.workers;

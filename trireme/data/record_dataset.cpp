@@ -14,7 +14,7 @@ namespace trireme::data {
 namespace {
 
 /// Bytes read at once: so few that they are still in the cache when they are checked and put into their rows.
-constexpr std::size_t kMostAtOnce = std::size_t{256} << 10;
+constexpr std::size_t kMaxAtOnce = std::size_t{256} << 10;
 
 /// Throws DataError for a text.
 const RecordLayout& layout_in(const PackedManifest& manifest, const PackedFiles& files) {
@@ -104,7 +104,7 @@ struct RecordDataset::State {
   void read(std::span<const std::int64_t> indices, const Example& batch) const {
     const RowWriter writer(layout, batch);
     const std::size_t bytes = layout.bytes(),
-                      most = std::max<std::size_t>(1, kMostAtOnce / std::max<std::size_t>(bytes, 1));
+                      most = std::max<std::size_t>(1, kMaxAtOnce / std::max<std::size_t>(bytes, 1));
     const Buffer buffer(std::min(most, indices.size()) * bytes);
     const std::vector<std::size_t> rows = by_place(indices);
     const std::vector<Neighbours> pieces = neighbours(indices, rows, most);

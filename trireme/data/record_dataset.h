@@ -20,7 +20,7 @@ class RecordDataset : public Dataset {
   RecordDataset(const PackedFiles& files, const std::string& split);
   /// For who has read the manifest.
   RecordDataset(const PackedFiles& files, const PackedManifest& manifest, const std::string& split,
-                std::int64_t most_pixels = kMostPixels);
+                std::int64_t most_pixels = kMaxPixels);
   ~RecordDataset() override;
 
   std::int64_t size() const override;

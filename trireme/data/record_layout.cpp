@@ -35,7 +35,7 @@ constexpr std::array<DtypeName, 10> kDtypes = {{{"u8", at::kByte},
                                                 {"f64", at::kDouble},
                                                 {"bool", at::kBool}}};
 /// More dims than any tensor of a sample has.
-constexpr std::size_t kMostDims = 64;
+constexpr std::size_t kMaxDims = 64;
 
 std::string_view name_of(at::ScalarType dtype) {
   for (const DtypeName& row : kDtypes) {
@@ -146,7 +146,7 @@ FieldLayout field_from_json(const Json& json) {
       .form = json.at("form").get<std::string>() == "image" ? FieldForm::kImage : FieldForm::kTensor,
       .dtype = dtype_named(json.at("dtype").get<std::string>()),
       .shape = wholes_in<std::int64_t>(json.at("shape"))};
-  if (field.shape.size() > kMostDims) throw DataError(text("a field has ", field.shape.size(), " dims"));
+  if (field.shape.size() > kMaxDims) throw DataError(text("a field has ", field.shape.size(), " dims"));
   for (const std::int64_t dim : field.shape) {
     if (dim < -1) throw DataError(text("a field has a dim of ", dim));
   }

@@ -9,7 +9,7 @@
 namespace trireme::data {
 namespace {
 
-constexpr std::size_t kMostSideBySide = 16;
+constexpr std::size_t kMaxSideBySide = 16;
 
 /// Of what waits for a server most of the time. Throws what the first of those that failed has thrown.
 void for_each_side_by_side(std::size_t count, const std::function<void(std::size_t)>& body) {
@@ -28,7 +28,7 @@ void for_each_side_by_side(std::size_t count, const std::function<void(std::size
   };
   {
     std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < std::min(count, kMostSideBySide); ++i) threads.emplace_back(work);
+    for (std::size_t i = 0; i < std::min(count, kMaxSideBySide); ++i) threads.emplace_back(work);
   }
   for (const std::exception_ptr& problem : problems) {
     if (problem) std::rethrow_exception(problem);

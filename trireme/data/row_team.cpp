@@ -38,7 +38,7 @@ RowTeam::Scope::~Scope() { membership = {}; }
 void RowTeam::read(const Batch& batch, std::size_t count, const ReadRow& read) {
   std::size_t row = 0;
   double lasted_s = 0;
-  // A clock costs as much as a small row: it is asked behind 1, 2, 4, 8, ... of them.
+  // A clock costs as much as a small row: it is asked after 1, 2, 4, 8, ... of them.
   while (row < count && lasted_s <= alone_s_) {
     read(row++);
     if (std::has_single_bit(row)) lasted_s = now_s() - batch.began_s;

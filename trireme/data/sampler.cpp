@@ -33,9 +33,9 @@ Slice share_of(const Shares& shares, std::int64_t rank) {
 }
 
 Shares scaled_shares(const Shares& shares, std::int64_t size, std::int64_t microbatches) {
-  constexpr std::int64_t kLeastOfMicrobatch = 2;
+  constexpr std::int64_t kMinOfMicrobatch = 2;
   const std::int64_t parts = std::ssize(shares) * microbatches,
-                     least = microbatches * std::min(kLeastOfMicrobatch, size / parts),
+                     least = microbatches * std::min(kMinOfMicrobatch, size / parts),
                      whole = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
   require(size >= parts, size, " samples are none for each of ", parts, " micro-batches");
   Shares result;

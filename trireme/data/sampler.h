@@ -24,7 +24,7 @@ Slice slice_of(std::int64_t size, std::int64_t index, std::int64_t count);
 
 /// How many samples of a full batch each rank takes; their sum is the batch.
 using Shares = std::vector<std::int64_t>;
-/// Where the share of a rank lies in it: one behind the other.
+/// Where the share of a rank lies in it: one after the other.
 Slice share_of(const Shares& shares, std::int64_t rank);
 /// The same shares of a batch of `size` samples, in proportion; each keeps two samples for each of its
 /// micro-batches, or one where there are not so many. Throws InvalidArgument: fewer samples than
@@ -48,7 +48,7 @@ enum class Order {
 struct OrderOptions {
   Order order = Order::kShuffled;
   std::uint64_t seed = 0;
-  /// Where samples lie in shards, one behind the other: the end of each. Empty: they do not.
+  /// Where samples lie in shards, one after the other: the end of each. Empty: they do not.
   std::vector<std::int64_t> shard_ends = {};
   /// Shuffled: shards come in any order, and samples are mixed among so many of them at a time, for what is
   /// slow to read here and there. 0, or as many as there are: among all.
@@ -65,7 +65,7 @@ class EpochOrder {
   friend class Sampler;
   /// Shards that are open together.
   struct Window {
-    std::int64_t end;         ///< the place behind its last sample
+    std::int64_t end;         ///< the place after its last sample
     std::size_t first_shard;  ///< in `shards`
     Permutation within;       ///< of its samples
   };

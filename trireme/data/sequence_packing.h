@@ -14,7 +14,7 @@ namespace trireme::data {
 
 enum class Packing {
   kFirstFit,     ///< a document goes whole into the first block that has room; only longer ones are cut
-  kConcatenate,  ///< one behind the other, cut where a block ends; what does not fill the last block is left
+  kConcatenate,  ///< one after the other, cut where a block ends; what does not fill the last block is left
                  ///< out
 };
 
@@ -22,7 +22,7 @@ enum class Packing {
 struct PackingOptions {
   std::int64_t length = 1024;  ///< tokens per block
   Packing packing = Packing::kFirstFit;
-  std::int64_t padding = 0;     ///< the token behind the last document of a block
+  std::int64_t padding = 0;     ///< the token after the last document of a block
   std::int64_t ignored = -100;  ///< the target of padding, and of each document's last token
   std::vector<std::int64_t> lengths =
       {};  ///< of the documents, where they are known; empty: each is read once

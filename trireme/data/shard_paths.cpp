@@ -12,7 +12,7 @@ namespace trireme::data {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostShards = 1'000'000;
+constexpr std::size_t kMaxShards = 1'000'000;
 
 bool all_digits(std::string_view word) {
   return !word.empty() && word.size() <= 18 &&
@@ -32,8 +32,8 @@ std::vector<std::string> alternatives(const std::string& inside, const std::stri
   const std::string first = inside.substr(0, dots), last = inside.substr(dots + 2);
   require(all_digits(first) && all_digits(last) && as_number(first) <= as_number(last), "{", inside, "} in ",
           pattern, " is no range; expected {000..123}");
-  require(as_number(last) - as_number(first) < static_cast<std::int64_t>(kMostShards), "{", inside, "} in ",
-          pattern, " are more than ", kMostShards, " files");
+  require(as_number(last) - as_number(first) < static_cast<std::int64_t>(kMaxShards), "{", inside, "} in ",
+          pattern, " are more than ", kMaxShards, " files");
   std::vector<std::string> words;
   for (std::int64_t number = as_number(first); number <= as_number(last); ++number) {
     std::string digits = std::to_string(number);
@@ -101,7 +101,7 @@ std::vector<std::string> expand_braces(const std::string& pattern) {
   const std::vector<std::string> rests = expand_braces(pattern.substr(close + 1));
   for (const std::string& word : alternatives(inside, pattern)) {
     for (const std::string& rest : rests) paths.push_back(pattern.substr(0, open) + word + rest);
-    require(paths.size() <= kMostShards, pattern, " stands for more than ", kMostShards, " files");
+    require(paths.size() <= kMaxShards, pattern, " stands for more than ", kMaxShards, " files");
   }
   return paths;
 }

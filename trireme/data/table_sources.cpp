@@ -4,8 +4,8 @@
 #include "trireme/base/error.h"
 #include "trireme/data/content_digest.h"
 #include "trireme/data/csv_dataset.h"
-#include "trireme/data/internal/far_files.h"
 #include "trireme/data/internal/opening.h"
+#include "trireme/data/internal/remote_files.h"
 #include "trireme/data/internal/shard_paths.h"
 #include "trireme/data/numpy_dataset.h"
 
@@ -42,7 +42,7 @@ const std::string& only(const std::vector<std::string>& paths) {
 }
 
 /// Arrays of an archive, or of the folder's files. A part of a folder may be a folder.
-std::vector<NumpyArray> arrays_in(const std::string& path, FarFiles& files) {
+std::vector<NumpyArray> arrays_in(const std::string& path, RemoteFiles& files) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return arrays_of_npz(files.open(path));
   std::vector<NumpyArray> arrays;
@@ -129,7 +129,7 @@ CsvSplit read_split(const ByteSource& file, const CsvOptions& options) {
 DataSource open_csv(const Opening& opening) {
   const DataOptions& options = opening.options;
   const SplitPaths paths = find_splits(options, ".csv");
-  FarFiles files(options, opening.log);
+  RemoteFiles files(options, opening.log);
   CsvOptions csv = csv_options(options);
   const auto train_file = files.open(only(paths.train));
   const auto test_file = paths.test.empty() ? train_file : files.open(only(paths.test));
@@ -165,7 +165,7 @@ DataSource open_numpy(const Opening& opening) {
   if (!options.inputs.empty()) fields.inputs = options.inputs;
   if (!options.targets.empty()) fields.targets = options.targets;
   const SplitPaths paths = numpy_splits(options);
-  FarFiles files(options, opening.log);
+  RemoteFiles files(options, opening.log);
   const std::vector<NumpyArray> of_train = arrays_in(only(paths.train), files);
   const std::vector<NumpyArray> of_test = paths.test.empty() ? of_train : arrays_in(only(paths.test), files);
   std::vector<std::shared_ptr<const NumpyDataset>> splits = {

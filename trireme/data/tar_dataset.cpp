@@ -121,7 +121,7 @@ struct TarDataset::State {
   std::vector<TarShard> shards;
   std::vector<std::size_t> inputs, targets;  ///< numbers of fields
   bool sizes_vary = false;
-  std::int64_t most_pixels = kMostPixels;
+  std::int64_t most_pixels = kMaxPixels;
 };
 
 TarDataset::TarDataset(std::vector<std::shared_ptr<const ByteSource>> shards,

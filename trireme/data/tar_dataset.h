@@ -1,5 +1,5 @@
 #pragma once
-// Samples in tar archives in the layout of WebDataset: members KEY.FIELD of one key, standing one behind the
+// Samples in tar archives in the layout of WebDataset: members KEY.FIELD of one key, standing one after the
 // other, are a sample. The archives are read as they are, and indexed: one pass over the headers of each when
 // it is opened, after which any sample is one read. Immutable but for what it has warned of; thread-safe.
 
@@ -18,7 +18,7 @@ namespace trireme::data {
 struct TarDatasetOptions {
   std::vector<std::string> inputs = {};   ///< fields; empty: images, where there are none all but the targets
   std::vector<std::string> targets = {};  ///< fields; empty: "cls", if there is one
-  std::int64_t most_pixels = kMostPixels;   ///< of an image
+  std::int64_t most_pixels = kMaxPixels;  ///< of an image
   std::filesystem::path index_folder = {};  ///< where indexes are kept from run to run; empty: nowhere
 };
 

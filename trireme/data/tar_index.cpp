@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "trireme tar index 3\n";
 constexpr std::string_view kClassField = "cls";
-constexpr std::size_t kMostFields = 256;  ///< of a sample
+constexpr std::size_t kMaxFields = 256;  ///< of a sample
 
 struct MemberName {
   std::string_view key, field;
@@ -44,7 +44,7 @@ struct IndexedPart {
   Extent extent;
 };
 
-/// Numbers and texts, one behind the other; numbers as this machine has them, and as a check of it.
+/// Numbers and texts, one after the other; numbers as this machine has them, and as a check of it.
 class IndexWriter {
  public:
   template <class Value>
@@ -134,15 +134,15 @@ class TarScan {
     }
     const auto same = [&](const IndexedPart& part) { return part.field == name->field; };
     if (std::ranges::any_of(parts_, same)) fail(member, "it is there twice");
-    if (parts_.size() == kMostFields) fail(member, text("its sample has more than ", kMostFields, " fields"));
+    if (parts_.size() == kMaxFields) fail(member, text("its sample has more than ", kMaxFields, " fields"));
     parts_.push_back({std::string(name->field), {.offset = member.offset, .size = member.size}});
     if (name->field == kClassField) take_class(member);
   }
 
   void take_class(const TarMember& member) {
-    constexpr std::int64_t kMostDigits = 32;
+    constexpr std::int64_t kMaxDigits = 32;
     const auto found =
-        member.size <= kMostDigits ? class_in(reader_.read(member.offset, member.size)) : std::nullopt;
+        member.size <= kMaxDigits ? class_in(reader_.read(member.offset, member.size)) : std::nullopt;
     if (!found) fail(member, "it holds no class: expected a whole number from 0 on, in digits");
     const std::int64_t sample = index_.size();
     ++labels_.try_emplace(*found, TarIndex::Label{.label = *found, .first_sample = sample})

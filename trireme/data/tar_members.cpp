@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 512;
 /// Of a long name or a pax header: beyond, it is damage.
-constexpr std::int64_t kMostExtraBytes = 1 << 20;
+constexpr std::int64_t kMaxExtraBytes = 1 << 20;
 
 std::int64_t in_whole_blocks(std::int64_t size) { return (size + kBlock - 1) / kBlock * kBlock; }
 
@@ -119,7 +119,7 @@ class Archive {
   /// Of a header about the next member.
   bool take_extra(char type, std::int64_t content, std::int64_t size) {
     if (type != 'L' && type != 'K' && type != 'x' && type != 'g') return false;
-    if (size > kMostExtraBytes) fail(text("a name or header of ", size, " bytes is damage"));
+    if (size > kMaxExtraBytes) fail(text("a name or header of ", size, " bytes is damage"));
     const std::string extra = reader_.read(content, size);
     if (type == 'L') pax_name_ = std::string(until_zero(extra));
     if (type == 'x') take_pax(extra);  // what 'g' says of all members is comments

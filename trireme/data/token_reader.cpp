@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
 /// Of a document.
-constexpr std::size_t kMostDocumentBytes = std::size_t{64} << 20;
+constexpr std::size_t kMaxDocumentBytes = std::size_t{64} << 20;
 constexpr JsonLimits kLineLimits{.levels = 64, .values = 1'000'000};
 
 /// A file from its first byte to its last.
@@ -35,15 +35,15 @@ class ByteStream {
     took(piece.size());
   }
 
-  /// Throws DataError for one of more than kMostDocumentBytes.
+  /// Throws DataError for one of more than kMaxDocumentBytes.
   bool read_line(std::string& line) {
     line.clear();
     for (std::array<char, kPieceBytes> piece;;) {
       file_.getline(piece.data(), piece.size());
       const bool is_whole = file_.good();
       line.append(piece.data(), static_cast<std::size_t>(file_.gcount()) - (is_whole ? 1 : 0));
-      if (line.size() > kMostDocumentBytes)
-        throw DataError(text(path_.string(), " has a line of more than ", kMostDocumentBytes,
+      if (line.size() > kMaxDocumentBytes)
+        throw DataError(text(path_.string(), " has a line of more than ", kMaxDocumentBytes,
                              " bytes at offset ", bytes_read_));
       if (is_whole || file_.eof() || file_.bad()) break;
       file_.clear();  // the piece is full
@@ -55,7 +55,7 @@ class ByteStream {
 
  private:
   void took(std::size_t bytes) {
-    if (file_.bad()) throw DataError(text("cannot read ", path_.string(), " behind offset ", bytes_read_));
+    if (file_.bad()) throw DataError(text("cannot read ", path_.string(), " after offset ", bytes_read_));
     bytes_read_ += static_cast<std::int64_t>(bytes);
   }
 

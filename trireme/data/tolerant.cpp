@@ -12,11 +12,11 @@
 namespace trireme::data {
 namespace {
 
-constexpr std::int64_t kMostInARow = 50;
+constexpr std::int64_t kMaxInARow = 50;
 
 /// What `read` returns, called again while it throws ReadError, as often as the options say.
 template <class Read>
-auto patiently(const ToleranceOptions& options, const Read& read) {
+auto retry(const ToleranceOptions& options, const Read& read) {
   double pause_s = options.first_pause_s;
   for (std::int64_t left = options.retries;; --left, pause_s *= 2) {
     try {
@@ -29,9 +29,9 @@ auto patiently(const ToleranceOptions& options, const Read& read) {
   }
 }
 
-class Tolerant : public Dataset {
+class RetryingDataset : public Dataset {
  public:
-  Tolerant(std::shared_ptr<const Dataset> samples, const ToleranceOptions& options)
+  RetryingDataset(std::shared_ptr<const Dataset> samples, const ToleranceOptions& options)
       : samples_(std::move(samples)), options_(options), said_(std::make_shared<Said>()) {}
 
   std::int64_t size() const override { return samples_->size(); }
@@ -47,21 +47,21 @@ class Tolerant : public Dataset {
 
   Example get_batch(std::span<const std::int64_t> indices) const override {
     try {
-      return patiently(options_, [&] { return samples_->get_batch(indices); });
+      return retry(options_, [&] { return samples_->get_batch(indices); });
     } catch (const DataError& reason) {
       if (!options_.skip) advise(reason);
     }
     std::vector<std::int64_t> readable;
     for (const std::int64_t index : indices)
       readable.push_back(find_readable(index, [&](std::int64_t number) { samples_->get(number); }));
-    return patiently(options_, [&] { return samples_->get_batch(readable); });
+    return retry(options_, [&] { return samples_->get_batch(readable); });
   }
 
   /// Where another sample may stand in for one that cannot be read, that has to be found out.
   Fields get_targets(std::span<const std::int64_t> indices) const override {
     if (options_.skip) return get_batch(indices).target;
     try {
-      return patiently(options_, [&] { return samples_->get_targets(indices); });
+      return retry(options_, [&] { return samples_->get_targets(indices); });
     } catch (const DataError& reason) {
       advise(reason);
     }
@@ -70,7 +70,7 @@ class Tolerant : public Dataset {
   std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const override {
     auto as_it_is = samples_->in_epoch(epoch);
     if (!as_it_is) return nullptr;
-    auto view = std::make_shared<Tolerant>(*this);
+    auto view = std::make_shared<RetryingDataset>(*this);
     view->samples_ = std::move(as_it_is);
     return view;
   }
@@ -91,11 +91,11 @@ class Tolerant : public Dataset {
     for (std::int64_t tried = 0;; ++tried) {
       const std::int64_t number = (index + tried) % size();
       try {
-        patiently(options_, [&] { return read(number); });
+        retry(options_, [&] { return read(number); });
         return number;
       } catch (const DataError& reason) {
         if (!options_.skip) advise(reason);
-        if (tried + 1 == std::min(kMostInARow, size())) {
+        if (tried + 1 == std::min(kMaxInARow, size())) {
           throw DataError(text(reason.what(), "; it is the last of ", tried + 1,
                                " samples in a row that cannot be read: is this the right data?"));
         }
@@ -119,19 +119,19 @@ class Tolerant : public Dataset {
 
 }  // namespace
 
-std::shared_ptr<const Dataset> tolerant(std::shared_ptr<const Dataset> samples,
-                                        const ToleranceOptions& options) {
+std::shared_ptr<const Dataset> with_retries(std::shared_ptr<const Dataset> samples,
+                                            const ToleranceOptions& options) {
   require(options.retries >= 0, "a read is repeated 0 times at least, not ", options.retries);
   require(options.first_pause_s >= 0, "a pause cannot be of ", options.first_pause_s, " s");
-  return std::make_shared<Tolerant>(std::move(samples), options);
+  return std::make_shared<RetryingDataset>(std::move(samples), options);
 }
 
-DataSource tolerant(DataSource source, const DataOptions& options, const Log& log) {
+DataSource with_retries(DataSource source, const DataOptions& options, const Log& log) {
   const ToleranceOptions tolerance = {
       .retries = static_cast<int>(options.retries), .skip = options.undecodable == "skip", .log = log};
   if (auto numbered = std::dynamic_pointer_cast<const Dataset>(source.train))
-    source.train = tolerant(std::move(numbered), tolerance);
-  if (source.test) source.test = tolerant(source.test, tolerance);
+    source.train = with_retries(std::move(numbered), tolerance);
+  if (source.test) source.test = with_retries(source.test, tolerance);
   return source;
 }
 

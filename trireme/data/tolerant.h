@@ -29,10 +29,10 @@ struct ToleranceOptions {
 
 /// Throws InvalidArgument: a negative number. Its samples throw DataError for a hundred in a row that cannot
 /// be read.
-std::shared_ptr<const Dataset> tolerant(std::shared_ptr<const Dataset> samples,
-                                        const ToleranceOptions& options);
+std::shared_ptr<const Dataset> with_retries(std::shared_ptr<const Dataset> samples,
+                                            const ToleranceOptions& options);
 
 /// Both splits as data.retries and data.undecodable say; samples that have no numbers as they are.
-DataSource tolerant(DataSource source, const DataOptions& options, const Log& log);
+DataSource with_retries(DataSource source, const DataOptions& options, const Log& log);
 
 }  // namespace trireme::data

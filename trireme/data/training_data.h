@@ -1,11 +1,11 @@
 #pragma once
 // What a run trains on, and the seam below the trainer: it is opened for a rank, and hands over that rank's
 // part of one global batch after the other, from any batch on. A data set whose samples have numbers is one
-// kind (data/dataset.h), samples that are made while the run goes on are another (data/producer.h).
+// kind (data/dataset.h), samples that are made while the run continues are another (data/producer.h).
 //
 // Where a stream is, one number says, the step: which samples of which epoch that is, batch_layout.h says,
 // and what comes there is a function of it and of StreamOptions, never of what was read before. So that is
-// all that a checkpoint keeps, it holds for any number of ranks, and going on anywhere costs nothing (ADR
+// all that a checkpoint keeps, it holds for any number of ranks, and continuing anywhere costs nothing (ADR
 // 0049).
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct StepBatch {
 enum class Balance {
   kCount,    ///< consecutive samples
   kCost,     ///< so that parts cost alike, where samples differ (Dataset::cost)
-  kDynamic,  ///< consecutive samples; ranks take as many as BatchStream::deal says
+  kDynamic,  ///< consecutive samples; ranks take as many as BatchStream::assign_shares says
 };
 
 /// What of a batch a rank computes with. The first stage of a pipeline needs inputs, the last one targets,
@@ -54,7 +54,7 @@ struct StreamOptions {
   int world_size = 1;
   /// Threads that read ahead. 0: one, and more while steps wait for data and more make it faster.
   int workers = 1;
-  int most_workers = 8;                   ///< where `workers` is 0
+  int max_workers = 8;                    ///< where `workers` is 0
   int prefetch = 4;                       ///< steps read ahead; where `workers` is 0, more if that helps
   std::int64_t memory_bytes = 512 << 20;  ///< of batches read ahead, beyond which `prefetch` does not grow
   double timeout_s = 300;                 ///< longest wait of next()
@@ -90,7 +90,7 @@ class BatchStream {
   /// streams of all ranks are told the same; seek() goes back to equal shares. What was read already of those
   /// steps is read again, which is nothing where they are StreamOptions::prefetch steps ahead. Throws
   /// InvalidArgument: shares that are no batch, a step that has been handed over, a stream that cannot.
-  virtual void deal(std::uint64_t from, const Shares& shares);
+  virtual void assign_shares(std::uint64_t from, const Shares& shares);
   virtual LoadingReport report() const = 0;
 };
 
@@ -102,10 +102,10 @@ class TrainingData {
   /// A batch of so many samples as it may look, its values included where they are there already.
   virtual Example trial_batch(std::int64_t samples) const = 0;
   /// Whether tensors of batches of as many samples may differ in size (data/collate.h). Pipelines that have
-  /// to know all sizes ahead are refused then.
+  /// to know all sizes ahead are rejected then.
   virtual bool sizes_vary() const { return false; }
   /// Whether ranks that open it as the same rank get the same samples, as the stages of a pipeline and the
-  /// ranks that share layers or sequences have to. They are refused where it is false.
+  /// ranks that share layers or sequences have to. They are rejected where it is false.
   virtual bool is_repeatable() const { return true; }
   /// The result may use this data set, which outlives it. Throws InvalidArgument, which gives the numbers:
   /// fewer samples than ranks; a global batch, or one of the ramp, smaller than world_size *

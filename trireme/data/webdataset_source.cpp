@@ -2,15 +2,15 @@
 #include <filesystem>
 
 #include "trireme/base/error.h"
-#include "trireme/data/internal/far_files.h"
 #include "trireme/data/internal/opening.h"
+#include "trireme/data/internal/remote_files.h"
 #include "trireme/data/internal/shard_paths.h"
 #include "trireme/data/tar_dataset.h"
 
 namespace trireme::data {
 namespace {
 
-std::shared_ptr<const TarDataset> open_shards(const std::vector<std::string>& paths, FarFiles& files,
+std::shared_ptr<const TarDataset> open_shards(const std::vector<std::string>& paths, RemoteFiles& files,
                                               const Opening& opening) {
   const DataOptions& options = opening.options;
   std::vector<std::shared_ptr<const ByteSource>> shards;
@@ -44,7 +44,7 @@ std::int64_t classes_of(const std::vector<std::shared_ptr<const TarDataset>>& sp
 DataSource open_webdataset(const Opening& opening) {
   const DataOptions& options = opening.options;
   const SplitPaths paths = find_splits(options, ".tar");
-  FarFiles files(options, opening.log);
+  RemoteFiles files(options, opening.log);
   const auto train = open_shards(paths.train, files, opening);
   ImageSplits splits = {.train = train, .test = nullptr, .held_out = paths.held_out};
   std::vector<std::shared_ptr<const TarDataset>> labelled = {train};

@@ -98,11 +98,11 @@ std::string Client::call(const std::string& path, const std::string& json) {
         http_.send({.url = text("http://", member.text(), path), .json = &json, .timeout_s = try_s_});
     if (reply.status == 200) return reply.body;
     if (reply.status == 401 || reply.status == 403)
-      throw Refused(
+      throw Rejected(
           text("etcd at ", member.text(), " asks for a user, which is not supported: ", message_in(reply)));
     // 5xx: this member cannot now, without its majority, but another may.
     if (reply.status != 0 && reply.status < 500)
-      throw Refused(text("etcd at ", member.text(), " rejects ", path, ": ", message_in(reply)));
+      throw Rejected(text("etcd at ", member.text(), " rejects ", path, ": ", message_in(reply)));
     tried.push_back(text(member.text(), ": ", reply.status == 0 ? reply.failure : message_in(reply)));
     next_ = (next_ + 1) % members_.size();
   }

@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kPartBytes = 1 << 20;
 constexpr std::int64_t kPartsAtOnce = 3;  // a reply is at most 4 MiB by gRPC's default
 constexpr std::int64_t kNamesAtOnce = 1000;
-constexpr int kMostTries = 8;  // late requests of one's own, one after the other
+constexpr int kMaxTries = 8;  // late requests of one's own, one after the other
 
 std::string_view text_of_bytes(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -164,7 +164,7 @@ void Disk::write(const std::string& name, File& file, std::span<const std::byte>
   file.damaged = true;  // until it is known that all went well
   if (!file.known) take_head(file, name, or_not_now([&] { return client_.get(head_key(name)); }));
   const std::string write = term_->next_write();
-  for (int i = 0; i < kMostTries; ++i) {
+  for (int i = 0; i < kMaxTries; ++i) {
     Head next = file.head;
     if (how == How::kReplace || next.generation.empty()) next = {.generation = write, .write = {}};
     next.write = write;

@@ -8,7 +8,7 @@
 namespace trireme::etcd {
 namespace {
 
-constexpr std::int64_t kLeastLease_s = 2;
+constexpr std::int64_t kMinLease_s = 2;
 constexpr double kTriesPerLease = 5;  // to keep it alive: one member that is silent costs one of them
 
 std::int64_t in_ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
@@ -19,8 +19,8 @@ Election::Election(ElectionOptions options)
     : options_(std::move(options)),
       lease_s_(static_cast<std::int64_t>(std::ceil(options_.lease_s))),
       client_(options_.members, options_.try_s) {
-  require(lease_s_ >= kLeastLease_s, "a lease of ", options_.lease_s, " s is too short: etcd's shortest is ",
-          kLeastLease_s, " s");
+  require(lease_s_ >= kMinLease_s, "a lease of ", options_.lease_s, " s is too short: etcd's shortest is ",
+          kMinLease_s, " s");
   thread_ = std::jthread([this](std::stop_token stop) { serve(std::move(stop)); });
   pthread_setname_np(thread_.native_handle(), "trireme-leader");
 }

@@ -14,7 +14,7 @@ struct CandidateOptions {
 };
 
 /// Returns when it is asked to stop, and then another takes over at once. serve.loop.folder is not used; what
-/// happens is told by serve.loop.report: who leads, and that etcd does not answer, where it goes on trying.
+/// happens is told by serve.loop.report: who leads, and that etcd does not answer, where it continues trying.
 /// Throws InvalidArgument for options that cannot work, CommError for an address that is taken, and DataError
 /// when what etcd has is damaged.
 void serve_with_etcd(const CandidateOptions& options, ps::ServeOptions serve);

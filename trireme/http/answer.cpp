@@ -14,8 +14,8 @@ constexpr std::size_t kMostHeaderBytes = 256 << 10;  // of one answer, with what
 
 bool Answer::take_body(std::string_view bytes) {
   num_body_bytes_ += bytes.size();
-  if (num_body_bytes_ > most_bytes_) {
-    failure_ = text("the answer is longer than ", most_bytes_, " bytes");
+  if (num_body_bytes_ > max_bytes_) {
+    failure_ = text("the answer is longer than ", max_bytes_, " bytes");
     return false;
   }
   const bool is_read = !follows_ || !is_redirection_ || !reply_.headers.contains("location");

@@ -17,8 +17,8 @@
 namespace trireme::http {
 namespace {
 
-constexpr int kMostRedirections = 8;
-constexpr long kMostConnections = 5;     // that are kept, as of a handle of its own
+constexpr int kMaxRedirections = 8;
+constexpr long kMaxConnections = 5;      // that are kept, as of a handle of its own
 constexpr int kLongestPoll_ms = 10'000;  // libcurl's own timers end it earlier
 
 /// Fewer bytes than came end the transfer.
@@ -120,7 +120,7 @@ struct Client::Handle {
 
   Handle() {
     if (connections == nullptr) throw InternalError("libcurl cannot be used: no memory");
-    library.multi_setopt(connections, CURLMOPT_MAXCONNECTS, kMostConnections);
+    library.multi_setopt(connections, CURLMOPT_MAXCONNECTS, kMaxConnections);
     headers = library.slist_append(headers, "Content-Type: application/json");
     headers = library.slist_append(headers, "Expect:");  // large bodies go at once
   }
@@ -262,9 +262,8 @@ Reply Client::send(const Request& request) {
     const Target from = Target::parse(hop.url), to = Target::parse(next);
     const std::string why = objection(from, to);
     if (!why.empty()) return rejected(Rejection::kRedirection, to, ": " + why);
-    if (num_redirections == kMostRedirections)
-      return rejected(Rejection::kRedirection, to,
-                      text(", after ", kMostRedirections, " other redirections"));
+    if (num_redirections == kMaxRedirections)
+      return rejected(Rejection::kRedirection, to, text(", after ", kMaxRedirections, " other redirections"));
     if (!request.private_redirects && is_private(to.host))
       return rejected(Rejection::kPrivate, to, ", which is no public address");
     if (deadline.expired()) return Reply{.failure = "it redirects, and no time is left to follow"};

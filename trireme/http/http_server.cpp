@@ -140,8 +140,8 @@ bool HttpServer::may_read(const HttpRequest& request) const {
 void HttpServer::answer(Client& client) const {
   const HttpRequest request = parse_request(client.request);
   Served served{.status = 431};
-  if (client.request.size() > options_.most_request_bytes) {
-    served.body = text("the request is longer than ", options_.most_request_bytes, " bytes\n");
+  if (client.request.size() > options_.max_request_bytes) {
+    served.body = text("the request is longer than ", options_.max_request_bytes, " bytes\n");
   } else if (request.method != "GET") {
     served = {.status = 405, .body = "only GET\n"};
   } else if (!may_read(request)) {
@@ -164,7 +164,7 @@ void HttpServer::accept_one(Clients& clients) const {
     ::poll(nullptr, 0, kLook_ms);  // out of descriptors: nothing is won by asking at once
     return;
   }
-  if (clients.all.size() - clients.num_readers() >= options_.most_clients) clients.drop_oldest_request();
+  if (clients.all.size() - clients.num_readers() >= options_.max_clients) clients.drop_oldest_request();
   clients.all.emplace_back(wire::Socket(fd), options_.patience_s);
 }
 
@@ -186,16 +186,16 @@ void HttpServer::serve() {
     std::size_t place = 1, num_readers = clients.num_readers();
     for (Client& client : clients.all) {
       const short ready = waits[place++].revents;
-      if (ready != 0 && !client.is_answered && client.read_some(options_.most_request_bytes)) {
+      if (ready != 0 && !client.is_answered && client.read_some(options_.max_request_bytes)) {
         answer(client);
-        if (client.reads_events && ++num_readers > options_.most_readers) {
+        if (client.reads_events && ++num_readers > options_.max_readers) {
           client.reads_events = false;
           client.pending = response({.status = 503, .body = "too many readers of events: close a page\n"});
         }
       } else if ((ready & (POLLIN | POLLHUP | POLLERR)) != 0 && client.reads_events) {
         client.notice_end();
       }
-      if (client.reads_events && client.pending.size() + events.size() <= options_.most_pending_bytes)
+      if (client.reads_events && client.pending.size() + events.size() <= options_.max_pending_bytes)
         client.pending += events;
       client.moved = false;
       if (!client.pending.empty()) client.write_some();

@@ -32,12 +32,12 @@ struct ServerOptions {
   std::string name = "trireme-http";  ///< of the thread, at most 15 characters
   /// Asked for as "Authorization: Bearer TOKEN" or "?token=TOKEN"; an empty one: everybody is served.
   wire::Secret token = {};
-  std::size_t most_clients = 16;  ///< the oldest makes room
-  std::size_t most_readers = 16;  ///< of events; more get 503
-  std::size_t most_request_bytes = 4096;
+  std::size_t max_clients = 16;  ///< the oldest makes room
+  std::size_t max_readers = 16;  ///< of events; more get 503
+  std::size_t max_request_bytes = 4096;
   double patience_s = 2;         ///< for a whole request, and for its answer
   double event_patience_s = 30;  ///< a reader of events that takes nothing for so long is closed
-  std::size_t most_pending_bytes = std::size_t{1} << 20;  ///< a reader of events that has more misses some
+  std::size_t max_pending_bytes = std::size_t{1} << 20;  ///< a reader of events that has more misses some
 };
 
 class HttpServer {

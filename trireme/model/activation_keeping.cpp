@@ -28,7 +28,7 @@ std::span<std::byte> span_of(const at::Tensor& bytes) {
   return {static_cast<std::byte*>(bytes.mutable_data_ptr()), bytes.nbytes()};
 }
 
-[[noreturn]] void refuse_changed() {
+[[noreturn]] void reject_changed() {
   throw InvalidArgument(
       "a tensor that a backward needs was changed in place after it was saved, and before it had left "
       "memory; "
@@ -115,7 +115,7 @@ class InFile final : public ActivationStore::Keeping {
     } catch (...) {
       failure = std::current_exception();
     }
-    at::Tensor left;  // its memory goes behind the lock
+    at::Tensor left;  // its memory goes after the lock is released
     {
       const std::lock_guard lock(mutex_);
       leaving_bytes_ -= memory->bytes;
@@ -146,7 +146,7 @@ class InFile final : public ActivationStore::Keeping {
     }
     if (memory->failure) std::rethrow_exception(std::exchange(memory->failure, nullptr));
     note_change(*memory);
-    if (memory->changed) refuse_changed();
+    if (memory->changed) reject_changed();
     if (memory->state == State::kLeaving) {
       memory->back = is_device() ? memory->on_host : bytes_of_storage(memory->saved);
       memory->saved.reset();
@@ -194,11 +194,11 @@ class InFile final : public ActivationStore::Keeping {
   }
 
   void end(const MemoryPointer& memory) override {
-    at::Tensor saved, back, on_host;  // go behind the lock
+    at::Tensor saved, back, on_host;  // go after the lock is released
     const std::lock_guard lock(mutex_);
     memory->wanted = false;
     if (std::exchange(memory->is_ahead, false)) ahead_bytes_ -= memory->bytes;
-    // The next to be written there is so by the same thread, behind this one.
+    // The next to be written there is so by the same thread, after this one.
     room_.give_back(memory->place, static_cast<std::uint64_t>(memory->bytes));
     saved = std::move(memory->saved);
     back = std::move(memory->back);
@@ -273,7 +273,7 @@ class OnHost final : public ActivationStore::Keeping {
     }
   }
 
-  batch::CopyStream copies_{options_.device};     ///< the forward goes on while activations leave
+  batch::CopyStream copies_{options_.device};     ///< the forward continues while activations leave
   std::multimap<std::int64_t, at::Tensor> free_;  ///< under the mutex, by bytes
 };
 

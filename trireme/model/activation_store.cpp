@@ -15,7 +15,7 @@ namespace trireme::model {
 namespace {
 
 /// A view of less than this share of its memory stays, as that would have to travel whole.
-constexpr std::size_t kLeastShare = 4;
+constexpr std::size_t kMinShare = 4;
 
 bool learns(const at::TensorBase& tensor) { return tensor.is_leaf() && tensor.requires_grad(); }
 
@@ -29,7 +29,7 @@ at::Tensor bytes_of_storage(const at::Tensor& tensor) {
 }
 
 std::shared_ptr<ActivationStore::Keeping::Use> ActivationStore::Keeping::keep(const at::Tensor& tensor) {
-  std::shared_ptr<Use> known;  // goes behind the lock: the last one takes it
+  std::shared_ptr<Use> known;  // goes after the lock is released: the last one takes it
   const auto memory = std::make_shared<KeptMemory>(tensor);
   {
     const std::lock_guard lock(mutex_);
@@ -44,7 +44,7 @@ std::shared_ptr<ActivationStore::Keeping::Use> ActivationStore::Keeping::keep(co
   live_.emplace(memory->number, memory);
   by_storage_[storage_of(tensor)] = use;
   kept_bytes_ += memory->bytes;
-  most_kept_bytes_ = std::max(most_kept_bytes_, kept_bytes_);
+  max_kept_bytes_ = std::max(max_kept_bytes_, kept_bytes_);
   return use;
 }
 
@@ -64,9 +64,9 @@ std::int64_t ActivationStore::Keeping::kept_bytes() const {
   return kept_bytes_;
 }
 
-std::int64_t ActivationStore::Keeping::most_kept_bytes() const {
+std::int64_t ActivationStore::Keeping::max_kept_bytes() const {
   const std::lock_guard lock(mutex_);
-  return most_kept_bytes_;
+  return max_kept_bytes_;
 }
 
 ActivationStore::ActivationStore(const ActivationStoreOptions& options)
@@ -76,7 +76,7 @@ ActivationStore::~ActivationStore() = default;
 
 std::int64_t ActivationStore::kept_bytes() const { return keeping_->kept_bytes(); }
 
-std::int64_t ActivationStore::most_kept_bytes() const { return keeping_->most_kept_bytes(); }
+std::int64_t ActivationStore::max_kept_bytes() const { return keeping_->max_kept_bytes(); }
 
 /// Keeps what the store takes, and hands the rest on.
 class ActivationStore::Scope::Keeper : public SavedTensorKeeper {
@@ -100,7 +100,7 @@ class ActivationStore::Scope::Keeper : public SavedTensorKeeper {
     const auto& options = keeping_->options();
     const std::size_t bytes = tensor.storage().nbytes();
     return tensor.device().type() == options.device.type() &&
-           bytes >= static_cast<std::size_t>(options.least_bytes) && tensor.nbytes() * kLeastShare >= bytes &&
+           bytes >= static_cast<std::size_t>(options.min_bytes) && tensor.nbytes() * kMinShare >= bytes &&
            !own_.contains(storage_of(tensor));
   }
 
@@ -138,7 +138,7 @@ class ActivationStore::Scope::Keeper::Kept : public torch::autograd::SavedVariab
     if (use_ != nullptr) return at::empty({0}, options_).set_(use_->storage(), offset_, sizes_, strides_);
     require(!tensor_.defined() || tensor_.is_inference() || tensor_._version() == version_,
             "a tensor that a backward needs (", c10::toString(tensor_.scalar_type()), " of shape ",
-            tensor_.sizes(), ") was changed in place after it was saved; change a copy, or change it behind ",
+            tensor_.sizes(), ") was changed in place after it was saved; change a copy, or change it after ",
             "the backward");
     return tensor_;
   }

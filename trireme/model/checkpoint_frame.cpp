@@ -95,7 +95,7 @@ class CheckpointFrame::Again : public SavedTensorKeeper {
   }
 
   CheckpointFrame& frame_;
-  const std::size_t end_;  ///< behind the last that is missing
+  const std::size_t end_;  ///< after the last that is missing
   std::size_t next_ = 0;
 };
 

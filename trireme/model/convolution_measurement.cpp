@@ -44,15 +44,15 @@ Taken fastest_in(bool channels_last, const ConvolutionTimes& times) {
   const PassTimes& atens = times.at({channels_last, ConvolutionKernel::kAten});
   Taken taken;
   for (std::size_t pass = 0; pass < kPasses.size(); ++pass) {
-    double least_us = atens.*kPasses[pass] / kWorthIt;
+    double min_us = atens.*kPasses[pass] / kWorthIt;
     taken.us += atens.*kPasses[pass];
     for (const auto& [way, each] : times) {
-      if (way.channels_last != channels_last || each.*kPasses[pass] >= least_us) continue;
-      least_us = each.*kPasses[pass];
+      if (way.channels_last != channels_last || each.*kPasses[pass] >= min_us) continue;
+      min_us = each.*kPasses[pass];
       taken.kernels.*kKernels[pass] = way.kernel;
     }
     if (taken.kernels.*kKernels[pass] != ConvolutionKernel::kAten) {
-      taken.us += least_us - atens.*kPasses[pass];
+      taken.us += min_us - atens.*kPasses[pass];
     }
   }
   return taken;

@@ -69,7 +69,7 @@ struct CachedTimes {
 };
 
 /// The times kept in `folder` for these conditions, else those that `measure` returns, which are then kept
-/// beside the others. A file that is damaged, of other conditions or unreadable counts as empty. An empty
+/// next to the others. A file that is damaged, of other conditions or unreadable counts as empty. An empty
 /// folder: nothing is kept.
 CachedTimes cached_convolutions(const std::filesystem::path& folder, const std::string& conditions,
                                 const Convolutions& convolutions,

@@ -67,7 +67,7 @@ class ForwardRecord::Recording : public ForwardScope {
   explicit Recording(ForwardRecord& record) : ForwardScope(record, Kind::kRecording) {}
 };
 
-/// While it lives, it runs again. Behind it `buffers`, generators and switches are as they were before.
+/// While it lives, it runs again. After it `buffers`, generators and switches are as they were before.
 class ForwardRecord::Replaying {
  public:
   Replaying(ForwardRecord& record, const Tensors& buffers);

@@ -20,8 +20,8 @@ using batch::Tensors;
 
 struct Layer {
   std::string name;  ///< "transformer.h.3", for messages
-  /// Gets what the layer before returned without that one's skips, and behind those `takes`, in their order;
-  /// returns at least one tensor for the next layer, and behind those `gives`. Some may be whole numbers or
+  /// Gets what the layer before returned without that one's skips, and after those `takes`, in their order;
+  /// returns at least one tensor for the next layer, and after those `gives`. Some may be whole numbers or
   /// need no gradient (masks, positions). A function of one tensor to one will do where there is one, and
   /// of Tensors to Tensors where the names do not count.
   std::function<Fields(const Fields&)> forward;

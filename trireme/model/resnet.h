@@ -2,7 +2,7 @@
 // Residual networks (He et al., arXiv 1512.03385, table 1) with the parameter names, shapes and order of
 // torchvision's, so that its weights load: "conv1", "bn1", "layer1.0.conv1", ..., "layer2.0.downsample.0",
 // "fc". As torchvision does, a bottleneck has its stride on the 3x3 convolution. Batch norm takes the
-// statistics of the micro-batch at hand; its running ones are buffers.
+// statistics of the current micro-batch; its running ones are buffers.
 
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>

@@ -21,7 +21,7 @@ std::optional<std::size_t> index_of(const SkipNames& names, const std::string& n
 }
 
 /// Why layer `taker` cannot take what none before it gives.
-[[noreturn]] void refuse_take(const std::vector<Layer>& layers, std::size_t taker, const std::string& skip) {
+[[noreturn]] void reject_take(const std::vector<Layer>& layers, std::size_t taker, const std::string& skip) {
   const std::string what = text("layer '", layers[taker].name, "' takes skip '", skip, "'");
   for (std::size_t i = taker; i < layers.size(); ++i) {
     if (!index_of(layers[i].gives, skip)) continue;
@@ -41,7 +41,7 @@ std::vector<Skip> find_skips(const std::vector<Layer>& layers) {
     const Layer& layer = layers[i];
     for (const std::string& name : layer.takes) {
       const auto skip = find(name);
-      if (skip == skips.end()) refuse_take(layers, i, name);
+      if (skip == skips.end()) reject_take(layers, i, name);
       skip->last_taker = i;
     }
     for (const std::string& name : layer.gives) {

@@ -1,6 +1,6 @@
 #pragma once
 // Skip connections: what a layer of a chain hands to a later one that is not its neighbour. It travels with
-// what goes from layer to layer, behind it, up to the last layer that takes it. Pure.
+// what goes from layer to layer, after it, up to the last layer that takes it. Pure.
 
 #include <string>
 #include <vector>

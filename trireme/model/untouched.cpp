@@ -30,7 +30,7 @@ void EvaluationMode::enter() {
   }
 }
 
-/// A module's train() sets what it holds as well, and that comes behind it in the list.
+/// A module's train() sets what it holds as well, and that comes after it in the list.
 EvaluationMode::~EvaluationMode() {
   for (const auto& [module, training] : before_) {
     if (module->is_training() != training) module->train(training);

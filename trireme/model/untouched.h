@@ -14,7 +14,7 @@
 
 namespace trireme::model {
 
-/// The modules, with all that they hold, are in evaluation mode. Behind it each of them, holder and held, is
+/// The modules, with all that they hold, are in evaluation mode. After it each of them, holder and held, is
 /// in the mode that its owner had put it into.
 class EvaluationMode {
  public:
@@ -31,7 +31,7 @@ class EvaluationMode {
       before_;  ///< holders before what they hold
 };
 
-/// Buffers (running statistics) and random numbers are free to change. Behind it they go on from where they
+/// Buffers (running statistics) and random numbers are free to change. After it they continue from where they
 /// were.
 class Untouched {
  public:
@@ -49,7 +49,7 @@ class Untouched {
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
 };
 
-/// Where random numbers go on from: those of the CPU, and of this thread's device.
+/// Where random numbers continue from: those of the CPU, and of this thread's device.
 std::vector<at::Tensor> random_state();
 void set_random_state(const std::vector<at::Tensor>& states);
 

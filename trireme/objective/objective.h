@@ -1,6 +1,6 @@
 #pragma once
 // The seam for tasks: from a model's outputs and the targets of a batch to a loss and metrics. A loss is a
-// *sum*, beside what it is to be divided by, its count: the trainer adds both over micro-batches and ranks
+// *sum*, next to what it is to be divided by, its count: the trainer adds both over micro-batches and ranks
 // and divides once, so that any split of a batch has the same loss and gradients (ADR 0017). Implementations
 // are immutable and thread-safe; loaders check targets from threads of their own.
 //
@@ -52,7 +52,7 @@ class Objective {
   /// one of sample 0; `who` names the data. Called before the first step.
   virtual void check_target(const at::Tensor& target, const std::string& who) const;
   virtual void check_targets(const Fields& targets, const std::string& who) const;
-  /// Throws InvalidArgument when the loss cannot take the output of a batch beside its targets.
+  /// Throws InvalidArgument when the loss cannot take the output of a batch next to its targets.
   virtual void check_output(const at::Tensor& output, const at::Tensor& target) const;
   virtual void check_outputs(const Fields& outputs, const Fields& targets) const;
   /// Throws DataError, which names the sample, when a target of a batch that was read is none: kernels only

@@ -29,7 +29,7 @@ ObjectiveRow as_configured(ObjectiveRow row, const ObjectiveOptions& options) {
 }
 
 /// An option that an objective does not take would be believed to act.
-void refuse_others_options(const ObjectiveOptions& options) {
+void reject_others_options(const ObjectiveOptions& options) {
   const ObjectiveOptions defaults;
   const auto refuse = [&](bool is_set, const char* key, const char* whose) {
     require(!is_set, "objective.", key, " is of objective.name = \"", whose, "\"; leave it out with \"",
@@ -57,7 +57,7 @@ ObjectivePtr make_objective(const ObjectiveOptions& options, const Task& task) {
   require(task.data.train != nullptr, "data set ", task.data.name, " has no training data");
   for (const ObjectiveRow& of_name : kObjectiveTable) {
     if (of_name.name != options.name) continue;
-    refuse_others_options(options);
+    reject_others_options(options);
     const ObjectiveRow row = as_configured(of_name, options);
     return row.make(options, task, metrics_of(options, row, task));
   }

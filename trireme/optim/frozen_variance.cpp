@@ -50,7 +50,7 @@ at::Tensor adam_divisor(const at::Tensor& mean_square, const at::Tensor& steps, 
   return (mean_square.sqrt() / correction).add_(factors.eps);
 }
 
-double most_adam_update(const AdamFactors& factors) {
+double max_adam_update(const AdamFactors& factors) {
   return std::max(1.0, (1 - factors.beta1) / std::sqrt(1 - factors.beta2));
 }
 
@@ -58,7 +58,7 @@ TensorVector frozen_adam_updates(UpdateLists& lists, const AdamFactors& factors)
   const TensorVector &momenta = lists.states[0], &mean_squares = lists.states[1], &counts = lists.states[2];
   at::_foreach_add_(counts, 1);
   at::_foreach_lerp_(momenta, lists.gradients, 1 - factors.beta1);
-  const double most = most_adam_update(factors);
+  const double most = max_adam_update(factors);
   TensorVector updates;
   for (std::size_t i = 0; i < momenta.size(); ++i) {
     const at::Tensor correction = 1 - at::pow(factors.beta1, counts[i].to(at::kDouble));

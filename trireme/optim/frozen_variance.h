@@ -19,12 +19,12 @@ AdamFactors adam_factors(const OptimizerOptions& options);
 /// state. Both lists may end empty.
 UpdateLists take_frozen(UpdateLists& lists, std::size_t counts, std::int64_t variance_steps);
 
-/// max(1, (1 - beta1) / sqrt(1 - beta2)): Adam, whose mean square goes on, moves an element by no more than
+/// max(1, (1 - beta1) / sqrt(1 - beta2)): Adam, whose mean square continues, moves an element by no more than
 /// this times the rate (Kingma and Ba, section 2.1); 3.16 by default.
-double most_adam_update(const AdamFactors& factors);
+double max_adam_update(const AdamFactors& factors);
 
-/// m = lerp(g, m, beta1), with the counts gone on. Returns of each m / (1 - beta1^t) / (sqrt(v / (1 -
-/// beta2^T)) + eps), T the steps of the warm-up, held to most_adam_update(): where the warm-up had hardly any
+/// m = lerp(g, m, beta1), with the counts continued. Returns of each m / (1 - beta1^t) / (sqrt(v / (1 -
+/// beta2^T)) + eps), T the steps of the warm-up, held to max_adam_update(): where the warm-up had hardly any
 /// gradient the quotient may be of any size, and where it had none there is none: zeros. States: m, v, t.
 TensorVector frozen_adam_updates(UpdateLists& lists, const AdamFactors& factors);
 

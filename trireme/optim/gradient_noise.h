@@ -1,7 +1,7 @@
 #pragma once
 // How much of a gradient is chance. A step's gradient is the mean over its samples; of one sample it has the
-// covariance Sigma around the true gradient G. What a sum of parts (micro-batches, on any ranks) tells beside
-// the norms of the parts gives unbiased estimates of |G|^2 and tr(Sigma), and their ratio is the gradient
+// covariance Sigma around the true gradient G. What a sum of parts (micro-batches, on any ranks) tells next
+// to the norms of the parts gives unbiased estimates of |G|^2 and tr(Sigma), and their ratio is the gradient
 // noise scale: the batch at which noise and signal are alike. (McCandlish et al., arXiv 1812.06162, appendix
 // A.1, here for parts of any sizes.) Values; pure.
 

@@ -97,7 +97,7 @@ void GroupedOptimizer::add_part_of(UpdateLists& lists, const std::string& parame
 }
 
 /// Of what the update of a parameter needs.
-TensorVector GroupedOptimizer::elsewhere_of(const Group& group, std::size_t parameter) const {
+TensorVector GroupedOptimizer::offloaded_storage_of(const Group& group, std::size_t parameter) const {
   TensorVector tensors;
   for (std::size_t s = 0; s < kinds_.size(); ++s) {
     if (is_elsewhere(kinds_[s])) tensors.push_back(group.states[s][parameter]);
@@ -112,7 +112,7 @@ std::vector<GroupedOptimizer::Run> GroupedOptimizer::runs_of(const Group& group,
                                                              std::size_t parameter) const {
   const at::Tensor& value = group.parameters[parameter].second;
   std::int64_t bytes_of_element = 0;
-  for (const at::Tensor& each : elsewhere_of(group, parameter))
+  for (const at::Tensor& each : offloaded_storage_of(group, parameter))
     bytes_of_element += static_cast<std::int64_t>(each.element_size());
   if (bytes_of_element == 0) return {{.parameter = parameter}};
   const std::int64_t fit =
@@ -139,7 +139,7 @@ std::vector<GroupedOptimizer::Part> GroupedOptimizer::parts_to_update() const {
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       if (!group.parameters[i].second.grad().defined()) continue;
-      const TensorVector tensors = elsewhere_of(group, i);
+      const TensorVector tensors = offloaded_storage_of(group, i);
       for (const Run& run : runs_of(group, i)) {
         Offload::Part views;
         std::int64_t of_run = 0;
@@ -179,7 +179,8 @@ UpdateLists GroupedOptimizer::lists_of(const Part& part, const Offload::Part& br
       } else if (kinds_[s].form == StateTensor::Form::kLikeParameter) {
         lists.states[s].push_back(in_memory(state));
       } else {
-        lists.states[s].push_back(run.is_last ? state : state.clone());  // a count goes on once for all runs
+        lists.states[s].push_back(run.is_last ? state
+                                              : state.clone());  // a count continues once for all runs
       }
     }
     lists.values.push_back(offload_->has(parameter) ? *next++ : in_memory(parameter));

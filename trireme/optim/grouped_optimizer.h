@@ -59,7 +59,7 @@ class GroupedOptimizer : public Optimizer {
   std::optional<UpdateLists> lists_of(const Group& group) const;
   bool is_elsewhere(const StateTensor& kind) const;
   bool passes_in_parts() const;
-  std::vector<at::Tensor> elsewhere_of(const Group& group, std::size_t parameter) const;
+  std::vector<at::Tensor> offloaded_storage_of(const Group& group, std::size_t parameter) const;
   std::vector<Run> runs_of(const Group& group, std::size_t parameter) const;
   std::vector<Part> parts_to_update() const;
   UpdateLists lists_of(const Part& part, const Offload::Part& brought) const;

@@ -20,8 +20,8 @@ namespace trireme::optim {
 namespace {
 
 // As the authors of 1-bit LAMB set them.
-constexpr double kTrustBeta = 0.9, kLeastTrust = 0.01, kMostTrust = 10;
-constexpr double kLeastFactor = 0.5, kMostFactor = 4, kFactorStep = 0.1;
+constexpr double kTrustBeta = 0.9, kMinTrust = 0.01, kMaxTrust = 10;
+constexpr double kMinFactor = 0.5, kMaxFactor = 4, kFactorStep = 0.1;
 
 /// 1 - beta^t per parameter, in f64: in f32 the difference would lose half of its digits in the first steps.
 at::Tensor bias_corrections(double beta, const at::Tensor& steps) { return 1 - at::pow(beta, steps); }
@@ -92,19 +92,19 @@ void Lamb::update_frozen(UpdateLists& lists, const GroupSettings& group, double 
 void Lamb::note_trust(const UpdateLists& lists, const TensorVector& ratios) const {
   for (std::size_t i = 0; i < ratios.size(); ++i) {
     lists.states[3][i].copy_(lists.states[1][i]);
-    lists.states[4][i].lerp_(ratios[i].to(at::kFloat).clamp(kLeastTrust, kMostTrust), 1 - kTrustBeta);
+    lists.states[4][i].lerp_(ratios[i].to(at::kFloat).clamp(kMinTrust, kMaxTrust), 1 - kTrustBeta);
     lists.states[5][i].fill_(1);
   }
 }
 
-/// The mean until the mean square was frozen, times how much larger that is now than one that goes on: the
+/// The mean until the mean square was frozen, times how much larger that is now than one that continues: the
 /// most of all elements, by steps of a tenth. What the weights' decay adds has no such factor.
 at::Tensor Lamb::trust_of(const UpdateLists& lists, std::size_t i, const at::Tensor& share) const {
   const at::Tensor &frozen = lists.states[1][i], &steps = lists.states[2][i], &last = lists.states[5][i];
   const at::Tensor warmup = at::full_like(steps, static_cast<double>(factors_.variance_steps));
   at::Tensor factor =
       (adam_divisor(frozen, warmup, factors_) / adam_divisor(lists.states[3][i], steps, factors_)).max();
-  factor = (factor * share + (1 - share)).clamp(kLeastFactor, kMostFactor);
+  factor = (factor * share + (1 - share)).clamp(kMinFactor, kMaxFactor);
   last.copy_(at::minimum(at::maximum(factor, last * (1 - kFactorStep)), last * (1 + kFactorStep)));
   const at::Tensor correction = 1 - at::pow(kTrustBeta, warmup);
   return lists.states[4][i] / correction * last;

@@ -6,7 +6,7 @@
 //
 // After variance_steps updates, 1-bit LAMB (Li et al., arXiv 2104.06069, algorithm 1): v stays in the update,
 // and in the place of |p| / |u|, which would follow every rounding of m, is the mean that it had until then
-// times how much smaller a v that goes on has become. State besides: exp_avg_sq_fresh, trust_avg,
+// times how much smaller a v that continues has become. State besides: exp_avg_sq_fresh, trust_avg,
 // trust_factor.
 
 #include "trireme/optim/frozen_variance.h"

@@ -14,7 +14,7 @@
 namespace trireme::optim {
 
 /// Steps are those of the optimizer, fractions are of the base rate. "After the warm-up" counts from the
-/// first step behind it. Each schedule reads the options that name it.
+/// first step after it. Each schedule reads the options that name it.
 struct LearningRateOptions {
   std::string schedule = "constant";
   /// All: linear from lr / warmup_steps at step 0 to lr at step warmup_steps - 1. one_cycle: along a cosine
@@ -29,7 +29,7 @@ struct LearningRateOptions {
   /// step: it falls at every multiple after the warm-up; exponential: it falls by `factor` over so many,
   /// evenly. At least 1 for both.
   std::int64_t period_steps = 0;
-  /// multi_step: the steps of the run at which it falls, rising, behind the warm-up and within the run.
+  /// multi_step: the steps of the run at which it falls, rising, after the warm-up and within the run.
   std::vector<std::int64_t> milestones = {};
   double power = 1;              ///< polynomial, > 0; 1: linear
   std::int64_t decay_steps = 0;  ///< wsd: last steps of the run, over which the rate falls, at least 1
@@ -43,13 +43,13 @@ struct LearningRateOptions {
 class LearningRate {
  public:
   virtual ~LearningRate() = default;
-  /// Rate of step 0, 1, ... Behind the end of the run, a shape that ends with it keeps its last value. Throws
+  /// Rate of step 0, 1, ... After the end of the run, a shape that ends with it keeps its last value. Throws
   /// InvalidArgument: negative step.
   virtual double at(std::int64_t step) const = 0;
   /// Takes note of a metric, lower is better, for instance the loss of an evaluation. Every rank observes the
   /// same bits (an all-reduced number), or the ranks' rates drift apart. Pure schedules pay no attention.
   virtual void observe(double metric) = 0;
-  /// What was learnt from the metrics, by name; shared, not copied: restore it in place. Empty when pure.
+  /// What was learned from the metrics, by name; shared, not copied: restore it in place. Empty when pure.
   virtual std::map<std::string, at::Tensor> state() = 0;
 };
 

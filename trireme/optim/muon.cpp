@@ -20,13 +20,13 @@ namespace {
 
 constexpr int kSteps = 5;
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
-constexpr double kLeastNorm = 1e-7;
+constexpr double kMinNorm = 1e-7;
 
 /// The matrix with its singular values moved towards 1.
 at::Tensor orthogonalised(const at::Tensor& matrix) {
   const bool tall = matrix.size(0) > matrix.size(1);  // the product of the shorter side is the cheaper
   at::Tensor x = tall ? matrix.t() : matrix;
-  x = x / norms_of({x}).front().clamp_min(kLeastNorm);
+  x = x / norms_of({x}).front().clamp_min(kMinNorm);
   for (int step = 0; step < kSteps; ++step) {
     const at::Tensor a = at::mm(x, x.t());
     x = at::addmm(x, at::addmm(a, a, a, kB, kC), x, kA);

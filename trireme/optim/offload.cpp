@@ -248,7 +248,7 @@ Offload::Part Offload::brought(const Slot& slot, const Part& part) const {
   return tensors;
 }
 
-/// Nothing reads or writes the buffers any more. For behind an error, which is told already.
+/// Nothing reads or writes the buffers any more. For after an error, which is told already.
 void Offload::settle() noexcept {
   for (Slot& slot : slots_) {
     for (std::future<void>* work : {&slot.reading, &slot.writing}) {

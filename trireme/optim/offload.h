@@ -68,7 +68,7 @@ class Offload {
 
   /// Brings the parts one after the other, has each updated in place, and takes them back. All is back when
   /// it returns, or on its way to the host's memory, which fetch() and put() wait for. Throws DataError, or
-  /// what `update` throws; what of the parts has not come back by then is refused from then on, until all of
+  /// what `update` throws; what of the parts has not come back by then is rejected from then on, until all of
   /// it is put.
   void in_parts(const std::vector<Part>& parts,
                 const std::function<void(std::size_t part, const Part& brought)>& update);

@@ -6,7 +6,7 @@
 
 namespace trireme::optim {
 
-/// Where tensors live: on the device, in the memory of the host beside it, or in files of the rank's host.
+/// Where tensors live: on the device, in the memory of the host next to it, or in files of the rank's host.
 enum class OffloadPlace { kNone, kHost, kFiles };
 
 struct OffloadOptions {

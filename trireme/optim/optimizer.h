@@ -93,24 +93,25 @@ class Optimizer {
   /// f32. Throws InvalidArgument unless can_leave_out(), whose kernels take such a rate as well.
   virtual void keep_lr_on(c10::Device device);
   /// State tensors by name ("momentum/fc1.weight"); shared, not copied. The same set for the same parameters
-  /// from the start on. Those that live elsewhere are of the meta device, and Offload has their values.
+  /// from the start on. Offloaded ones are meta tensors; Offload has their values.
   virtual std::map<std::string, at::Tensor> state() = 0;
 
-  // For one whose update happens elsewhere, while this rank goes on.
-  /// Nothing more is added to the gradient of that parameter before step(), whose rate lr() is already. May
-  /// be called for any of them.
+  // For optimizers whose updates run elsewhere while this rank continues.
+  /// The gradient of that parameter is complete before step(), whose rate is already lr(). Optional for each
+  /// parameter.
   virtual void gradient_is_final(const at::Tensor& /*parameter*/) {}
-  /// The parameters have the values that the next step computes with, when it returns.
-  virtual void arrive() {}
-  /// These of them have; the others may be waited for later. Cheap where they are there.
-  virtual void arrive(const NamedTensors& /*parameters*/) {}
-  /// They have those of all ranks' steps. Collective, at the same step.
-  virtual void meet() {}
-  /// The parameters have the present values, and state() has them, too; after meet() those of all ranks' steps.
-  virtual void bring_state() {}
+  /// Waits until all parameters have the values of the next step.
+  virtual void finish_pending_updates() {}
+  /// The same for these parameters only. Cheap for those that are up to date.
+  virtual void finish_pending_updates(const NamedTensors& /*parameters*/) {}
+  /// Brings parameters to the result of all ranks' steps. Collective, at the same step.
+  virtual void synchronize() {}
+  /// Brings parameters and state() up to date; after synchronize() to the result of all ranks' steps.
+  virtual void pull_state() {}
   /// Parameters and state() have been restored. Collective.
   virtual void restored() {}
-  /// Steps of the slowest rank that were missing in the values of the last step; none where nobody counts.
+  /// Steps of the slowest rank that were missing in the values of the last step; none if they are not
+  /// counted.
   virtual std::optional<int> staleness() const { return std::nullopt; }
   /// Seconds for which this rank has waited in these calls so far.
   virtual double waited_s() const { return 0; }

@@ -16,7 +16,7 @@ class CountingAllocator final : public c10::Allocator {
     c10::DataPtr data = before_->allocate(bytes);
     // Memory that is not given back to that allocator has an owner, who tells of it. Small blocks are left
     // out.
-    if (bytes >= MemoryLedger::kLeastBytes && data.compare_exchange_deleter(behind, &give_back))
+    if (bytes >= MemoryLedger::kMinBytes && data.compare_exchange_deleter(behind, &give_back))
       MemoryLedger::of_process().add(data.get(), bytes);
     return data;
   }

@@ -17,7 +17,7 @@ namespace trireme::parallel {
 /// What to do for each kind of action. Each is called with the action; the stage is one of this rank's.
 /// Those that the program does not hold may be left out.
 struct ActionHandlers {
-  /// Carries one action out and returns when it is done, or, for what goes on in the background, begun.
+  /// Carries one action out and returns when it is done, or, for what continues in the background, begun.
   using Handler = std::function<void(const schedule::Action&)>;
 
   Handler forward = nullptr;

@@ -15,7 +15,7 @@
 namespace trireme::parallel {
 namespace {
 
-/// `later` goes on when all that `earlier` was given is done.
+/// `later` continues when all that `earlier` was given is done.
 void order(const c10::Stream& earlier, const c10::Stream& later) {
   c10::Event passed(earlier.device_type());
   passed.record(earlier);

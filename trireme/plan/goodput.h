@@ -57,8 +57,8 @@ double daly_interval_s(double save_s, double between_interruptions_s);
 Goodput goodput(const FailureCosts& costs);
 
 /// Survivors continue from the newest copy after each interruption, and a spare host replaces the lost one
-/// within `regroup_s`. Saves go on with the interval of `costs`, for failures that lose all copies, which are
-/// not modelled; `costs.restart_s` is not used. A failure during a save repeats that save. Throws
+/// within `regroup_s`. Saves continue with the interval of `costs`, for failures that lose all copies, which
+/// are not modelled; `costs.restart_s` is not used. A failure during a save repeats that save. Throws
 /// InvalidArgument as goodput() does, or for a copy interval that is not above 0.
 Goodput elastic_goodput(const FailureCosts& costs, const ElasticCosts& elastic);
 

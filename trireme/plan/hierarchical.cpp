@@ -87,7 +87,7 @@ class HierarchicalOptimizer {
     return replicated_s(worker_s(level, block.from, block.to), block.replication);
   }
 
-  /// The link behind a cut of this level.
+  /// The link after a cut of this level.
   double link_s(std::size_t level, std::size_t cut) const {
     if (links_ == Links::kFree) return 0;
     return transfer_s(profile_.output_bytes(cut), options_.levels[level].bandwidth_bytes_per_s);
@@ -114,7 +114,7 @@ class HierarchicalOptimizer {
     }
   }
 
-  /// The stages behind a time of the table, found by making the choices again from the end.
+  /// The stages after a time of the table, found by making the choices again from the end.
   std::vector<Block> blocks_of(std::size_t level, std::size_t from, std::size_t to) const {
     std::vector<Block> blocks;
     std::size_t workers = options_.levels[level].num_workers;

@@ -6,7 +6,7 @@
 namespace trireme::plan {
 namespace {
 
-/// The link behind the `stage`th stage when each has one worker and groups of each level are filled in order.
+/// The link after the `stage`th stage when each has one worker and groups of each level are filled in order.
 double bandwidth_behind(std::size_t stage, const PlanOptions& options) {
   std::size_t group = 1;
   for (const Level& level : options.levels) {

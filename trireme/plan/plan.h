@@ -2,8 +2,8 @@
 // A plan: which layers of a model form the stages of a pipeline, and how many workers replicate each. Made
 // by a partitioner, one of the rows of partitioner_table.cpp; docs/planner.md has the equations. The model
 // of cost is that of PipeDream (Narayanan et al., SOSP 2019, section 3.1): mini-batches flow without a flush,
-// so a step takes as long as the slowest stage, and transfers run beside compute. Values and pure functions;
-// thread-safe.
+// so a step takes as long as the slowest stage, and transfers run concurrently with compute. Values and pure
+// functions; thread-safe.
 
 #include <cstddef>
 #include <string>

@@ -1,9 +1,9 @@
 #pragma once
 // What a model costs: times and bytes of its layers, as a graph of cuts. A cut is a place where a pipeline
-// can be parted: cut 0 lies before the first layer, cut c > 0 behind state c - 1, where everything that the
+// can be parted: cut 0 lies before the first layer, cut c > 0 after state c - 1, where everything that the
 // state names is done. A chain of layers has one state per layer; a graph with branches has one per antichain
 // of layers (Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019,
-// section 3.1; the states are those of the optimizer published with it). Invariants: every state comes behind
+// section 3.1; the states are those of the optimizer published with it). Invariants: every state comes after
 // its predecessors, none costs less than they do, and all lead to the last. Immutable; thread-safe.
 
 #include <cstddef>

@@ -24,13 +24,13 @@ struct Partial {
 
 struct Choice {
   bool recomputed = false;
-  int next = -1;  ///< of the layer behind
+  int next = -1;  ///< of the layer after
 };
 
-enum class Goal { kLeastTime, kLeastPeak };
+enum class Goal { kMinTime, kMinPeak };
 
 struct Wanted {
-  Goal goal = Goal::kLeastTime;
+  Goal goal = Goal::kMinTime;
   double budget_bytes = 0;
 };
 
@@ -52,8 +52,8 @@ class Search {
   /// Null: none is within the budget.
   const Partial* best() const {
     const auto order = [&](const Partial& partial) {
-      return wanted_.goal == Goal::kLeastTime ? std::tuple(partial.added_s, partial.peak)
-                                              : std::tuple(partial.peak, partial.added_s);
+      return wanted_.goal == Goal::kMinTime ? std::tuple(partial.added_s, partial.peak)
+                                            : std::tuple(partial.peak, partial.added_s);
     };
     const auto found =
         std::min_element(partials_.begin(), partials_.end(),
@@ -88,7 +88,7 @@ class Search {
                      .keeps_input = keeps_input(layer, recomputed),
                      .choice = static_cast<int>(choices_.size())};
         next.peak = std::max(next.peak, next.rest() + kept + made_again_bytes(layer, recomputed));
-        if (wanted_.goal == Goal::kLeastTime && next.peak > wanted_.budget_bytes) continue;
+        if (wanted_.goal == Goal::kMinTime && next.peak > wanted_.budget_bytes) continue;
         choices_.push_back({.recomputed = recomputed, .next = partial.choice});
         longer.push_back(next);
       }
@@ -99,7 +99,7 @@ class Search {
   /// Whatever comes in front of both, `a` is no worse in the end.
   bool is_no_worse(const Partial& a, const Partial& b) const {
     return a.peak <= b.peak && a.rest() <= b.rest() && (is_last_chain_ || a.kept <= b.kept) &&
-           a.keeps_input <= b.keeps_input && (wanted_.goal == Goal::kLeastPeak || a.added_s <= b.added_s);
+           a.keeps_input <= b.keeps_input && (wanted_.goal == Goal::kMinPeak || a.added_s <= b.added_s);
   }
 
   std::vector<Partial> without_worse(std::vector<Partial> partials) const {
@@ -140,7 +140,7 @@ Recomputation cost_of(std::span<const LiveChain> chains, std::vector<std::vector
   }
   cost.peak_bytes = all;
   for (std::size_t c = 0; c < chains.size(); ++c) {
-    double given = 0;  // back by the micro-batch, behind the layer's backward
+    double given = 0;  // back by the micro-batch, after the layer's backward
     for (std::size_t i = chains[c].layers.size(); i-- > 0;) {
       const double again = made_again_bytes(chains[c].layers[i], cost.recomputed[c][i]);
       cost.peak_bytes = std::max(cost.peak_bytes, all - given + again);
@@ -151,9 +151,9 @@ Recomputation cost_of(std::span<const LiveChain> chains, std::vector<std::vector
 }
 
 Recomputation choose_recomputed(std::span<const LiveChain> chains, double budget_bytes) {
-  const Search within(chains, {.goal = Goal::kLeastTime, .budget_bytes = budget_bytes});
+  const Search within(chains, {.goal = Goal::kMinTime, .budget_bytes = budget_bytes});
   if (const Partial* best = within.best()) return cost_of(chains, within.choices_of(*best));
-  const Search smallest(chains, {.goal = Goal::kLeastPeak, .budget_bytes = 0});
+  const Search smallest(chains, {.goal = Goal::kMinPeak, .budget_bytes = 0});
   return cost_of(chains, smallest.choices_of(*smallest.best()));
 }
 

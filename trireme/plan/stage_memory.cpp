@@ -105,7 +105,7 @@ StageMemory memory_of_stage(std::span<const LayerMemory> layers, const StageForm
     memory.for_weights_bytes += layer.for_weights_bytes;
   }
   if (form.recomputed.stage) {
-    // The whole forward runs again behind what was kept, as if it had been kept.
+    // The whole forward runs again after what was kept, as if it had been kept.
     memory.kept_bytes = form.edges.input_bytes;
     memory.backward_bytes = std::max(memory.backward_bytes, memory.forward_bytes);
     if (memory.first_backward_bytes < memory.forward_bytes) {

@@ -15,13 +15,13 @@ namespace trireme::plan {
 /// What a micro-batch holds in a layer.
 struct LayerMemory {
   Recomputable kept = {};
-  double forward_bytes = 0;  ///< most in the forward beside the input: what is kept and returned included
+  double forward_bytes = 0;  ///< most in the forward next to the input: what is kept and returned included
   double backward_bytes =
-      0;  ///< most in the backward beside what was kept, without its parameters' gradients
+      0;  ///< most in the backward next to what was kept, without its parameters' gradients
   double gradient_bytes = 0;          ///< of its parameters
   double largest_gradient_bytes = 0;  ///< of one of them
   // Where the backward has two parts (zero bubble), of inputs and of weights:
-  double input_backward_bytes = 0;  ///< most in the first beside what was kept
+  double input_backward_bytes = 0;  ///< most in the first next to what was kept
   double for_weights_bytes = 0;     ///< kept from the first to the second
 };
 
@@ -55,7 +55,7 @@ struct StageMemory {
   double forward_bytes = 0;  ///< most in the forward, of this micro-batch
   double backward_bytes =
       0;  ///< most in the backward, of this micro-batch: what was kept is given back in it
-  double first_backward_bytes = 0;  ///< the same where gradients of its parameters are made anew, and stay
+  double first_backward_bytes = 0;  ///< the same where gradients of its parameters are made again, and stay
   double first_gradient_bytes = 0;  ///< of that, those gradients
   double gradient_bytes = 0;        ///< of its parameters
   double input_backward_bytes = 0;  ///< most in the first part of a backward of two, of this micro-batch

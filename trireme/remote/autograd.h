@@ -10,8 +10,9 @@
 //   context.backward({loss(y)});
 //   optimizer.step(context);
 //
-// Contexts of several threads go on beside each other. Backward expects that everything that was sent in the
-// context has a part in what it starts from ("fast mode"): a result that nobody uses leaves gradients out.
+// Contexts of several threads continue concurrently with each other. Backward expects that everything that
+// was sent in the context has a part in what it starts from ("fast mode"): a result that nobody uses leaves
+// gradients out.
 
 #include <ATen/core/Tensor.h>
 

@@ -49,14 +49,14 @@ class Reply {
 };
 
 /// One at a time: where the first of a context begins the engine, libtorch forgets the calls of an earlier
-/// backward *behind* letting others of the context go on. A call that one of those has made by then would be
-/// forgotten, nobody would wait for the gradients that it brings, and a step would be taken without them.
+/// backward *after* letting others of the context continue. A call that one of those has made by then would
+/// be forgotten, nobody would wait for the gradients that it brings, and a step would be taken without them.
 std::mutex& beginning() {
   static auto* const mutex = new std::mutex;
   return *mutex;
 }
 
-/// Gradients of what was sent with this message go on from here; the future is complete when they have
+/// Gradients of what was sent with this message continue from here; the future is complete when they have
 /// arrived everywhere.
 rpc::Future<void> propagate_gradients(ContextId context_id, std::int64_t message,
                                       std::vector<at::Tensor> gradients, bool retain_graph) {

@@ -120,7 +120,7 @@ class Agent {
     return std::make_shared<Agent>(AgentCore::start(std::move(options)));
   }
   explicit Agent(std::shared_ptr<AgentCore> core) : core_(std::move(core)) {}
-  /// Another's, which goes on without this one.
+  /// Another's, which continues without this one.
   struct Borrowed {};
   Agent(std::shared_ptr<AgentCore> core, Borrowed) : core_(std::move(core)), is_borrowed_(true) {}
   /// Leaves as one that has died would, unless leave() was called.
@@ -143,7 +143,7 @@ class Agent {
                 const Args&... args) const {
     return rpc_async(to, options, function, args...).get();
   }
-  /// Returns as soon as the call is on its way; waits where too much is (AgentOptions::most_waiting_bytes).
+  /// Returns as soon as the call is on its way; waits where too much is (AgentOptions::max_waiting_bytes).
   template <class Signature, class... Args>
   auto rpc_async(const Callee& to, const Function<Signature>& function, const Args&... args) const {
     return rpc_async(to, CallOptions{}, function, args...);

@@ -15,7 +15,7 @@
 namespace trireme::rpc {
 namespace {
 
-// What a call holds beside its bytes.
+// What a call holds next to its bytes.
 constexpr std::size_t kCallBytes = 256;
 constexpr std::int64_t kHeadRoomBytes = 64 << 10;
 
@@ -31,25 +31,25 @@ void AgentCore::wait_for_room(std::unique_lock<std::mutex>& lock, WorkerId to, s
   const auto has_room = [&] {
     const auto found = waiting_bytes_.find(to);
     return found == waiting_bytes_.end() || found->second == 0 ||
-           found->second + bytes <= options_.most_waiting_bytes || gone_.contains(to) || !ended_.empty();
+           found->second + bytes <= options_.max_waiting_bytes || gone_.contains(to) || !ended_.empty();
   };
   if (has_room()) return;
   const BlockedScope blocked;
   if (changed_.wait_for(lock, std::chrono::duration<double>(timeout_s), has_room)) return;
   throw DeadlineError(text("worker ", to, " has answered none of the ", human_bytes(waiting_bytes_[to]),
                            " of calls that wait for it, for ", timeout_s,
-                           " s; make fewer at a time, or raise AgentOptions::most_waiting_bytes"));
+                           " s; make fewer at a time, or raise AgentOptions::max_waiting_bytes"));
 }
 
 void AgentCore::call(WorkerId to, const FunctionRow& function, Parcel arguments, const CallOptions& options,
                      std::optional<RefId> result, OnAnswer on_answer) {
   const std::size_t bytes = arguments.num_bytes();
-  const std::int64_t most_bytes = options_.most_message_bytes - kHeadRoomBytes;
+  const std::int64_t most_bytes = options_.max_message_bytes - kHeadRoomBytes;
   if (std::cmp_greater(bytes, most_bytes)) {
     throw InvalidArgument(
         text("the arguments of '", function.name, "' have ", human_bytes(bytes), "; at most ",
              human_bytes(static_cast<std::uint64_t>(most_bytes)),
-             " go in one call: make several, or raise AgentOptions::most_message_bytes on all workers"));
+             " go in one call: make several, or raise AgentOptions::max_message_bytes on all workers"));
   }
   const double timeout_s = options.timeout_s > 0 ? options.timeout_s : options_.timeout_s;
   CallId id = 0;
@@ -237,11 +237,11 @@ void AgentCore::run(const std::shared_ptr<ServedCall>& served) {
 
 void AgentCore::answer(const ServedCall& served, Parcel results) {
   const std::size_t bytes = results.num_bytes();
-  if (std::cmp_greater(bytes, options_.most_message_bytes - kHeadRoomBytes)) {
+  if (std::cmp_greater(bytes, options_.max_message_bytes - kHeadRoomBytes)) {
     return answer_error(served, std::make_exception_ptr(InvalidArgument(text(
                                     "the result of '", served.function().name, "' has ", human_bytes(bytes),
                                     ", more than a message may hold; return it in parts, or raise "
-                                    "AgentOptions::most_message_bytes on all workers"))));
+                                    "AgentOptions::max_message_bytes on all workers"))));
   }
   finish_served(served, false, bytes);
   announce(results, served.from());
@@ -316,7 +316,7 @@ void AgentCore::on_answer(WorkerId from, const wire::Message& message) {
   finish(head->call, std::move(answer));
 }
 
-void AgentCore::on_refused(WorkerId worker, const wire::Message& message, const std::string& reason) {
+void AgentCore::on_rejected(WorkerId worker, const wire::Message& message, const std::string& reason) {
   const auto unpacked = unpack(message);
   const auto error = std::make_exception_ptr(InvalidArgument(reason));
   if (message.kind == static_cast<std::uint16_t>(MessageKind::kRequest)) {

@@ -23,7 +23,7 @@ namespace trireme::rpc {
 namespace {
 
 constexpr double kLookAgain_s = 0.02, kLookForOthers_s = 1;
-// Longer messages leave from the endpoint's thread, beside the caller.
+// Longer messages leave from the endpoint's thread, next to the caller.
 constexpr std::size_t kSentAtOnceBytes = 64 << 10;
 constexpr std::string_view kScheme = "rpc:";
 
@@ -50,8 +50,8 @@ wire::NodeLoopOptions loop_options(const AgentOptions& options,
   loop.self = {.role = "worker", .name = options.name};
   loop.report = options.report;
   loop.look_up = std::move(look_up);
-  loop.limits = {.most_message_bytes = options.most_message_bytes,
-                 .most_unfinished_bytes = 2 * options.most_message_bytes};
+  loop.limits = {.max_message_bytes = options.max_message_bytes,
+                 .max_unfinished_bytes = 2 * options.max_message_bytes};
   return loop;
 }
 

@@ -103,7 +103,7 @@ class AgentCore final : public EndpointEvents, public std::enable_shared_from_th
 
   void on_message(WorkerId from, wire::Message message) override;
   void on_gone(WorkerId worker, bool left, const std::string& reason) override;
-  void on_refused(WorkerId worker, const wire::Message& message, const std::string& reason) override;
+  void on_rejected(WorkerId worker, const wire::Message& message, const std::string& reason) override;
   void on_met(WorkerId worker) override;
   void on_tick() override;
 

@@ -52,7 +52,7 @@ constexpr std::size_t kAckAfterBytes = 256 << 10;
 constexpr double kFirstRetry_s = 0.02, kLastRetry_s = 0.5;
 // A connection loses nothing; something between two hosts may. What nobody acknowledges is said again.
 constexpr double kFirstRepeat_s = 1, kLastRepeat_s = 8;
-constexpr std::size_t kMostRepeatedBytes = 1 << 20;
+constexpr std::size_t kMaxRepeatedBytes = 1 << 20;
 constexpr std::size_t kSequenceBytes = 8;
 
 template <class Fields>
@@ -160,7 +160,7 @@ void Endpoint::refused(const Link& link, wire::Message& message, const std::stri
   around_->network().send(link.connection, message);
   instead.head.erase(instead.head.begin(), instead.head.begin() + kSequenceBytes);
   around_->post([this, worker = link.worker, instead = std::move(instead), reason] {
-    events_.on_refused(worker, instead, reason);
+    events_.on_rejected(worker, instead, reason);
   });
 }
 
@@ -170,7 +170,7 @@ void Endpoint::repeat(Link& link) {
   if (link.state == Link::State::kMeeting) return greet(link);
   std::size_t bytes = 0;
   for (const Link::Sent& each : link.unacknowledged) {
-    if (each.sequence > link.transmitted || bytes > kMostRepeatedBytes) break;
+    if (each.sequence > link.transmitted || bytes > kMaxRepeatedBytes) break;
     bytes += each.message.num_bytes();
     around_->network().send(link.connection, each.message);
   }

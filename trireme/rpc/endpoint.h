@@ -40,8 +40,8 @@ class EndpointEvents {
   virtual void on_message(WorkerId from, wire::Message message) = 0;
   /// Once for a worker. `left`: it has said good-bye, after everything that it had to say.
   virtual void on_gone(WorkerId worker, bool left, const std::string& reason) = 0;
-  /// What the other end does not take, as it is longer than either end's most_message_bytes; it was not sent.
-  virtual void on_refused(WorkerId, const wire::Message&, const std::string& /*reason*/) {}
+  /// What the other end does not take, as it is longer than either end's max_message_bytes; it was not sent.
+  virtual void on_rejected(WorkerId, const wire::Message&, const std::string& /*reason*/) {}
   /// The first time that the other end of a link has answered.
   virtual void on_met(WorkerId) {}
   /// At least as often as wake_within() asked for.

@@ -21,9 +21,8 @@ struct AgentOptions {
   std::size_t num_workers = 0;                ///< of the group; 0: whoever joins, at any time
   double timeout_s = 60;                      ///< of calls, of joining and of looking for a worker
   std::size_t num_threads = 4;                ///< functions that compute at a time; see worker_pool.h
-  std::size_t most_waiting_bytes = 512
-                                   << 20;  ///< of calls to one worker without an answer; then callers wait
-  std::int64_t most_message_bytes = std::int64_t{1} << 30;  ///< of one call or answer
+  std::size_t max_waiting_bytes = 512 << 20;  ///< of calls to one worker without an answer; then callers wait
+  std::int64_t max_message_bytes = std::int64_t{1} << 30;  ///< of one call or answer
   /// Where to listen for workers of other hosts; those of this host meet at a Unix socket without a file.
   std::vector<wire::Address> listen = {};
   wire::Security security = {};

@@ -10,8 +10,8 @@
 namespace trireme::rpc {
 namespace {
 
-// What a head may hold beside what the layers below put there.
-constexpr std::size_t kMostHeadBytes = wire::Message::kMostHeadBytes - 64;
+// What a head may hold next to what the layers below put there.
+constexpr std::size_t kMaxHeadBytes = wire::Message::kMaxHeadBytes - 64;
 constexpr std::size_t kAlignment = 64;
 // Instead of the bytes of the table, where head, table and fields are the first part of the body.
 constexpr std::uint32_t kInBody = ~std::uint32_t{0};
@@ -74,7 +74,7 @@ wire::Message pack(std::uint16_t kind, std::vector<std::byte> head, const Parcel
   append(start, parcel.fields);
   wire::Message message{.kind = kind};
   std::span<const std::byte> in_body;  // the start, where it is too long for a head
-  if (start.size() <= kMostHeadBytes) {
+  if (start.size() <= kMaxHeadBytes) {
     message.head = std::move(start);
     if (parcel.attachments.empty()) return message;
     if (parcel.attachments.size() == 1) {

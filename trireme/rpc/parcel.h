@@ -1,5 +1,5 @@
 #pragma once
-// Arguments or results on their way: fields, large bytes beside them, remote references among them, and what
+// Arguments or results on their way: fields, large bytes next to them, remote references among them, and what
 // the layer above adds. A wire::Message has room for one after a head of its own. Values.
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct Parcel {
   std::size_t num_bytes() const;
 };
 
-/// The parcel behind `head`. One attachment is not copied, several are put one behind the other.
+/// The parcel after `head`. One attachment is not copied, several are put one after the other.
 wire::Message pack(std::uint16_t kind, std::vector<std::byte> head, const Parcel& parcel);
 
 /// What pack() has made: `head` and the parcel. Empty when it was not pack() that made it.

@@ -24,7 +24,7 @@ void WorkerPool::submit(std::function<void()> work) {
 void WorkerPool::dispatch() {
   while (!queue_.empty() && !closed_ && num_busy_ - num_blocked_ < options_.num_threads) {
     const bool is_new = idle_.empty();
-    if (is_new && threads_.size() >= options_.most_threads) return;
+    if (is_new && threads_.size() >= options_.max_threads) return;
     Thread& thread = is_new ? threads_.emplace_back() : *idle_.back();
     if (!is_new) idle_.pop_back();
     thread.work = std::move(queue_.front());

@@ -17,8 +17,8 @@ namespace trireme::rpc {
 
 /// How many threads there are, and what each does first.
 struct WorkerPoolOptions {
-  std::size_t num_threads = 4;     ///< that run at a time
-  std::size_t most_threads = 512;  ///< with those that wait
+  std::size_t num_threads = 4;    ///< that run at a time
+  std::size_t max_threads = 512;  ///< with those that wait
   std::function<void()> on_thread_start = {};
 };
 

@@ -60,7 +60,7 @@ bool take_number(std::string_view& rest, int& number) {
            "(0F3;1B0)OVERLAP_F_B, (0SEND_F3;0RECV_B1)BATCH"));
 }
 
-/// The word behind the brackets says what may stand in them.
+/// The word after the brackets says what may stand in them.
 void check_joined(const std::vector<Action>& actions, std::string_view word, std::string_view token) {
   if (word == kOverlap) {
     require(actions.size() == 2 && actions[0].kind == ActionKind::kForward &&

@@ -37,7 +37,7 @@ struct Action {
   int stage = 0;
   ActionKind kind = ActionKind::kForward;
   int microbatch = kNoMicrobatch;
-  bool joined = false;  ///< runs together with the action behind it
+  bool joined = false;  ///< runs together with the action after it
 
   // A false alarm of clang-tidy 14: it takes the 0 that comparisons are rewritten to for a pointer.
   auto operator<=>(const Action&) const = default;  // NOLINT(modernize-use-nullptr)

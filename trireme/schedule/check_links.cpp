@@ -51,18 +51,18 @@ void check_links(const Program& program, const Holders& holders) {
       const Place& send = link.sends[i];
       const Place& receive = link.receives[i];
       if (Holders::receive_of(send.action) == receive.action) continue;
-      refuse_at(program, receive, "message ", i + 1, " from rank ", send.rank, " is ", to_text(send.action),
+      reject_at(program, receive, "message ", i + 1, " from rank ", send.rank, " is ", to_text(send.action),
                 " (position ", send.position,
                 " there); the receives of a link are in the order of its sends");
     }
     if (link.sends.size() > link.receives.size()) {
       const Place& send = link.sends[link.receives.size()];
-      refuse_at(program, send, "rank ", ends.second, " never receives it; ",
+      reject_at(program, send, "rank ", ends.second, " never receives it; ",
                 to_text(Holders::receive_of(send.action)), " is missing there");
     }
     if (link.receives.size() > link.sends.size()) {
       const Place& receive = link.receives[link.sends.size()];
-      refuse_at(program, receive, "rank ", ends.first, " never sends it; ", to_text(send_for(receive.action)),
+      reject_at(program, receive, "rank ", ends.first, " never sends it; ", to_text(send_for(receive.action)),
                 " is missing there");
     }
   }

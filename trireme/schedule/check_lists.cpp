@@ -33,7 +33,7 @@ bool may_run_together(Cell cell) {
   return cell.size() == 2 && cell[0].kind == ActionKind::kForward && makes_input_gradient(cell[1].kind);
 }
 
-/// A backward beside the very forward that it needs.
+/// A backward next to the very forward that it needs.
 bool waits_for_itself(Cell cell) {
   return cell.size() == 2 && is_compute(cell[0].kind) && cell[0].stage == cell[1].stage &&
          cell[0].microbatch == cell[1].microbatch;
@@ -96,7 +96,7 @@ class ListCheck {
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) {
       std::vector<std::string> names;
       for (const int holder : ranks) names.push_back(std::to_string(holder));
-      refuse_at(program_, place, "stage ", action.stage, " belongs to rank ", trireme::join(names),
+      reject_at(program_, place, "stage ", action.stage, " belongs to rank ", trireme::join(names),
                 program_.replicas.empty() ? "; one on several ranks has to be declared as replicated" : "");
     }
     if (!has_microbatch(action.kind)) return;
@@ -302,7 +302,7 @@ class ListCheck {
 
   template <class... Parts>
   void demand(bool condition, const Place& place, const Parts&... reason) const {
-    if (!condition) refuse_at(program_, place, reason...);
+    if (!condition) reject_at(program_, place, reason...);
   }
 
   const Program& program_;

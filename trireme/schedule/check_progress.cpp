@@ -8,8 +8,8 @@
 namespace trireme::schedule {
 namespace {
 
-/// All ranks at once, each in its own cell. What can go on goes on; no choice ever closes another, so a stand
-/// still is one in every execution.
+/// All ranks at once, each in its own cell. What can continue continues; no choice ever closes another, so a
+/// stand still is one in every execution.
 class ProgressCheck {
  public:
   ProgressCheck(const Program& program, const Holders& holders, const ValidateOptions& options)

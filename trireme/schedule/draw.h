@@ -17,7 +17,7 @@ namespace trireme::schedule {
 std::string to_table(const Program& program);
 
 enum class View {
-  kDevice,        ///< "device": a row per rank; every action takes one slot, behind those that it needs
+  kDevice,        ///< "device": a row per rank; every action takes one slot, after those that it needs
   kTime,          ///< "time": a row per rank, actions as long as they take
   kMicrobatches,  ///< "microbatches": a row per micro-batch, its way through the stages in time, W left out
 };

@@ -85,10 +85,10 @@ class GreedyRun {
       if (other > stage && state(other).forwards < m_) room += 1;
     }
     if (rank.memory + room > rules_.memory_limit + kSlack) return false;
-    if (rules_.most_in_flight.empty()) return true;
+    if (rules_.max_in_flight.empty()) return true;
     int in_flight = 0;
     for (const int other : rank.stages) in_flight += state(other).forwards - state(other).inputs;
-    return in_flight < rules_.most_in_flight[index];
+    return in_flight < rules_.max_in_flight[index];
   }
 
   /// Chooses what the rank starts next, and when.

@@ -49,8 +49,8 @@ Actions with_sharding(const Actions& actions, int max_stages) {
   return result;
 }
 
-/// REDUCE_GRAD once a stage has all its gradients, behind the transfers that wait to go out; where replicas
-/// wait for each other, behind everything. STEP for every stage at the end.
+/// REDUCE_GRAD once a stage has all its gradients, after the transfers that wait to go out; where replicas
+/// wait for each other, after everything. STEP for every stage at the end.
 Actions with_update(const Actions& actions, bool replicated) {
   std::map<int, int> left;  // backwards of each stage
   for (const Action& action : actions) left[action.stage] += makes_weight_gradient(action.kind) ? 1 : 0;

@@ -16,7 +16,7 @@ namespace trireme::schedule {
 
 struct LoweringOptions {
   Transport transport = Transport::kBuffered;
-  bool with_update = true;       ///< REDUCE_GRAD behind a stage's last backward, STEP at the end
+  bool with_update = true;       ///< REDUCE_GRAD after a stage's last backward, STEP at the end
   int max_unsharded_stages = 0;  ///< UNSHARD before use, RESHARD when so many others come first; 0: neither
 };
 

@@ -8,8 +8,8 @@ namespace trireme::schedule {
 
 void check_size(std::string_view who, std::int64_t ranks, std::int64_t stages, std::int64_t microbatches) {
   require(ranks <= kMostRanks, who, " has ", ranks, " ranks; at most ", kMostRanks, " are taken");
-  require(stages <= kMostWork / std::max<std::int64_t>(1, microbatches), who, " has ", stages, " stages and ",
-          microbatches, " micro-batches; stages times micro-batches are at most ", kMostWork);
+  require(stages <= kMaxWork / std::max<std::int64_t>(1, microbatches), who, " has ", stages, " stages and ",
+          microbatches, " micro-batches; stages times micro-batches are at most ", kMaxWork);
 }
 
 Program data_parallel(int num_microbatches, int num_stages) {

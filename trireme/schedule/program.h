@@ -23,7 +23,7 @@ enum class WeightVersions {
 /// What a program may have at most: more than anyone trains with, and no more than whoever walks one can
 /// count.
 constexpr std::int64_t kMostRanks = 4096;
-constexpr std::int64_t kMostWork = 4'000'000;  ///< stages times micro-batches
+constexpr std::int64_t kMaxWork = 4'000'000;  ///< stages times micro-batches
 
 /// Throws InvalidArgument, which begins with `who`: beyond these.
 void check_size(std::string_view who, std::int64_t ranks, std::int64_t stages, std::int64_t microbatches);
@@ -43,11 +43,11 @@ struct Program {
   WeightVersions versions = WeightVersions::kNewest;
 };
 
-/// Without a pipeline: every micro-batch (at least 1) through all stages (at least 1) and back, one behind
+/// Without a pipeline: every micro-batch (at least 1) through all stages (at least 1) and back, one after
 /// the other: 0F0 0B0 0F1 0B1 0REDUCE_GRAD 0STEP, or 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD 0STEP 1STEP.
 Program data_parallel(int num_microbatches, int num_stages = 1);
 
-/// The order of computations `times` over, one run behind the other on every rank; run k has micro-batches
+/// The order of computations `times` over, one run after the other on every rank; run k has micro-batches
 /// k * m to k * m + m - 1 of m. Throws InvalidArgument: times below 1.
 Program repeat(const Program& order, int times);
 

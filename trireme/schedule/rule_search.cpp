@@ -9,9 +9,9 @@ namespace trireme::schedule {
 namespace {
 
 constexpr double kSlack = 1e-9;
-constexpr int kMostRounds = 3;
-constexpr std::size_t kMostPolishedActions = 8'000'000;  // simulated in all; under a second
-constexpr std::size_t kMostPolishedOrders = 4;
+constexpr int kMaxRounds = 3;
+constexpr std::size_t kMaxPolishedActions = 8'000'000;  // simulated in all; under a second
+constexpr std::size_t kMaxPolishedOrders = 4;
 
 /// 0 to `last` in equal steps.
 std::vector<double> steps(int count, double last) {
@@ -76,7 +76,7 @@ void RuleSearch::consider(Program order) {
     return timeline.cost < found.cost * (1 - kSlack);
   });
   best_.insert(place, {timeline.cost, without_idle(std::move(order))});
-  if (best_.size() > kMostPolishedOrders) best_.pop_back();
+  if (best_.size() > kMaxPolishedOrders) best_.pop_back();
 }
 
 bool RuleSearch::fits(const Timeline& timeline) const {
@@ -138,11 +138,10 @@ Program RuleSearch::run() {
   for (const std::vector<int>& most : in_flight) {
     for (const bool forward_first : {true, false}) {
       found_ = false;
-      rules_ = {
-          .memory_limit = memory_limit_, .most_in_flight = most, .forward_before_weight = forward_first};
+      rules_ = {.memory_limit = memory_limit_, .max_in_flight = most, .forward_before_weight = forward_first};
       try_rules(rules_);
       double before = -1;
-      for (int round = 0; round < kMostRounds && (before < 0 || cost_ < before * (1 - kSlack)); ++round) {
+      for (int round = 0; round < kMaxRounds && (before < 0 || cost_ < before * (1 - kSlack)); ++round) {
         before = cost_;
         improve(&GreedyRules::patience_for_weight, shares);
         improve(&GreedyRules::patience_at_first, fine_shares);
@@ -156,7 +155,7 @@ Program RuleSearch::run() {
           " activations per rank; raise the limit");
   for (Found& found : best_) {
     const std::size_t size = num_actions(found.order);
-    const std::size_t budget = kMostPolishedActions / kMostPolishedOrders / size;
+    const std::size_t budget = kMaxPolishedActions / kMaxPolishedOrders / size;
     if (budget >= size) polish(found, budget);
   }
   return std::min_element(best_.begin(), best_.end(),

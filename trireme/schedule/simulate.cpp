@@ -39,8 +39,8 @@ void check(const Program& program, const Costs& costs) {
     demand("reducing gradients", stage.reduce);
     demand("an update", stage.update);
   }
-  constexpr int kMostBuckets = 1'000'000;
-  require(costs.buckets >= 1 && costs.buckets <= kMostBuckets, "gradients are reduced in 1 to ", kMostBuckets,
+  constexpr int kMaxBuckets = 1'000'000;
+  require(costs.buckets >= 1 && costs.buckets <= kMaxBuckets, "gradients are reduced in 1 to ", kMaxBuckets,
           " buckets, not ", costs.buckets);
 }
 

@@ -7,7 +7,7 @@
 // own first start to its own last end. Transfers that the program tells of are shown, not waited for beyond
 // that: a receive is posted where it stands.
 //
-// Weights are gathered and gradients reduced beside the computations, one after the other on each rank: a
+// Weights are gathered and gradients reduced next to the computations, one after the other on each rank: a
 // computation waits for its stage's UNSHARD. While the last backward before a REDUCE_GRAD runs, its buckets
 // become ready at an even pace and start; the last one starts at REDUCE_GRAD, which the rank does not wait
 // for; STEP does, for those of all ranks that hold the stage. Of all exchanges a rank loses
@@ -38,7 +38,7 @@ struct Timeline {
   std::vector<int> peak_activations;  ///< per rank: micro-batches of a stage between F and B, or F and W
   std::vector<double> peak_memory;    ///< the same, of which after I only Costs::kept_for_weight counts
   std::vector<double>
-      exchanged;  ///< per rank: what exchanges of weights and gradients cost it, beside bubbles
+      exchanged;  ///< per rank: what exchanges of weights and gradients cost it, next to bubbles
   std::vector<int>
       peak_weight_versions;  ///< per rank: most versions of any of its stages that are in use at once
 };

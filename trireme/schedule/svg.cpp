@@ -21,9 +21,9 @@ constexpr double kTitle = 30;
 constexpr double kLegend = 34;
 constexpr double kAxis = 24;
 constexpr double kSlot = 24;
-constexpr double kLeastWidth = 640;
-constexpr double kMostWidth = 2400;
-constexpr double kLeastForNumber = 11;
+constexpr double kMinWidth = 640;
+constexpr double kMaxWidth = 2400;
+constexpr double kMinForNumber = 11;
 constexpr double kDigit = 6;  ///< of the numbers in boxes
 
 constexpr std::string_view kStyle =
@@ -74,7 +74,7 @@ class Drawing {
     slots_ = slots_of(program, cells_);
     std::size_t num_slots = 1;
     for (const auto& row : slots_) num_slots = std::max(num_slots, row.empty() ? 0 : row.back() + 1);
-    const double body = std::clamp(static_cast<double>(num_slots) * kSlot, kLeastWidth, kMostWidth);
+    const double body = std::clamp(static_cast<double>(num_slots) * kSlot, kMinWidth, kMaxWidth);
     slot_ = body / static_cast<double>(num_slots);
     unit_ = timeline.makespan > 0 ? body / timeline.makespan : 1;
     width_ = kLeft + body + kRight;
@@ -215,7 +215,7 @@ class Drawing {
                   number(drawn), "\" height=\"", number(place.height), "\" fill=\"",
                   first_chunk ? look.light : look.dark, "\"><title>", name, "</title></rect>\n");
     // A row of a whole height has room for both, one above the other.
-    const bool both = of.version >= 0 && of.shown >= 0 && place.height > 2 * kLeastForNumber - 1;
+    const bool both = of.version >= 0 && of.shown >= 0 && place.height > 2 * kMinForNumber - 1;
     const std::string_view ink = first_chunk ? "n" : "n w";
     const Place middle{place.x + drawn / 2, place.y + place.height / 2 + 3.5, drawn, 0};
     if (of.shown >= 0) words(ink, text(of.shown), {middle.x, middle.y - (both ? 4 : 0), drawn, 0});
@@ -225,7 +225,7 @@ class Drawing {
 
   /// In the middle of a box, if they fit.
   void words(std::string_view style, const std::string& words, const Place& middle) {
-    const double needed = std::max(kLeastForNumber, 3 + kDigit * static_cast<double>(words.size()));
+    const double needed = std::max(kMinForNumber, 3 + kDigit * static_cast<double>(words.size()));
     if (middle.width < needed) return;
     body_ += text("<text class=\"", style, "\" x=\"", number(middle.x), "\" y=\"", number(middle.y), "\">",
                   words, "</text>\n");

@@ -24,7 +24,7 @@ using TimedRanks = std::vector<std::vector<TimedAction>>;
 TimedRanks timed(const Program& program, const Timeline& timeline);
 
 /// Mean seconds of each stage's F, I, W and STEP over all steps; hop 0. A B counts as I, its W as nothing.
-/// What no rank did costs 0; gathering and reducing, which go on beside, cost 0.
+/// What no rank did costs 0; gathering and reducing, which continue concurrently, cost 0.
 Costs mean_costs(const Program& program, const std::vector<TimedRanks>& steps);
 
 /// From the first start of a computation on any rank to the last end on any.

@@ -18,11 +18,11 @@ constexpr double kRow = 22;
 constexpr double kBox = 18;
 constexpr double kBetweenRanks = 12;
 constexpr double kAxis = 24;
-constexpr double kBeside = 4;         ///< height of what goes on beside
-constexpr double kLeastShare = 1e-4;  ///< of a step; a STEP that takes less is left out
+constexpr double kBeside = 4;       ///< height of what runs concurrently
+constexpr double kMinShare = 1e-4;  ///< of a step; a STEP that takes less is left out
 constexpr double kBody = kWidth - kLeft - kRight;
 
-/// Milliseconds with four digits behind the point.
+/// Milliseconds with four digits after the point.
 std::string milliseconds(double seconds) {
   return text(std::fixed, std::setprecision(4), std::max(0.0, 1e3 * seconds));
 }
@@ -52,10 +52,10 @@ Layer layer_of(std::string name, TimedRanks ranks) {
   Layer layer{.name = std::move(name), .ranks = std::move(ranks)};
   layer.extent = extent(layer.ranks);
   layer.bubbles = bubble_shares(layer.ranks);
-  const double least_s = kLeastShare * (layer.extent.end - layer.extent.start);
+  const double min_s = kMinShare * (layer.extent.end - layer.extent.start);
   for (auto& actions : layer.ranks) {
     std::erase_if(actions, [&](const TimedAction& each) {
-      const bool is_seen = is_work(each.action) || each.end_s - each.start_s >= least_s;
+      const bool is_seen = is_work(each.action) || each.end_s - each.start_s >= min_s;
       return !is_drawn(each.action.kind) || !is_seen;
     });
   }

@@ -1,5 +1,5 @@
 #pragma once
-// Planned beside measured, for people: one HTML page that needs no other file and no network. For every rank
+// Planned and measured, for people: one HTML page that needs no other file and no network. For every rank
 // a row with the program as it is simulated with the given costs, and below it a row for each measured step;
 // colours as in to_svg (draw.h), the number of the micro-batch in a box where there is room, the share of
 // bubble of every row, and a script that zooms and pans. Without script the whole is seen, and printed. Pure.
@@ -26,8 +26,8 @@ struct TimelinePage {
   std::vector<std::string> stages = {};  ///< what each is made of; none: not told
 };
 
-/// Every row begins at its own step's begin, and the axis ends behind the last update. A step may be of
-/// several times as many ranks as the program, replicas of a stage beside each other. Throws InvalidArgument
+/// Every row begins at its own step's begin, and the axis ends after the last update. A step may be of
+/// several times as many ranks as the program, replicas of a stage next to each other. Throws InvalidArgument
 /// when it is of another number of them, or the costs do not fit the program.
 std::string timeline_page(const TimelinePage& page);
 

@@ -12,7 +12,7 @@ namespace trireme::schedule {
 namespace {
 
 constexpr int kPeriod = 6;
-constexpr int kMostPauses = 3;  // units that a leg may begin late
+constexpr int kMaxPauses = 3;  // units that a leg may begin late
 constexpr double kSlack = 1e-9;
 
 /// Unit in which each rank does its F and I of micro-batch 0.
@@ -174,8 +174,8 @@ class WeightFiller {
 std::vector<Program> v_block_orders(int num_ranks, int num_microbatches, const Costs& costs, Steepness legs,
                                     double memory_limit) {
   std::vector<Program> orders;
-  for (int code = 0; code < (kMostPauses + 1) * (kMostPauses + 1) * (kMostPauses + 1); ++code) {
-    const int base = kMostPauses + 1;
+  for (int code = 0; code < (kMaxPauses + 1) * (kMaxPauses + 1) * (kMaxPauses + 1); ++code) {
+    const int base = kMaxPauses + 1;
     const Block block = block_of(num_ranks, legs, {code % base, code / base % base, code / base / base});
     if (!is_free_of_collisions(block)) continue;
     orders.push_back(rhythm(num_ranks, num_microbatches, block, Weights::kInRhythm));

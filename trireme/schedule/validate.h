@@ -5,7 +5,7 @@
 // - buffers: nothing is used before it is there or after it was given back (an output lives until the
 //   backward, weights between UNSHARD and RESHARD), nothing is received that nobody uses;
 // - every SEND has its RECV, in the sender's order on each link;
-// - gradients are reduced once after the last backward of a group, then one STEP, nothing behind the last;
+// - gradients are reduced once after the last backward of a group, then one STEP, nothing after the last;
 // - the ranks do not wait for each other in a circle under the transport that is named.
 // Pure and thread-safe; milliseconds for thousands of actions.
 

@@ -19,8 +19,8 @@ class AlignedClock {
   explicit AlignedClock(const ClockSample& sample) : AlignedClock(sample, sample) {}
   AlignedClock(const ClockSample& first, const ClockSample& last) : first_(first), last_(last) {}
 
-  /// Rank 0's time when this rank's clock showed `own_ns`; before the first and behind the last sample the
-  /// line goes on level.
+  /// Rank 0's time when this rank's clock showed `own_ns`; before the first and after the last sample the
+  /// line continues level.
   std::int64_t of_rank_0(std::int64_t own_ns) const {
     if (own_ns >= last_.at_ns) return own_ns + last_.offset_ns;
     if (own_ns <= first_.at_ns) return own_ns + first_.offset_ns;

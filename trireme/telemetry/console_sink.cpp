@@ -95,8 +95,8 @@ void ConsoleSink::write(const Record& record) {
 void ConsoleSink::write_step(const Record& record) {
   const bool terminal = options_.style == ConsoleStyle::kTerminal;
   const bool last = record.number("step", 0) >= static_cast<double>(options_.total_steps);
-  const double least_s = terminal ? options_.redraw_s : options_.plain_s;
-  if (!last && drawn_s_ > 0 && now_s() - drawn_s_ < least_s) return;
+  const double min_s = terminal ? options_.redraw_s : options_.plain_s;
+  if (!last && drawn_s_ > 0 && now_s() - drawn_s_ < min_s) return;
   drawn_s_ = now_s();
   if (!terminal) return write_line(joined(parts_of(record), std::string::npos));
   out_ << kClearLine << bar_line(record) << '\r' << std::flush;
@@ -120,7 +120,7 @@ std::string ConsoleSink::bar_line(const Record& record) const {
   constexpr std::size_t kFrame = 3;  // "[", "] "
   const std::size_t for_parts = columns - std::min(columns, kNarrowestBar + kFrame);
   const std::string parts = joined(parts_of(record), for_parts);
-  if (parts.empty()) return joined(parts_of(record), columns);  // no room for a bar beside the step
+  if (parts.empty()) return joined(parts_of(record), columns);  // no room for a bar next to the step
   const std::size_t for_bar = columns - std::min(columns, parts.size() + kFrame);
   const double total = std::max(1.0, static_cast<double>(options_.total_steps));
   std::string line =

@@ -127,7 +127,7 @@ std::optional<GoodputRecord> read_goodput(const std::filesystem::path& path) {
   goodput.interruptions = count_in(found, "interruptions", path);
   goodput.until_unix_s = time_in(found, "until_unix_s", path);
   goodput.ended = found.words("status") == kEnded;
-  for (std::size_t i = 0; i < GoodputRecord::kMostMarks && found.has(text("mark_", i, "_step")); ++i) {
+  for (std::size_t i = 0; i < GoodputRecord::kMaxMarks && found.has(text("mark_", i, "_step")); ++i) {
     goodput.marks.push_back({count_in(found, text("mark_", i, "_step"), path),
                              time_in(found, text("mark_", i, "_training_s"), path)});
     const GoodputRecord::Mark& mark = goodput.marks.back();
@@ -198,7 +198,7 @@ void GoodputMeter::saved(std::int64_t step) {
   lap(Phase::kSaving);
   auto& marks = record_.marks;
   if (!marks.empty() && marks.back().step >= step) return;
-  if (marks.size() == GoodputRecord::kMostMarks) marks.erase(marks.begin());
+  if (marks.size() == GoodputRecord::kMaxMarks) marks.erase(marks.begin());
   marks.push_back({step, of(Phase::kTraining)});
 }
 

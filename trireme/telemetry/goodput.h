@@ -46,9 +46,9 @@ struct GoodputRecord {
   std::int64_t interruptions = 0;            ///< starts of the run that did not end in good order
   double until_unix_s = 0;                   ///< of the last measurement
   bool ended = true;                         ///< in good order
-  std::vector<Mark> marks = {};              ///< at saves, ascending, the newest kMostMarks
+  std::vector<Mark> marks = {};              ///< at saves, ascending, the newest kMaxMarks
 
-  static constexpr std::size_t kMostMarks = 64;
+  static constexpr std::size_t kMaxMarks = 64;
 
   double wall_s() const;
   /// Of the wall time; all together are 1, or 0 where nothing was measured.

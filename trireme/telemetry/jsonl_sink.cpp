@@ -17,7 +17,7 @@ void JsonlSink::write(const Record& record) { file_->append(to_json_line(record)
 
 namespace {
 
-constexpr std::uint64_t kMostMetricsBytes = std::uint64_t{1} << 30;  ///< that a resume reads
+constexpr std::uint64_t kMaxMetricsBytes = std::uint64_t{1} << 30;  ///< that a resume reads
 
 /// A record without a step is of the run's beginning. What is no record, or of no step, has no time to stay
 /// for.
@@ -32,7 +32,7 @@ bool is_within(const nlohmann::json& record, std::int64_t last_step) {
 void drop_lines_after(const std::filesystem::path& path, std::int64_t last_step) {
   if (!std::filesystem::exists(path)) return;
   std::string kept;
-  for (const std::string& line : split(read_bounded_file(path, kMostMetricsBytes, "list of metrics"), '\n')) {
+  for (const std::string& line : split(read_bounded_file(path, kMaxMetricsBytes, "list of metrics"), '\n')) {
     const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (is_within(record, last_step)) kept += line + "\n";
   }

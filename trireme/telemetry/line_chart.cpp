@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kWidth = 560, kHeight = 250;
 constexpr double kLeft = 52, kRight = 14, kTop = 12, kBottom = 40;
-constexpr std::size_t kMostPoints = 1000;
-constexpr std::size_t kMostStrips = 120;  // places under the mouse that say their values
+constexpr std::size_t kMaxPoints = 1000;
+constexpr std::size_t kMaxStrips = 120;  // places under the mouse that say their values
 
 constexpr int kDigits = 4;  // of values, and of ticks where they do not need more to differ
 
@@ -47,7 +47,7 @@ std::vector<double> ticks_between(double low, double high, double distance) {
   return ticks;
 }
 
-/// So that two ticks beside each other read differently.
+/// So that two ticks next to each other read differently.
 int digits_of(double low, double high, double distance) {
   const double largest = std::max(std::abs(low), std::abs(high));
   return std::clamp(static_cast<int>(std::floor(std::log10(largest)) - std::floor(std::log10(distance))) + 1,
@@ -115,7 +115,7 @@ class Drawing {
   explicit Drawing(const Chart& chart) : chart_(chart) {
     Range steps, values;
     for (Series& series : chart_.series) {
-      series.points = thinned(series.points, kMostPoints);
+      series.points = thinned(series.points, kMaxPoints);
       for (const Point& point : series.points) {
         steps.add(point.step);
         values.add(point.value);
@@ -199,7 +199,7 @@ class Drawing {
     std::string out;
     for (const Series& series : chart_.series) {
       const bool has_dots = series.style == LineStyle::kDots || series.points.size() == 1;
-      if (!has_dots || series.points.size() > kMostStrips) continue;
+      if (!has_dots || series.points.size() > kMaxStrips) continue;
       for (const Point& point : series.points) {
         out += text("<circle class=\"dot s", series.colour, "\" cx=\"", fixed(x(point.step)), "\" cy=\"",
                     fixed(y(point.value)), "\" r=\"4\"><title>", escape_html(chart_.axis), " ",
@@ -215,7 +215,7 @@ class Drawing {
     const auto longest =
         std::max_element(chart_.series.begin(), chart_.series.end(),
                          [](const Series& a, const Series& b) { return a.points.size() < b.points.size(); });
-    const Curve places = averaged(longest->points, kMostStrips);
+    const Curve places = averaged(longest->points, kMaxStrips);
     const double width = (kWidth - kLeft - kRight) / static_cast<double>(places.size());
     std::string out;
     for (const Point& place : places) {

@@ -36,7 +36,7 @@ std::vector<int> numbers_in(const fs::path& folder) {
   return numbers;
 }
 
-/// Of /proc/PID/stat, behind the name of the program, which may hold anything.
+/// Of /proc/PID/stat, after the name of the program, which may hold anything.
 struct ProcessStat {
   char state = '?';
   int parent = 0;

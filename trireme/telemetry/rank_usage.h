@@ -72,7 +72,7 @@ class RankUsage {
 
   /// Main thread. Also brings the counters of the process up to date.
   void enter(Activity activity, int microbatch = -1);
-  /// Other threads' waits do not count: they run beside the main thread.
+  /// Other threads' waits do not count: they run concurrently with the main thread.
   void begin_wait();
   void end_wait();
 

@@ -115,9 +115,9 @@ Chart metric_chart(const RunData& run, const std::string& measure) {
 
 /// Where the time of rank 0 goes.
 Chart time_chart(const RunData& run) {
-  constexpr std::size_t kMostSpans = 200;
-  const Curve data = averaged(run.curve("data_wait"), kMostSpans);
-  const Curve comm = averaged(run.curve("comm_wait"), kMostSpans);
+  constexpr std::size_t kMaxSpans = 200;
+  const Curve data = averaged(run.curve("data_wait"), kMaxSpans);
+  const Curve comm = averaged(run.curve("comm_wait"), kMaxSpans);
   if (data.size() != comm.size()) return {};
   Curve rest = data;
   for (std::size_t i = 0; i < rest.size(); ++i) {
@@ -149,9 +149,9 @@ constexpr std::array kGpuCharts = {
              .scale = ChartScale::kFitted}};
 
 Chart gpu_chart(const RunData& run, const GpuChart& row) {
-  constexpr int kMostGpus = 16, kNumColours = 4;  // of the page's style
+  constexpr int kMaxGpus = 16, kNumColours = 4;  // of the page's style
   Chart chart{.title = row.title, .unit = row.unit, .series = {}, .scale = row.scale};
-  for (int gpu = 0; gpu < kMostGpus; ++gpu) {
+  for (int gpu = 0; gpu < kMaxGpus; ++gpu) {
     Curve curve = run.curve(text("gpu_", gpu, "_", row.field));
     for (auto& point : curve) point.value *= row.factor;
     if (!curve.empty())

@@ -45,9 +45,9 @@ void collect(const std::string& prefix, const toml::table& table, std::vector<Se
 
 void read_config(const std::filesystem::path& path, RunData& run) {
   std::vector<Setting> settings;
-  const std::string content = read_bounded_file(path, kMostConfigBytes, "configuration");
+  const std::string content = read_bounded_file(path, kMaxConfigBytes, "configuration");
   if (const auto line = line_of_deep_key(content))
-    throw DataError(text(path.string(), ":", *line, ": a key of more than ", kMostKeyParts, " parts"));
+    throw DataError(text(path.string(), ":", *line, ": a key of more than ", kMaxKeyParts, " parts"));
   try {
     collect("", toml::parse(content, path.string()), settings);
   } catch (const toml::parse_error& error) {
@@ -63,9 +63,9 @@ void read_config(const std::filesystem::path& path, RunData& run) {
 
 /// Ours has some hundred values.
 constexpr JsonLimits kMetricsLimits{.levels = 8, .values = 20'000};
-constexpr std::size_t kMostMeasures = 1000;
-constexpr std::size_t kMostMetricsLineBytes = std::size_t{16} << 20;
-constexpr std::uint64_t kMostSummaryBytes = std::uint64_t{16} << 20;
+constexpr std::size_t kMaxMeasures = 1000;
+constexpr std::size_t kMaxMetricsLineBytes = std::size_t{16} << 20;
+constexpr std::uint64_t kMaxSummaryBytes = std::uint64_t{16} << 20;
 /// A run may be long; a device has no size.
 constexpr std::uint64_t kAnySize = std::uint64_t{1} << 62;
 
@@ -99,7 +99,7 @@ void add_line(const Json& line, RunData& run) {
     if (name != "step" && value.is_number()) {
       run.curves[name].push_back({step->get<double>(), value.get<double>()});
       const bool measured = evaluates && name != "samples" && name != "time_s";
-      if (measured && run.measures.size() < kMostMeasures &&
+      if (measured && run.measures.size() < kMaxMeasures &&
           std::find(run.measures.begin(), run.measures.end(), name) == run.measures.end())
         run.measures.push_back(name);
     }
@@ -145,8 +145,8 @@ class LinesFromTheEnd {
     beginning_of_next_.clear();
     if (left_ > 0) {  // the rest of the first one stands in the block before
       beginning_of_next_ = std::move(lines.front());
-      if (beginning_of_next_.size() > kMostMetricsLineBytes) {
-        throw DataError(text(path_.string(), " has a line of more than ", kMostMetricsLineBytes,
+      if (beginning_of_next_.size() > kMaxMetricsLineBytes) {
+        throw DataError(text(path_.string(), " has a line of more than ", kMaxMetricsLineBytes,
                              " bytes; it holds no metrics"));
       }
       lines.erase(lines.begin());
@@ -284,7 +284,7 @@ RunData read_run(const std::filesystem::path& folder, Metrics metrics) {
     (metrics == Metrics::kAll ? read_metrics : read_end_of_metrics)(folder / "metrics.jsonl", run);
   if (is_there(folder / "summary.json"))
     take_summary(
-        parse_summary(read_bounded_file(folder / "summary.json", kMostSummaryBytes, "summary of a run"),
+        parse_summary(read_bounded_file(folder / "summary.json", kMaxSummaryBytes, "summary of a run"),
                       folder / "summary.json"),
         folder / "summary.json", run);
   take_end(folder, run);

@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Of a lock, and of an end with its message.
-constexpr std::uint64_t kMostEndBytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t kMaxEndBytes = std::uint64_t{4} << 20;
 
 /// Without keys where no object stands.
 Json object_in(const std::string& content) {
@@ -72,7 +72,7 @@ void write_run_end(const std::filesystem::path& path, const RunEnd& end) {
 std::optional<RunEnd> read_run_end(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return std::nullopt;
-  const Json json = object_in(read_bounded_file(path, kMostEndBytes, "record of the end of a run"));
+  const Json json = object_in(read_bounded_file(path, kMaxEndBytes, "record of the end of a run"));
   RunEnd end{.status = words_in(json, "status"),
              .exit_code = static_cast<int>(number_in(json, "exit_code")),
              .message = words_in(json, "message"),
@@ -87,7 +87,7 @@ LockHolder holder_of(const std::filesystem::path& lock) {
   const bool is_free = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0;
   const bool is_held = !is_free && errno == EWOULDBLOCK;
   file = {};
-  const Json holder = object_in(read_bounded_file(lock, kMostEndBytes, "lock of a run"));
+  const Json holder = object_in(read_bounded_file(lock, kMaxEndBytes, "lock of a run"));
   LockHolder found;
   const std::string host = words_in(holder, "host");
   if (holder.contains("pid"))
@@ -101,7 +101,7 @@ std::string start_of_run(const std::filesystem::path& folder) {
   const std::filesystem::path lock = folder / "run.lock";
   std::error_code ignored;
   if (!std::filesystem::exists(lock, ignored)) return {};
-  return words_in(object_in(read_bounded_file(lock, kMostEndBytes, "lock of a run")), "start");
+  return words_in(object_in(read_bounded_file(lock, kMaxEndBytes, "lock of a run")), "start");
 }
 
 }  // namespace trireme::telemetry

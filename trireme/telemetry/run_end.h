@@ -13,13 +13,13 @@
 namespace trireme::telemetry {
 
 struct RunEnd {
-  std::string status;   ///< "completed", "stopped", "interrupted", "diverged", "refused", "failed"
+  std::string status;   ///< "completed", "stopped", "interrupted", "diverged", "rejected", "failed"
   int exit_code = 0;    ///< of the process that wrote the run
   std::string message;  ///< of the error; empty when there was none
   std::int64_t steps = 0;
 };
 
-/// An error has ended the run behind that many steps, on the rank that calls. What is written already stays,
+/// An error has ended the run after that many steps, on the rank that calls. What is written already stays,
 /// be it another rank's error or a good end; only that other ranks are gone (kExitComm) gives way to why they
 /// went. To be called before the others can notice that this rank ends. Throws DataError.
 void write_failure(const std::filesystem::path& path, const Failure& failure, std::int64_t steps);
@@ -42,8 +42,8 @@ struct LockHolder {
 /// Asks for the lock for an instant: a run that begins at that moment tries again.
 LockHolder holder_of(const std::filesystem::path& lock);
 
-/// The id of the start (TRIREME_START_ID) that the run in the folder belongs to, as its lock tells; empty where there
-/// is none.
+/// The id of the start (TRIREME_START_ID) that the run in the folder belongs to, as its lock tells; empty
+/// where there is none.
 std::string start_of_run(const std::filesystem::path& folder);
 
 }  // namespace trireme::telemetry

@@ -1,7 +1,7 @@
 #pragma once
-// Many runs beside each other: what lies in a folder of runs, and how some runs differ. Reads only. What is
-// no run, or a run with a damaged file, is an entry that says so: one bad folder hides none of the others.
-// Values and functions without state; thread-safe.
+// Many runs concurrently with each other: what lies in a folder of runs, and how some runs differ. Reads
+// only. What is no run, or a run with a damaged file, is an entry that says so: one bad folder hides none of
+// the others. Values and functions without state; thread-safe.
 
 #include <cstdint>
 #include <filesystem>

@@ -15,7 +15,7 @@ using Times = std::array<double, kNumActivities>;
 
 constexpr double kNs = 1e-9;
 
-/// Seconds by Activity that a rank was in, up to `at_ns`, with the span that goes on.
+/// Seconds by Activity that a rank was in, up to `at_ns`, with the span that continues.
 struct TimesOfRank {
   Times spent = {}, waited = {};
 };
@@ -58,7 +58,7 @@ std::string without_step(const std::string& action) {
 std::vector<ActivitySpan> spans_after(const Usage& usage, std::int64_t begin_ns) {
   auto first = std::find_if(usage.spans.begin(), usage.spans.end(),
                             [&](const ActivitySpan& span) { return span.begin_ns > begin_ns; });
-  if (first != usage.spans.begin()) --first;  // it went on after that
+  if (first != usage.spans.begin()) --first;  // it continued after that
   return {first, usage.spans.end()};
 }
 
@@ -165,7 +165,7 @@ std::optional<Straggler> straggler(const RunView& view) {
     }
     const double usual = own.empty() ? rank.own_share : median(own);
     const double cost = rank.own_share - usual;
-    if (cost <= kLeastCost && !rank.stopped) continue;
+    if (cost <= kMinCost && !rank.stopped) continue;
     const bool first = !found || (rank.stopped && !found->stopped);
     if (!first && (found->stopped != rank.stopped || cost <= found->cost)) continue;
     found = {.rank = rank.rank,
@@ -184,9 +184,9 @@ std::string describe(const Straggler& straggler) {
   if (straggler.stopped)
     return text("rank ", straggler.rank, " is stopped by a signal", now, "; the others wait for it");
   // Beside peers that do next to nothing by themselves a ratio tells nothing.
-  constexpr double kMostTold = 10;
+  constexpr double kMaxTold = 10;
   const std::string longer =
-      straggler.longer > 0 && straggler.longer < kMostTold
+      straggler.longer > 0 && straggler.longer < kMaxTold
           ? text(" takes ", percent(straggler.longer), " longer than its peers, which costs ")
           : std::string(" takes longer than its peers, which costs ");
   return text("rank ", straggler.rank, longer, percent(straggler.cost), " of the time: most in ",

@@ -76,7 +76,7 @@ struct RankView {
   double sent_per_s = 0;                         ///< bytes
   std::array<DiskRate, kNumDiskUses> disk = {};  ///< by DiskUse
   std::optional<DiskRate> process_disk = {};     ///< all files of the process, as the kernel counts
-  std::vector<ActivitySpan> spans = {};          ///< that began or went on after the first sample
+  std::vector<ActivitySpan> spans = {};          ///< that began or continued after the first sample
 };
 
 struct RunView {
@@ -103,9 +103,9 @@ struct Straggler {
   bool stopped = false;
 };
 /// A straggler costs more than this share of the time.
-inline constexpr double kLeastCost = 0.05;
+inline constexpr double kMinCost = 0.05;
 
-/// The rank whose own time is longest, by more than kLeastCost of all time above the median of the other
+/// The rank whose own time is longest, by more than kMinCost of all time above the median of the other
 /// ranks of its role. A rank without a peer has no straggler's measure, unless it is stopped.
 std::optional<Straggler> straggler(const RunView& view);
 /// "rank 3 takes 40 % longer than its peers, which costs 29 % of the time: most in backward, now: 0B3"

@@ -64,7 +64,7 @@ std::string framed(const std::string& payload) {
   return length + little_endian(masked_crc(length)) + payload + little_endian(masked_crc(payload));
 }
 
-/// A name that sorts behind those of earlier starts, also of one in the same second.
+/// A name that sorts after those of earlier starts, also of one in the same second.
 fs::path new_file(const fs::path& folder) {
   make_folder(folder);
   for (auto second = static_cast<std::int64_t>(unix_now_s());; ++second) {
@@ -110,10 +110,10 @@ std::int64_t step_of(std::string_view record) {
   return static_cast<std::int64_t>(step);
 }
 
-constexpr std::uint64_t kMostEventsBytes = std::uint64_t{1} << 30;  ///< that a resume reads
+constexpr std::uint64_t kMaxEventsBytes = std::uint64_t{1} << 30;  ///< that a resume reads
 
 void drop_from_file(const fs::path& path, std::int64_t last_step) {
-  const std::string content = read_bounded_file(path, kMostEventsBytes, "file of events");
+  const std::string content = read_bounded_file(path, kMaxEventsBytes, "file of events");
   std::string kept;
   std::string_view rest = content;
   for (auto length = record_length(rest); length; length = record_length(rest)) {

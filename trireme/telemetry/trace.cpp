@@ -69,7 +69,7 @@ std::vector<const TraceBuffer*> Trace::buffers() const {
 }
 
 bool Trace::take_chunk(std::size_t spans) {
-  if (num_reserved_.fetch_add(spans, std::memory_order_relaxed) + spans <= options_.most_spans) return true;
+  if (num_reserved_.fetch_add(spans, std::memory_order_relaxed) + spans <= options_.max_spans) return true;
   num_reserved_.fetch_sub(spans, std::memory_order_relaxed);
   num_dropped_.fetch_add(1, std::memory_order_relaxed);
   return false;

@@ -39,9 +39,9 @@ struct TraceSpan {
 };
 
 struct TraceOptions {
-  std::int64_t first_step = 0;                    ///< spans are taken from the begin of that step on
-  std::int64_t last_step = INT64_MAX;             ///< up to its end
-  std::size_t most_spans = std::size_t{1} << 18;  ///< of the rank; about 100 bytes each
+  std::int64_t first_step = 0;                   ///< spans are taken from the begin of that step on
+  std::int64_t last_step = INT64_MAX;            ///< up to its end
+  std::size_t max_spans = std::size_t{1} << 18;  ///< of the rank; about 100 bytes each
 };
 
 class Trace;

@@ -19,10 +19,10 @@ constexpr std::size_t kMostBytes = 4 << 20;
 constexpr double kSmallBytes = 1024;
 // What takes longer is done once.
 constexpr double kRepeats_s = 0.02;
-constexpr int kMostRepeats = 15;
+constexpr int kMaxRepeats = 15;
 // Ways that are not far apart are told from each other by more than one operation.
 constexpr double kNear = 2;
-constexpr int kLeastOfNear = 4;
+constexpr int kMinOfNear = 4;
 // From here on a link is long.
 constexpr double kLongLink_s = 0.001;
 // Of each rank, to tell what lanes bring: pieces for all of them between any two; and how much that has to
@@ -48,7 +48,7 @@ class Measurement {
   double agreed(double mine);
   std::vector<double> agreed(std::vector<double> mine);
   int repeats(double once_s) const {
-    return static_cast<int>(std::clamp(kRepeats_s / std::max(once_s, 1e-6), 1.0, double{kMostRepeats}));
+    return static_cast<int>(std::clamp(kRepeats_s / std::max(once_s, 1e-6), 1.0, double{kMaxRepeats}));
   }
 
   Exchange& exchange_;
@@ -143,7 +143,7 @@ void Measurement::compare(double bytes) {
   for (std::size_t i = 0; i < ways.size(); ++i) {
     // The first one has made connections and memory ready, where it was short enough for that to count.
     std::vector<double> more_s;
-    const int least = times_s[i] < kNear * best_s ? kLeastOfNear : 1;
+    const int least = times_s[i] < kNear * best_s ? kMinOfNear : 1;
     for (int left = std::max(repeats(times_s[i]), least); left > 1; --left)
       more_s.push_back(reduce_s(ways[i], bytes));
     if (!more_s.empty()) times_s[i] = median(more_s);

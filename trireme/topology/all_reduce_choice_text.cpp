@@ -12,9 +12,9 @@ namespace {
 
 constexpr const char* kForced = "forced";
 constexpr const char* kMeasured = "measured";
-constexpr const char* kOther = "other";  // beside the names of algorithms, in a comparison
+constexpr const char* kOther = "other";  // next to the names of algorithms, in a comparison
 constexpr const char* kLanes = "lanes";
-constexpr std::size_t kMostComparisons = 64;
+constexpr std::size_t kMaxComparisons = 64;
 
 /// The shortest text that reads as the same number.
 std::string exact(double number) {
@@ -85,10 +85,10 @@ AllReduceChoice all_reduce_choice_from(const std::string& written) {
     choice.cost = {number_from(alpha), number_from(beta), number_from(gamma)};
     std::string lanes;
     if (in >> lanes && lanes == kLanes) in >> choice.lanes;
-    require(choice.lanes >= 1 && choice.lanes <= kMostLanes, "a choice of all-reduces over ", choice.lanes,
-            " connections between any two: expected 1 to ", kMostLanes);
-    require(parts.size() <= kMostComparisons, "a choice of all-reduces compares ", parts.size() - 1,
-            " sizes; expected at most ", kMostComparisons - 1);
+    require(choice.lanes >= 1 && choice.lanes <= kMaxLanes, "a choice of all-reduces over ", choice.lanes,
+            " connections between any two: expected 1 to ", kMaxLanes);
+    require(parts.size() <= kMaxComparisons, "a choice of all-reduces compares ", parts.size() - 1,
+            " sizes; expected at most ", kMaxComparisons - 1);
     for (std::size_t i = 1; i < parts.size(); ++i) choice.comparisons.push_back(comparison_from(parts[i]));
   }
   require(to_text(choice) == written, "'", written, "' is no choice of all-reduces: it reads as '",

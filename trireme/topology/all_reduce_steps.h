@@ -33,7 +33,7 @@ std::vector<Transfer> all_reduce_steps(Algorithm algorithm, int ranks, std::int6
 std::vector<Transfer> all_reduce_steps(const Levels& levels, std::int64_t numel);
 
 /// Where the part of a rank begins among `numel` elements that are cut evenly over the ranks; for the rank
-/// behind the last, where they end.
+/// after the last, where they end.
 std::int64_t part_begin(int rank, int ranks, std::int64_t numel);
 
 /// Each rank sends the part of every other to it, which adds them up: at the end each holds the sum of its

@@ -49,8 +49,8 @@ int Exchange::num_lanes() const { return connections_->num_lanes(); }
 
 void Exchange::set_lanes(int lanes, const wire::Socket& listening, const Membership& membership,
                          const Deadline& deadline) {
-  require(lanes >= 1 && lanes <= kMostLanes, lanes, " connections between two members: expected 1 to ",
-          kMostLanes);
+  require(lanes >= 1 && lanes <= kMaxLanes, lanes, " connections between two members: expected 1 to ",
+          kMaxLanes);
   // When this has come from all, all are there.
   std::int32_t here = 0;
   all_reduce({.algorithm = Algorithm::kDirect,

@@ -40,7 +40,7 @@ struct Membership {
 };
 
 /// Of connections between any two members.
-inline constexpr int kMostLanes = 64;
+inline constexpr int kMaxLanes = 64;
 
 class Exchange {
  public:
@@ -69,8 +69,8 @@ class Exchange {
     wire::Reduction reduction = wire::Reduction::kSum;  ///< kAverage is not among them: divide at the end
     std::span<std::byte> data;                          ///< aligned for the element; in place
   };
-  /// Throws wire::GroupError (given up: who is to blame, somebody else has to find out) when a connection is
-  /// lost, at the deadline, and after abort(); InvalidArgument for what cannot be reduced.
+  /// Throws wire::GroupError (given up: who is that caused it, somebody else has to find out) when a
+  /// connection is lost, at the deadline, and after abort(); InvalidArgument for what cannot be reduced.
   void all_reduce(const AllReduce& what, const Deadline& deadline);
 
   /// Of the parts of all members, one for each and all of one size, each member gets the sum of its own.

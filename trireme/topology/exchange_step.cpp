@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 // Shorter ones cost a call to the kernel each, and gain nothing.
-constexpr std::size_t kLeastPieceBytes = 64 << 10;
+constexpr std::size_t kMinPieceBytes = 64 << 10;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -54,8 +54,8 @@ ExchangeStep::ExchangeStep(std::span<const Transfer> transfers, const StepData& 
 std::vector<std::pair<Line, Transfer>> ExchangeStep::pieces_of(int peer, const Transfer& transfer) const {
   const std::int64_t numel = transfer.end - transfer.begin;
   const std::size_t bytes = static_cast<std::size_t>(numel) * wire::bytes_of(on_.element);
-  const auto lanes = static_cast<std::int64_t>(std::clamp<std::size_t>(
-      bytes / kLeastPieceBytes, 1, static_cast<std::size_t>(connections_.num_lanes())));
+  const auto lanes = static_cast<std::int64_t>(
+      std::clamp<std::size_t>(bytes / kMinPieceBytes, 1, static_cast<std::size_t>(connections_.num_lanes())));
   std::vector<std::pair<Line, Transfer>> pieces;
   for (std::int64_t lane = 0; lane < lanes; ++lane) {
     Transfer piece = transfer;

@@ -25,8 +25,8 @@ using wire::Secret;
 using wire::Socket;
 
 // Of those who have proved nothing.
-constexpr std::size_t kMostStrangers = 256;
-constexpr int kMostAcceptedAtOnce = 64;
+constexpr std::size_t kMaxStrangers = 256;
+constexpr int kMaxAcceptedAtOnce = 64;
 
 std::string_view bytes_of(const Nonce& nonce) {
   return {reinterpret_cast<const char*>(nonce.data()), nonce.size()};
@@ -104,7 +104,7 @@ Reception::Reception(const Socket& listening, const Secret& secret, Terms terms)
 Introduced Reception::next(const std::function<bool(int from)>& expects, const Deadline& deadline) {
   while (true) {
     std::vector<pollfd> polled{{.fd = listening_.fd(), .events = POLLIN, .revents = 0}};
-    for (const Stranger& each : strangers_)
+    for (const Stranger& each : unauthenticated_)
       polled.push_back({.fd = each.socket.fd(), .events = POLLIN, .revents = 0});
     const double left_ms = std::min(std::ceil(deadline.remaining_s() * 1000), 1e9);
     const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(left_ms));
@@ -112,14 +112,14 @@ Introduced Reception::next(const std::function<bool(int from)>& expects, const D
       throw CommError(text("cannot wait for a connection: ", std::strerror(errno)));
     for (std::size_t i = 1; ready > 0 && i < polled.size(); ++i) {
       if (polled[i].revents == 0) continue;
-      const auto at = strangers_.begin() + static_cast<std::ptrdiff_t>(i - 1);
+      const auto at = unauthenticated_.begin() + static_cast<std::ptrdiff_t>(i - 1);
       if (const auto from = hear(*at, expects)) {
         Introduced result{*from, std::move(at->socket)};
-        strangers_.erase(at);
+        unauthenticated_.erase(at);
         return result;
       }
     }
-    std::erase_if(strangers_, [](const Stranger& each) { return each.socket.fd() < 0; });
+    std::erase_if(unauthenticated_, [](const Stranger& each) { return each.socket.fd() < 0; });
     if (ready > 0 && polled[0].revents != 0) accept_all();
     if (deadline.expired()) throw_nobody_came();
   }
@@ -147,34 +147,34 @@ std::optional<int> Reception::hear(Stranger& stranger, const std::function<bool(
 }
 
 void Reception::accept_all() {
-  for (int i = 0; i < kMostAcceptedAtOnce; ++i) {
+  for (int i = 0; i < kMaxAcceptedAtOnce; ++i) {
     Socket socket(::accept4(listening_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     const int error = errno;
     const bool none_left = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-    if (socket.fd() < 0 && none_left && strangers_.empty())
+    if (socket.fd() < 0 && none_left && unauthenticated_.empty())
       throw CommError(text("cannot accept a connection: ", std::strerror(error)));
     if (socket.fd() < 0 && !none_left) return;
-    if (socket.fd() < 0 || strangers_.size() == kMostStrangers) make_room();
+    if (socket.fd() < 0 || unauthenticated_.size() == kMaxStrangers) make_room();
     if (socket.fd() < 0) continue;
     const int on = 1;
     ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     wire::Endpoint peer = socket.peer();
-    strangers_.push_back({.socket = std::move(socket), .peer = peer, .nonce = wire::random_nonce()});
-    if (!send_at_once(strangers_.back().socket, strangers_.back().nonce)) {
-      send_away(strangers_.back());
-      strangers_.pop_back();
+    unauthenticated_.push_back({.socket = std::move(socket), .peer = peer, .nonce = wire::random_nonce()});
+    if (!send_at_once(unauthenticated_.back().socket, unauthenticated_.back().nonce)) {
+      send_away(unauthenticated_.back());
+      unauthenticated_.pop_back();
     }
   }
 }
 
 void Reception::make_room() {
   std::map<std::string, int> of_host;
-  for (const Stranger& each : strangers_) ++of_host[each.peer.host];
+  for (const Stranger& each : unauthenticated_) ++of_host[each.peer.host];
   const auto most = std::ranges::max_element(of_host, {}, [](const auto& each) { return each.second; });
-  const auto oldest =
-      std::ranges::find_if(strangers_, [&](const Stranger& each) { return each.peer.host == most->first; });
+  const auto oldest = std::ranges::find_if(
+      unauthenticated_, [&](const Stranger& each) { return each.peer.host == most->first; });
   send_away(*oldest);
-  strangers_.erase(oldest);
+  unauthenticated_.erase(oldest);
 }
 
 void Reception::send_away(Stranger& stranger) {
@@ -188,9 +188,9 @@ void Reception::throw_nobody_came() const {
   if (num_sent_away_ > 0)
     others = text("; ", num_sent_away_, " that came were not expected or proved nothing, the last one from ",
                   last_sent_away_);
-  if (!strangers_.empty())
-    others += text("; ", strangers_.size(), " said nothing or not enough, the first one from ",
-                   strangers_.front().peer.text());
+  if (!unauthenticated_.empty())
+    others += text("; ", unauthenticated_.size(), " said nothing or not enough, the first one from ",
+                   unauthenticated_.front().peer.text());
   throw CommError(text("no connection came", others));
 }
 

@@ -13,8 +13,8 @@ using wire::Secret;
 using wire::Socket;
 
 // Enough for a median; a slow link makes do with fewer.
-constexpr int kLeastTrips = 3;
-constexpr int kMostTrips = 15;
+constexpr int kMinTrips = 3;
+constexpr int kMaxTrips = 15;
 // A message is long enough when it takes this much longer than a small one: a timer's and a scheduler's
 // noise are a small part of that.
 constexpr double kLongEnough_s = 0.002;
@@ -51,8 +51,8 @@ double measure_alpha_s(const Socket& socket, double patience_s, std::vector<std:
   const Order echo{.wish = Wish::kEcho};
   const double began_s = now_s();
   std::vector<double> trips;
-  while (static_cast<int>(trips.size()) < kLeastTrips ||
-         (static_cast<int>(trips.size()) < kMostTrips && now_s() - began_s < patience_s)) {
+  while (static_cast<int>(trips.size()) < kMinTrips ||
+         (static_cast<int>(trips.size()) < kMaxTrips && now_s() - began_s < patience_s)) {
     trips.push_back(ask_s(socket, echo, bytes, deadline));
   }
   const auto middle = trips.begin() + static_cast<std::ptrdiff_t>(trips.size() / 2);

@@ -84,7 +84,7 @@ std::vector<Lane> connect_members(const wire::Socket& listening, const Membershi
   } catch (const CommError& error) {
     problem = error.what();
   }
-  // One that refuses says more than one who does not come.
+  // One that rejects says more than one who does not come.
   for (Connecting& each : connecting) {
     try {
       result[each.lane][each.to] = each.socket.get();

@@ -4,7 +4,7 @@
 // enough to be told from the latency. Pairs meet in the rounds of tournament(), which begin together, so that
 // nobody is measured who waits for a third.
 // Both ends of a connection prove that they know the job's secret. Every step has a deadline; a link that is
-// refused, silent or lost ends the probe on all ranks at the end of its round, with the pair's names.
+// rejected, silent or lost ends the probe on all ranks at the end of its round, with the pair's names.
 
 #include <string>
 

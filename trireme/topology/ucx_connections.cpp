@@ -31,7 +31,7 @@ constexpr int kOperationBits = 45, kLaneBits = 7, kSenderBits = 12;
 constexpr std::uint64_t kOperationMask = (1ull << kOperationBits) - 1;
 // The last lane has no operations, but the first and the last message of a member.
 constexpr std::size_t kLastLane = (1u << kLaneBits) - 1;
-static_assert(kMostLanes <= static_cast<int>(kLastLane));
+static_assert(kMaxLanes <= static_cast<int>(kLastLane));
 constexpr std::uint64_t kHello = 0, kFarewell = 1;
 
 // Messages under way over a line each way. The second begins to arrive while the first is taken in.
@@ -40,7 +40,7 @@ constexpr std::size_t kUnderWay = 4;
 constexpr double kLeaves_s = 2;
 constexpr std::array kByte{std::byte{1}};
 // They have some hundred for each adapter.
-constexpr std::size_t kMostAddressBytes = 1 << 20;
+constexpr std::size_t kMaxAddressBytes = 1 << 20;
 
 std::uint64_t tag_of(int sender, std::size_t lane, std::uint64_t operation) {
   return static_cast<std::uint64_t>(sender) << (kOperationBits + kLaneBits) |
@@ -168,7 +168,7 @@ class UcxConnections : public Connections {
     std::deque<Part> parts;
     std::size_t started = 0;  ///< bytes of `parts`
   };
-  /// Whether a member is there. Its farewell comes by UCX, behind all that it has sent; over its TCP
+  /// Whether a member is there. Its farewell comes by UCX, after all that it has sent; over its TCP
   /// connection it says that it has sent one, so that a connection that ends without was not ended by it.
   struct Presence {
     UcxWorker::Request farewell = nullptr;
@@ -206,9 +206,9 @@ class UcxConnections : public Connections {
     for (std::size_t peer = 0; peer < controls_.size(); ++peer) {
       if (controls_[peer].fd() < 0) continue;
       const auto size = receive_value<std::size_t>(controls_[peer], deadline);
-      if (size > kMostAddressBytes)
+      if (size > kMaxAddressBytes)
         throw CommError(
-            text("a UCX address of ", size, " bytes from ", names_[peer], ": at most ", kMostAddressBytes));
+            text("a UCX address of ", size, " bytes from ", names_[peer], ": at most ", kMaxAddressBytes));
       std::vector<std::byte> theirs(size);
       wire::receive_all(controls_[peer], theirs, deadline);
       worker_->connect(static_cast<int>(peer), theirs);

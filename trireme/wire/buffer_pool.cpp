@@ -5,16 +5,16 @@
 namespace trireme::wire {
 namespace {
 
-constexpr std::size_t kLeastPooledBytes = 64 << 10;
+constexpr std::size_t kMinPooledBytes = 64 << 10;
 
 }  // namespace
 
-std::shared_ptr<BufferPool> BufferPool::create(std::size_t most_kept_bytes) {
-  return std::shared_ptr<BufferPool>(new BufferPool(most_kept_bytes));
+std::shared_ptr<BufferPool> BufferPool::create(std::size_t max_kept_bytes) {
+  return std::shared_ptr<BufferPool>(new BufferPool(max_kept_bytes));
 }
 
 FreshBuffer BufferPool::take(std::size_t bytes) {
-  if (bytes < kLeastPooledBytes) {
+  if (bytes < kMinPooledBytes) {
     auto owner = std::make_shared_for_overwrite<std::byte[]>(bytes);
     std::byte* first = owner.get();
     return {.owner = {std::move(owner), first}, .bytes = {first, bytes}};
@@ -48,7 +48,7 @@ std::size_t BufferPool::kept_bytes() const {
 
 void BufferPool::give_back(std::unique_ptr<std::byte[]> memory, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  if (kept_bytes_ + bytes > most_kept_bytes_) return;
+  if (kept_bytes_ + bytes > max_kept_bytes_) return;
   kept_[bytes].push_back(std::move(memory));
   kept_bytes_ += bytes;
 }

@@ -20,17 +20,17 @@ struct FreshBuffer {
 
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
-  /// Keeps at most `most_kept_bytes` that nobody uses.
-  static std::shared_ptr<BufferPool> create(std::size_t most_kept_bytes);
+  /// Keeps at most `max_kept_bytes` that nobody uses.
+  static std::shared_ptr<BufferPool> create(std::size_t max_kept_bytes);
   /// What it holds is not defined. Throws std::bad_alloc.
   FreshBuffer take(std::size_t bytes);
   std::size_t kept_bytes() const;
 
  private:
-  explicit BufferPool(std::size_t most_kept_bytes) : most_kept_bytes_(most_kept_bytes) {}
+  explicit BufferPool(std::size_t max_kept_bytes) : max_kept_bytes_(max_kept_bytes) {}
   void give_back(std::unique_ptr<std::byte[]> memory, std::size_t bytes);
 
-  const std::size_t most_kept_bytes_;
+  const std::size_t max_kept_bytes_;
   mutable std::mutex mutex_;
   std::map<std::size_t, std::vector<std::unique_ptr<std::byte[]>>> kept_;  ///< by size
   std::size_t kept_bytes_ = 0;

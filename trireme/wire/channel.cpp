@@ -17,7 +17,7 @@ namespace trireme::wire {
 namespace {
 
 // What the kernel holds of a connection and has not sent: beyond, priorities could not act.
-constexpr int kMostUnsentBytes = 1 << 20;
+constexpr int kMaxUnsentBytes = 1 << 20;
 
 void set_option(int fd, int level, int option, int value) {
   ::setsockopt(fd, level, option, &value, sizeof value);
@@ -26,7 +26,7 @@ void set_option(int fd, int level, int option, int value) {
 /// No waiting for more to send; and whoever has lost its power is found.
 void tune_tcp(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsentBytes);
+  set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMaxUnsentBytes);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
@@ -75,7 +75,7 @@ std::uint32_t Channel::wanted_events() const {
       return connecting_.fd() >= 0 ? kWritable : 0;
     case State::kSecuring:
     case State::kMeeting:
-      return meeting_out_.empty() && !stream_->has_output() ? kReadable : kReadable | kWritable;
+      return handshake_out_.empty() && !stream_->has_output() ? kReadable : kReadable | kWritable;
     case State::kOpen: {
       const bool reads = !paused_ || stream_->watched_while_paused();
       const bool writes = blocked_ && !stream_->tells_room_by_input();
@@ -180,7 +180,7 @@ void Channel::begin_meeting() {
   if (target_.kind != TransportKind::kUnix) options.shared_memory = false;
   state_ = State::kMeeting;
   handshake_.emplace(std::move(options));
-  meeting_out_ = handshake_->take_output();
+  handshake_out_ = handshake_->take_output();
 }
 
 void Channel::serve(std::uint32_t events) {
@@ -228,7 +228,7 @@ void Channel::meet(std::uint32_t events) {
                   reason);
     }
     handshake_->take(bytes);
-    meeting_out_ += handshake_->take_output();
+    handshake_out_ += handshake_->take_output();
   }
   const bool done = handshake_->state() == Handshake::State::kDone;
   if (done && handshake_->shared_memory() && !memory_ && !share_memory()) return;
@@ -236,7 +236,7 @@ void Channel::meet(std::uint32_t events) {
   if (handshake_->state() == Handshake::State::kRefused) {
     return fail(CloseCause::kRefused, handshake_->refusal(), handshake_->reason());
   }
-  if (done && meeting_out_.empty()) open();
+  if (done && handshake_out_.empty()) open();
 }
 
 Flow Channel::read_meeting(std::size_t wanted, std::string& bytes) {
@@ -259,7 +259,7 @@ bool Channel::share_memory() {
     if (!accepted_) throw CommError("it has passed no memory for a channel");
     memory_ = RingMemory::create(settings_.ring_bytes);
     // The socket has room: it has carried nothing but the handshake.
-    if (pass_descriptor(stream_->fd(), memory_->descriptor(), meeting_out_)) return true;
+    if (pass_descriptor(stream_->fd(), memory_->descriptor(), handshake_out_)) return true;
     fail(CloseCause::kByPeer, "broken off", "it does not take the memory of the channel");
   } catch (const CommError& error) {
     fail(CloseCause::kRefused, "no memory", error.what());
@@ -268,15 +268,15 @@ bool Channel::share_memory() {
 }
 
 bool Channel::write_meeting() {
-  while (!meeting_out_.empty()) {
-    const iovec part{meeting_out_.data(), meeting_out_.size()};
+  while (!handshake_out_.empty()) {
+    const iovec part{handshake_out_.data(), handshake_out_.size()};
     const Moved moved = stream_->write({&part, 1});
     if (moved.flow == Flow::kNotNow) return true;
     if (moved.flow != Flow::kMoved) {
       fail(CloseCause::kByPeer, "broken off", stream_->failure());
       return false;
     }
-    meeting_out_.erase(0, moved.bytes);
+    handshake_out_.erase(0, moved.bytes);
   }
   if (stream_->has_output() && stream_->flush() == Flow::kFailed) {
     fail(CloseCause::kByPeer, "broken off", stream_->failure());

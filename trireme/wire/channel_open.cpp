@@ -30,8 +30,8 @@ void Channel::open() {
     stream_ = std::make_unique<RingStream>(plain_->release(), std::move(memory_), accepted_);
     plain_ = nullptr;
   }
-  queue_.set_most_unfinished_bytes(
-      std::min(settings_.limits.most_unfinished_bytes, peer_limits().most_unfinished_bytes));
+  queue_.set_max_unfinished_bytes(
+      std::min(settings_.limits.max_unfinished_bytes, peer_limits().max_unfinished_bytes));
   sent_at_s_ = received_at_s_ = now_s();
   owner_.channel_opened(*this);
 }
@@ -105,16 +105,16 @@ void Channel::check_decoder() {
 void Channel::send(Message message) {
   if (state_ == State::kClosed) return;
   const FrameLimits limits = is_open() ? peer_limits() : settings_.limits;
-  const std::int64_t most = std::min(settings_.limits.most_message_bytes, limits.most_message_bytes);
-  if (message.head.size() > Message::kMostHeadBytes) {
+  const std::int64_t most = std::min(settings_.limits.max_message_bytes, limits.max_message_bytes);
+  if (message.head.size() > Message::kMaxHeadBytes) {
     throw InvalidArgument(text(
         "the head of a message to ", peer_text(), " has ", human_bytes(message.head.size()), "; at most ",
-        human_bytes(Message::kMostHeadBytes), " are possible: the rest belongs into its body"));
+        human_bytes(Message::kMaxHeadBytes), " are possible: the rest belongs into its body"));
   }
   if (std::cmp_greater(message.num_bytes(), most)) {
     throw InvalidArgument(text("a message to ", peer_text(), " has ", human_bytes(message.num_bytes()),
                                "; at most ", human_bytes(static_cast<std::uint64_t>(most)),
-                               " are possible: send several, or raise most_message_bytes of both ends"));
+                               " are possible: send several, or raise max_message_bytes of both ends"));
   }
   if (!has_output()) sent_at_s_ = now_s();
   queue_.push(std::move(message));

@@ -3,7 +3,7 @@
 // fields once, in a static template `fields(self)` that returns std::tie of them. A list that misses a field
 // of an aggregate does not compile, unless the struct declares kListsSomeFields. A type of somebody else
 // specialises Field<T>. encode() and decode() follow them. Decoding checks every bound before it allocates:
-// what is cut short, too long or names an unknown enumerator is empty. Large bytes go beside the others, as
+// what is cut short, too long or names an unknown enumerator is empty. Large bytes go next to the others, as
 // attachments, and are not copied. Pure functions.
 
 #include <bit>
@@ -61,7 +61,7 @@ class FieldWriter {
  public:
   explicit FieldWriter(std::vector<std::byte>& out) : out_(out) {}
 
-  /// Bytes that go beside the fields; the reader takes them in this order.
+  /// Bytes that go next to the fields; the reader takes them in this order.
   void attach(Buffer bytes) { attachments_.push_back(std::move(bytes)); }
   const std::vector<Buffer>& attachments() const { return attachments_; }
 
@@ -234,10 +234,10 @@ class FieldReader {
     return valid_;
   }
   /// Of elements of at least so many bytes: more than there are bytes for is no count.
-  std::uint32_t read_count(std::size_t least_bytes) {
+  std::uint32_t read_count(std::size_t min_bytes) {
     std::uint32_t count = 0;
     read(count);
-    if (!has(count * least_bytes)) return 0;
+    if (!has(count * min_bytes)) return 0;
     return count;
   }
 

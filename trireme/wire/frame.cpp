@@ -34,8 +34,8 @@ std::uint32_t checksum_of(Layout layout) {
 }
 
 FrameFault fault_of(const FrameHeader& header, const FrameLimits& limits) {
-  if (header.total_bytes < 0 || header.total_bytes > limits.most_message_bytes) return FrameFault::kTooLong;
-  if (header.head_bytes > Message::kMostHeadBytes || header.head_bytes > header.total_bytes) {
+  if (header.total_bytes < 0 || header.total_bytes > limits.max_message_bytes) return FrameFault::kTooLong;
+  if (header.head_bytes > Message::kMaxHeadBytes || header.head_bytes > header.total_bytes) {
     return FrameFault::kHeadTooLong;
   }
   // Written so that no sum can overflow.

@@ -21,9 +21,9 @@ inline constexpr std::uint8_t kFrameVersion = 1;
 
 /// What a receiver takes; both sides tell each other when they meet, and a sender keeps to it.
 struct FrameLimits {
-  std::int64_t most_message_bytes = std::int64_t{1} << 30;  ///< head and body
-  /// Of all messages of one connection that have begun and are not whole: at least most_message_bytes.
-  std::int64_t most_unfinished_bytes = std::int64_t{2} << 30;
+  std::int64_t max_message_bytes = std::int64_t{1} << 30;  ///< head and body
+  /// Of all messages of one connection that have begun and are not whole: at least max_message_bytes.
+  std::int64_t max_unfinished_bytes = std::int64_t{2} << 30;
 };
 
 /// The header of a frame; what it cannot hold by mistake, decode() finds.
@@ -41,15 +41,15 @@ struct FrameHeader {
 /// What is wrong with bytes that should be a frame.
 enum class FrameFault : std::uint8_t {
   kNone,
-  kMagic,           ///< no frame begins here
-  kVersion,         ///< of another version of this protocol
-  kHeaderChecksum,  ///< the header is damaged
-  kReserved,        ///< a field that this version leaves at zero is not
-  kHeadTooLong,     ///< more than Message::kMostHeadBytes, or than the message, or not all in the first frame
-  kTooLong,         ///< the message is longer than the limit, or a length is below zero
-  kChunk,           ///< offset, length and total do not add up
-  kOrder,           ///< a part that does not follow what came of this message, or a message out of turn
-  kUnfinished,      ///< more has begun than the limit for messages that are not whole
+  kMagic,            ///< no frame begins here
+  kVersion,          ///< of another version of this protocol
+  kHeaderChecksum,   ///< the header is damaged
+  kReserved,         ///< a field that this version leaves at zero is not
+  kHeadTooLong,      ///< more than Message::kMaxHeadBytes, or than the message, or not all in the first frame
+  kTooLong,          ///< the message is longer than the limit, or a length is below zero
+  kChunk,            ///< offset, length and total do not add up
+  kOrder,            ///< a part that does not follow what came of this message, or a message out of turn
+  kUnfinished,       ///< more has begun than the limit for messages that are not whole
   kPayloadChecksum,  ///< the payload is damaged
   kNoMemory,         ///< there is none for a message within the limits
 };

@@ -97,7 +97,7 @@ FrameFault FrameDecoder::place(const FrameHeader& header) {
   }
   std::uint64_t& last = last_message_[header.priority];
   if (found != assemblies_.end() || header.message <= last) return FrameFault::kOrder;
-  if (header.total_bytes > limits_.most_unfinished_bytes - unfinished_bytes_) return FrameFault::kUnfinished;
+  if (header.total_bytes > limits_.max_unfinished_bytes - unfinished_bytes_) return FrameFault::kUnfinished;
   last = header.message;
   Assembly& assembly = assemblies_[header.priority];
   assembly = {.message = header.message, .kind = header.kind, .total_bytes = header.total_bytes};

@@ -10,7 +10,7 @@ namespace trireme::wire {
 class GroupError : public CommError {
  public:
   enum class Kind {
-    kFailure,  ///< the message names an operation of the group, and who is to blame
+    kFailure,  ///< the message names an operation of the group, and who is that caused it
     kGivenUp,  ///< a rank gave the group up; why, it tells elsewhere
   };
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::string_view kGreeting = "TRWH\3";  // its last character is the version
 constexpr std::size_t kRecordHeaderBytes = 8;
-constexpr std::size_t kMostNameBytes = 64;
-constexpr std::size_t kMostReasonBytes = 200;
+constexpr std::size_t kMaxNameBytes = 64;
+constexpr std::size_t kMaxReasonBytes = 200;
 enum Step { kChallenge = 1, kHello, kWelcome };
 
 template <class Number>
@@ -73,8 +73,8 @@ class RecordReader {
 
 Handshake::Handshake(HandshakeOptions options) : options_(std::move(options)), nonce_(random_nonce()) {
   for (const auto& word : {options_.self.role, options_.self.name}) {
-    require(word.size() <= kMostNameBytes && is_printable(word), "role and name of a participant are '",
-            options_.self.role, "' and '", options_.self.name, "'; expected at most ", kMostNameBytes,
+    require(word.size() <= kMaxNameBytes && is_printable(word), "role and name of a participant are '",
+            options_.self.role, "' and '", options_.self.name, "'; expected at most ", kMaxNameBytes,
             " printable characters each");
   }
   if (!options_.listening) return;
@@ -98,9 +98,9 @@ void Handshake::take(std::string_view bytes) {
   }
   if (input_.size() < kRecordHeaderBytes) return;
   const std::size_t missing = wanted();
-  if (input_.size() + missing > kMostHandshakeBytes) {
+  if (input_.size() + missing > kMaxHandshakeBytes) {
     return refuse("handshake too long", text("it announces a handshake of ", input_.size() + missing,
-                                             " bytes; at most ", kMostHandshakeBytes, " are possible"));
+                                             " bytes; at most ", kMaxHandshakeBytes, " are possible"));
   }
   if (missing > 0) return;
   const std::string whole = std::exchange(input_, {});
@@ -142,8 +142,8 @@ std::string Handshake::introduction() const {
   put_bytes(out, nonce_);
   put_text(out, options_.self.role);
   put_text(out, options_.self.name);
-  put(out, options_.limits.most_message_bytes);
-  put(out, options_.limits.most_unfinished_bytes);
+  put(out, options_.limits.max_message_bytes);
+  put(out, options_.limits.max_unfinished_bytes);
   return out;
 }
 
@@ -151,12 +151,12 @@ bool Handshake::take_introduction(RecordReader& reader) {
   const auto security = reader.value<Security::Kind>();
   reader.value<Nonce>();  // it counts as part of the transcript
   peer_ = {.role = reader.text(), .name = reader.text()};
-  peer_limits_ = {.most_message_bytes = reader.value<std::int64_t>(),
-                  .most_unfinished_bytes = reader.value<std::int64_t>()};
-  const bool valid = reader.valid() && peer_.role.size() <= kMostNameBytes && is_printable(peer_.role) &&
-                     peer_.name.size() <= kMostNameBytes && is_printable(peer_.name) &&
-                     peer_limits_.most_message_bytes > 0 &&
-                     peer_limits_.most_unfinished_bytes >= peer_limits_.most_message_bytes;
+  peer_limits_ = {.max_message_bytes = reader.value<std::int64_t>(),
+                  .max_unfinished_bytes = reader.value<std::int64_t>()};
+  const bool valid = reader.valid() && peer_.role.size() <= kMaxNameBytes && is_printable(peer_.role) &&
+                     peer_.name.size() <= kMaxNameBytes && is_printable(peer_.name) &&
+                     peer_limits_.max_message_bytes > 0 &&
+                     peer_limits_.max_unfinished_bytes >= peer_limits_.max_message_bytes;
   if (!valid) {
     refuse("no handshake", "what it says of itself cannot be read");
   } else if (std::string_view(words_of(security)) != words_of(options_.security)) {
@@ -237,14 +237,14 @@ Digest Handshake::proof(bool by_listener) const {
 
 void Handshake::refuse(const std::string& refusal, const std::string& reason) {
   state_ = State::kRefused;
-  refusal_ = refusal;
+  rejection_ = refusal;
   reason_ = reason;
   if (!options_.listening) return;
   std::string welcome;
   put(welcome, std::uint8_t{0});
   put(welcome, std::uint8_t{0});
   put_bytes(welcome, Digest{});
-  put_text(welcome, reason.substr(0, kMostReasonBytes));
+  put_text(welcome, reason.substr(0, kMaxReasonBytes));
   output_ = record(kWelcome, welcome);
 }
 

@@ -5,7 +5,7 @@
 // Collectives run in the order issued, messages of a pair too; messages do not wait for collectives. Whoever
 // waits for an operation runs it in its own thread when nobody has begun it. The progress thread takes large
 // operations at once, so that they overlap with computing, and every other one that its issuer leaves alone
-// for a millisecond or two: whatever is issued goes on, whatever the thread that issued it does next. One
+// for a millisecond or two: whatever is issued continues, whatever the thread that issued it does next. One
 // thread issues; waiting is allowed from any thread. Memory has to stay alive until the operation is done.
 
 #include <atomic>
@@ -49,7 +49,7 @@ class Operation {
   std::shared_ptr<void> keeps_alive_;
 };
 
-/// Whether the issuer goes on at once or wants the result before it does.
+/// Whether the issuer continues at once or wants the result before it does.
 enum class Issue { kAsync, kSync };
 
 class LocalGroup {

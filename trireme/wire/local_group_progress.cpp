@@ -99,9 +99,9 @@ void LocalGroup::sleep_on_messages(Lock& lock) {
   attend_messages(lock);
   if (stopping_ || messages_.empty()) return;
   const bool looking = looking_;
-  const double most_s = looking ? kLook_s : kLookAfterPeers_s;
+  const double max_s = looking ? kLook_s : kLookAfterPeers_s;
   lock.unlock();
-  waiter_.sleep([&] { return wanted_.load() || message_activity() != before; }, most_s);
+  waiter_.sleep([&] { return wanted_.load() || message_activity() != before; }, max_s);
   lock.lock();
 }
 

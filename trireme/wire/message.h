@@ -16,10 +16,10 @@ using Priority = std::uint8_t;
 struct Message {
   std::uint16_t kind = 0;  ///< of the protocol above
   Priority priority = 4;
-  std::vector<std::byte> head = {};  ///< its fields; at most kMostHeadBytes
+  std::vector<std::byte> head = {};  ///< its fields; at most kMaxHeadBytes
   Buffer body = {};                  ///< tensors, rows, keys
 
-  static constexpr std::size_t kMostHeadBytes = 64 << 10;
+  static constexpr std::size_t kMaxHeadBytes = 64 << 10;
 
   std::size_t num_bytes() const { return head.size() + body.size(); }
 };

@@ -17,7 +17,7 @@
 namespace trireme::wire {
 
 /// Where a node is found: "tcp:HOST:PORT", "unix:PATH", "unix:@NAME" (no file), "inproc:NAME". Ranks of one
-/// host that meet at a Unix socket may go on over shared memory; that changes nothing here.
+/// host that meet at a Unix socket may continue over shared memory; that changes nothing here.
 using Address = std::string;
 /// Whether it has one of these forms: what a peer says of itself may be anything.
 bool is_address(const Address& text);
@@ -86,9 +86,9 @@ class Surroundings {
   /// Nanoseconds of a clock that only goes forward; only differences mean something, and only on this node.
   /// From any thread.
   virtual std::int64_t now_ns() const = 0;
-  /// From any thread: what threads that a node keeps beside it have to say. `work` runs on the node's thread,
-  /// between two calls of the node and never from within this one; works run in the order in which they were
-  /// given. It may come after the node has ended: whoever gives it sees to what it touches.
+  /// From any thread: what threads that a node keeps next to it have to say. `work` runs on the node's
+  /// thread, between two calls of the node and never from within this one; works run in the order in which
+  /// they were given. It may come after the node has ended: whoever gives it sees to what it touches.
   virtual void post(std::function<void()> work) = 0;
   virtual std::uint64_t random() = 0;
   /// on_timer follows, once, not before this time has passed.

@@ -22,13 +22,13 @@ namespace trireme::wire {
 namespace {
 
 constexpr double kDefaultSpin_s = 50e-6;
-constexpr double kLeastSpin_s = 1e-6;
+constexpr double kMinSpin_s = 1e-6;
 constexpr double kCrowded_s = 0.1;  // without a spin, after one that somebody else wanted the core of
 constexpr int kCoresForSpinning = 4;
 constexpr double kClockEvery_s = 0.05, kIdleClockEvery_s = 0.25;
-constexpr int kMostEvents = 64;
-constexpr std::size_t kMostGuests = 512;
-// What epoll tells of, beside ids of channels, which begin above.
+constexpr int kMaxEvents = 64;
+constexpr std::size_t kMaxGuests = 512;
+// What epoll tells of, next to ids of channels, which begin above.
 constexpr std::uint64_t kWakeTag = 0, kFirstListenerTag = 1, kFirstId = 1 << 16;
 
 /// That the process may have.
@@ -46,9 +46,9 @@ long num_preemptions() {
 
 ChannelSettings settings_of(const NodeLoopOptions& options) {
   const auto& limits = options.limits;
-  require(limits.most_message_bytes > 0 && limits.most_unfinished_bytes >= limits.most_message_bytes,
-          "most_message_bytes is ", limits.most_message_bytes, " and most_unfinished_bytes ",
-          limits.most_unfinished_bytes, "; expected the first above zero and the second no less");
+  require(limits.max_message_bytes > 0 && limits.max_unfinished_bytes >= limits.max_message_bytes,
+          "max_message_bytes is ", limits.max_message_bytes, " and max_unfinished_bytes ",
+          limits.max_unfinished_bytes, "; expected the first above zero and the second no less");
   require(options.chunk_bytes >= 4096 && options.age_bytes >= options.chunk_bytes, "chunk_bytes is ",
           options.chunk_bytes, " and age_bytes ", options.age_bytes,
           "; expected at least 4096, and the second no less than the first");
@@ -68,7 +68,7 @@ ChannelSettings settings_of(const NodeLoopOptions& options) {
   const Handshake throws_for_a_name_that_cannot_be(result.handshake);
   result.queue = {.chunk_bytes = options.chunk_bytes,
                   .age_bytes = options.age_bytes,
-                  .most_unfinished_bytes = limits.most_unfinished_bytes};
+                  .max_unfinished_bytes = limits.max_unfinished_bytes};
   result.limits = limits;
   require(std::has_single_bit(options.ring_bytes) && options.ring_bytes >= 4096 &&
               options.ring_bytes <= 256 << 20,
@@ -81,7 +81,7 @@ ChannelSettings settings_of(const NodeLoopOptions& options) {
   }
   result.handshake_s = options.handshake_s;
   result.connect_s = options.connect_s;
-  result.pool = BufferPool::create(options.most_pooled_bytes);
+  result.pool = BufferPool::create(options.max_pooled_bytes);
   return result;
 }
 
@@ -90,11 +90,10 @@ ChannelSettings settings_of(const NodeLoopOptions& options) {
 NodeLoop::Impl::Impl(NodeLoopOptions options)
     : options_(std::move(options)),
       settings_(settings_of(options_)),
-      most_guests_(options_.most_strangers > 0 ? static_cast<std::size_t>(options_.most_strangers)
-                                               : std::clamp<std::size_t>(descriptors() / 8, 1, kMostGuests)),
-      most_accepted_(options_.most_accepted > 0
-                         ? static_cast<std::size_t>(options_.most_accepted)
-                         : std::max<std::size_t>(descriptors() - descriptors() / 16, 1)),
+      max_guests_(options_.max_strangers > 0 ? static_cast<std::size_t>(options_.max_strangers)
+                                             : std::clamp<std::size_t>(descriptors() / 8, 1, kMaxGuests)),
+      max_accepted_(options_.max_accepted > 0 ? static_cast<std::size_t>(options_.max_accepted)
+                                              : std::max<std::size_t>(descriptors() - descriptors() / 16, 1)),
       spin_s_(options_.spin_s >= 0                     ? options_.spin_s
               : available_cores() >= kCoresForSpinning ? kDefaultSpin_s
                                                        : 0),
@@ -152,7 +151,7 @@ void NodeLoop::Impl::serve_until_stopped() {
     for (auto& each : std::exchange(later_, {})) each();
     flush_all();
     tell_ended();
-    graves_.clear();
+    closing_channels_.clear();
     const std::lock_guard lock(mutex_);
     if (std::exchange(stopped_, false)) return;
   }
@@ -163,9 +162,9 @@ void NodeLoop::Impl::end_service() {
   node_ = nullptr;
   if (const auto line = complaints_.take_rest()) report(*line);
   ended_.clear();
-  graves_.clear();
+  closing_channels_.clear();
   later_.clear();
-  strangers_.clear();
+  unauthenticated_.clear();
   guests_.clear();
   unflushed_.clear();
   busy_.clear();
@@ -225,7 +224,7 @@ bool NodeLoop::Impl::run_in_its_sleep(const std::function<void()>& work) {
 }
 
 void NodeLoop::Impl::wait_for_events() {
-  std::array<epoll_event, kMostEvents> events;
+  std::array<epoll_event, kMaxEvents> events;
   int wait_ms = timeout_ms();
   if (wait_ms != 0 && spin()) wait_ms = 0;
   if (wait_ms != 0) {
@@ -236,7 +235,7 @@ void NodeLoop::Impl::wait_for_events() {
     if (!busy_.empty() || !begin_sleep()) wait_ms = 0;
   }
   const int count =
-      wait_ms == 0 ? ::epoll_wait(epoll_.fd(), events.data(), kMostEvents, 0) : sleep(events, wait_ms);
+      wait_ms == 0 ? ::epoll_wait(epoll_.fd(), events.data(), kMaxEvents, 0) : sleep(events, wait_ms);
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
     serve_descriptor(event.data.u64, event.events);
@@ -248,10 +247,10 @@ bool NodeLoop::Impl::spin() {
   const long before = num_preemptions();
   const bool saw_something = spin_until(now_s() + next_spin_s_);
   next_spin_s_ = saw_something ? std::min(2 * next_spin_s_, spin_s_)
-                               : std::max(next_spin_s_ / 2, std::min(kLeastSpin_s, spin_s_));
+                               : std::max(next_spin_s_ / 2, std::min(kMinSpin_s, spin_s_));
   if (num_preemptions() != before) {  // its core is not free
     spins_again_at_s_ = now_s() + kCrowded_s;
-    next_spin_s_ = std::min(kLeastSpin_s, spin_s_);
+    next_spin_s_ = std::min(kMinSpin_s, spin_s_);
     count("spins given up for another thread");
   }
   return saw_something;

@@ -36,9 +36,9 @@ struct NodeLoopOptions {
   std::size_t ring_bytes = 1 << 20;  ///< each way, of a channel; a power of two
   FrameLimits limits = {};
   std::int64_t chunk_bytes = 1 << 20;
-  std::int64_t age_bytes = 4 << 20;             ///< see docs/wire.md, "Priorities"
-  std::int64_t most_waiting_bytes = 2LL << 30;  ///< of one channel; beyond, the peer is too slow
-  std::size_t most_pooled_bytes = 256 << 20;    ///< kept for messages to come
+  std::int64_t age_bytes = 4 << 20;            ///< see docs/wire.md, "Priorities"
+  std::int64_t max_waiting_bytes = 2LL << 30;  ///< of one channel; beyond, the peer is too slow
+  std::size_t max_pooled_bytes = 256 << 20;    ///< kept for messages to come
   double handshake_s = 5;
   double connect_s = 10;
   double patience_s = 60;  ///< for a peer that takes nothing of what waits, or leaves a frame half sent
@@ -46,16 +46,16 @@ struct NodeLoopOptions {
   /// no message went either way or, with node_registers, until Network::register_peer(). So many of each
   /// there may be; then of the network address that has most of them the oldest makes room. 0: an eighth of
   /// the descriptors that the process may have, at most 512.
-  int most_strangers = 0;
+  int max_strangers = 0;
   double guest_s = 30;          ///< after which a guest is closed
   bool node_registers = false;  ///< the node says which peers are members
   /// Accepted connections in all. Where no guest makes room, of a peer with more than 16 connections the one
   /// that said nothing for longest does, else the new one is closed. 0: 15 of 16 descriptors.
-  int most_accepted = 0;
+  int max_accepted = 0;
   double spin_s = -1;  ///< before it sleeps; below zero: 50 us on a host of four cores and more, else none
 };
 
-/// What happened so far, by name: "channels opened", "refused: wrong secret", "bad frame: magic".
+/// What happened so far, by name: "channels opened", "rejected: wrong secret", "bad frame: magic".
 using ChannelCounts = std::map<std::string, std::uint64_t>;
 
 class NodeLoop {
@@ -75,9 +75,9 @@ class NodeLoop {
   void stop();
   /// Runs on the loop's thread, between two callbacks of the node; while no run() is under way, in the next.
   void post(std::function<void()> work);
-  /// The same, but at once and on the calling thread where the loop sleeps, which goes on sleeping: a message
-  /// then leaves without another thread being woken for it. Of the node, `work` uses what calls nothing back:
-  /// sending and timers. Not before what this thread has posted earlier.
+  /// The same, but at once and on the calling thread where the loop sleeps, which continues sleeping: a
+  /// message then leaves without another thread being woken for it. Of the node, `work` uses what calls
+  /// nothing back: sending and timers. Not before what this thread has posted earlier.
   void post_or_run(std::function<void()> work);
   ChannelCounts counts() const;
 

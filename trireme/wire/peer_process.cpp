@@ -23,13 +23,13 @@ constexpr double kLookAgain_s = 0.01;
 PeerProcess::PeerProcess(int pid)
     : pid_(pid), descriptor_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {}
 
-bool PeerProcess::ends_within(double most_s) const {
-  const Deadline deadline = Deadline::after_s(most_s);
+bool PeerProcess::ends_within(double max_s) const {
+  const Deadline deadline = Deadline::after_s(max_s);
   pollfd event{descriptor_.get(), POLLIN, 0};
   do {
     // Without pidfd_open (old kernel, sandbox) the number itself has to do: poll() only sleeps then.
     if (!descriptor_.is_open() && ::kill(pid_, 0) != 0 && errno == ESRCH) return true;
-    const double step_s = std::min(!descriptor_.is_open() ? kLookAgain_s : most_s, deadline.remaining_s());
+    const double step_s = std::min(!descriptor_.is_open() ? kLookAgain_s : max_s, deadline.remaining_s());
     if (::poll(&event, 1, static_cast<int>(std::ceil(step_s * 1e3))) == 1) return true;
   } while (!deadline.expired());
   return false;

@@ -19,7 +19,7 @@ class PeerProcess {
   /// One system call; does not wait.
   bool dead() const { return ends_within(0); }
   /// Waits for its end, at most so long. A process that ends loses its files before its number.
-  bool ends_within(double most_s) const;
+  bool ends_within(double max_s) const;
   /// "running", "sleeping", "stopped", "dead", ...: for messages.
   std::string state() const;
 

@@ -18,7 +18,7 @@ namespace trireme::wire {
 namespace {
 
 constexpr std::size_t kControlBytes = 4096;
-constexpr std::size_t kLeastRingBytes = 4096, kMostRingBytes = std::size_t{256} << 20;
+constexpr std::size_t kMinRingBytes = 4096, kMaxRingBytes = std::size_t{256} << 20;
 constexpr int kRingSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 // The reader begins with the first of a long message while the rest is written.
 constexpr std::size_t kPublishBytes = 128 << 10;
@@ -48,8 +48,8 @@ std::unique_ptr<RingMemory> RingMemory::receive(int passed) {
   if (seals < 0 || (seals & kRingSeals) != kRingSeals || ::fstat(passed, &found) != 0) return nullptr;
   const auto bytes = static_cast<std::size_t>(found.st_size);
   const std::size_t each_way = bytes < kControlBytes ? 0 : (bytes - kControlBytes) / 2;
-  const bool fits = each_way >= kLeastRingBytes && each_way <= kMostRingBytes &&
-                    std::has_single_bit(each_way) && bytes == kControlBytes + 2 * each_way;
+  const bool fits = each_way >= kMinRingBytes && each_way <= kMaxRingBytes && std::has_single_bit(each_way) &&
+                    bytes == kControlBytes + 2 * each_way;
   return fits ? map(std::move(descriptor), bytes) : nullptr;
 }
 

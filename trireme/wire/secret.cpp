@@ -21,7 +21,7 @@ namespace {
 // still use it. The first call in a process decides that there is none; the kernel frees the memory.
 [[maybe_unused]] const int kIsKeptToTheEnd = ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
 
-constexpr std::size_t kLeastCharacters = 16;
+constexpr std::size_t kMinCharacters = 16;
 constexpr const char* kHowToMakeOne = "(umask 077; head -c 32 /dev/urandom | base64 > FILE) makes one";
 // The text of a key of a role is this, ROLE.NAME, a colon and 64 digits.
 constexpr std::string_view kKeyOfRole = "trireme-key:";
@@ -51,8 +51,8 @@ Secret Secret::random() {
 Secret Secret::from_text(std::string_view text, const std::string& source) {
   Secret result;
   result.text_ = trim(text);
-  require(result.text_.size() >= kLeastCharacters, "the job's secret in ", source, " has ",
-          result.text_.size(), " characters; expected at least ", kLeastCharacters, ": ", kHowToMakeOne);
+  require(result.text_.size() >= kMinCharacters, "the job's secret in ", source, " has ", result.text_.size(),
+          " characters; expected at least ", kMinCharacters, ": ", kHowToMakeOne);
   if (!result.text_.starts_with(kKeyOfRole)) return result;
   const std::string rest = result.text_.substr(kKeyOfRole.size());
   result.role_ = rest.substr(0, rest.rfind(':'));
@@ -83,8 +83,7 @@ Secret Secret::from_variables(
   return path && !path->empty() ? from_file(*path) : Secret();
 }
 
-Secret Secret::of_servers(
-    const std::function<std::optional<std::string>(const std::string& name)>& lookup) {
+Secret Secret::of_servers(const std::function<std::optional<std::string>(const std::string& name)>& lookup) {
   Secret secret = from_variables(lookup, "TRIREME_PS_SECRET");
   return secret.empty() ? from_variables(lookup) : secret;
 }

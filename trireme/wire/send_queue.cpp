@@ -16,9 +16,9 @@ void SendQueue::push(Message message) {
   lane.messages.push_back(std::move(waiting));
 }
 
-std::span<const iovec> SendQueue::next(std::size_t most_bytes, std::size_t most_parts) {
+std::span<const iovec> SendQueue::next(std::size_t most_bytes, std::size_t max_parts) {
   const auto bytes_at_hand = [&] { return frames_bytes_ - gone_of_first_; };
-  while (bytes_at_hand() < most_bytes && 3 * (frames_.size() + 1) <= most_parts && cut()) {
+  while (bytes_at_hand() < most_bytes && 3 * (frames_.size() + 1) <= max_parts && cut()) {
   }
   parts_.clear();
   std::size_t skip = gone_of_first_;
@@ -53,7 +53,7 @@ std::map<Priority, SendQueue::Lane>::iterator SendQueue::choose() {
   for (auto lane = lanes_.begin(); lane != lanes_.end(); ++lane) {
     const Waiting& first = lane->second.messages.front();
     const bool fits = first.sent_bytes > 0 || unfinished_bytes_ == 0 ||
-                      first.total_bytes <= options_.most_unfinished_bytes - unfinished_bytes_;
+                      first.total_bytes <= options_.max_unfinished_bytes - unfinished_bytes_;
     if (!fits) continue;
     // Both in units of age_bytes; whoever waits longest wins between equals.
     const std::int64_t rank =

@@ -13,7 +13,7 @@
 namespace trireme::wire {
 namespace {
 
-constexpr int kMostAcceptedAtOnce = 64;
+constexpr int kMaxAcceptedAtOnce = 64;
 constexpr std::size_t kFewConnections = 16;  // that any peer may have
 
 const char* name_of(CloseCause cause) {
@@ -123,13 +123,13 @@ void NodeLoop::Impl::send(ConnectionId connection, Message message) {
   if (!options_.node_registers) register_peer(connection);
   channel->send(std::move(message));
   unflushed_.insert(connection);
-  if (std::cmp_less_equal(channel->waiting_bytes(), options_.most_waiting_bytes)) return;
+  if (std::cmp_less_equal(channel->waiting_bytes(), options_.max_waiting_bytes)) return;
   later_.push_back([this, connection] {
     Channel* slow = find(connection);
-    if (slow == nullptr || std::cmp_less_equal(slow->waiting_bytes(), options_.most_waiting_bytes)) return;
+    if (slow == nullptr || std::cmp_less_equal(slow->waiting_bytes(), options_.max_waiting_bytes)) return;
     const std::string reason =
         text(human_bytes(slow->waiting_bytes()), " wait for it, and at most ",
-             human_bytes(static_cast<std::uint64_t>(options_.most_waiting_bytes)), " may");
+             human_bytes(static_cast<std::uint64_t>(options_.max_waiting_bytes)), " may");
     slow->close();
     channel_failed(*slow, CloseCause::kTooSlow, "", reason);
   });
@@ -166,9 +166,9 @@ void NodeLoop::Impl::close(ConnectionId connection) {
 void NodeLoop::Impl::channel_opened(Channel& channel) {
   count("channels opened");
   if (channel.accepted()) {
-    strangers_.erase(channel.id());
+    unauthenticated_.erase(channel.id());
     guests_.insert(channel.id());
-    if (guests_.size() > most_guests_) later_.push_back([this] { trim_guests(); });
+    if (guests_.size() > max_guests_) later_.push_back([this] { trim_guests(); });
   }
   if (channel.asks_before_sleep()) unarmed_.insert(channel.id());
   unflushed_.insert(channel.id());
@@ -209,7 +209,7 @@ void NodeLoop::Impl::tell_ended() {
 
 void NodeLoop::Impl::accept_all(Listener& listener) {
   Socket socket;
-  for (int i = 0; i < kMostAcceptedAtOnce; ++i) {
+  for (int i = 0; i < kMaxAcceptedAtOnce; ++i) {
     const auto accepted = listener.accept(socket);
     if (accepted == Listener::Accepted::kNone) return;
     if (accepted == Listener::Accepted::kNoDescriptors) {
@@ -227,7 +227,7 @@ void NodeLoop::Impl::accept_all(Listener& listener) {
     known.network = network_of(socket.fd());
     known.channel = std::make_unique<Channel>(id, settings_, owner, listener.kind(), std::move(socket));
     ++num_accepted_;
-    strangers_.insert(id);
+    unauthenticated_.insert(id);
     known.channel->serve(EPOLLOUT);
     if (find(id) != nullptr) watch(channels_.at(id));
   }
@@ -240,7 +240,7 @@ void NodeLoop::Impl::rest_from_accepting() {
     epoll_event nothing{};
     ::epoll_ctl(epoll_.fd(), EPOLL_CTL_MOD, each.fd(), &nothing);
   }
-  if (!drop_oldest(strangers_) && !drop_oldest(guests_)) drop_of_busiest_peer();
+  if (!drop_oldest(unauthenticated_) && !drop_oldest(guests_)) drop_of_busiest_peer();
 }
 
 /// As long as it cannot be read, the one from before holds.
@@ -255,13 +255,13 @@ void NodeLoop::Impl::take_user_key() {
 
 /// Whether one more may be accepted.
 bool NodeLoop::Impl::make_room() {
-  if (strangers_.size() >= most_guests_) return drop_oldest(strangers_);
-  if (num_accepted_ < most_accepted_) return true;
-  return drop_oldest(strangers_) || drop_oldest(guests_) || drop_of_busiest_peer();
+  if (unauthenticated_.size() >= max_guests_) return drop_oldest(unauthenticated_);
+  if (num_accepted_ < max_accepted_) return true;
+  return drop_oldest(unauthenticated_) || drop_oldest(guests_) || drop_of_busiest_peer();
 }
 
 void NodeLoop::Impl::trim_guests() {
-  while (guests_.size() > most_guests_) drop_oldest(guests_);
+  while (guests_.size() > max_guests_) drop_oldest(guests_);
 }
 
 /// Of the network that has most of them.
@@ -330,7 +330,7 @@ void NodeLoop::Impl::watch(Known& known) {
 void NodeLoop::Impl::forget(ConnectionId id) {
   const auto found = channels_.find(id);
   Channel& channel = *found->second.channel;
-  strangers_.erase(id);
+  unauthenticated_.erase(id);
   guests_.erase(id);
   if (channel.accepted()) --num_accepted_;
   count("frames received", channel.num_frames_in());
@@ -338,7 +338,7 @@ void NodeLoop::Impl::forget(ConnectionId id) {
   count("bytes received", channel.num_bytes_in());
   count("bytes sent", channel.num_bytes_out());
   channel.close();
-  graves_.push_back(std::move(found->second.channel));
+  closing_channels_.push_back(std::move(found->second.channel));
   channels_.erase(found);
   unarmed_.erase(id);
 }

@@ -32,7 +32,7 @@ std::byte* map(std::size_t bytes, int descriptor) {
   return static_cast<std::byte*>(memory);
 }
 
-constexpr std::uint64_t kMostNumber = std::numeric_limits<int>::max();
+constexpr std::uint64_t kMaxNumber = std::numeric_limits<int>::max();
 
 /// "1:2:3" as numbers; empty when anything else stands there.
 std::vector<std::uint64_t> numbers_of(const std::string& address) {
@@ -98,7 +98,7 @@ std::shared_ptr<SharedMemory> SharedMemory::attach(int pid, int descriptor, std:
 
 std::shared_ptr<SharedMemory> SharedMemory::attach(const std::string& address) {
   const auto parts = numbers_of(address);
-  if (parts.size() != 3 || parts[0] > kMostNumber || parts[1] > kMostNumber) {
+  if (parts.size() != 3 || parts[0] > kMaxNumber || parts[1] > kMaxNumber) {
     throw CommError(text("not an address of shared memory: '", address, "'"));
   }
   return attach(static_cast<int>(parts[0]), static_cast<int>(parts[1]), parts[2]);

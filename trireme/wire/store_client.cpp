@@ -185,8 +185,8 @@ void StoreClient::disconnect() {
 
 StoreClient::Answer StoreClient::call(const Request& request, double timeout_s, double reply_takes_s) {
   std::string message = store::encode(request);
-  require(message.size() <= store::kMostFrameBytes, "a request of ", human_bytes(message.size()),
-          " is too large for a store; at most ", human_bytes(store::kMostFrameBytes), " are possible");
+  require(message.size() <= store::kMaxFrameBytes, "a request of ", human_bytes(message.size()),
+          " is too large for a store; at most ", human_bytes(store::kMaxFrameBytes), " are possible");
   const auto deadline = Deadline::after_s(timeout_s + reply_takes_s);
   const Turn turn(*this, deadline);
   try {
@@ -213,7 +213,7 @@ StoreClient::Answer StoreClient::exchange(std::string message, const Deadline& d
   std::string sealed = receive(socket, store::kLengthBytes, deadline);
   const std::size_t length = store::decode_length(sealed);
   // A reply holds at most a value and a few bytes around it.
-  if (length > store::kMostFrameBytes) throw CommError("what it sent is no reply");
+  if (length > store::kMaxFrameBytes) throw CommError("what it sent is no reply");
   receive_more(sealed, socket, length + store::kProofBytes, deadline);
   const auto payload = session.open(sealed);
   if (!payload) {

@@ -1,7 +1,7 @@
 #pragma once
 // A connection to a StoreServer. Every call ends by its deadline, with a result or a CommError that names the
 // server: one that is frozen, cut off or gone costs no more than that. After a failed call the next one
-// connects anew. What somebody on the way has changed or added is such a failure. Thread-safe: calls take
+// connects again. What somebody on the way has changed or added is such a failure. Thread-safe: calls take
 // turns, and waiting for one's turn counts.
 
 #include <condition_variable>

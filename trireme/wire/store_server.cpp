@@ -28,11 +28,11 @@ namespace {
 // How often connections are looked through for those that are late; never while none can be.
 constexpr int kSweep_ms = 50;
 // Connections that have not proved anything; beyond, the oldest of them makes room.
-constexpr std::size_t kMostStrangers = 512;
+constexpr std::size_t kMaxStrangers = 512;
 constexpr std::size_t kReadBytes = 64 << 10;
 
 /// That the process may have.
-std::size_t most_descriptors() {
+std::size_t max_descriptors() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 1024;
 }
@@ -142,9 +142,9 @@ class StoreServer::Loop {
 
   /// Whether one more may be accepted.
   bool make_room() {
-    const bool is_full = connections_.size() >= most_connections_;
-    if (num_strangers_ >= most_strangers_ || (is_full && num_strangers_ > 0)) drop_oldest_stranger();
-    return connections_.size() < most_connections_;
+    const bool is_full = connections_.size() >= max_connections_;
+    if (num_strangers_ >= max_strangers_ || (is_full && num_strangers_ > 0)) drop_oldest_stranger();
+    return connections_.size() < max_connections_;
   }
 
   void drop_oldest_stranger() {
@@ -239,9 +239,9 @@ class StoreServer::Loop {
     }
     if (connection.in.size() < store::kLengthBytes) return update_clock(connection);
     const std::size_t length = store::decode_length(connection.in);
-    if (length > store::kMostFrameBytes) {
+    if (length > store::kMaxFrameBytes) {
       refuse(connection, text("it has announced a request of ", human_bytes(length), "; at most ",
-                              human_bytes(store::kMostFrameBytes), " are possible"));
+                              human_bytes(store::kMaxFrameBytes), " are possible"));
       return;
     }
     const std::size_t whole = store::kLengthBytes + length + store::kProofBytes;
@@ -357,8 +357,8 @@ class StoreServer::Loop {
   std::unordered_map<int, Connection> connections_;  ///< by descriptor
   store::StoreTable table_;
   int num_timed_ = 0;  ///< connections with a deadline
-  const std::size_t most_strangers_ = std::clamp<std::size_t>(most_descriptors() / 4, 1, kMostStrangers);
-  const std::size_t most_connections_ = most_descriptors() - most_descriptors() / 16;
+  const std::size_t max_strangers_ = std::clamp<std::size_t>(max_descriptors() / 4, 1, kMaxStrangers);
+  const std::size_t max_connections_ = max_descriptors() - max_descriptors() / 16;
   std::size_t num_strangers_ = 0;
   int num_clients_ = 0;
   Complaints complaints_;

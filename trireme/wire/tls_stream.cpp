@@ -18,8 +18,8 @@ namespace trireme::wire {
 namespace {
 
 // A chain of certificates and what belongs to it; a stranger may send no more before he is believed.
-constexpr std::size_t kMostTlsHandshakeBytes = 16 << 10;
-constexpr std::size_t kMostOutputBytes = 256 << 10;
+constexpr std::size_t kMaxTlsHandshakeBytes = 16 << 10;
+constexpr std::size_t kMaxOutputBytes = 256 << 10;
 constexpr std::size_t kRecordBytes = 16 << 10;
 constexpr std::size_t kReadAheadBytes = 64 << 10;
 
@@ -40,7 +40,7 @@ int wire_write(BIO* bio, const char* data, int count) {
 int wire_read(BIO* bio, char* data, int count) {
   auto& wire = *static_cast<TlsStream::Wire*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
-  if (!wire.secured && wire.num_read >= kMostTlsHandshakeBytes) return -1;
+  if (!wire.secured && wire.num_read >= kMaxTlsHandshakeBytes) return -1;
   const ssize_t got = ::recv(wire.socket.fd(), data, static_cast<std::size_t>(count), MSG_DONTWAIT);
   if (got > 0) wire.num_read += static_cast<std::size_t>(got);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) BIO_set_retry_read(bio);
@@ -137,7 +137,7 @@ TlsContext::TlsContext(const TlsFiles& files) : context_(new_context()) {
   // The fastest that TLS 1.3 has where processors know AES.
   SSL_CTX_set_ciphersuites(context_,
                            "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
-  SSL_CTX_set_max_cert_list(context_, kMostTlsHandshakeBytes);
+  SSL_CTX_set_max_cert_list(context_, kMaxTlsHandshakeBytes);
   [[maybe_unused]] const auto* mine = guard.release();
 }
 
@@ -230,7 +230,7 @@ Moved TlsStream::write(std::span<const iovec> parts) {
   std::array<char, kRecordBytes> record;
   std::size_t count = 0;
   std::size_t part = 0, at = 0;
-  while (part < parts.size() && wire_.output.size() < kMostOutputBytes) {
+  while (part < parts.size() && wire_.output.size() < kMaxOutputBytes) {
     // Small parts share a record: a header and what it belongs to.
     std::size_t filled = 0;
     const char* from = record.data();

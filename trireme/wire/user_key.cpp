@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFolder = "trireme";
 constexpr const char* kFile = "user.key";
-constexpr std::size_t kMostKeyBytes = 4096;
+constexpr std::size_t kMaxKeyBytes = 4096;
 constexpr const char* kOrElse =
     "; or give the processes a secret of their own (--secret-file, TRIREME_SECRET_FILE)";
 
@@ -125,7 +125,7 @@ std::optional<Secret> read_key(int folder, const fs::path& path) {
   if (file.fd() < 0 && errno == ENOENT) return std::nullopt;
   if (file.fd() < 0) key_failed("open", path, errno);
   require_private(file.fd(), path, "600");
-  std::array<char, kMostKeyBytes> bytes;
+  std::array<char, kMaxKeyBytes> bytes;
   const ssize_t got = ::read(file.fd(), bytes.data(), bytes.size());
   if (got < 0) key_failed("read", path, errno);
   return Secret::from_text({bytes.data(), static_cast<std::size_t>(got)}, path.string());

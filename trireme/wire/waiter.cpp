@@ -79,11 +79,11 @@ void Waiter::throw_if_over() const {
                          membership_.rank_name(membership_.rank)));
 }
 
-void Waiter::sleep(const std::function<bool()>& ready, double most_s) const {
+void Waiter::sleep(const std::function<bool()>& ready, double max_s) const {
   RankArea& mine = block_->rank(membership_.rank);
   const std::uint32_t before = mine.doorbell.load();
   mine.sleepers.fetch_add(1);
-  if (!ready() && !block_->aborted() && !stopped_.load()) futex_wait(mine.doorbell, before, most_s);
+  if (!ready() && !block_->aborted() && !stopped_.load()) futex_wait(mine.doorbell, before, max_s);
   mine.sleepers.fetch_sub(1);
 }
 

@@ -84,8 +84,8 @@ class Waiter {
   void throw_if_aborted() const;
   /// The same, and when this rank has left.
   void throw_if_over() const;
-  /// Sleeps until the doorbell rings, at most `most_s`; not at all when ready().
-  void sleep(const std::function<bool()>& ready, double most_s) const;
+  /// Sleeps until the doorbell rings, at most `max_s`; not at all when ready().
+  void sleep(const std::function<bool()>& ready, double max_s) const;
   /// The cause when one of the missing ranks is dead or gone; else empty.
   std::string find_dead(const std::function<bool(int)>& missing) const;
   /// The same of rank r, whose memory could not be read: waits a moment for its end.

@@ -238,7 +238,7 @@ TEST(Causes, AreNoneWhereAllRanksCompute) {
   EXPECT_EQ(judge(evidence).cause, "");
 }
 
-TEST(Causes, AreNoLackOfMemoryOfARankThatTheLogOfTheKernelDoesNotName) {
+TEST(Causes, KernelLogOfOtherRankIsNoMemoryCause) {
   Evidence evidence = ended(0, SIGKILL);
   evidence.hosts[0].oom_kills = 3;  // of other processes
   evidence.ranks[1].log_read = true;
@@ -247,7 +247,7 @@ TEST(Causes, AreNoLackOfMemoryOfARankThatTheLogOfTheKernelDoesNotName) {
   EXPECT_EQ(judge(evidence).cause, "out of memory");
 }
 
-TEST(Causes, AreLackOfMemoryOfTheHostWhereTheGroupOfTheRankCountsTheKill) {
+TEST(Causes, CountedKillIsLackOfHostMemory) {
   Evidence evidence = ended(0, SIGKILL);
   evidence.hosts[0].oom_kills = 1;
   evidence.ranks[1].kills_counted = true;  // none: the kill was that of another group

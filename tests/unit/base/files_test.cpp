@@ -40,7 +40,7 @@ TEST(Files, AFailedWriteLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(count_files(folder.path()), 1u);
 }
 
-TEST(Files, AReplacedFileHasTheNewContentAndALinkUnderItsNameIsNotFollowed) {
+TEST(Files, ReplacedFileHasNewContentAndFollowsNoLink) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "victim", "old");
   std::filesystem::create_symlink(folder / "victim", folder / "a");

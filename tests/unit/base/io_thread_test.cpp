@@ -19,7 +19,7 @@ TEST(IoThread, DoesWhatItIsGivenInOrder) {
   EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
 }
 
-TEST(IoThread, HandsOnWhatIsThrownAndGoesOn) {
+TEST(IoThread, HandsOnWhatIsThrownAndContinues) {
   IoThread thread("test");
   std::future<void> fails = thread.start([] { throw std::runtime_error("the disk is gone"); });
   std::future<void> works = thread.start([] {});

@@ -44,7 +44,7 @@ TEST(LargeBlocks, AreNeverMappedFarBeyondWhatWasInUseAtOnce) {
   LargeBlocks blocks;
   std::mt19937 random(1);
   std::vector<void*> held;
-  std::size_t most_in_use = 0;
+  std::size_t max_in_use = 0;
   for (int i = 0; i < 4000; ++i) {
     if (held.size() > 20 || (!held.empty() && random() % 2 == 0)) {
       std::swap(held[random() % held.size()], held.back());
@@ -56,8 +56,8 @@ TEST(LargeBlocks, AreNeverMappedFarBeyondWhatWasInUseAtOnce) {
       *static_cast<char*>(held.back()) = 1;
     }
     const LargeBlocks::Use use = blocks.use();
-    most_in_use = std::max(most_in_use, use.in_use_bytes);
-    ASSERT_LE(use.mapped_bytes, most_in_use + most_in_use / 8);
+    max_in_use = std::max(max_in_use, use.in_use_bytes);
+    ASSERT_LE(use.mapped_bytes, max_in_use + max_in_use / 8);
   }
   for (void* each : held) blocks.free(each);
 }

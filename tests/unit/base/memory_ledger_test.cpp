@@ -42,7 +42,7 @@ TEST(MemoryLedger, RemembersWhatThereWasWhenMostWasThere) {
 TEST(MemoryLedger, LeavesSmallBlocksOut) {
   MemoryLedger ledger;
   const char block = 0;
-  ledger.add(&block, MemoryLedger::kLeastBytes - 1);
+  ledger.add(&block, MemoryLedger::kMinBytes - 1);
   EXPECT_EQ(ledger.now().total(), 0);
   ledger.remove(&block);
   EXPECT_EQ(ledger.now().total(), 0);

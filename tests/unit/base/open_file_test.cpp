@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 constexpr const char* kPrecious = "not to be touched\n";
 
-/// A folder that others may write into, beside a file that is not theirs.
+/// A folder that others may write into, next to a file that is not theirs.
 class SecurityOpenFile : public testing::Test {
  protected:
   SecurityOpenFile() {

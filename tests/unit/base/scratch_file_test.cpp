@@ -41,7 +41,7 @@ TEST(ScratchFile, BeginsAsZerosAndHoldsWhatIsWritten) {
   EXPECT_EQ(found[101], std::byte{0});
 }
 
-TEST(ScratchFile, LeavesNoNameAndNoFolderBehind) {
+TEST(ScratchFile, LeavesNoNameAndNoFolderAfter) {
   const test::TemporaryFolder folder;
   const ScratchFile file(in(folder / "a" / "b", 10));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
@@ -78,7 +78,7 @@ TEST(ScratchFile, GivesItsSpaceBack) {
   EXPECT_EQ(open_now(), 0u);
 }
 
-TEST(ScratchFile, WhatHasNoRoomIsRefusedAtOnceWithBothNumbers) {
+TEST(ScratchFile, WhatHasNoRoomIsRejectedAtOnceWithBothNumbers) {
   const test::TemporaryFolder folder;
   const test::FileSizeLimit limit(5000);
   EXPECT_THAT(
@@ -104,10 +104,10 @@ TEST(ScratchFile, RanksShareAFolderThatIsMissing) {
 TEST(ScratchFile, AFolderThatCannotExistIsNamed) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "a", "a file");
-  EXPECT_THAT(
-      [&] { const ScratchFile file(in(folder / "a" / "b", 10)); },
-      ThrowsMessage<DataError>(AllOf(HasSubstr("rank 2: cannot create the storage of some state in a file of"),
-                                     HasSubstr((folder / "a" / "b").string()))));
+  EXPECT_THAT([&] { const ScratchFile file(in(folder / "a" / "b", 10)); },
+              ThrowsMessage<DataError>(
+                  AllOf(HasSubstr("rank 2: cannot create the storage of some state in a file of"),
+                        HasSubstr((folder / "a" / "b").string()))));
 }
 
 TEST(ScratchFile, AWriteThatFailsSaysWhatAndWhere) {

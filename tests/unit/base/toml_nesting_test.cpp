@@ -14,8 +14,8 @@ std::string key_of(int parts, const std::string& part = "a") {
 }
 
 TEST(TomlNesting, IsThatOfTheLongestKey) {
-  EXPECT_EQ(line_of_deep_key(key_of(kMostKeyParts) + " = 1"), std::nullopt);
-  EXPECT_EQ(line_of_deep_key(key_of(kMostKeyParts + 1) + " = 1"), 1);
+  EXPECT_EQ(line_of_deep_key(key_of(kMaxKeyParts) + " = 1"), std::nullopt);
+  EXPECT_EQ(line_of_deep_key(key_of(kMaxKeyParts + 1) + " = 1"), 1);
   EXPECT_EQ(line_of_deep_key("x = 1\n[" + key_of(100000) + "]\ny = 2\n"), 2);
   EXPECT_EQ(line_of_deep_key("x = { " + key_of(100, "\"a b\"") + " = 1 }"), 1);
   EXPECT_EQ(line_of_deep_key(key_of(100, " 'a' ") + " = 1"), 1);
@@ -30,7 +30,7 @@ TEST(TomlNesting, CountsNoDotsOfTextsNumbersAndRemarks) {
     EXPECT_EQ(line_of_deep_key("run.name = 'a'\n" + line + "\n"), std::nullopt) << line.substr(0, 20);
 }
 
-TEST(TomlNesting, NoTextHidesAKeyBehindIt) {
+TEST(TomlNesting, NoTextHidesAKeyAfterIt) {
   const std::string deep = "\n" + key_of(100) + " = 1\n";
   for (const char* line : {"x = \"\"", "x = ''", "x = \"\\\"\"", "x = '\\'", "x = \"\"\"a\"\"\"\"",
                            "x = '''\n'''''", "x = \"\"\"\\\"\"\"\"", "# \"", "x = 1 # '''"})

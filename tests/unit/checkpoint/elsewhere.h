@@ -1,6 +1,6 @@
 #pragma once
 // Shards whose values live elsewhere: their tensors are of the meta device, and the values in tensors that
-// only an Elsewhere knows, as a file would have them.
+// only an OffloadedStorage knows, as a file would have them.
 
 #include <ATen/ops/empty_strided.h>
 
@@ -20,7 +20,7 @@ class AwayStore : public std::enable_shared_from_this<AwayStore> {
     const at::Tensor values = shard.tensor.contiguous().clone();
     shard.tensor = at::empty_strided(values.sizes(), values.strides(), values.options().device(at::kMeta));
     kept_.emplace_back(shard.tensor, values);
-    shard.elsewhere = std::make_shared<Elsewhere>(Elsewhere{
+    shard.offloaded_storage = std::make_shared<OffloadedStorage>(OffloadedStorage{
         .fetch = [store =
                       shared_from_this()](const at::Tensor& view) { return store->values_of(view).clone(); },
         .put = [store = shared_from_this()](

@@ -35,7 +35,7 @@ Memories own_states(Cut cut, std::int64_t step) {
   return memories;
 }
 
-/// The step that the ranks of `memories` restore, cut otherwise, with a new rank behind them; -1: none.
+/// The step that the ranks of `memories` restore, cut otherwise, with a new rank after them; -1: none.
 std::int64_t restored_step(Memories memories, Cut cut) {
   memories.emplace_back();
   const int size = static_cast<int>(memories.size());

@@ -89,7 +89,7 @@ class LoopCheckpointsTest : public testing::Test {
 
 class StateOfOptimizer : public testing::TestWithParam<std::pair<const char*, MakeOptimizer>> {};
 
-TEST_P(StateOfOptimizer, GoesOnWithTheSameBits) {
+TEST_P(StateOfOptimizer, ContinuesWithTheSameBits) {
   Loop first(GetParam().second);
   first.train(3);
   TensorMap weights, kept;
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
                                               })),
     [](const auto& row) { return row.param.first; });
 
-TEST_F(LoopCheckpointsTest, RanksGoOnWithTheirOwnGeneratorsAndTheSameBits) {
+TEST_F(LoopCheckpointsTest, RanksContinueWithTheirOwnGeneratorsAndTheSameBits) {
   constexpr int kRanks = 2;
   std::vector<TensorMap> weights(kRanks), state(kRanks);
   const auto remember = [&](comm::Context& context, Loop& loop) {
@@ -184,7 +184,7 @@ TEST_F(LoopCheckpointsTest, ADamagedOneIsMovedAsideForTheOneBefore) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("damaged"));
 }
 
-TEST_F(LoopCheckpointsTest, AnotherModuleOrOptimizerIsRefusedByName) {
+TEST_F(LoopCheckpointsTest, AnotherModuleOrOptimizerIsRejectedByName) {
   on_ranks(1, [](comm::Context&, LoopCheckpoints& checkpoints, Loop& loop) {
     loop.train(1);
     checkpoints.save(1);

@@ -1,5 +1,5 @@
-// Learning-rate schedulers of libtorch go on from a loop's checkpoint: the rate of every later step is that
-// of a loop that never stopped.
+// Learning-rate schedulers of libtorch continue from a loop's checkpoint: the rate of every later step is
+// that of a loop that never stopped.
 
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -65,9 +65,8 @@ class LoopSchedulers : public testing::TestWithParam<Scheduled> {
     std::vector<double> rates;
     comm::run_ranks_as_threads(1, [&](comm::Context& context) {
       RatedLoop loop;
-      LoopCheckpoints checkpoints(
-          context, folder_.path(),
-          {*loop.net, {&loop.optimizer}}, {.schedulers = {GetParam().saved(loop)}});
+      LoopCheckpoints checkpoints(context, folder_.path(), {*loop.net, {&loop.optimizer}},
+                                  {.schedulers = {GetParam().saved(loop)}});
       begin(loop, checkpoints);
       for (int step = first; step <= last; ++step) {
         loop.optimizer.zero_grad();
@@ -83,7 +82,7 @@ class LoopSchedulers : public testing::TestWithParam<Scheduled> {
   const test::TemporaryFolder folder_;
 };
 
-TEST_P(LoopSchedulers, GoOnFromACheckpointWithTheSameRates) {
+TEST_P(LoopSchedulers, ContinueFromACheckpointWithTheSameRates) {
   for (const int saved : {1, 7, 10, 12}) {
     const std::vector<double> whole = rates(
         1, 25, [](RatedLoop&, LoopCheckpoints&) {}, saved);

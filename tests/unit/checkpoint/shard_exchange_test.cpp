@@ -82,7 +82,7 @@ TEST(ShardExchange, OfReplicasThatDifferTheFirstCounts) {
   });
 }
 
-TEST(ShardExchange, WhatNobodyHasIsRefused) {
+TEST(ShardExchange, WhatNobodyHasIsRejected) {
   const auto exchange = [](const Shards& have, const Shards& want) {
     comm::run_ranks_as_threads(1,
                                [&](comm::Context& context) { ShardExchange(context.world(), have, want); });
@@ -93,7 +93,7 @@ TEST(ShardExchange, WhatNobodyHasIsRefused) {
               ThrowsMessage<InvalidArgument>(HasSubstr("'a' is [4]")));
 }
 
-TEST(ShardCatalogue, RanksThatHoldANameDifferentlyAreRefused) {
+TEST(ShardCatalogue, RanksThatHoldANameDifferentlyAreRejected) {
   EXPECT_THAT(
       [] {
         comm::run_ranks_as_threads(2, [](comm::Context& context) {
@@ -112,7 +112,7 @@ ShardCatalogue::Entry entry_of(const std::string& name, std::int64_t size, std::
           .holders = std::move(holders)};
 }
 
-TEST(ShardCatalogue, GapsAndOverlapsAreRefused) {
+TEST(ShardCatalogue, GapsAndOverlapsAreRejected) {
   const auto part = [](std::int64_t begin, std::int64_t size) {
     ShardCatalogue::Entry entry = entry_of("a", 8, {0});
     entry.box = {.offsets = {begin}, .sizes = {size}};

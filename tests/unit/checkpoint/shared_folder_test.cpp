@@ -131,7 +131,7 @@ TEST_F(SharedFolder, DamageToAnyFileIsFoundBeforeAnythingIsCopied) {
   }
 }
 
-TEST_F(SharedFolder, WhatIsMissingOrOfAnotherShapeIsRefusedOnAllRanksBeforeACopy) {
+TEST_F(SharedFolder, WhatIsMissingOrOfAnotherShapeIsRejectedOnAllRanksBeforeACopy) {
   save_by(2, Cut::kRows);
   const auto load_one = [&](int rank_of_it, const Shard& wrong, const Sees& sees) {
     comm::run_ranks_as_threads(2, [&](comm::Context& context) {
@@ -176,7 +176,7 @@ TEST(SecurityCheckpoint, NoPartIsWrittenThroughALinkInThePlaceOfTheWorkingFolder
   EXPECT_THAT([&] { write_part(folder / "checkpoints", part); },
               ThrowsMessage<DataError>(HasSubstr("found a symbolic link")));
   part.number = 1;
-  EXPECT_NO_THROW(refuse_part(folder / "checkpoints", part, "no room"));
+  EXPECT_NO_THROW(reject_part(folder / "checkpoints", part, "no room"));
   EXPECT_TRUE(fs::is_empty(folder / "elsewhere"));
 }
 

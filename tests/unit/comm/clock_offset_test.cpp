@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 
-/// Each rank's clock is `rank` seconds behind that of rank 0.
+/// Each rank's clock is `rank` seconds after that of rank 0.
 telemetry::ClockSample measured_by(Context& context) {
   return measure_clock_offset(context.world(), [&] { return now_ns() - context.rank() * kSecond; });
 }

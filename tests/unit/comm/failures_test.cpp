@@ -244,7 +244,7 @@ TEST_P(Failures, ARankThatThrowsEndsTheWaitOfTheOthers) {
 
 // As the reports of a trainer are, when a rank is frozen and another group finds out, or an exception ends
 // one.
-TEST_P(Failures, AGroupIsNotHeldByWhatIsUnderWayThereWhenAnotherOrTheRankHasFailed) {
+TEST_P(Failures, PendingOperationsDoNotHoldAFailedGroup) {
   constexpr auto kHang = std::chrono::seconds(40);
   for (const bool by_exception : {false, true}) {
     SCOPED_TRACE(by_exception);

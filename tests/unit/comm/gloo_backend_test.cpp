@@ -44,7 +44,7 @@ std::vector<Backend> connected(int size) {
 }
 
 // The next rank gave up and has left after its first part of the sum: its connection is broken already. The
-// one behind it has not come, and its connection is as it was.
+// one after it has not come, and its connection is as it was.
 TEST(GlooBackend, AnAbortEndsWhatWaitsForAnyRankWhicheverHasLeft) {
   for (const int waiting : {0, 1, 2}) {
     SCOPED_TRACE(waiting);

@@ -57,17 +57,17 @@ TEST(GpuOptions, OfASecondContextAddNothing) {
   EXPECT_THAT(gpu_variables({.expandable_segments = true}, {}, environment), IsEmpty());
 }
 
-void expect_refused(const CudaOptions& cuda, const NcclOptions& nccl, const std::string& message) {
+void expect_rejected(const CudaOptions& cuda, const NcclOptions& nccl, const std::string& message) {
   EXPECT_THAT([&] { check_gpu_options(cuda, nccl); }, ThrowsMessage<InvalidArgument>(HasSubstr(message)));
 }
 
-TEST(GpuOptions, ThatNoLibraryTakesAreRefused) {
-  expect_refused({.visible_devices = "0;1"}, {}, "cuda.visible_devices = \"0;1\": '0;1' is no GPU");
-  expect_refused({.tf32 = "al"}, {}, "cuda.tf32 = \"al\" is not known (did you mean 'all'?)");
-  expect_refused({.benchmark = true, .deterministic = true}, {}, "leave one of them out");
-  expect_refused({}, {.ib_timeout = 32}, "nccl.ib_timeout is 32; expected 1 to 31");
-  expect_refused({}, {.adapters = "mlx5", .infiniband = false}, "leave one of them out");
-  expect_refused({}, {.debug = "loud"}, "nccl.debug = \"loud\" is not known");
+TEST(GpuOptions, ThatNoLibraryTakesAreRejected) {
+  expect_rejected({.visible_devices = "0;1"}, {}, "cuda.visible_devices = \"0;1\": '0;1' is no GPU");
+  expect_rejected({.tf32 = "al"}, {}, "cuda.tf32 = \"al\" is not known (did you mean 'all'?)");
+  expect_rejected({.benchmark = true, .deterministic = true}, {}, "leave one of them out");
+  expect_rejected({}, {.ib_timeout = 32}, "nccl.ib_timeout is 32; expected 1 to 31");
+  expect_rejected({}, {.adapters = "mlx5", .infiniband = false}, "leave one of them out");
+  expect_rejected({}, {.debug = "loud"}, "nccl.debug = \"loud\" is not known");
 }
 
 TEST(GpuOptions, VariablesThatNameWhatIsNotHereAreFound) {

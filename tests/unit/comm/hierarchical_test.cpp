@@ -201,7 +201,7 @@ TEST_P(Hierarchical, AbortEndsShardsThatARankDoesNotComeTo) {
   });
 }
 
-TEST_P(Hierarchical, RefusesToReduceShardsOfBytesAndGoesOn) {
+TEST_P(Hierarchical, RejectsToReduceShardsOfBytesAndContinues) {
   run([](c10d::Backend& backend) {
     const int me = backend.getRank(), size = backend.getSize();
     at::Tensor bytes = at::zeros({size}, at::kByte), byte = at::zeros({1}, at::kByte);

@@ -181,9 +181,9 @@ struct Bad {
   std::vector<std::string> said;
 };
 
-class Refused : public testing::TestWithParam<Bad> {};
+class Rejected : public testing::TestWithParam<Bad> {};
 
-TEST_P(Refused, WithTheVariableAndWhatItHolds) {
+TEST_P(Rejected, WithTheVariableAndWhatItHolds) {
   try {
     read(GetParam().variables);
     FAIL() << "accepted";
@@ -193,7 +193,7 @@ TEST_P(Refused, WithTheVariableAndWhatItHolds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    LaunchEnvironment, Refused,
+    LaunchEnvironment, Rejected,
     testing::Values(
         Bad{"RankAlone", {{"RANK", "1"}}, {"WORLD_SIZE", "is not set"}},
         Bad{"SizeAlone", {{"WORLD_SIZE", "2"}}, {"RANK", "is not set"}},

@@ -1,4 +1,4 @@
-// How long ranks are waited for: those that get on, those that do not, those that have left, on every
+// How long ranks are waited for: those that make progress, those that do not, those that have left, on every
 // backend.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -41,7 +41,8 @@ double cpu_s_of_thread() {
   return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
-/// Uses a fifth of a core, a multiple of what counts as computing, and tells nobody: other cases run beside.
+/// Uses a fifth of a core, a multiple of what counts as computing, and tells nobody: other cases run
+/// concurrently with.
 void compute_for_s(double seconds) {
   volatile double sum = 0;
   const double begin_s = now_s(), begin_cpu_s = cpu_s_of_thread();
@@ -202,7 +203,7 @@ TEST_P(Liveness, RanksThatWaitInACircleFailAtTheDeadlineAndAreNamed) {
   }
 }
 
-/// Rank 1 gives something to rank 0 and leaves; then ranks 0 and 2 go on.
+/// Rank 1 gives something to rank 0 and leaves; then ranks 0 and 2 continue.
 void go_on_without_rank_1(Context& context, const std::function<void(Context&)>& take) {
   auto tensor = at::full({64}, 1.0);
   if (context.rank() == 0) {

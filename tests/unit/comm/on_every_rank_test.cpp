@@ -8,7 +8,7 @@
 namespace trireme::comm {
 namespace {
 
-TEST(OnEveryRank, AnErrorOfOneIsThrownOnAllAndTheGroupGoesOn) {
+TEST(OnEveryRank, AnErrorOfOneIsThrownOnAllAndTheGroupContinues) {
   run_ranks_as_threads(3, [](Context& context) {
     for (const int failing : {0, 2}) {
       try {

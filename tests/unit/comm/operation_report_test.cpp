@@ -93,7 +93,7 @@ TEST(OperationText, OfNothingIsNothing) {
   EXPECT_THAT(decode_operations("", 4), Optional(IsEmpty()));
 }
 
-TEST(OperationText, WhatNobodyWroteIsRefused) {
+TEST(OperationText, WhatNobodyWroteIsRejected) {
   const std::string whole = encode_operations({all_reduce_of(100), barrier()});
   for (const std::string& foreign :
        {std::string("rank 3"), std::string("\n"), std::string("1 2 3\n"), whole + "x", whole + "1 2\n",
@@ -106,7 +106,7 @@ TEST(OperationText, WhatNobodyWroteIsRefused) {
   }
 }
 
-TEST(OperationText, EveryTruncationOfALineIsRefused) {
+TEST(OperationText, EveryTruncationOfALineIsRejected) {
   const std::string line = encode_operations({all_reduce_of(100)});
   for (std::size_t length = 1; length < line.size(); ++length) {
     EXPECT_EQ(decode_operations(line.substr(0, length), 4), std::nullopt) << length;

@@ -76,7 +76,7 @@ constexpr ReduceOp kReduceOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp:
 TEST_P(Operations, ShowWhatOneRankWritesIntoCommonMemoryToAll) {
   run([](Context& context) {
     Group& world = context.world();
-    at::Tensor common = world.allocate_common(world.size() * kNumel, at::kFloat);
+    at::Tensor common = world.allocate_shared(world.size() * kNumel, at::kFloat);
     if (!common.defined()) return;  // ranks of this backend may be on several hosts
     EXPECT_EQ(common.count_nonzero().item<std::int64_t>(), 0);
     world.barrier();
@@ -95,16 +95,16 @@ TEST_P(Operations, KnowOfCommonMemoryWhereRanksAreOnOneHost) {
     Group& world = context.world();
     const std::string& backend = GetParam().backend;
     const bool is_one_host = backend == "shm" || backend == "threads" || world.size() == 1;
-    EXPECT_EQ(world.allocate_common(kNumel, at::kDouble).defined(), is_one_host);
+    EXPECT_EQ(world.allocate_shared(kNumel, at::kDouble).defined(), is_one_host);
   });
 }
 
-TEST_P(Operations, RefuseADtypeTheyDoNotKnowAndGoOn) {
+TEST_P(Operations, RejectADtypeTheyDoNotKnowAndContinue) {
   run([](Context& context) {
     Group& world = context.world();
     auto complex = at::zeros({kNumel}, at::kComplexFloat);
     auto unknown = at::zeros({kNumel}, at::kUInt32);
-    if (context.world_size() == 1) {  // without a backend there is nothing that could refuse it
+    if (context.world_size() == 1) {  // without a backend there is nothing that could reject it
       EXPECT_NO_THROW(world.all_reduce(complex));
       return;
     }
@@ -474,7 +474,7 @@ TEST_P(Operations, TheRingHoldsTheLastOperations) {
   });
 }
 
-TEST_P(Operations, BadArgumentsAreRefusedBeforeAnythingMoves) {
+TEST_P(Operations, BadArgumentsAreRejectedBeforeAnythingMoves) {
   run([](Context& context) {
     Group& world = context.world();
     at::Tensor undefined;

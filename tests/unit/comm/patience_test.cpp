@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "trireme/comm/internal/beat.h"
+#include "trireme/comm/internal/heartbeat.h"
 
 namespace trireme::comm {
 namespace {
@@ -14,31 +14,31 @@ using testing::IsEmpty;
 
 constexpr double kPatience_s = 60;
 
-Standing busy() {
-  Standing standing;
+WaitStatus busy() {
+  WaitStatus standing;
   standing.idle_s = 1;
   return standing;
 }
-Standing idle() {
-  Standing standing;
+WaitStatus idle() {
+  WaitStatus standing;
   standing.idle_s = kPatience_s + 1;
   return standing;
 }
-Standing lost() {
-  Standing standing = busy();
+WaitStatus lost() {
+  WaitStatus standing = busy();
   standing.lost = true;
   return standing;
 }
-Standing waiting_for(std::vector<int> ranks) {
-  Standing standing = idle();
+WaitStatus waiting_for(std::vector<int> ranks) {
+  WaitStatus standing = idle();
   standing.waits = true;
   standing.waits_for = std::move(ranks);
   return standing;
 }
 
 /// Rank 0 asks.
-Verdict verdict(const std::vector<int>& missing, const std::vector<Standing>& others) {
-  std::vector<Standing> ranks{waiting_for(missing)};
+Verdict verdict(const std::vector<int>& missing, const std::vector<WaitStatus>& others) {
+  std::vector<WaitStatus> ranks{waiting_for(missing)};
   ranks.insert(ranks.end(), others.begin(), others.end());
   return judge(0, missing, ranks, kPatience_s);
 }
@@ -49,9 +49,9 @@ TEST(Patience, WaitsForWhoGetsOnAndCallsItSlow) {
   EXPECT_THAT(found.slow, ElementsAre(1, 2));
 }
 
-TEST(Patience, DoesNotCallSlowWhomNobodyHasSeenGettingOnYet) {
-  Standing unknown = busy();
-  unknown.gets_on = false;
+TEST(Patience, UnseenRankIsNotReportedSlow) {
+  WaitStatus unknown = busy();
+  unknown.made_progress = false;
   const Verdict found = verdict({1}, {unknown});
   EXPECT_THAT(found.chain, IsEmpty());
   EXPECT_THAT(found.slow, IsEmpty());
@@ -86,7 +86,7 @@ TEST(Patience, DoesNotTakeTwoWaysToOneRankForACircle) {
 }
 
 TEST(Patience, AWaitThatHasJustBegunIsNoDeadlock) {
-  Standing just_came = waiting_for({0});
+  WaitStatus just_came = waiting_for({0});
   just_came.idle_s = 1;
   EXPECT_THAT(verdict({1}, {just_came}).chain, IsEmpty());
 }
@@ -95,10 +95,10 @@ TEST(Patience, EndsForAWaitThatAllHaveComeTo) {
   EXPECT_THAT(verdict({1}, {waiting_for({})}).chain, ElementsAre(1));
 }
 
-TEST(Beat, IsReadAsItWasWritten) {
-  Beat beat;
+TEST(Heartbeat, IsReadAsItWasWritten) {
+  Heartbeat beat;
   beat.number = 7;
-  beat.signs = 5;
+  beat.progress_counter = 5;
   beat.publications = 3;
   beat.leaves = true;
   beat.waits = true;
@@ -106,9 +106,9 @@ TEST(Beat, IsReadAsItWasWritten) {
   beat.operation = "all_reduce #5 of group world";
   beat.action = "step 3:\n0F1";
   beat.own_work = "saving a checkpoint";
-  const Beat found = decode_beat(encode(beat)).value();
+  const Heartbeat found = decode_heartbeat(encode(beat)).value();
   EXPECT_EQ(found.number, 7U);
-  EXPECT_EQ(found.signs, 5U);
+  EXPECT_EQ(found.progress_counter, 5U);
   EXPECT_EQ(found.publications, 3U);
   EXPECT_TRUE(found.leaves);
   EXPECT_TRUE(found.waits);
@@ -116,17 +116,17 @@ TEST(Beat, IsReadAsItWasWritten) {
   EXPECT_EQ(found.operation, beat.operation);
   EXPECT_EQ(found.action, "step 3: 0F1");
   EXPECT_EQ(found.own_work, beat.own_work);
-  EXPECT_THAT(decode_beat(encode({})).value().waits_for, IsEmpty());
+  EXPECT_THAT(decode_heartbeat(encode({})).value().waits_for, IsEmpty());
 }
 
-TEST(Beat, RefusesWhatNobodyWrote) {
+TEST(Heartbeat, RejectsWhatNobodyWrote) {
   for (const char* broken : {"", "1", "1 2 3 0 0", "1 2 3 0 0 x\n\n\n", "x\n\n\n"})
-    EXPECT_FALSE(decode_beat(broken).has_value()) << broken;
+    EXPECT_FALSE(decode_heartbeat(broken).has_value()) << broken;
 }
 
 class SignsOfLifeTest : public testing::Test {
  protected:
-  bool gets_on(bool waits = false) {
+  bool made_progress(bool waits = false) {
     const auto before = count_;
     count_ = signs_.look(page_->read(), waits);
     return count_ > before;
@@ -139,32 +139,32 @@ class SignsOfLifeTest : public testing::Test {
 };
 
 TEST_F(SignsOfLifeTest, AreProcessorTimeOutsideOfWaits) {
-  gets_on();
-  EXPECT_FALSE(gets_on());
+  made_progress();
+  EXPECT_FALSE(made_progress());
   cpu_s_ += 1;
-  EXPECT_TRUE(gets_on());
-  EXPECT_FALSE(gets_on());
+  EXPECT_TRUE(made_progress());
+  EXPECT_FALSE(made_progress());
   cpu_s_ += 1;
-  EXPECT_FALSE(gets_on(/*waits=*/true)) << "it may only be spinning";
-  EXPECT_FALSE(gets_on()) << "that was in the wait";
+  EXPECT_FALSE(made_progress(/*waits=*/true)) << "it may only be spinning";
+  EXPECT_FALSE(made_progress()) << "that was in the wait";
 }
 
 TEST_F(SignsOfLifeTest, AreAChangedStatus) {
-  gets_on();
+  made_progress();
   page_->set_action("step 2");
-  EXPECT_TRUE(gets_on(/*waits=*/true));
-  EXPECT_FALSE(gets_on(/*waits=*/true));
+  EXPECT_TRUE(made_progress(/*waits=*/true));
+  EXPECT_FALSE(made_progress(/*waits=*/true));
 }
 
 TEST_F(SignsOfLifeTest, AreWorkOfItsOwnAsLongAsItLasts) {
-  gets_on();
+  made_progress();
   {
     const telemetry::OwnWork work(*page_, "loading");
-    EXPECT_TRUE(gets_on());
-    EXPECT_TRUE(gets_on());
+    EXPECT_TRUE(made_progress());
+    EXPECT_TRUE(made_progress());
   }
-  gets_on();
-  EXPECT_FALSE(gets_on());
+  made_progress();
+  EXPECT_FALSE(made_progress());
 }
 
 }  // namespace

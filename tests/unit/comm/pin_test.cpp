@@ -44,7 +44,7 @@ TEST(Pin, RanksShareOutWhatTheyMayRunOnTogether) {
   const PinPlan plan = plan_of("cores", {eight, eight, eight, eight});
   EXPECT_THAT(cores_of(plan), ElementsAre(Cores{0, 1}, Cores{2, 3}, Cores{4, 5}, Cores{6, 7}));
   EXPECT_EQ(plan.words, "ranks are pinned to cores: 2 on 0-1, 3 on 2-3, 4 on 4-5, 5 on 6-7");
-  EXPECT_FALSE(plan.is_refused);
+  EXPECT_FALSE(plan.is_rejected);
   EXPECT_THAT(cores_of(plan_of("numa", {eight, eight, eight, eight})),
               ElementsAre(Cores{0, 1, 2, 3}, Cores{0, 1, 2, 3}, Cores{4, 5, 6, 7}, Cores{4, 5, 6, 7}));
   EXPECT_THAT(plan_of("none", {eight, eight}).pinned, IsEmpty());
@@ -66,19 +66,19 @@ TEST(Pin, RanksThatTheLauncherHasBoundStay) {
 
 TEST(Pin, NobodyIsPinnedWhereThereAreTooFewCoresOrMasksThatMeetInPart) {
   const PinPlan few = plan_of("cores", {{0, 1}, {0, 1}, {0, 1}});
-  EXPECT_TRUE(few.is_refused);
+  EXPECT_TRUE(few.is_rejected);
   EXPECT_THAT(few.pinned, IsEmpty());
   EXPECT_EQ(
       few.words,
       "comm.pin = \"cores\": there are 3 ranks for 2 cores (0-1), and none for each; no rank is pinned");
   const PinPlan part = plan_of("numa", {{4, 5}, {4, 5}, {5, 6}});
   EXPECT_THAT(part.pinned, IsEmpty());
-  EXPECT_TRUE(part.is_refused);
+  EXPECT_TRUE(part.is_rejected);
   EXPECT_THAT(part.words,
               HasSubstr("rank 2 may run on cores 4-5 and rank 4 on 5-6, which are partly the same"));
 }
 
-TEST(Pin, AnUnknownNameIsRefusedBeforeAnythingIsJoined) {
+TEST(Pin, AnUnknownNameIsRejectedBeforeAnythingIsJoined) {
   EXPECT_THAT([] { Context::join({}, {.pin = "core"}); },
               testing::ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'cores'?")));
 }

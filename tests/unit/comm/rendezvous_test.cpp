@@ -137,7 +137,7 @@ TEST(Rendezvous, RanksJoinWorldsOneAfterTheOtherAndSideBySide) {
   });
 }
 
-TEST(Rendezvous, RanksOfWhichOneCameTooLateHaveAllFailedAndMeetInTheNextWorld) {
+TEST(Rendezvous, LateRankFailsAllAndNextWorldWorks) {
   const int port = test::free_port();
   const auto join = [&](int rank, double timeout_s) {
     return Context::join(rank_of_two(rank, port),

@@ -137,7 +137,7 @@ TEST(ShmBackend, KeepsDroppedTensorsAliveUntilTheOperationIsDone) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(ShmBackend, FailsAWaitAtItsTimeoutAndNamesTheRankByItsNumberInTheWorld) {
+TEST(ShmBackend, WaitTimeoutNamesTheWorldRank) {
   std::atomic<bool> over{false};
   const auto errors = run_ranks(make_threads_backend, 2, [&](c10d::Backend& backend, int rank) {
     if (rank == 1) {
@@ -170,7 +170,7 @@ TEST(ShmBackend, NamesTheRankThatNeverJoins) {
   EXPECT_THAT(errors[0], HasSubstr("group tens: rank 12 did not join the shared memory group within 200 ms"));
 }
 
-TEST(ShmBackend, RefusesRanksOfSeveralHostsByName) {
+TEST(ShmBackend, RejectsRanksOfSeveralHostsByName) {
   const auto errors = run_ranks(make_shm_backend, 2, [](c10d::Backend&, int) {}, {"north", "south"});
   EXPECT_THAT(errors,
               Each(AllOf(HasSubstr("rank 11 runs on host south"), HasSubstr("rank 10 on host north"))));

@@ -42,7 +42,7 @@ TEST(TensorBlocks, AreThoseOfWhoeverAllocatesByHandToo) {
   for (const std::size_t bytes : {std::size_t{64}, std::size_t{4096}, std::size_t{8} << 20}) {
     void* const memory = allocator->raw_allocate(bytes);
     *static_cast<char*>(memory) = 1;
-    EXPECT_EQ(in_use() - before, bytes < LargeBlocks::kLeastBytes ? 0 : bytes);
+    EXPECT_EQ(in_use() - before, bytes < LargeBlocks::kMinBytes ? 0 : bytes);
     allocator->raw_deallocate(memory);
     EXPECT_EQ(in_use(), before);
   }

@@ -130,7 +130,7 @@ TEST_F(GonePeer, AnOperationThatBrokeIsExplainedByTheCauseThatThePeerPosted) {
 
 TEST_F(GonePeer, ThatLeftBecauseAnotherOfItsGroupsFailedIsNotTheOneToBlame) {
   slow_->let_through();
-  Beat last;
+  Heartbeat last;
   last.number = 1;
   last.leaves = true;
   post("beat/1", encode(last));
@@ -160,7 +160,7 @@ TEST_F(GonePeer, IsNotBlamedForAStandingOperationBeforeWhatItPostedIsHeard) {
   EXPECT_EQ(failure(), kCause);
 }
 
-TEST_F(GonePeer, IsBlamedThoughWhatStandsInTheStoreUnderItsNameIsNotOfARank) {
+TEST_F(GonePeer, IsNamedDespiteForeignValuesInTheStore) {
   slow_->let_through();
   post("beat/1", "GET / HTTP/1.1");
   post("operations/world/1", "GET / HTTP/1.1");

@@ -96,11 +96,11 @@ TEST_P(EachCodec, KeepsZeros) {
     EXPECT_EQ(there_and_back(codec_, std::vector<float>(count)), std::vector<float>(count));
 }
 
-/// Wherever bytes lie, also where nothing is aligned, and nothing beside them or beside the values is
+/// Wherever bytes lie, also where nothing is aligned, and nothing next to them or next to the values is
 /// touched.
 TEST_P(EachCodec, DecodesOrRefusesAnyBytesAndStaysWithinThem) {
   Random random(3);
-  int num_fitting = 0, num_refused = 0;
+  int num_fitting = 0, num_rejected = 0;
   for (int i = 0; i < 20'000; ++i) {
     const std::size_t count = 1 + random.below(40);
     const Bytes right = encoded(codec_, some_values(count, random.bits()), {.fraction = 0.3});
@@ -109,12 +109,12 @@ TEST_P(EachCodec, DecodesOrRefusesAnyBytesAndStaysWithinThem) {
     for (std::uint64_t changes = random.below(4); changes > 0 && !bytes.empty(); --changes)
       bytes[random.below(bytes.size())] =
           static_cast<std::byte>(random.below(random.below(2) == 0 ? 4 : 256));
-    // In a block of exactly that size, so that a sanitizer sees what is read behind it.
+    // In a block of exactly that size, so that a sanitizer sees what is read after it.
     const auto exact = std::make_unique<std::byte[]>(bytes.size() + 1);
     std::ranges::copy(bytes, exact.get() + 1);
     const std::span<const std::byte> body(exact.get() + 1, bytes.size());
     const bool fits = codec_.fits(body, count);
-    ++(fits ? num_fitting : num_refused);
+    ++(fits ? num_fitting : num_rejected);
     if (!fits) continue;
     std::vector<float> guarded(count + 2, 42);
     codec_.decode(body, std::span(guarded).subspan(1, count));
@@ -124,7 +124,7 @@ TEST_P(EachCodec, DecodesOrRefusesAnyBytesAndStaysWithinThem) {
     ASSERT_EQ(guarded.back(), 42);
   }
   EXPECT_GT(num_fitting, 1000);
-  EXPECT_GT(num_refused, 1000);
+  EXPECT_GT(num_rejected, 1000);
 }
 
 TEST(Codecs, AreKnownByTheirNames) {
@@ -229,7 +229,7 @@ void expect_greatest(const std::vector<float>& values, double fraction, std::uin
   const std::vector<float> told =
       there_and_back(*codec("top-k"), values, {.fraction = fraction, .seed = seed});
   std::size_t num_named = 0;
-  float least_named = kInf, greatest_left = 0;
+  float min_named = kInf, greatest_left = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (told[i] == 0) {
       greatest_left = std::max(greatest_left, std::fabs(values[i]));
@@ -237,9 +237,9 @@ void expect_greatest(const std::vector<float>& values, double fraction, std::uin
     }
     ASSERT_EQ(told[i], values[i]);
     ++num_named;
-    least_named = std::min(least_named, std::fabs(values[i]));
+    min_named = std::min(min_named, std::fabs(values[i]));
   }
-  EXPECT_GE(least_named, greatest_left);
+  EXPECT_GE(min_named, greatest_left);
   const auto most =
       std::max<std::size_t>(1, static_cast<std::size_t>(fraction * static_cast<double>(values.size())));
   EXPECT_LE(num_named, most);

@@ -16,7 +16,7 @@ std::tuple<std::uint64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t
   return {place.epoch, place.number, place.first, place.size, place.full};
 }
 
-/// The places of the first steps, one behind the other.
+/// The places of the first steps, one after the other.
 std::vector<BatchPlace> counted(std::int64_t samples, std::int64_t batch, const BatchRamp& ramp,
                                 std::int64_t steps) {
   std::vector<BatchPlace> places;
@@ -52,8 +52,8 @@ TEST(BatchLayout, ALastBatchThatIsNotFullIsDropped) {
   EXPECT_THROW(BatchLayout(3, 4, {}, LastBatch::kDropped), InvalidArgument);
 }
 
-TEST(BatchLayout, ABatchThatGrowsInAnEpochThatHasNoneOfItsSizeLeftBeginsTheNext) {
-  // Steps 0 and 1 take samples 0 to 5 of 10; of 8, none fits behind them.
+TEST(BatchLayout, GrownBatchThatDoesNotFitStartsNextEpoch) {
+  // Steps 0 and 1 take samples 0 to 5 of 10; of 8, none fits after them.
   const BatchLayout layout(10, 8, {{.until = 2, .size = 3}}, LastBatch::kDropped);
   EXPECT_EQ(numbers(layout.at(1)), numbers({.number = 1, .first = 3, .size = 3, .full = 3}));
   EXPECT_EQ(numbers(layout.at(2)), numbers({.epoch = 1, .size = 8, .full = 8}));
@@ -110,10 +110,10 @@ TEST(BatchLayout, FindsAnyStepAsIfAllBeforeItHadBeenCounted) {
 
 TEST(BatchLayout, MoreStepsThanAnybodyWaitsForAreNotCounted) {
   EXPECT_EQ(BatchLayout(1000, 1).first_step_of(std::numeric_limits<std::uint64_t>::max()),
-            BatchLayout::kMostSteps);
+            BatchLayout::kMaxSteps);
 }
 
-TEST(BatchLayout, RefusesNoSamplesEmptyBatchesAndPhasesThatDoNotRise) {
+TEST(BatchLayout, RejectsNoSamplesEmptyBatchesAndPhasesThatDoNotRise) {
   EXPECT_THROW(BatchLayout(0, 4), InvalidArgument);
   EXPECT_THROW(BatchLayout(4, 0), InvalidArgument);
   EXPECT_THROW(BatchLayout(4, 2, {{.until = 3, .size = 0}}), InvalidArgument);

@@ -123,8 +123,8 @@ TEST(BatchReader, TargetsOfPartsAndMixturesAreThoseOfTheirBatches) {
       mixed,
       mixed->in_epoch(3),
       kept_samples(data, std::make_shared<SampleMemory>(1 << 20)),
-      tolerant(data, {}),
-      tolerant(data, {.skip = true})};
+      with_retries(data, {}),
+      with_retries(data, {.skip = true})};
   for (const auto& each : made) {
     for (const std::vector<std::int64_t>& indices : {std::vector<std::int64_t>{2, 0, 1, 1}, {}}) {
       const Fields whole = each->get_batch(indices).target;
@@ -138,7 +138,7 @@ TEST(BatchReader, TargetsOfPartsAndMixturesAreThoseOfTheirBatches) {
   }
 }
 
-/// Ten images in two classes, of which those behind the first cannot be decoded.
+/// Ten images in two classes, of which those after the first cannot be decoded.
 class UnreadableImages : public testing::Test {
  protected:
   UnreadableImages() {

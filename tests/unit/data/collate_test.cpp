@@ -173,7 +173,7 @@ TEST(Collated, IsWhatTheFunctionMakes) {
   EXPECT_TRUE(sums->sizes_vary());
 }
 
-TEST(Collated, ABatchOfAnotherNumberOfRowsIsRefused) {
+TEST(Collated, ABatchOfAnotherNumberOfRowsIsRejected) {
   const auto flat = collated(std::make_shared<Sentences>(), [](std::span<const Example>) {
     return Example{at::zeros({5}), {}};
   });

@@ -47,9 +47,9 @@ class Far : public ByteSource {
 
 class CacheOnDisk : public testing::Test {
  protected:
-  std::shared_ptr<DiskCache> cache(std::int64_t most_blocks = 100) const {
+  std::shared_ptr<DiskCache> cache(std::int64_t max_blocks = 100) const {
     return std::make_shared<DiskCache>(
-        DiskCacheOptions{.folder = folder_ / "cache", .most_bytes = most_blocks * kBlock, .memory_bytes = 0},
+        DiskCacheOptions{.folder = folder_ / "cache", .most_bytes = max_blocks * kBlock, .memory_bytes = 0},
         Log());
   }
   std::vector<fs::path> blocks() const {

@@ -108,7 +108,7 @@ Shares any_shares(const StreamOptions& options, Random& random) {
 }
 
 /// What the ranks of a world see of the steps [begin, end), in the order of ranks. Dynamic
-/// ones are dealt anew now and then, a few steps ahead or, as read-ahead may have it, at once.
+/// ones are dealt again now and then, a few steps ahead or, as read-ahead may have it, at once.
 void read(const Case& drawn, const std::shared_ptr<const Dataset>& numbers, const World& world,
           std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& seen) {
   std::vector<std::unique_ptr<Loader>> loaders;
@@ -128,7 +128,7 @@ void read(const Case& drawn, const std::shared_ptr<const Dataset>& numbers, cons
     if (of_world.balance == Balance::kDynamic && random.below(3) == 0) {
       const auto from = static_cast<std::uint64_t>(step) + random.below(6);
       const Shares shares = any_shares(of_world, random);
-      for (const auto& loader : loaders) loader->deal(from, shares);
+      for (const auto& loader : loaders) loader->assign_shares(from, shares);
     }
     for (const auto& loader : loaders) {
       for (const Example& part : loader->next().microbatches) {

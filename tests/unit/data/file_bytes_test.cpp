@@ -53,7 +53,7 @@ TEST_F(FileBytes, FileThatIsCutOrWrittenAnewIsNamedInsteadOfReadAmiss) {
   EXPECT_EQ(read_text(*open_file(path_), 0, 3), "987");
 }
 
-TEST_F(FileBytes, AHeldFileIsReadThoughItsNameIsGoneAndSaysWhenItIsAskedThatItChanged) {
+TEST_F(FileBytes, DeletedFileIsReadAndReportedAsChanged) {
   write("0123456789");
   const auto source = hold_file(path_);
   EXPECT_EQ(source->version(), open_file(path_)->version());

@@ -135,7 +135,7 @@ TEST_F(HttpBytes, RedirectionIntoThePrivateNetworkIsRejectedAtOnceUnlessThatIsAs
   EXPECT_EQ(read_text(*open_url(server_.url("elsewhere"), asked_for), 10, 90), content_.substr(10, 90));
 }
 
-TEST_F(HttpBytes, ServerThatIgnoresRangesIsRefused) {
+TEST_F(HttpBytes, ServerThatIgnoresRangesIsRejected) {
   const std::string whole =
       "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " + std::to_string(content_.size()) +
       "\r\n\r\n" + content_;
@@ -146,7 +146,7 @@ TEST_F(HttpBytes, ServerThatIgnoresRangesIsRefused) {
   EXPECT_THAT([&] { open(); }, ThrowsMessage<DataError>(HasSubstr("ignores ranges")));
 }
 
-TEST_F(HttpBytes, ServerThatSendsAnotherRangeOrAnotherLengthIsRefused) {
+TEST_F(HttpBytes, ServerThatSendsAnotherRangeOrAnotherLengthIsRejected) {
   const auto source = open();
   const auto changed = [](std::string right, const std::string& from, const std::string& to) {
     return HttpAnswer{right.replace(right.find(from), from.size(), to)};

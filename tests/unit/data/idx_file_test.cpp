@@ -45,7 +45,7 @@ TEST(IdxFile, NamesAMissingFileAndTheReason) {
   EXPECT_THAT(error_of("/nowhere/at-all"), AllOf(HasSubstr("/nowhere/at-all"), HasSubstr("No such file")));
 }
 
-TEST(IdxFile, RefusesAForeignFileAndShowsHowItBegins) {
+TEST(IdxFile, RejectsAForeignFileAndShowsHowItBegins) {
   const TemporaryFolder folder;
   write_bytes(folder / "page.html", "<html>not found</html>");
   EXPECT_THAT(error_of(folder / "page.html"), AllOf(HasSubstr("not an idx file"), HasSubstr("3c 68 74 6d")));
@@ -53,7 +53,7 @@ TEST(IdxFile, RefusesAForeignFileAndShowsHowItBegins) {
   EXPECT_THAT(error_of(folder / "empty"), HasSubstr("not an idx file"));
 }
 
-TEST(IdxFile, RefusesLabelsWhereImagesAreExpected) {
+TEST(IdxFile, RejectsLabelsWhereImagesAreExpected) {
   const TemporaryFolder folder;
   write_bytes(folder / "labels", idx_bytes({4}, "abcd"));
   EXPECT_THAT(error_of(folder / "labels"), AllOf(HasSubstr("00 00 08 03"), HasSubstr("found 00 00 08 01")));

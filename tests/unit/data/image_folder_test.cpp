@@ -163,7 +163,7 @@ std::string with_size(std::string png, const std::string& big_endian) {
   return png;
 }
 
-TEST_F(ImageFile, AnnouncedSizeBeyondReasonIsRefusedBeforeMemoryIsTaken) {
+TEST_F(ImageFile, AnnouncedSizeBeyondReasonIsRejectedBeforeMemoryIsTaken) {
   const std::string png = with_size(png_bytes(gradient(1, 1)), {0, 0, 0x75, 0x30});
   EXPECT_THAT(error_of_reading(png), AllOf(HasSubstr("30000x30000"), HasSubstr("89478485")));
 }
@@ -175,7 +175,7 @@ std::int64_t peak_kib() {
   return used.ru_maxrss;
 }
 
-TEST_F(ImageFile, APngThatCannotHoldItsRowsIsRefusedBeforeMemoryIsTaken) {
+TEST_F(ImageFile, APngThatCannotHoldItsRowsIsRejectedBeforeMemoryIsTaken) {
   const std::string png = with_size(png_bytes(gradient(1, 1)), {0, 0, 0x20, 0});
   const test::MemoryLimit limit(64 << 20);
   EXPECT_THAT(error_of_reading(png), AllOf(HasSubstr("cut short"), HasSubstr("8192 rows")));
@@ -183,7 +183,7 @@ TEST_F(ImageFile, APngThatCannotHoldItsRowsIsRefusedBeforeMemoryIsTaken) {
 
 TEST_F(ImageFile, PixelsThatAJpegOnlyAnnouncesAreNotPaintedOver) {
   std::string jpeg = jpeg_bytes(gradient(8, 8));
-  const std::size_t frame = jpeg.find("\xff\xc0");  // behind mark, length and precision: height and width
+  const std::size_t frame = jpeg.find("\xff\xc0");  // after mark, length and precision: height and width
   ASSERT_NE(frame, std::string::npos);
   jpeg.replace(frame + 5, 4, "\x20\0\x20\0", 4);
   const std::int64_t before = peak_kib();
@@ -274,7 +274,7 @@ TEST_F(ImageFolderTest, UndecodableImageIsAnErrorThatNamesItAndTheWayOut) {
   write_image(folder_ / "cat" / "b.png", "nonsense");
   const auto images = std::make_shared<ImageFolder>(folder_.path(), Undecodable::kError, Log());
   EXPECT_EQ(offset_of(*images, 0), 1);
-  EXPECT_THAT(error_of([&] { tolerant(images, {})->get(1); }),
+  EXPECT_THAT(error_of([&] { with_retries(images, {})->get(1); }),
               AllOf(HasSubstr("b.png"), HasSubstr("data.undecodable")));
   EXPECT_THROW(images->encoded(1), DataError);
 }
@@ -284,7 +284,7 @@ TEST_F(ImageFolderTest, SkippedImageIsReplacedByTheNextAndNamedOnce) {
   write_image(folder_ / "cat" / "b.png", "nonsense");
   write_image(folder_ / "cat" / "c.png", "nonsense");
   const auto images =
-      tolerant(std::make_shared<ImageFolder>(folder_.path(), Undecodable::kSkip, Log()), {.skip = true});
+      with_retries(std::make_shared<ImageFolder>(folder_.path(), Undecodable::kSkip, Log()), {.skip = true});
   testing::internal::CaptureStderr();
   EXPECT_EQ(offset_of(*images, 1), 1) << "the first follows the last";
   EXPECT_EQ(offset_of(*images, 1), 1);
@@ -392,7 +392,7 @@ TEST_F(ImageFolderSource, AugmentsTheTrainingImagesAlone) {
   }
 }
 
-TEST_F(ImageFolderSource, RefusesSplitsThatDoNotFit) {
+TEST_F(ImageFolderSource, RejectsSplitsThatDoNotFit) {
   put_classes("train/", 2);
   EXPECT_THAT(error_of([&] { open(); }), HasSubstr("none of val, validation, test"));
   put_classes("val/", 2);

@@ -119,8 +119,8 @@ TEST(Loader, ABatchThatIsDealtAnewIsSharedOutSoFromThatStepOn) {
     std::vector<std::int64_t> joined, expected;
     sizes.emplace_back();
     for (const auto& rank : ranks) {
-      if (step == 1) rank->deal(2, {6, 2});
-      if (step == 4) rank->deal(4, {3, 5});
+      if (step == 1) rank->assign_shares(2, {6, 2});
+      if (step == 4) rank->assign_shares(4, {3, 5});
       EXPECT_EQ(rank->report().share, step < 2           ? 4
                                       : rank == ranks[0] ? (step < 4 ? 6 : 3)
                                       : step < 4         ? 2
@@ -180,20 +180,20 @@ TEST(Loader, WhatWasBeingReadWhenItWasDealtAnewIsReadAgain) {
                           .balance = Balance::kDynamic});
   EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{0, 1}));
   numbers->wait_until_asked_for();
-  loader.deal(2, {3, 1});
+  loader.assign_shares(2, {3, 1});
   EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{4, 5}));
   numbers->let_be_read();
   EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{8, 9, 10}));
   EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{12, 13, 14}));
 }
 
-TEST(Loader, RefusesSharesThatAreNoBatchAndStepsThatHaveGone) {
+TEST(Loader, RejectsSharesThatAreNoBatchAndStepsThatHaveGone) {
   const StreamOptions options{
       .global_batch = 8, .num_microbatches = 2, .world_size = 2, .balance = Balance::kDynamic};
   Loader loader(std::make_shared<Numbers>(22), options);
   const auto error_of = [&](std::uint64_t from, const Shares& shares) -> std::string {
     try {
-      loader.deal(from, shares);
+      loader.assign_shares(from, shares);
     } catch (const InvalidArgument& error) {
       return error.what();
     }
@@ -207,7 +207,7 @@ TEST(Loader, RefusesSharesThatAreNoBatchAndStepsThatHaveGone) {
   EXPECT_THAT(error_of(2, {4, 3}), HasSubstr("add up to 7 of the batch's 8 samples"));
   EXPECT_THAT(error_of(2, {7, 1}), HasSubstr("no sample for each of 2 micro-batches"));
   Loader equal(std::make_shared<Numbers>(22), {.global_batch = 8, .world_size = 2});
-  EXPECT_THROW(equal.deal(0, {4, 4}), InvalidArgument);
+  EXPECT_THROW(equal.assign_shares(0, {4, 4}), InvalidArgument);
 }
 
 TEST(Loader, ARankWithoutSamplesGetsEmptyMicroBatches) {
@@ -221,7 +221,7 @@ TEST(Loader, ARankWithoutSamplesGetsEmptyMicroBatches) {
   EXPECT_EQ(last.global_size, 1);
 }
 
-TEST(Loader, SeekGoesOnWhereAnUninterruptedRunWouldBe) {
+TEST(Loader, SeekContinuesWhereAnUninterruptedRunWouldBe) {
   const auto numbers = std::make_shared<Numbers>(50);
   const StreamOptions options = {.global_batch = 8, .workers = 3, .seed = 2};
   Loader whole(numbers, options);
@@ -251,7 +251,7 @@ TEST(Loader, AFailedReadSurfacesInItsPlaceAndStays) {
   EXPECT_EQ(samples(loader, 1).size(), 4U);
 }
 
-TEST(Loader, TargetsThatAreNoneAreRefusedWithTheSamplesThatTheyBelongTo) {
+TEST(Loader, TargetsThatAreNoneAreRejectedWithTheSamplesThatTheyBelongTo) {
   const auto check = [](const Example& batch, std::span<const std::int64_t> indices) {
     EXPECT_EQ(batch.target->size(0), static_cast<std::int64_t>(indices.size()));
     if (indices[0] == 4) throw DataError("sample 4 has no target");
@@ -286,7 +286,7 @@ TEST(Loader, AReadThatNeverEndsGivesAnErrorAfterTheTimeout) {
   stuck->released = true;
 }
 
-TEST(Loader, RefusesWhatCannotBeSplitAndGivesTheNumbers) {
+TEST(Loader, RejectsWhatCannotBeSplitAndGivesTheNumbers) {
   const auto error_of = [](std::int64_t size, const StreamOptions& options) {
     try {
       Loader loader(std::make_shared<Numbers>(size), options);
@@ -380,7 +380,7 @@ class SlowNumbers : public Numbers {
 
 TEST(Loader, ReadsWithMoreThreadsByItselfWhereStepsWait) {
   const auto slow = std::make_shared<SlowNumbers>();
-  Loader loader(slow, {.global_batch = 4, .workers = 0, .most_workers = 3, .seed = 1});
+  Loader loader(slow, {.global_batch = 4, .workers = 0, .max_workers = 3, .seed = 1});
   Loader fixed(slow, {.global_batch = 4, .workers = 3, .seed = 1});
   EXPECT_EQ(loader.report().workers, 1);
   int steps = 0;

@@ -57,14 +57,14 @@ TEST(Mixture, ASampleCostsWhatItCostsInWhatItIsMadeOf) {
   const std::vector<std::int64_t> some = {3, 8, 1};
   const std::shared_ptr<const Dataset> made_of_others[] = {
       mixture(parts, {0.5, 0.5}, 12, 1)->in_epoch(3), std::make_shared<ConcatDataset>(parts),
-      std::make_shared<SubsetDataset>(parts[0], some), tolerant(parts[1], {})};
+      std::make_shared<SubsetDataset>(parts[0], some), with_retries(parts[1], {})};
   for (const auto& samples : made_of_others) {
     for (std::int64_t i = 0; i < samples->size(); ++i)
       EXPECT_EQ(samples->cost(i), static_cast<double>(number_of(*samples, i)));
   }
 }
 
-TEST(Mixture, WeightsThatAreNoSharesAreRefusedWithTheirSum) {
+TEST(Mixture, WeightsThatAreNoSharesAreRejectedWithTheirSum) {
   EXPECT_THAT([] { shares_of(10, {0.5, 0.4}); }, ThrowsMessage<InvalidArgument>(HasSubstr("0.9")));
   EXPECT_THAT([] { shares_of(10, {0.5, 0.500002}); }, ThrowsMessage<InvalidArgument>(HasSubstr("1.000002")));
   EXPECT_THROW(shares_of(10, {1.5, -0.5}), InvalidArgument);
@@ -138,7 +138,7 @@ class NamedNumbers : public NumberRange {
   Example get(std::int64_t index) const override { return {{{"tokens", torch::tensor(index)}}, {}}; }
 };
 
-TEST(Mixture, PartsOfOtherFieldsAreRefused) {
+TEST(Mixture, PartsOfOtherFieldsAreRejected) {
   EXPECT_THAT(
       [] {
         mixture({std::make_shared<NumberRange>(0, 1), std::make_shared<NamedNumbers>(0, 1)}, {0.5, 0.5}, 2,

@@ -95,7 +95,7 @@ TEST_F(DamagedPacked, EveryFlippedByteOfAShardIsFound) {
   EXPECT_THAT(verify_packed(packed_).damages, IsEmpty());
 }
 
-TEST_F(DamagedPacked, AShardOfAnyOtherLengthIsRefused) {
+TEST_F(DamagedPacked, AShardOfAnyOtherLengthIsRejected) {
   const std::string whole = read_file(shard());
   for (std::size_t size = 0; size < whole.size(); ++size) {
     fs::resize_file(shard(), size);
@@ -108,7 +108,7 @@ TEST_F(DamagedPacked, AShardOfAnyOtherLengthIsRefused) {
   EXPECT_THAT(error_of_opening(), AllOf(HasSubstr(shard().string()), HasSubstr("No such file")));
 }
 
-TEST_F(DamagedPacked, AShardThatIsCutShortWhileItIsReadIsAnErrorAndNoSignal) {
+TEST_F(DamagedPacked, TruncatedShardIsAnErrorAndNoSignal) {
   const RecordDataset samples(packed_, "train");
   fs::resize_file(shard(), 16 + 28 + 5);
   EXPECT_EQ(samples.get(0).input->size(0), 1);
@@ -143,7 +143,7 @@ TEST_F(DamagedPacked, ShardsThatTakeEachOthersPlacesAreFound) {
   EXPECT_THAT(error_of_opening(), AllOf(HasSubstr(shard().string()), HasSubstr("another shard")));
 }
 
-TEST_F(DamagedPacked, VerifyGoesOnBehindDamageAndListsAllOfIt) {
+TEST_F(DamagedPacked, VerifyContinuesAfterDamageAndListsAllOfIt) {
   flip_byte(shard(0), 16);
   flip_byte(shard(0), 16 + 4 * 28);
   fs::remove(shard(1));
@@ -174,7 +174,7 @@ TEST_F(DamagedPacked, TheManifestIsCheckedBeforeItIsBelieved) {
   EXPECT_THAT(error_of_opening(), AllOf(HasSubstr("no dataset.json"), HasSubstr("trireme data pack")));
 }
 
-TEST_F(DamagedPacked, ManifestsThatAnnounceTheImpossibleAreRefusedWithoutMemory) {
+TEST_F(DamagedPacked, ManifestsThatAnnounceTheImpossibleAreRejectedWithoutMemory) {
   using Json = nlohmann::ordered_json;
   const std::string whole = read_file(packed_ / "dataset.json");
   const auto refused = [&](const std::function<void(Json&)>& change) {
@@ -211,7 +211,7 @@ TEST_F(DamagedPacked, ARecordWithoutValuesHasNoStridesBeyondCounting) {
   EXPECT_THAT(message_of([&] { parse_record(layout, record); }), HasSubstr("does not fit"));
 }
 
-TEST_F(DamagedPacked, AFolderInUseIsRefusedAndReplacedOnlyByForce) {
+TEST_F(DamagedPacked, AFolderInUseIsRejectedAndReplacedOnlyByForce) {
   const auto pack_again = [&](bool force) {
     PackOptions again = options();
     again.force = force;
@@ -243,7 +243,7 @@ class BrokenDataset : public Dataset {
   }
 };
 
-TEST_F(DamagedPacked, WhatFailsLeavesNothingBehindAndCanBeTriedAgain) {
+TEST_F(DamagedPacked, WhatFailsLeavesNothingAfterAndCanBeTriedAgain) {
   const fs::path folder = folder_ / "new";
   const auto broken = std::make_shared<BrokenDataset>();
   const PackOptions small{.folder = folder, .shard_bytes = 20'000};

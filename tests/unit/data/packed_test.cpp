@@ -161,7 +161,7 @@ TEST_F(Images, OneThatDoesNotDecodeIsFoundWhenItIsPacked) {
                       *indexed(open_data(skipping, 0, Log("test", LogLevel::kError)).train));
 }
 
-TEST_F(Packed, SamplesThatVaryFromEpochToEpochAreRefused) {
+TEST_F(Packed, SamplesThatVaryFromEpochToEpochAreRejected) {
   DataOptions options = idx();
   options.augment = {"flip"};
   EXPECT_THAT(message_of<InvalidArgument>([&] { pack({.source = open_data(options)}, into()); }),

@@ -89,7 +89,7 @@ TEST_F(PackedText, DocumentsOfJsonLinesEndWithATokenAndStayWhole) {
   for (int i = 0; i < 9; ++i) lines += "{\"id\": 1, \"text\": \"ba\"}\n";
   lines += "\n{\"text\": \"c\\u0041\"}";
   pack_text({.path = write("a.jsonl", lines), .form = TextForm::kJsonLines}, into());
-  // A a b c: 0 1 2 3, and 4 behind each document.
+  // A a b c: 0 1 2 3, and 4 after each document.
   EXPECT_THAT(tokens_of("test"), ElementsAre(3, 0, 4));
   std::vector<std::int64_t> expected;
   for (int i = 0; i < 9; ++i) expected.insert(expected.end(), {2, 1, 4});
@@ -137,7 +137,7 @@ TEST_F(PackedText, NumbersOfTwoAndFourBytesArePackedAsSmallAsTheyAre) {
   EXPECT_EQ(tokens_of("train").size(), 9u);
 }
 
-TEST_F(PackedText, NumbersBeyondTheVocabularyOrCutInTwoAreRefused) {
+TEST_F(PackedText, NumbersBeyondTheVocabularyOrCutInTwoAreRejected) {
   const fs::path path = write("a.bin", raw(std::vector<std::uint16_t>{1, 2, 300, 4}));
   EXPECT_THAT(
       message_of([&] { pack_text({.path = path, .form = TextForm::kU16, .vocabulary = 300}, into()); }),

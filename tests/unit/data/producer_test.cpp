@@ -119,7 +119,7 @@ TEST(Producer, NothingIsMadeForABatchThatIsDropped) {
   };
   for (std::int64_t step = 0; step < 8; ++step) {  // 10 samples are two batches of 4
     if (step == 2)
-      for (const auto& rank : ranks) rank->deal(5, {3, 1});
+      for (const auto& rank : ranks) rank->assign_shares(5, {3, 1});
     const std::int64_t first = step / 2 * 1000 + step % 2 * 4;
     EXPECT_THAT(batch(), testing::ElementsAre(first, first + 1, first + 2, first + 3)) << "step " << step;
   }
@@ -146,8 +146,8 @@ TEST(Producer, FillsEveryPlaceOnceWhereBatchesAreDealtAnew) {
     std::vector<std::int64_t> joined, expected, sizes;
     for (const auto& rank : ranks) {
       // Once as far ahead as nobody has made anything, and once in what is there already.
-      if (step == 2) rank->deal(5, {5, 1});
-      if (step == 7) rank->deal(8, {2, 4});
+      if (step == 2) rank->assign_shares(5, {5, 1});
+      if (step == 7) rank->assign_shares(8, {2, 4});
       const std::vector<std::int64_t> mine = numbers_in(rank->next());
       joined.insert(joined.end(), mine.begin(), mine.end());
       sizes.push_back(std::ssize(mine));
@@ -160,7 +160,7 @@ TEST(Producer, FillsEveryPlaceOnceWhereBatchesAreDealtAnew) {
   }
 }
 
-TEST(Producer, GoesOnAnywhere) {
+TEST(Producer, ContinuesAnywhere) {
   const ProducedSamples samples(numbers(2));
   const auto stream = samples.open({.global_batch = 5});
   EXPECT_EQ(numbers_in(stream->next()).front(), 0);
@@ -232,7 +232,7 @@ TEST(Producer, ThreadsThatWaitForARunThatNeverComesAreReleased) {
   waiting.join();
 }
 
-TEST(Producer, RefusesSamplesThatAreNotAsPromised) {
+TEST(Producer, RejectsSamplesThatAreNotAsPromised) {
   const auto error_with = [](const Example& wrong) {
     ProducedOptions options = numbers(1);
     options.name = "pendulum";
@@ -322,7 +322,7 @@ TEST(Producer, NamesThePlaceOfASampleThatIsNoNumber) {
   EXPECT_THAT(error_of(*stream), HasSubstr("sample 7 of the data set holds nan"));
 }
 
-TEST(Producer, RefusesWhatPromisesNothing) {
+TEST(Producer, RejectsWhatPromisesNothing) {
   EXPECT_THROW(ProducedSamples({.samples_per_epoch = 8}), InvalidArgument);
   EXPECT_THROW(ProducedSamples({.like = kNumber}), InvalidArgument);
   EXPECT_THROW(ProducedSamples({.like = kNumber, .samples_per_epoch = 8, .threads = 1}), InvalidArgument);

@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr ReadAheadLimits kRoomy = {.most_workers = 8, .memory_bytes = 1 << 30};
+constexpr ReadAheadLimits kRoomy = {.max_workers = 8, .memory_bytes = 1 << 30};
 
 /// A consumer that wants `wanted` steps/s, and workers of which each makes `of_one`, together at most
 /// `limit`.
@@ -80,9 +80,9 @@ TEST(ReadAheadTuner, ReadsFurtherAheadWhereThreadsAreIdleAndStepsWait) {
 }
 
 TEST(ReadAheadTuner, KeepsWithinItsLimits) {
-  ReadAheadTuner few({.workers = 1, .prefetch = 4}, {.most_workers = 2, .memory_bytes = 1 << 30});
+  ReadAheadTuner few({.workers = 1, .prefetch = 4}, {.max_workers = 2, .memory_bytes = 1 << 30});
   EXPECT_EQ(settled(few, Machine()).workers, 2);
-  ReadAheadTuner small({.workers = 2, .prefetch = 4}, {.most_workers = 8, .memory_bytes = 9 << 20});
+  ReadAheadTuner small({.workers = 2, .prefetch = 4}, {.max_workers = 8, .memory_bytes = 9 << 20});
   EXPECT_EQ(settled(small, {.wanted = 40, .of_one = 30, .smooth_from = 16}).prefetch, 8);
 }
 

@@ -52,7 +52,7 @@ TEST(Loader, ABatchThatAStepWaitsForIsReadByAllThreads) {
   for (const int workers : {2, 0}) {
     Loader loader(std::make_shared<ReadByTwo>(8), {.global_batch = 8,
                                                    .workers = workers,
-                                                   .most_workers = 3,
+                                                   .max_workers = 3,
                                                    .prefetch = 1,
                                                    .order = Order::kSequential});
     const at::Tensor read = *loader.next().microbatches.front().target;
@@ -65,7 +65,7 @@ TEST(Loader, ABatchThatAStepWaitsForIsReadByAllThreads) {
 TEST(Loader, WhileNoStepWaitsOneThreadReadsAhead) {
   const auto data = std::make_shared<ReadByTwo>(8);
   Loader loader(
-      data, {.global_batch = 8, .workers = 0, .most_workers = 3, .prefetch = 4, .order = Order::kSequential});
+      data, {.global_batch = 8, .workers = 0, .max_workers = 3, .prefetch = 4, .order = Order::kSequential});
   loader.next();
   while (loader.report().counts.samples < 40) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(data->num_readers(), 1U);
@@ -81,7 +81,7 @@ class Slow : public Dataset {
   }
 };
 
-TEST(Loader, ASeekOrAnEndAmidRowsThatSeveralReadLeavesNothingBehind) {
+TEST(Loader, ASeekOrAnEndAmidRowsThatSeveralReadLeavesNothingAfter) {
   const auto slow = std::make_shared<Slow>();
   for (int again = 0; again < 10; ++again) {
     Loader loader(slow, {.global_batch = 24, .workers = 3, .prefetch = 3, .order = Order::kSequential});

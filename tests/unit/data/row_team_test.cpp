@@ -137,7 +137,7 @@ TEST(RowTeam, TheFirstRowThatFailsIsTheOneThatIsThrownWhicheverFailsEarlier) {
   }
 }
 
-TEST(RowTeam, ARowThatIsMadeOfRowsIsReadByItsThreadWhichReadsNoOtherMeanwhile) {
+TEST(RowTeam, NestedRowIsReadByItsThreadOnly) {
   RowTeam team([] {}, 0);
   const Helper one(team);
   const RowTeam::Scope mine(team, 0);

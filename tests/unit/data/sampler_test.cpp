@@ -68,7 +68,7 @@ TEST(Sampler, TheOrderDependsOnSeedAndEpochOnly) {
 
 TEST(Sampler, TheOrderIsTheSameOnEveryPlatform) {
   // Computed with a separate program (tests/parity/permutation_reference.py) from the description in
-  // permutation.h: a run that is resumed elsewhere, or by a later version, goes on with the same samples.
+  // permutation.h: a run that is resumed elsewhere, or by a later version, continues with the same samples.
   EXPECT_EQ(epoch_of(10, shuffled(42), 1), (Samples{0, 1, 8, 3, 5, 9, 6, 4, 7, 2}));
   const EpochOrder large = Sampler(60000, shuffled(42)).order_of(1);
   EXPECT_EQ((Samples{large[0], large[1], large[2], large[59999]}), (Samples{24840, 22652, 55691, 50859}));
@@ -152,7 +152,7 @@ TEST(Sampler, OfShardsAllAreMixedUnlessOneAsksForFewer) {
   EXPECT_EQ(epoch_of(100, {.seed = 5, .shard_ends = {10, 100}}, 1), epoch_of(100, shuffled(5), 1));
 }
 
-TEST(Sampler, RefusesShardsThatAreNotTheSamples) {
+TEST(Sampler, RejectsShardsThatAreNotTheSamples) {
   const auto refused = [](Samples ends) {
     EXPECT_THROW(Sampler(10, {.shard_ends = std::move(ends), .open_shards = 1}), InvalidArgument);
   };
@@ -163,7 +163,7 @@ TEST(Sampler, RefusesShardsThatAreNotTheSamples) {
   EXPECT_THROW(Sampler(10, {.open_shards = -1}), InvalidArgument);
 }
 
-TEST(Sampler, RefusesNoSamples) { EXPECT_THROW(Sampler(0, shuffled(0)), InvalidArgument); }
+TEST(Sampler, RejectsNoSamples) { EXPECT_THROW(Sampler(0, shuffled(0)), InvalidArgument); }
 
 TEST(Shares, OfASmallerBatchAreInProportionAndNobodyGoesWithoutSamples) {
   EXPECT_EQ(scaled_shares({30, 10}, 20, 1), (Shares{15, 5}));

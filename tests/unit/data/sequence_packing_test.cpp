@@ -51,7 +51,7 @@ TEST(SequencePacking, DocumentGoesIntoTheFirstBlockThatHasRoom) {
   EXPECT_THROW(blocks->get(2), InvalidArgument);
 }
 
-TEST(SequencePacking, LongerDocumentIsCutAndGoesOnWhereItWas) {
+TEST(SequencePacking, LongerDocumentIsCutAndContinuesWhereItWas) {
   const auto blocks = packed({0, 10}, {.length = 4, .padding = 7, .ignored = -1});
   ASSERT_EQ(blocks->size(), 3);
   EXPECT_EQ(tokens(blocks->get(0).target), (Tokens{1002, 1003, 1004, 1005}));
@@ -105,7 +105,7 @@ TEST(SequencePacking, KnownLengthsSpareReadingAndAreChecked) {
   EXPECT_THROW(pack_sequences(documents, {.length = 4, .lengths = {3, -1}}), InvalidArgument);
 }
 
-TEST(SequencePacking, WhatMakesNoBlockIsRefused) {
+TEST(SequencePacking, WhatMakesNoBlockIsRejected) {
   EXPECT_THAT([] { packed({0, 0}, {.length = 4}); }, ThrowsMessage<InvalidArgument>(HasSubstr("no block")));
   EXPECT_THROW(packed({3}, {.length = 4, .packing = Packing::kConcatenate}), InvalidArgument);
   EXPECT_THROW(packed({3}, {.length = 0}), InvalidArgument);

@@ -43,7 +43,7 @@ class Tables : public testing::Test {
   CsvTable csv(const std::string& content, const CsvOptions& options = {}) const {
     return read_csv(*write("t.csv", content), options);
   }
-  void refuses(const std::string& content, const std::string& place, const std::string& why,
+  void rejects(const std::string& content, const std::string& place, const std::string& why,
                const CsvOptions& options = {}) const {
     EXPECT_THAT([&] { csv(content, options); },
                 ThrowsMessage<DataError>(AllOf(HasSubstr("t.csv" + place), HasSubstr(why))))
@@ -55,7 +55,7 @@ class Tables : public testing::Test {
     return open_data(options);
   }
   template <class Error = DataError>
-  void refuses_to_open(const std::string& path, const DataOptions& options, const std::string& place,
+  void rejects_to_open(const std::string& path, const DataOptions& options, const std::string& place,
                        const std::string& why) const {
     const std::string name = path.ends_with(".csv") ? "csv" : "numpy";
     EXPECT_THAT([&] { open(name, path, options); },
@@ -112,9 +112,9 @@ TEST_F(Tables, ClassIsAnyWholeNumberAndWhatIsNoneIsNamedByLine) {
   const CsvTable table = csv("a,b\n1,0\n1,1.0\n", classes);
   EXPECT_TRUE(table.targets_are_classes);
   EXPECT_THAT(table.targets, ElementsAre(0, 1));
-  refuses("a,b\n1,0\n1,2.5\n", ", line 3, column 'b'", "'2.5' is no class", classes);
-  refuses("a,b\n1,setosa\n", ", line 2, column 'b'", "number the classes", classes);
-  refuses("a,b\n1,1e300\n", ", line 2, column 'b'", "'1e300'", classes);
+  rejects("a,b\n1,0\n1,2.5\n", ", line 3, column 'b'", "'2.5' is no class", classes);
+  rejects("a,b\n1,setosa\n", ", line 2, column 'b'", "number the classes", classes);
+  rejects("a,b\n1,1e300\n", ", line 2, column 'b'", "'1e300'", classes);
   EXPECT_THAT(
       [&] {
         csv("a,b,c\n1,2,3\n", {.columns = {.targets = {"b", "c"}}, .target = TargetMeaning::kClass});
@@ -131,14 +131,14 @@ TEST_F(Tables, FirstLineOfNumbersIsASample) {
   EXPECT_EQ(csv("0,1,2\n1,2,3\n", {.header = CsvHeader::kNo}).rows, 2);
   EXPECT_EQ(csv("0,1,2\n1,2,3\n", {.header = CsvHeader::kYes}).rows, 1);
   EXPECT_EQ(csv("0.5,1\n1,2\n", {.columns = {.inputs = {"2"}, .targets = {"1"}}}).targets[0], 0.5);
-  refuses("x,y\n1,2\n", ", line 1, column '1'", "'x' is no finite number", {.header = CsvHeader::kNo});
+  rejects("x,y\n1,2\n", ", line 1, column '1'", "'x' is no finite number", {.header = CsvHeader::kNo});
   EXPECT_THAT([&] { csv("0.5,1\n", {.columns = {.inputs = {"a"}}}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("columns are named 1 to 2 (data.header)")));
 }
 
 TEST_F(Tables, FirstLineThatMayBeNamesOrNumbersIsAskedFor) {
   for (const std::string line : {"0,1,2", "0,1", "2001,2002,y", "0.5,nan,1", "0.5,,1", "5.1,3.5,setosa"})
-    refuses(line + "\n1,2,3\n", ", line 1", "set data.header");
+    rejects(line + "\n1,2,3\n", ", line 1", "set data.header");
 }
 
 TEST_F(Tables, ColumnWithoutANameIsNoInputUnlessItIsNamed) {
@@ -163,11 +163,11 @@ TEST_F(Tables, OtherSeparatorsAreNamedAndReadWhereTheyAreGiven) {
               ThrowsMessage<InvalidArgument>(HasSubstr("set data.separator = \";\"")));
   EXPECT_THAT([&] { csv("a\tb\n1\t2\n"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("set data.separator = \"\\t\"")));
-  refuses("1,5;2,5\n1,5;2,5\n", ", line 1", "set data.separator = \";\"");
-  refuses("a;b\n1,5;2\n", ", line 2, column 'a'", "write decimals with a point", {.separator = ';'});
+  rejects("1,5;2,5\n1,5;2,5\n", ", line 1", "set data.separator = \";\"");
+  rejects("a;b\n1,5;2\n", ", line 2, column 'a'", "write decimals with a point", {.separator = ';'});
   write("t.csv", "a;b\n1;2\n");
-  refuses_to_open<InvalidArgument>("t.csv", {.separator = ";;"}, "data.separator", "one character");
-  refuses_to_open<InvalidArgument>("t.csv", {.separator = "."}, "data.separator", "one character");
+  rejects_to_open<InvalidArgument>("t.csv", {.separator = ";;"}, "data.separator", "one character");
+  rejects_to_open<InvalidArgument>("t.csv", {.separator = "."}, "data.separator", "one character");
 }
 
 TEST_F(Tables, LinesEndAsAnySystemEndsThem) {
@@ -176,27 +176,27 @@ TEST_F(Tables, LinesEndAsAnySystemEndsThem) {
     EXPECT_THAT(table.inputs, ElementsAre(1, 3));
     EXPECT_EQ(table.labels.first_places().at(4), 4);
   }
-  refuses("\x1f\x8b\b", "", "compressed by gzip");
-  refuses(std::string("a,b\n1\0\x1b[2J,2\n", 12), ", line 2, column 'a'",
+  rejects("\x1f\x8b\b", "", "compressed by gzip");
+  rejects(std::string("a,b\n1\0\x1b[2J,2\n", 12), ", line 2, column 'a'",
           "'1\\x00\\x1b[2J' is no finite number");
-  refuses(std::string("\xff\xfe"
+  rejects(std::string("\xff\xfe"
                       "a\0,\0",
                       6),
           "", "UTF-16");
 }
 
 TEST_F(Tables, BadRowIsNamedByLineAndColumn) {
-  refuses("a,b\n1,2\n\n3,x\n", ", line 4, column 'b'", "'x' is no finite number");
-  refuses("a,b\n1,\n", ", line 2, column 'b'", "the cell is empty");
-  refuses("a,b\n1,2\n,\n", ", line 3, column 'a'", "the cell is empty");
-  refuses("a,b\nnan,1\n", ", line 2, column 'a'", "'nan'");
-  refuses("a,b\n1e39,1\n", ", line 2, column 'a'", "'1e39'");
-  refuses("a,b\n1,2\n1,2,3\n", ", line 3", "3 cells");
-  refuses("a,b\n\"1\n\",2\n1\n", ", line 4", "1 cells");
-  refuses("a,b\n\"1,2\n", ", line 2", "not closed");
-  refuses("a,a\n1,2\n", ", line 1", "one name");
-  refuses("a,b\n", "", "no line of numbers");
-  refuses("", "", "is empty");
+  rejects("a,b\n1,2\n\n3,x\n", ", line 4, column 'b'", "'x' is no finite number");
+  rejects("a,b\n1,\n", ", line 2, column 'b'", "the cell is empty");
+  rejects("a,b\n1,2\n,\n", ", line 3, column 'a'", "the cell is empty");
+  rejects("a,b\nnan,1\n", ", line 2, column 'a'", "'nan'");
+  rejects("a,b\n1e39,1\n", ", line 2, column 'a'", "'1e39'");
+  rejects("a,b\n1,2\n1,2,3\n", ", line 3", "3 cells");
+  rejects("a,b\n\"1\n\",2\n1\n", ", line 4", "1 cells");
+  rejects("a,b\n\"1,2\n", ", line 2", "not closed");
+  rejects("a,a\n1,2\n", ", line 1", "one name");
+  rejects("a,b\n", "", "no line of numbers");
+  rejects("", "", "is empty");
 }
 
 TEST_F(Tables, TablesLongerThanAPieceAreReadWhole) {
@@ -234,8 +234,8 @@ TEST_F(Tables, OneWrongLabelDoesNotDecideTheNumberOfClasses) {
   for (int i = 0; i < 40; ++i) labels.push_back(std::to_string(i % 2));
   labels.push_back("1700000000");
   write_targets("t.csv", labels);
-  refuses_to_open("t.csv", {}, "t.csv, line 42 is of class 1700000000", "no sample is of class 2");
-  refuses_to_open("t.csv", {.num_classes = 2}, "t.csv, line 42 is of class 1700000000",
+  rejects_to_open("t.csv", {}, "t.csv, line 42 is of class 1700000000", "no sample is of class 2");
+  rejects_to_open("t.csv", {.num_classes = 2}, "t.csv, line 42 is of class 1700000000",
                   "data.num_classes = 2 are 0 to 1");
   EXPECT_EQ(open("csv", "t.csv", {.ignored_labels = {1700000000}}).num_classes, 2);
   EXPECT_EQ(open("csv", "t.csv", {.target = "number"}).num_classes, 0);
@@ -244,7 +244,7 @@ TEST_F(Tables, OneWrongLabelDoesNotDecideTheNumberOfClasses) {
   EXPECT_EQ(open("csv", "t.csv", {.num_classes = 5}).num_classes, 5);
   labels.back() = "-1";
   write_targets("t.csv", labels);
-  refuses_to_open("t.csv", {.target = "class"}, "t.csv, line 42 is of class -1", "objective.ignored_classes");
+  rejects_to_open("t.csv", {.target = "class"}, "t.csv, line 42 is of class -1", "objective.ignored_classes");
   EXPECT_EQ(open("csv", "t.csv", {.target = "class", .ignored_labels = {-1}}).num_classes, 2);
 }
 
@@ -253,9 +253,9 @@ TEST_F(Tables, LabelsFromOneOnAndIdsAreNoClasses) {
   for (int i = 0; i < 20; ++i)
     from_one.push_back(std::to_string(1 + i % 3)), ids.push_back(std::to_string(i));
   write_targets("t.csv", from_one);
-  refuses_to_open("t.csv", {}, "t.csv, line 2 is of class 1", "no sample is of class 0");
+  rejects_to_open("t.csv", {}, "t.csv, line 2 is of class 1", "no sample is of class 0");
   write_targets("t.csv", ids);
-  refuses_to_open("t.csv", {}, "line 21", "a class of its own");
+  rejects_to_open("t.csv", {}, "line 21", "a class of its own");
   EXPECT_EQ(open("csv", "t.csv", {.num_classes = 20}).num_classes, 20);
   EXPECT_EQ(open("csv", "t.csv", {.target = "number"}).num_classes, 0);
 }
@@ -270,13 +270,13 @@ TEST_F(Tables, WholeNumbersOfAnArrayAreWhatTheTargetMeans) {
   const Example batch = indexed(numbers.train)->get_batch(std::vector<std::int64_t>{0, 1});
   EXPECT_TRUE(batch.target->equal(torch::tensor({0.0F, 1.0F})));
   EXPECT_TRUE(numbers.test->get(0).target->equal(torch::tensor(1.0F)));
-  refuses_to_open<InvalidArgument>("", {.target = "number", .num_classes = 2}, "data.num_classes = 2",
+  rejects_to_open<InvalidArgument>("", {.target = "number", .num_classes = 2}, "data.num_classes = 2",
                                    "are numbers");
   write("y.npy", npy("|u1", "(10, 1)", std::string("\0\1\0\1\0\1\0\1\0\7", 10)));
-  refuses_to_open("", {}, "sample 9 of array 'y'", "no sample is of class 2");
+  rejects_to_open("", {}, "sample 9 of array 'y'", "no sample is of class 2");
   EXPECT_EQ(open("numpy", "", {.num_classes = 8}).num_classes, 8);
   write("y.npy", npy("<f4", "(10,)", bytes_of_values(std::vector<float>(10, 1))));
-  refuses_to_open("", {.target = "class"}, "array 'y'", "astype('int64')");
+  rejects_to_open("", {.target = "class"}, "array 'y'", "astype('int64')");
   EXPECT_EQ(open("numpy", "").num_classes, 0);
 }
 
@@ -294,7 +294,7 @@ TEST_F(Tables, NpyIsReadInEitherByteOrderAndEitherOrderOfDims) {
   EXPECT_TRUE(parse_npy(npy("|b1", "(2,)", std::string("\1\0", 2))).equal(torch::tensor({true, false})));
 }
 
-TEST_F(Tables, NpyThatIsNoneIsRefusedWithTheReasonBeforeMemoryIsTaken) {
+TEST_F(Tables, NpyThatIsNoneIsRejectedWithTheReasonBeforeMemoryIsTaken) {
   const test::MemoryLimit limit(256 << 20);
   const auto reason = [](const std::string& content) -> std::string {
     try {
@@ -369,7 +369,7 @@ TEST_F(Tables, BytesWithAHeightAndAWidthAreImages) {
 }
 
 /// What Python's zipfile writes is what np.savez does.
-TEST_F(Tables, ArchiveOfArraysIsReadByRowsAndRefusedWhereItIsCompressed) {
+TEST_F(Tables, ArchiveOfArraysIsReadByRowsAndRejectedWhereItIsCompressed) {
   write("x.npy", npy("<f4", "(20, 1)", bytes_of_values(std::vector<float>(20, 7))));
   write("y.npy", npy("|u1", "(20,)", std::string(10, '\0') + std::string(10, '\1')));
   const auto zip = [&](const std::string& how) {

@@ -35,7 +35,7 @@ inline std::string tar_member(const std::string& name, const std::string& conten
          std::string((512 - content.size() % 512) % 512, '\0');
 }
 
-/// A pax header with one record, for the member behind it.
+/// A pax header with one record, for the member after it.
 inline std::string tar_pax(const std::string& key, const std::string& value) {
   std::size_t length = key.size() + value.size() + 3;
   while (std::to_string(length).size() + key.size() + value.size() + 3 != length)

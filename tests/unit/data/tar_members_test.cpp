@@ -37,7 +37,7 @@ class TarMembers : public testing::Test {
     });
     return found;
   }
-  void refuses(const std::string& archive, const std::string& offset, const std::string& why) const {
+  void rejects(const std::string& archive, const std::string& offset, const std::string& why) const {
     EXPECT_THAT([&] { list(archive); },
                 ThrowsMessage<DataError>(AllOf(HasSubstr(path_.string() + " at " + offset), HasSubstr(why))));
   }
@@ -93,7 +93,7 @@ TEST_F(TarMembers, ArchivesOfTheTarProgramAreReadInEachOfItsFormats) {
   }
 }
 
-TEST_F(TarMembers, ArchiveCutAtAnyPlaceIsRefused) {
+TEST_F(TarMembers, ArchiveCutAtAnyPlaceIsRejected) {
   const std::string whole = tar_member("a.txt", "1") + tar_pax("path", "b.txt") + tar_member("b", "2");
   for (std::size_t kept = 0; kept <= whole.size(); kept += kept % 512 == 511 ? 1 : 73)
     EXPECT_THAT([&] { list(whole.substr(0, kept)); }, ThrowsMessage<DataError>(HasSubstr("cut short")))
@@ -104,32 +104,32 @@ TEST_F(TarMembers, WhatIsNoMemberThatCanBeReadIsNamedWithItsPlace) {
   const std::string good = tar_member("a.txt", "1");
   std::string damaged = tar_header("b.txt", 0);
   damaged[3] = 'y';
-  refuses(good + damaged + tar_end(), "1024", "checksum");
-  refuses(good + tar_member("/etc/a.txt", "1") + tar_end(), "1024, member '/etc/a.txt'", "leads out");
-  refuses(good + tar_member("a/../../b.txt", "1") + tar_end(), "1024, member 'a/../../b.txt'", "leads out");
-  refuses(good + tar_pax("path", "../b.txt") + tar_member("b.txt", "1") + tar_end(), "2048", "leads out");
-  refuses(good + tar_member("b.txt", "", '2') + tar_end(), "1024, member 'b.txt'", "link");
-  refuses(good + tar_member("b.txt", "", 'S') + tar_end(), "1024, member 'b.txt'", "sparse");
-  refuses(good + tar_pax("GNU.sparse.major", "1") + tar_member("b.txt", "") + tar_end(), "1024", "sparse");
-  refuses(good + tar_member("b.txt", "", '3') + tar_end(), "1024, member 'b.txt'", "type '3'");
-  refuses(good + tar_header("b.txt", 1L << 32) + tar_end(), "1024, member 'b.txt'", "4294967296 bytes");
-  refuses(good + tar_pax("size", "-1") + tar_member("b.txt", "") + tar_end(), "1024", "size");
-  refuses(good + tar_pax("size", "99999999999999999999") + tar_member("b.txt", "") + tar_end(), "1024",
+  rejects(good + damaged + tar_end(), "1024", "checksum");
+  rejects(good + tar_member("/etc/a.txt", "1") + tar_end(), "1024, member '/etc/a.txt'", "leads out");
+  rejects(good + tar_member("a/../../b.txt", "1") + tar_end(), "1024, member 'a/../../b.txt'", "leads out");
+  rejects(good + tar_pax("path", "../b.txt") + tar_member("b.txt", "1") + tar_end(), "2048", "leads out");
+  rejects(good + tar_member("b.txt", "", '2') + tar_end(), "1024, member 'b.txt'", "link");
+  rejects(good + tar_member("b.txt", "", 'S') + tar_end(), "1024, member 'b.txt'", "sparse");
+  rejects(good + tar_pax("GNU.sparse.major", "1") + tar_member("b.txt", "") + tar_end(), "1024", "sparse");
+  rejects(good + tar_member("b.txt", "", '3') + tar_end(), "1024, member 'b.txt'", "type '3'");
+  rejects(good + tar_header("b.txt", 1L << 32) + tar_end(), "1024, member 'b.txt'", "4294967296 bytes");
+  rejects(good + tar_pax("size", "-1") + tar_member("b.txt", "") + tar_end(), "1024", "size");
+  rejects(good + tar_pax("size", "99999999999999999999") + tar_member("b.txt", "") + tar_end(), "1024",
           "size");
-  refuses(good + tar_member("x", "9999 path=b\n", 'x') + tar_end(), "1024", "damaged");
-  refuses(good + tar_end() + good + tar_end(), "2048", "has members after its end");
-  refuses("\x1f\x8b\x08" + good, "0", "gzip");
+  rejects(good + tar_member("x", "9999 path=b\n", 'x') + tar_end(), "1024", "damaged");
+  rejects(good + tar_end() + good + tar_end(), "2048", "has members after its end");
+  rejects("\x1f\x8b\x08" + good, "0", "gzip");
 }
 
 TEST_F(TarMembers, NumbersOutOfTheirFormAreNoSize) {
   for (const std::string digits : {"0000000000x", "-0000000001", "           "}) {
     std::string header = tar_header("b.txt", 0);
     header.replace(124, 11, digits);
-    refuses(tar_checked(header) + tar_end(), "0, member 'b.txt'", "size is not a number");
+    rejects(tar_checked(header) + tar_end(), "0, member 'b.txt'", "size is not a number");
   }
   std::string header = tar_header("b.txt", 0);
   header.replace(124, 12, 12, '\xff');
-  refuses(tar_checked(header) + tar_end(), "0, member 'b.txt'", "size is not a number");
+  rejects(tar_checked(header) + tar_end(), "0, member 'b.txt'", "size is not a number");
 }
 
 }  // namespace

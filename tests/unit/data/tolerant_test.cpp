@@ -35,7 +35,7 @@ class Damaged : public Dataset {
 
 std::shared_ptr<const Dataset> around(std::set<std::int64_t> broken, const ToleranceOptions& options,
                                       int failing_reads = 0, std::int64_t size = 8) {
-  return tolerant(std::make_shared<Damaged>(size, std::move(broken), failing_reads), options);
+  return with_retries(std::make_shared<Damaged>(size, std::move(broken), failing_reads), options);
 }
 
 std::vector<std::int64_t> numbers_in(const Example& batch) {
@@ -47,7 +47,7 @@ std::vector<std::int64_t> all_of(const Dataset& samples) {
   return numbers_in(samples.trial_batch(samples.size()));
 }
 
-TEST(Tolerant, RepeatsAReadThatMaySucceedAndCountsIt) {
+TEST(Retries, RepeatsAReadThatMaySucceedAndCountsIt) {
   LoadingCounts counts;
   {
     const LoadingMeter meter(counts);
@@ -60,7 +60,7 @@ TEST(Tolerant, RepeatsAReadThatMaySucceedAndCountsIt) {
                   HasSubstr("sample 0: the disk does not answer; repair or remove it")));
 }
 
-TEST(Tolerant, DoesNotRepeatWhatIsDamaged) {
+TEST(Retries, DoesNotRepeatWhatIsDamaged) {
   LoadingCounts counts;
   {
     const LoadingMeter meter(counts);
@@ -69,7 +69,7 @@ TEST(Tolerant, DoesNotRepeatWhatIsDamaged) {
   EXPECT_EQ(counts.retries, 0);
 }
 
-TEST(Tolerant, TheNextReadableSampleStandsInAndIsSaidOnce) {
+TEST(Retries, TheNextReadableSampleStandsInAndIsSaidOnce) {
   const auto samples = around({2, 3, 7}, {.skip = true});
   LoadingCounts counts;
   testing::internal::CaptureStderr();
@@ -89,7 +89,7 @@ TEST(Tolerant, TheNextReadableSampleStandsInAndIsSaidOnce) {
   EXPECT_EQ(counts.skipped, 4 + 4 + 1);
 }
 
-TEST(Tolerant, StandsInThroughALoaderForAnyNumberOfWorkers) {
+TEST(Retries, StandsInThroughALoaderForAnyNumberOfWorkers) {
   for (const int workers : {1, 3}) {
     Loader loader(around({2, 3, 7}, {.skip = true}),
                   {.global_batch = 8, .workers = workers, .order = Order::kSequential});
@@ -98,7 +98,7 @@ TEST(Tolerant, StandsInThroughALoaderForAnyNumberOfWorkers) {
   }
 }
 
-TEST(Tolerant, GivesUpWhereNothingCanBeRead) {
+TEST(Retries, GivesUpWhereNothingCanBeRead) {
   EXPECT_THAT(
       [] {
         around({0, 1, 2}, {.skip = true}, 0, 3)->get(1);
@@ -106,7 +106,7 @@ TEST(Tolerant, GivesUpWhereNothingCanBeRead) {
       testing::ThrowsMessage<DataError>(HasSubstr("the last of 3 samples in a row that cannot be read")));
 }
 
-TEST(Tolerant, RefusesNegativeNumbers) {
+TEST(Retries, RejectsNegativeNumbers) {
   EXPECT_THROW(around({}, {.retries = -1}), InvalidArgument);
   EXPECT_THROW(around({}, {.first_pause_s = -1}), InvalidArgument);
 }

@@ -102,7 +102,7 @@ TEST(Transforms, ALongImageLooksAsIfAllOfItHadBeenResized) {
                   .allclose(whole.slice(2, 1794, 1806), /*rtol=*/1e-4, /*atol=*/1e-4));
 }
 
-TEST(Transforms, AFrameBeyondTheImagesOwnSizeIsRefusedWithWhatIsAllowed) {
+TEST(Transforms, AFrameBeyondTheImagesOwnSizeIsRejectedWithWhatIsAllowed) {
   for (const std::int64_t padding : {29L, 100000L, std::numeric_limits<std::int64_t>::max()}) {
     EXPECT_THAT(
         [&] {

@@ -108,7 +108,7 @@ TEST_F(WebDataset, ImageThatDoesNotDecodeIsNamedOrTheNextStandsInForIt) {
               ThrowsMessage<DataError>(AllOf(HasSubstr("shard-0.tar at "), HasSubstr("member 'b.png'"),
                                              HasSubstr("no JPEG, PNG, WebP or BMP"))));
   testing::internal::CaptureStderr();
-  const auto data = tolerant(open({shard}), {.skip = true});
+  const auto data = with_retries(open({shard}), {.skip = true});
   EXPECT_EQ(data->get(1).target->item<int>(), 2);
   EXPECT_EQ(data->get(1).target->item<int>(), 2);
   const std::string said = testing::internal::GetCapturedStderr();
@@ -213,7 +213,7 @@ TEST_F(WebDataset, OneWrongClassIsNamedByItsSampleWithAndWithoutAnIndex) {
   EXPECT_TRUE(indexed(numbers.train)->get(1).target->equal(torch::tensor(1.0F)));
 }
 
-TEST_F(WebDataset, ShardsBehindUrlsAreReadOnceAndThenFromTheCache) {
+TEST_F(WebDataset, ShardsAfterUrlsAreReadOnceAndThenFromTheCache) {
   test::HttpServer server;
   for (int shard = 0; shard < 2; ++shard) {
     std::string members;

@@ -34,12 +34,12 @@ at::Tensor gradient(const ActivationStore* store, int steps) {
 
 void expect_same_bits(ActivationStoreOptions options) {
   options.device = c10::Device(std::string(test::kStandInDevice) + ":0");
-  options.least_bytes = 1;
+  options.min_bytes = 1;
   options.bytes_under_way = 4096;
   const ActivationStore store(options);
   EXPECT_TRUE(gradient(&store, 3).equal(gradient(nullptr, 3)));
   EXPECT_EQ(store.kept_bytes(), 0);
-  EXPECT_GT(store.most_kept_bytes(), 10'000);
+  EXPECT_GT(store.max_kept_bytes(), 10'000);
 }
 
 TEST(ActivationsOfADevice, LiveInTheHostsMemoryAndNothingWaitsForThem) {
@@ -49,7 +49,7 @@ TEST(ActivationsOfADevice, LiveInTheHostsMemoryAndNothingWaitsForThem) {
     return test::reads_from_stand_in() - before;
   };
   const ActivationStore store(
-      {.owner = "rank 0", .device = c10::Device(std::string(test::kStandInDevice) + ":0"), .least_bytes = 1});
+      {.owner = "rank 0", .device = c10::Device(std::string(test::kStandInDevice) + ":0"), .min_bytes = 1});
   const std::int64_t copies_before = test::copies_on_own_streams_of_stand_in();
   EXPECT_EQ(reads_of(&store), reads_of(nullptr));
   EXPECT_GT(test::copies_on_own_streams_of_stand_in(), copies_before) << "none while the device computes";

@@ -20,7 +20,7 @@ RunConfig cnn_on(const std::string& device) {
   return config;
 }
 
-TEST(ConvolutionsOfADevice, AreRefusedByNamesThatAreTheCpus) {
+TEST(ConvolutionsOfADevice, AreRejectedByNamesThatAreTheCpus) {
   RunConfig product = cnn_on(test::kStandInDevice);
   product.train.convolution = "product";
   EXPECT_THAT(

@@ -1,4 +1,5 @@
-// Codecs with tensor operations beside the host's loops: the same bytes, or the same numbers up to rounding.
+// Codecs with tensor operations compared with the host's loops: the same bytes, or the same numbers up to
+// rounding.
 #include "trireme/parallel/data/internal/device_codec.h"
 
 #include <ATen/Parallel.h>

@@ -76,7 +76,7 @@ TEST(DeviceMemory, OfATrainingIsToldApartFromTheHosts) {
         const train::MemoryReport report = trainer.memory();
         for (const MemoryUse& use : {report.device_at_update, report.device_at_peak}) {
           EXPECT_EQ(use[MemoryKind::kWeights], bytes);
-          // Numbers of updates beside the two moments of each.
+          // Numbers of updates next to the two moments of each.
           EXPECT_NEAR(static_cast<double>(use[MemoryKind::kOptimizer]), 2.0 * static_cast<double>(bytes),
                       100);
         }

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 constexpr auto kStandIn = c10::DeviceType::PrivateUse1;
 
 template <class Work>
-std::string refusal_of(const Work& work) {
+std::string rejection_of(const Work& work) {
   try {
     work();
   } catch (const InvalidArgument& error) {
@@ -32,12 +32,12 @@ TEST(Device, NamesIncludeWhatLibtorchWasGiven) {
   EXPECT_EQ(device_type_of(kStandInDevice), kStandIn);
   EXPECT_EQ(name_of(kStandIn), kStandInDevice);
   EXPECT_EQ(device_type_of("cpu"), c10::kCPU);
-  EXPECT_THAT(refusal_of([] { device_type_of("cudo"); }), HasSubstr("device \"cudo\" is not known"));
+  EXPECT_THAT(rejection_of([] { device_type_of("cudo"); }), HasSubstr("device \"cudo\" is not known"));
 }
 
-TEST(Device, CudaIsRefusedWithTheReasonWhereItIsNot) {
+TEST(Device, CudaIsRejectedWithTheReasonWhereItIsNot) {
   if (device_type_of("auto") == c10::kCUDA) GTEST_SKIP() << "this machine has a GPU";
-  EXPECT_THAT(refusal_of([] { device_type_of("cuda"); }),
+  EXPECT_THAT(rejection_of([] { device_type_of("cuda"); }),
               testing::AllOf(HasSubstr("device \"cuda\" cannot be used here: "), HasSubstr("GPU")));
 }
 
@@ -46,7 +46,7 @@ TEST(Device, ARankHasItsOwnUnlessItsBackendLetsItShare) {
   EXPECT_EQ(device_of_rank(kStandIn, kNumStandInDevices + 1, DeviceUse::kShared), c10::Device(kStandIn, 1));
   EXPECT_EQ(device_of_rank(c10::kCPU, 17, DeviceUse::kOwn), c10::Device(c10::kCPU));
   EXPECT_THAT(
-      refusal_of([] { device_of_rank(kStandIn, kNumStandInDevices, DeviceUse::kOwn); }),
+      rejection_of([] { device_of_rank(kStandIn, kNumStandInDevices, DeviceUse::kOwn); }),
       HasSubstr("rank 4 of this host has no stand_in device of its own: there are 4; start at most 4 ranks "
                 "per host, or let ranks share devices with comm.backend = \"shm\""));
 }

@@ -1,4 +1,4 @@
-// What lives in the host's memory beside a device: the same bits as on the device, whenever they are asked
+// What lives in the host's memory next to a device: the same bits as on the device, whenever they are asked
 // for.
 #include "trireme/optim/offload.h"
 
@@ -26,7 +26,7 @@ void set_gradients(const NamedTensors& parameters, int step) {
     parameter.mutable_grad() = at::randn({37, 41}).to(test::kStandInDevice);
 }
 
-TEST(OffloadToHost, HasTheBitsOfTheDeviceAtOnceBehindAStep) {
+TEST(OffloadToHost, HasTheBitsOfTheDeviceAtOnceAfterAStep) {
   for (const std::int64_t part_bytes : {1, 1 << 20}) {
     const std::int64_t copies_before = test::copies_on_own_streams_of_stand_in();
     const NamedTensors expected = parameters(), found = parameters();

@@ -69,7 +69,7 @@ TEST(ShardOnADevice, GivesTheOutputsAndParametersOfTheCpu) {
   }
 }
 
-TEST(ShardOnADevice, OneThatIsNotThereIsRefused) {
+TEST(ShardOnADevice, OneThatIsNotThereIsRejected) {
   const auto agent = join_alone();
   for (const std::string device : {"abacus", "stand_in:99", "stand_in:x", "cpu:1", ""}) {
     const auto shard = half(*agent, 0, 2, device);

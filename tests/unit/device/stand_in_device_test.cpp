@@ -148,7 +148,7 @@ TEST(StandInStreams, WhoWritesWaitsForThoseWhoStillRead) {
   there.zero_();
 }
 
-TEST(StandInStreams, WhatTheHostHasWaitedForIsBehindAllThatItGivesOutLater) {
+TEST(StandInStreams, WhatTheHostHasWaitedForIsAfterAllThatItGivesOutLater) {
   const c10::Stream side = guard().getStreamFromGlobalPool(stand_in());
   at::Tensor there;
   {

@@ -210,12 +210,12 @@ TEST_F(EtcdDisk, SaysWhatWasTriedWhereNobodyAnswers) {
   }
 }
 
-TEST_F(EtcdDisk, WhatEtcdRefusesIsSaidInItsWords) {
+TEST_F(EtcdDisk, WhatEtcdRejectsIsSaidInItsWords) {
   Client asking = client();
   try {
     asking.commit({.when = {}, .writes = {{.key = "x", .value = std::string(1600000, 'x')}}, .removals = {}});
     FAIL() << "a request of 1.6 MB was taken";
-  } catch (const Refused& error) {
+  } catch (const Rejected& error) {
     EXPECT_THAT(error.what(), HasSubstr("request is too large"));
   }
 }

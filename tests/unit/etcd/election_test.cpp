@@ -59,7 +59,7 @@ TEST_F(EtcdElection, OfManyOneLeadsAndWhenItGoesTheNext) {
   }
 }
 
-TEST_F(EtcdElection, WhoseKeyIsRemovedByHandLeadsNoMore) {
+TEST_F(EtcdElection, RemovedKeyEndsLeadership) {
   const auto election = candidate("one", 60);
   ASSERT_TRUE(comes_true([&] { return leads(*election); }));
   const auto first = election->term();
@@ -68,7 +68,7 @@ TEST_F(EtcdElection, WhoseKeyIsRemovedByHandLeadsNoMore) {
   EXPECT_TRUE(comes_true([&] { return leads(*election) && election->term() != first; }));
 }
 
-TEST_F(EtcdElection, ALeaderThatDoesNotReachEtcdLeadsNoMoreWhenItsLeaseMayBeOver) {
+TEST_F(EtcdElection, LeaderWithoutEtcdStopsWhenItsLeaseEnds) {
   const auto election = candidate("one", 2);
   ASSERT_TRUE(comes_true([&] { return leads(*election); }));
   const auto first = election->term();

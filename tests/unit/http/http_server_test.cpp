@@ -123,14 +123,14 @@ TEST_F(HttpServerTest, SendsEventsToAllWhoReadThem) {
   }
   server.send_event("{\"a\":1}");
   for (const wire::Socket& reader : readers) EXPECT_EQ(receive(reader, "\n\n"), "data: {\"a\":1}\n\n");
-  readers.pop_front();  // the others go on
+  readers.pop_front();  // the others continue
   server.send_event("{\"a\":2}");
   for (const wire::Socket& reader : readers) EXPECT_EQ(receive(reader, "\n\n"), "data: {\"a\":2}\n\n");
 }
 
 class FewClients : public HttpServerTest {
  protected:
-  FewClients() : HttpServerTest({.most_clients = 2, .patience_s = 3600}) {}
+  FewClients() : HttpServerTest({.max_clients = 2, .patience_s = 3600}) {}
 };
 
 TEST_F(FewClients, TheOldestMakesRoom) {
@@ -142,7 +142,7 @@ TEST_F(FewClients, TheOldestMakesRoom) {
 
 class FewReaders : public HttpServerTest {
  protected:
-  FewReaders() : HttpServerTest({.most_readers = 2, .most_pending_bytes = 100}) {}
+  FewReaders() : HttpServerTest({.max_readers = 2, .max_pending_bytes = 100}) {}
 };
 
 TEST_F(FewReaders, HaveALimit) {

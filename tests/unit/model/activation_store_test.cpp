@@ -35,10 +35,10 @@ using testing::ThrowsMessage;
 
 std::shared_ptr<ActivationStore> store_in(const test::TemporaryFolder& folder,
                                           std::int64_t bytes_under_way = 1 << 20,
-                                          std::int64_t least_bytes = 1) {
+                                          std::int64_t min_bytes = 1) {
   return std::make_shared<ActivationStore>(ActivationStoreOptions{.folder = folder.path(),
                                                                   .owner = "rank 0",
-                                                                  .least_bytes = least_bytes,
+                                                                  .min_bytes = min_bytes,
                                                                   .bytes_under_way = bytes_under_way});
 }
 
@@ -158,7 +158,7 @@ TEST(ActivationStore, KeepsSeveralGraphsWhoseBackwardsComeInAnyOrder) {
   // The file is as large as what was there at once, and so it stays.
   const auto file = test::scratch_files_of(::getpid()).at(0);
   const auto size = std::filesystem::file_size(file);
-  EXPECT_EQ(size, static_cast<std::uintmax_t>(store->most_kept_bytes()));
+  EXPECT_EQ(size, static_cast<std::uintmax_t>(store->max_kept_bytes()));
   for (int again = 0; again < 3; ++again) Net::loss(layers, again).backward();
   EXPECT_EQ(std::filesystem::file_size(file), size);
 }
@@ -197,7 +197,7 @@ TEST(ActivationStore, MemoryOfSeveralTensorsTravelsOnce) {
 
 TEST(ActivationStore, LeavesWhatIsSmallOrALayersOwnOrASmallPartOfAWhole) {
   const test::TemporaryFolder folder;
-  const auto store = store_in(folder, 1 << 20, /*least_bytes=*/1024);
+  const auto store = store_in(folder, 1 << 20, /*min_bytes=*/1024);
   const at::Tensor weight = learning({64, 64}), buffer = at::ones({64, 64}), small = learning({4, 4});
   const at::Tensor large = at::ones({64, 64});
   const ActivationStore::Scope scope(*store, {buffer});
@@ -274,9 +274,9 @@ TEST(ActivationStore, ServesThreadsBesideEachOther) {
   for (const Tensors& each : found) expect_same_bits(each, expected);
 }
 
-TEST(ActivationStore, WhatWasChangedInPlaceIsRefused) {
+TEST(ActivationStore, WhatWasChangedInPlaceIsRejected) {
   const test::TemporaryFolder folder;
-  const auto store = store_in(folder, 1 << 20, /*least_bytes=*/1024);
+  const auto store = store_in(folder, 1 << 20, /*min_bytes=*/1024);
   const auto refused = [&](at::IntArrayRef sizes) {
     const at::Tensor x = learning(sizes);
     const ActivationStore::Scope scope(*store);
@@ -298,9 +298,9 @@ TEST(ActivationStore, WhatWasChangedInPlaceIsRefused) {
   EXPECT_THAT([&] { loss.backward(); }, ThrowsMessage<std::exception>(HasSubstr("changed in place")));
 }
 
-TEST(ActivationStore, WhatWasSavedBeforeAChangeAndWhatIsSavedBehindItAreTwo) {
+TEST(ActivationStore, WhatWasSavedBeforeAChangeAndWhatIsSavedAfterItAreTwo) {
   const test::TemporaryFolder folder;
-  const auto store = store_in(folder, 1, /*least_bytes=*/1);
+  const auto store = store_in(folder, 1, /*min_bytes=*/1);
   const at::Tensor x = learning({64}), y = learning({64});
   at::Tensor numbers = at::ones({64});
   const ActivationStore::Scope scope(*store);

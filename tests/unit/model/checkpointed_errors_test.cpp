@@ -33,7 +33,7 @@ Layer fickle(const std::function<at::Tensor(const at::Tensor& x, int run)>& forw
   return {.name = "block 3", .forward = [=](const at::Tensor& x) { return forward(x, ++*runs); }};
 }
 
-void expect_refused(const Layer& layer, const std::vector<std::string>& words) {
+void expect_rejected(const Layer& layer, const std::vector<std::string>& words) {
   const at::Tensor x = learning({2, 6}), y = checkpointed(layer).forward(x)->sum();
   try {
     y.backward();
@@ -45,19 +45,19 @@ void expect_refused(const Layer& layer, const std::vector<std::string>& words) {
 }
 
 TEST(CheckpointedErrors, NameALayerThatSavesAnotherShape) {
-  expect_refused(fickle([](const at::Tensor& x, int run) { return at::exp(x.slice(1, 0, run)); }),
-                 {"layer 'block 3' is not the same when it runs again", "tensor 0",
-                  "was Float of shape [2, 1] on cpu", "is Float of shape [2, 2]", "left out"});
+  expect_rejected(fickle([](const at::Tensor& x, int run) { return at::exp(x.slice(1, 0, run)); }),
+                  {"layer 'block 3' is not the same when it runs again", "tensor 0",
+                   "was Float of shape [2, 1] on cpu", "is Float of shape [2, 2]", "left out"});
 }
 
 TEST(CheckpointedErrors, NameALayerThatSavesAnotherType) {
-  expect_refused(
+  expect_rejected(
       fickle([](const at::Tensor& x, int run) { return at::exp(run == 1 ? x : x.to(at::kDouble)); }),
       {"layer 'block 3'", "was Float", "is Double"});
 }
 
 TEST(CheckpointedErrors, NameALayerThatSavesLess) {
-  expect_refused(
+  expect_rejected(
       fickle([](const at::Tensor& x, int run) { return run == 1 ? at::tanh(at::exp(x)) : at::exp(x); }),
       {"layer 'block 3'", "saves 1 tensors, and saved 2"});
 }

@@ -58,7 +58,7 @@ class Convolutions : public testing::Test {
   const int threads_ = at::get_num_threads();
 };
 
-TEST_F(Convolutions, OfAScopeHaveTheNumbersOfAtenByAnotherWayInModulesThatDoNotKnowOfIt) {
+TEST_F(Convolutions, ScopeMatchesAtenInUnmodifiedModules) {
   const Result before = run(small_, input_);
   Result within;
   {
@@ -70,7 +70,7 @@ TEST_F(Convolutions, OfAScopeHaveTheNumbersOfAtenByAnotherWayInModulesThatDoNotK
   EXPECT_FALSE(within.output.equal(before.output)) << "it still goes ATen's way";
 }
 
-TEST_F(Convolutions, BehindAScopeAreAtensBitByBit) {
+TEST_F(Convolutions, AfterAScopeAreAtensBitByBit) {
   const Result before = run(small_, input_);
   { const ConvolutionScope scope(ConvolutionChoice::onednn()); }
   expect_same(run(small_, input_), before);
@@ -159,7 +159,7 @@ std::string complaint_of(const at::Tensor& input, const at::Tensor& weight, cons
   return "";
 }
 
-TEST_F(Convolutions, ThatCannotBeAreRefusedInAtensWords) {
+TEST_F(Convolutions, ThatCannotBeAreRejectedInAtensWords) {
   const at::Tensor weight = at::rand({3, 4, 3, 3}), bias = at::rand({3});
   const std::vector<std::vector<at::Tensor>> wrong{{at::rand({2, 2, 5, 5}), weight, bias},  // few channels
                                                    {at::rand({2, 8, 5, 5}), weight, bias},  // many
@@ -225,7 +225,7 @@ TEST_F(Convolutions, AreNotedInTheirOrderWithoutChangingAnything) {
   EXPECT_TRUE(found.equal(expected));
 }
 
-TEST_F(Convolutions, AreNotedByTheOuterOneBehindAForwardThatThrows) {
+TEST_F(Convolutions, AreNotedByTheOuterOneAfterAForwardThatThrows) {
   const auto shapes = convolutions_in([&] {
     EXPECT_THROW(convolutions_in([] { throw std::runtime_error("in the middle"); }), std::runtime_error);
     small_->forward(input_);

@@ -220,7 +220,7 @@ TEST(Deferred, BorrowedMemoryIsGivenBack) {
   EXPECT_TRUE(is_deferred(*linear));
 }
 
-TEST(Deferred, ABufferWithAValueOfItsOwnIsRefusedByName) {
+TEST(Deferred, ABufferWithAValueOfItsOwnIsRejectedByName) {
   struct Masked : torch::nn::Module {
     Masked() { mask = register_buffer("mask", at::ones({4, 4}).tril()); }
     at::Tensor mask;

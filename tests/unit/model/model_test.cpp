@@ -79,7 +79,7 @@ TEST(Model, LayersAreNamedPlainly) {
   EXPECT_THAT(names, testing::ElementsAre("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"));
 }
 
-TEST(Model, NamesTheNearestModelAndRefusesShapesItCannotTake) {
+TEST(Model, NamesTheNearestModelAndRejectsShapesItCannotTake) {
   const auto error_of = [](const ModelOptions& options, const std::vector<std::int64_t>& shape) {
     try {
       make_model(options, shape, 10, 1);

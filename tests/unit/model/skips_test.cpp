@@ -32,7 +32,7 @@ TEST(Skips, TravelFromTheirGiverToTheLastThatTakesThem) {
                                                 ElementsAre("x", "z"), IsEmpty(), IsEmpty()));
 }
 
-TEST(Skips, StandBehindTheTensorsOfTheLayerInTheOrderThatItDeclares) {
+TEST(Skips, StandAfterTheTensorsOfTheLayerInTheOrderThatItDeclares) {
   Layer taker = layer("taker", {"z", "x"}, {"new"});
   Tensors got;
   taker.forward = [&](const Tensors& x) {

@@ -1,4 +1,4 @@
-// What objectives refuse, what metrics count, and what a table of them promises.
+// What objectives reject, what metrics count, and what a table of them promises.
 
 #include "trireme/objective/objective.h"
 
@@ -68,7 +68,7 @@ TEST(ObjectiveTable, NamesWhatIsNotKnownWithTheNearest) {
               ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'accuracy'")));
 }
 
-TEST(ObjectiveTable, RefusesOptionsAndMetricsOfOtherObjectives) {
+TEST(ObjectiveTable, RejectsOptionsAndMetricsOfOtherObjectives) {
   const auto of_mse = [](ObjectiveOptions options) {
     options.name = "mean_squared_error";
     make_objective(options, {.data = data_with(kNumbers, 0)});
@@ -91,7 +91,7 @@ TEST(ObjectiveTable, RefusesOptionsAndMetricsOfOtherObjectives) {
       ThrowsMessage<InvalidArgument>(HasSubstr("twice")));
 }
 
-TEST(ObjectiveTargets, OfAnotherKindAreRefusedWithWhatWasFoundAndWhatToDo) {
+TEST(ObjectiveTargets, OfAnotherKindAreRejectedWithWhatWasFoundAndWhatToDo) {
   EXPECT_THAT([] { of_classes()->check_target(kNumbers, "the data"); },
               ThrowsMessage<InvalidArgument>(
                   AllOf(HasSubstr("the data: the target of sample 0 is Float of shape [4]"),
@@ -129,7 +129,7 @@ TEST(ObjectiveTargets, ThatAreNoneAreNamedByTheirSample) {
                       ->check_batch({at::ones({2, 2}), at::tensor({-1, 2}, at::kLong)}, indices));
 }
 
-TEST(ObjectiveOutputs, ThatDoNotFitTheTargetsAreRefused) {
+TEST(ObjectiveOutputs, ThatDoNotFitTheTargetsAreRejected) {
   const auto mse = of_numbers("mean_squared_error");
   EXPECT_THAT(
       [&] {
@@ -145,7 +145,7 @@ TEST(ObjectiveOutputs, ThatDoNotFitTheTargetsAreRefused) {
         of_classes()->check_output(at::ones({1, 4}), at::zeros({1}, at::kLong));
       },
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("3 classes"), HasSubstr("[1, 4]"))));
-  // A column of numbers beside a row of targets: each with its own.
+  // A column of numbers next to a row of targets: each with its own.
   const at::Tensor target = at::tensor({1.f, 2.f});
   EXPECT_EQ(mse->loss(target.unsqueeze(1), target).item<double>(), 0);
 }
@@ -213,7 +213,7 @@ TEST(OneHotTargets, HaveTheMetricsOfClasses) {
   EXPECT_EQ(target_of_objective({.name = "mean_squared_error", .one_hot = true}), "class");
 }
 
-TEST(OneHotTargets, AreRefusedWithAnotherLossAndForTargetsThatAreNoClasses) {
+TEST(OneHotTargets, AreRejectedWithAnotherLossAndForTargetsThatAreNoClasses) {
   EXPECT_THAT([] { of_classes({.one_hot = true}); },
               ThrowsMessage<InvalidArgument>(
                   "objective.one_hot is of objective.name = \"mean_squared_error\"; leave it out with "

@@ -21,7 +21,7 @@ double square(const Vector& vector) {
   return sum;
 }
 
-/// What a step over parts of those sizes tells, from gradients of samples that are drawn anew.
+/// What a step over parts of those sizes tells, from gradients of samples that are drawn again.
 GradientSquares squares_of_step(std::mt19937_64& random, const std::vector<int>& parts) {
   std::normal_distribution<double> normal;
   double samples = 0;
@@ -90,7 +90,7 @@ TEST(NoiseAverage, IsMostlyOfTheLastPartAndForgetsTheBeginning) {
   EXPECT_NEAR(average.mean().of_sample, 1 - std::pow(0.5, 4), 0.01) << "the last half has 15 of 16 parts";
 }
 
-TEST(NoiseAverage, GoesOnFromItsState) {
+TEST(NoiseAverage, ContinuesFromItsState) {
   NoiseAverage straight, resumed;
   for (int i = 0; i < 5; ++i) straight.add({.of_sample = 1.0 / (i + 1), .signal = i * 0.3});
   resumed.restore(straight.state());

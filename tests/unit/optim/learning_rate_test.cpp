@@ -86,7 +86,7 @@ TEST(LearningRate, OneCycleMayHaveAWarmUpOfOneStep) {
   EXPECT_DOUBLE_EQ(rate->at(4), 0);
 }
 
-TEST(LearningRate, MultiStepFallsAtStepsOfTheRunNotOfTheRestBehindTheWarmUp) {
+TEST(LearningRate, MultiStepCountsStepsOfTheWholeRun) {
   const auto rate =
       make_learning_rate({.schedule = "multi_step", .warmup_steps = 4, .milestones = {6, 8}}, 1, 10);
   EXPECT_DOUBLE_EQ(rate->at(5), 1);
@@ -139,7 +139,7 @@ TEST(ReduceOnPlateau, DoesNotCountDuringTheCooldown) {
   EXPECT_EQ(rate->at(50), 0.25);
 }
 
-TEST(ReduceOnPlateau, RestoredStateGoesOnWithTheSameRates) {
+TEST(ReduceOnPlateau, RestoredStateContinuesWithTheSameRates) {
   const std::vector<double> metrics = {1, 0.8, 0.9, 0.9, 0.9, 0.7, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8};
   for (std::size_t cut = 0; cut < metrics.size(); ++cut) {
     const auto whole = make_learning_rate(plateau(1), 1, 100),
@@ -187,7 +187,7 @@ const BadSchedule kBadSchedules[] = {
      "the schedule wsd is longer than the run: 5 steps of warm-up and 6 of decay in 10 steps"},
 };
 
-TEST(LearningRate, RefusesWhatCannotBeWithReasonAndCure) {
+TEST(LearningRate, RejectsWhatCannotBeWithReasonAndCure) {
   for (const BadSchedule& bad : kBadSchedules) {
     EXPECT_THAT([&] { make_learning_rate(bad.options, 1, 10); },
                 ThrowsMessage<InvalidArgument>(HasSubstr(bad.message)));
@@ -206,7 +206,7 @@ TEST(ScaledLr, FollowsTheBatchAsAsked) {
   EXPECT_EQ(scaled_lr({}, 0.1, 1024), 0.1);
 }
 
-TEST(ScaledLr, RefusesToScaleFromNothing) {
+TEST(ScaledLr, RejectsToScaleFromNothing) {
   EXPECT_THAT([] { scaled_lr({.scale_with_batch = "linear"}, 0.1, 64); },
               ThrowsMessage<InvalidArgument>(HasSubstr("scale_with_batch = linear needs a reference_batch")));
   EXPECT_THAT([] { scaled_lr({.scale_with_batch = "linaer"}, 0.1, 64); },

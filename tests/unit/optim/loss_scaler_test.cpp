@@ -62,7 +62,7 @@ TEST(LossScaler, StaysWithinItsLimits) {
   EXPECT_THROW(scaler.left_out_step(9), DivergedError);
 }
 
-TEST(LossScaler, GoesOnFromItsState) {
+TEST(LossScaler, ContinuesFromItsState) {
   LossScaler one({.initial = 8, .interval = 3}), other({.initial = 8, .interval = 3});
   one.left_out_step(1);
   one.took_step();
@@ -71,7 +71,7 @@ TEST(LossScaler, GoesOnFromItsState) {
   EXPECT_EQ(other.scale(), 8) << "one good step before, two after";
 }
 
-TEST(LossScaler, RefusesOptionsThatCannotWork) {
+TEST(LossScaler, RejectsOptionsThatCannotWork) {
   EXPECT_THROW(LossScaler({.factor = 1}), InvalidArgument);
   EXPECT_THROW(LossScaler({.interval = 0}), InvalidArgument);
   EXPECT_THROW(LossScaler({.initial = 0.5}), InvalidArgument);

@@ -75,7 +75,7 @@ TEST_F(MovingAverage, IsNotToBeChangedOrSavedWhileItIsSwappedIn) {
   EXPECT_NO_THROW(average_.update());
 }
 
-TEST_F(MovingAverage, RestoredStateGoesOnBitForBit) {
+TEST_F(MovingAverage, RestoredStateContinuesBitForBit) {
   step(0.3);
   ExponentialMovingAverage resumed(parameters_, 0.75);
   for (const auto& [name, tensor] : resumed.state()) tensor.copy_(average_.state().at(name));
@@ -106,7 +106,7 @@ TEST(MovingAverageInHalfPrecision, MovesByLessThanAParameterCan) {
   }
 }
 
-TEST_F(MovingAverage, RefusesADecayThatForgetsNothingOrIsNone) {
+TEST_F(MovingAverage, RejectsADecayThatForgetsNothingOrIsNone) {
   for (const double decay : {1.0, -0.1}) {
     EXPECT_THAT([&] { ExponentialMovingAverage(parameters_, decay); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("must be in [0, 1), not ")));

@@ -248,7 +248,7 @@ concept TakesARateInAStep = requires(Any& optimizer) {
 };
 static_assert(!TakesARateInAStep<Optimizer>, "the rate is in one place");
 
-TEST_P(EveryOptimizer, KeepsItsRateWhereAnotherIsRefused) {
+TEST_P(EveryOptimizer, KeepsItsRateWhereAnotherIsRejected) {
   const auto optimizer = make_optimizer({.name = GetParam(), .lr = 0.25}, {{"w", parameter(1, 1)}});
   for (const double wrong : {-0.1, std::nan(""), HUGE_VAL})
     EXPECT_THAT([&] { optimizer->set_lr(wrong); },
@@ -310,7 +310,7 @@ struct Training {
   std::unique_ptr<Optimizer> optimizer;
 };
 
-TEST_P(EveryOptimizer, RestoredStateGoesOnBitForBit) {
+TEST_P(EveryOptimizer, RestoredStateContinuesBitForBit) {
   Training whole(options()), resumed(options());
   whole.run(0, 5);
   {
@@ -439,7 +439,7 @@ const BadOptions kBadOptions[] = {
      "the trust_coefficient of lars must be a number above 0, not 0"},
 };
 
-TEST(Optimizer, RefusesBadOptionsWithNameValueAndRange) {
+TEST(Optimizer, RejectsBadOptionsWithNameValueAndRange) {
   for (const BadOptions& bad : kBadOptions) {
     EXPECT_THAT([&] { make_optimizer(bad.options, {}); },
                 testing::ThrowsMessage<InvalidArgument>(HasSubstr(bad.message)));

@@ -2,7 +2,7 @@
 
 #include "tests/unit/parallel/data_parallel_case.h"
 #include "trireme/comm/context.h"
-#include "trireme/parallel/data/arriving_optimizer.h"
+#include "trireme/parallel/data/lazy_update_optimizer.h"
 #include "trireme/parallel/data/slicing_hook.h"
 
 namespace trireme::parallel {
@@ -36,19 +36,19 @@ TEST_P(ByParameter, UpdatesThatComeOneByOneAreThoseThatComeAtOnce) {
           std::unique_ptr<optim::Optimizer> optimizer =
               optim::make_optimizer({.name = "adamw", .lr = 0.1, .weight_decay = 0.1}, parameters);
           if (one_by_one)
-            optimizer = std::make_unique<ArrivingOptimizer>(
+            optimizer = std::make_unique<LazyUpdateOptimizer>(
                 std::move(optimizer), parameters,
                 [&](const optim::NamedTensors& asked) { ddp.finish_reduction(asked); });
           for (int step = 0; step < 5; ++step) {
             ddp.zero_grad();
             optimizer->set_lr(0.1 / (step + 1));
-            for (const auto& parameter : parameters) optimizer->arrive({parameter});
+            for (const auto& parameter : parameters) optimizer->finish_pending_updates({parameter});
             test::mean_square(model->forward(numbers({6, 4}, 3 + context.rank() + step)), numbers({6, 3}, 9))
                 .backward();
             if (one_by_one) ddp.finish_reduction({});
             optimizer->step();
           }
-          optimizer->arrive();
+          optimizer->finish_pending_updates();
           if (context.rank() == GetParam() - 1) {
             for (const auto& [name, parameter] : parameters) weights.push_back(parameter.detach().clone());
           }

@@ -24,7 +24,7 @@ constexpr int kWidth = 6;
 constexpr std::int64_t kBatch = 5;
 constexpr double kLr = 0.1;
 
-/// 6 Linear layers with a Tanh behind each: 12 layers.
+/// 6 Linear layers with a Tanh after each: 12 layers.
 torch::nn::Sequential chain() {
   torch::nn::Sequential layers;
   for (int i = 0; i < 6; ++i) {
@@ -165,7 +165,7 @@ struct Outcome {
   std::map<int, Pipeline::Staleness> staleness;  ///< by rank
 };
 
-/// Several streams, one behind the other, of so many updates each. The weights of all ranks.
+/// Several streams, one after the other, of so many updates each. The weights of all ranks.
 Outcome in_pipeline(int ranks, PipelineOptions options, const std::vector<int>& streams, double weight = 1) {
   Outcome outcome;
   std::mutex mutex;
@@ -236,7 +236,7 @@ TEST(AsynchronousPipeline, VerticalSyncUsesOneVersionOnAllStages) {
 }
 
 // arXiv 2006.09503, section 3.1: W(t + 1) = W(t) - lr * grad f(W(t - 1)), over groups of micro-batches.
-TEST(AsynchronousPipeline, TwoBufferedWeightsAreOneUpdateBehind) {
+TEST(AsynchronousPipeline, TwoBufferedWeightsAreOneUpdateAfter) {
   const std::vector<int> cuts = {4, 8};
   const Rule rule{.stages = 3,
                   .version = [](int, int m) { return std::max(0, m / 4 - 1); },
@@ -313,7 +313,7 @@ Weights with_every_third(const std::function<MicroBatch(MicroBatch)>& odd) {
   return weights;
 }
 
-TEST(AsynchronousPipeline, MicroBatchesWithoutSamplesLeaveNoVersionBehind) {
+TEST(AsynchronousPipeline, MicroBatchesWithoutSamplesLeaveNoVersionAfter) {
   const Weights without_weight = with_every_third([](MicroBatch batch) {
     batch.weight = 0;
     return batch;
@@ -399,7 +399,7 @@ TEST(AsynchronousPipeline, CanBeDrainedEarlierThanItWasStartedFor) {
   }
 }
 
-TEST(AsynchronousPipeline, RefusesWhatMakesNoSense) {
+TEST(AsynchronousPipeline, RejectsWhatMakesNoSense) {
   const auto error_of = [](const PipelineOptions& options) -> std::string {
     try {
       pipeline_program(options, 2, schedule::Transport::kBuffered);

@@ -1,5 +1,5 @@
 // Backward passes that end early: by an exception anywhere, by a second pass in between, by the end of the
-// wrapper. Whoever goes on afterwards gets the right numbers or an error on all ranks, never wrong numbers.
+// wrapper. Whoever continues afterwards gets the right numbers or an error on all ranks, never wrong numbers.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/nn/modules/linear.h>
@@ -325,7 +325,7 @@ TEST(BrokenPass, ASecondPassBeforeTheFirstIsFinishedFailsTheGroup) {
   }
 }
 
-TEST(BrokenPass, TakingPartBeforeTheFirstIsFinishedIsRefusedAndNothingIsLost) {
+TEST(BrokenPass, TakingPartBeforeTheFirstIsFinishedIsRejectedAndNothingIsLost) {
   run_ranks_as_threads(
       2,
       [](Context& context) {

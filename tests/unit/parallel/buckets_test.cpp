@@ -232,7 +232,7 @@ TEST(Buckets, HoldEveryGradientAtItsPlaceForGood) {
       for (const auto& parameter : model->parameters()) result.push_back(begin_of(parameter.grad()));
       return result;
     };
-    run_backward(*model, context);  // after which the buckets are built anew
+    run_backward(*model, context);  // after which the buckets are built again
     const auto expected = places();
     hook->started.clear();
     run_backward(*model, context);

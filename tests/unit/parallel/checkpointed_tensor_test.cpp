@@ -18,7 +18,7 @@ namespace {
 using model::Tensors;
 using test::numbers;
 
-/// Two products with an all-reduce behind the second, dropout, and an operator that saves what comes of it.
+/// Two products with an all-reduce after the second, dropout, and an operator that saves what comes of it.
 class Block : public torch::nn::Module {
  public:
   Block(const comm::Group& group, const std::shared_ptr<DropoutKeys>& keys)

@@ -146,7 +146,7 @@ struct RoundedPass {
 };
 
 ActivationCompression activations(const std::string& name, std::uint64_t seed = 5) {
-  return {.format = activation_format_of(name), .seed = seed, .least_numel = 1};
+  return {.format = activation_format_of(name), .seed = seed, .min_numel = 1};
 }
 
 /// Of the second step: what is drawn depends on its number.
@@ -286,7 +286,7 @@ TEST(CompressedActivation, AreFewerBytesByAsMuchAsTheirFormatSays) {
   EXPECT_THAT(sent("int8"), testing::ElementsAre(in_int8, in_int8));
 }
 
-TEST(CompressedActivation, OfRanksThatDoNotAgreeAreRefusedBeforeTheFirstStep) {
+TEST(CompressedActivation, OfRanksThatDoNotAgreeAreRejectedBeforeTheFirstStep) {
   EXPECT_THAT(
       [] {
         comm::run_ranks_as_threads(2, [](comm::Context& context) {

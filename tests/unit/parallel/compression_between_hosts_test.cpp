@@ -127,7 +127,7 @@ TEST_P(KeepsBetweenHosts, LosesNothing) {
   }
 }
 
-TEST_P(BetweenHosts, GoesOnWithTheSameBitsFromItsState) {
+TEST_P(BetweenHosts, ContinuesWithTheSameBitsFromItsState) {
   const CompressionOptions options = options_between_hosts(GetParam());
   for (const Hosts& hosts : {kPairs, kGrowing}) {
     const StepsOfRanks whole = take_steps(hosts, options, {.end = 5});
@@ -152,7 +152,7 @@ TEST_P(BetweenHosts, DoesNotDependOnTheBuckets) {
   }
 }
 
-TEST_P(BetweenHosts, ShowsWhatIsNotFiniteToAllAndGoesOn) {
+TEST_P(BetweenHosts, ShowsWhatIsNotFiniteToAllAndContinues) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     const auto backward = [&](const Parameters& parameters, int rank, int step) {
       at::Tensor loss = at::zeros({});
@@ -233,7 +233,7 @@ TEST(BetweenHostsAlone, WithoutHostsEachRankCompresses) {
   EXPECT_FALSE(at::equal(found.reduced[0][2].at("linear"), with("hosts").reduced[0][2].at("linear")));
 }
 
-TEST(BetweenHostsAlone, AnUnknownScopeIsRefusedWithTheNearestOne) {
+TEST(BetweenHostsAlone, AnUnknownScopeIsRejectedWithTheNearestOne) {
   CompressionOptions options = options_between_hosts("top-k");
   options.scope = "host";
   EXPECT_THAT([&] { make_comm_hook(options); },
@@ -241,7 +241,7 @@ TEST(BetweenHostsAlone, AnUnknownScopeIsRefusedWithTheNearestOne) {
                   testing::AllOf(HasSubstr("no compression scope 'host'"), HasSubstr("hosts"))));
 }
 
-TEST(BetweenHostsAlone, AHookOfOneModelIsRefusedOnAllRanksByASecondOne) {
+TEST(BetweenHostsAlone, AHookOfOneModelIsRejectedOnAllRanksByASecondOne) {
   run_ranks_as_threads(3, [&](Context& context) {
     context.world().state().parts.host_ids = kUneven;
     const Parameters one, other;
@@ -257,7 +257,7 @@ TEST(BetweenHostsAlone, AHookOfOneModelIsRefusedOnAllRanksByASecondOne) {
   });
 }
 
-TEST(BetweenHostsAlone, GradientsOfAnotherGroupAreRefused) {
+TEST(BetweenHostsAlone, GradientsOfAnotherGroupAreRejected) {
   run_ranks_as_threads(3, [&](Context& context) {
     context.world().state().parts.host_ids = kUneven;
     const Parameters one;
@@ -274,7 +274,7 @@ TEST(BetweenHostsAlone, GradientsOfAnotherGroupAreRefused) {
   });
 }
 
-/// What ranks have to say beside gradients goes by hosts, too.
+/// What ranks have to say next to gradients goes by hosts, too.
 TEST(BetweenHostsAlone, AParameterThatOneRankDoesNotReachIsNamedOnAll) {
   run_ranks_as_threads(4, [](Context& context) {
     context.world().state().parts.host_ids = kPairs;

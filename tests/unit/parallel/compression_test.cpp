@@ -219,7 +219,7 @@ void expect_what_is_not_finite_on_all(int ranks, const CompressionOptions& optio
   }
 }
 
-TEST_P(Compression, ShowsWhatIsNotFiniteToAllAndGoesOnFromWhatWasKeptBefore) {
+TEST_P(Compression, ShowsWhatIsNotFiniteToAllAndContinuesFromWhatWasKeptBefore) {
   for (const int ranks : {2, 3}) expect_what_is_not_finite_on_all(ranks, options_for(GetParam()));
 }
 
@@ -249,7 +249,7 @@ TEST(CompressionByPieces, IsWithinTheRoundingOfInt8) {
   EXPECT_GT(error, 0);
 }
 
-TEST_P(Compression, GoesOnWithTheSameBitsFromItsState) {
+TEST_P(Compression, ContinuesWithTheSameBitsFromItsState) {
   const CompressionOptions options = options_for(GetParam());
   const Outcome whole = reduce(2, 5, options, ReduceScale::kMean);
   const Outcome part = reduce(2, 3, options, ReduceScale::kMean);
@@ -288,7 +288,7 @@ TEST(CompressionOptions, ThatDifferBetweenRanksAreNamed) {
   });
 }
 
-TEST(CompressionOptions, OutOfRangeAreRefused) {
+TEST(CompressionOptions, OutOfRangeAreRejected) {
   CompressionOptions options = options_for("top-k");
   options.fraction = 0;
   EXPECT_THAT([&] { make_comm_hook(options); }, ThrowsMessage<InvalidArgument>(HasSubstr("found 0")));
@@ -301,7 +301,7 @@ TEST(CompressionOptions, OutOfRangeAreRefused) {
               ThrowsMessage<InvalidArgument>(HasSubstr("below 1; found 1")));
 }
 
-TEST(CompressionOptions, GradientsOfAnotherTypeThanF32AreRefusedByName) {
+TEST(CompressionOptions, GradientsOfAnotherTypeThanF32AreRejectedByName) {
   run_ranks_as_threads(2, [](Context& context) {
     const optim::NamedTensors parameters = {{"half", at::zeros({64, 64}, at::kBFloat16).requires_grad_()}};
     EXPECT_THAT(
@@ -313,7 +313,7 @@ TEST(CompressionOptions, GradientsOfAnotherTypeThanF32AreRefusedByName) {
   });
 }
 
-TEST(CompressionOptions, AHookOfOneModelIsRefusedByASecondOne) {
+TEST(CompressionOptions, AHookOfOneModelIsRejectedByASecondOne) {
   run_ranks_as_threads(2, [](Context& context) {
     const Parameters one, other;
     const auto hook = make_comm_hook(options_for("top-k"));
@@ -328,7 +328,7 @@ TEST(CompressionOptions, AHookOfOneModelIsRefusedByASecondOne) {
   });
 }
 
-// ---- each beside a serial program of its rule
+// ---- each compared with a serial program of its rule
 
 at::Tensor of_rank(const char* name, int rank, int step) {
   return Parameters::gradient(name, {60, 100}, rank, step);

@@ -79,7 +79,7 @@ TEST(CountedMemory, TellsOfMemoryForCommunicationAndOfARanksShareOfCommonMemory)
                                const std::int64_t before = bytes_of(MemoryKind::kCommunication);
                                world.barrier();
                                const at::Tensor buffer = world.allocate(kNumel, at::kFloat);
-                               const at::Tensor common = world.allocate_common(kNumel, at::kFloat);
+                               const at::Tensor common = world.allocate_shared(kNumel, at::kFloat);
                                world.barrier();
                                EXPECT_EQ(bytes_of(MemoryKind::kCommunication) - before, 3 * kBytes);
                                world.barrier();

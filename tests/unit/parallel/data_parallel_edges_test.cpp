@@ -66,7 +66,7 @@ TEST(DataParallelEdges, AGradientThatTheUserReplacedIsTakenUp) {
   });
 }
 
-TEST(DataParallelEdges, SummedGradientsThatAreAddedToAreRefused) {
+TEST(DataParallelEdges, SummedGradientsThatAreAddedToAreRejected) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model, {.scale = ReduceScale::kSum});
@@ -161,7 +161,7 @@ struct Tables : torch::nn::Module {
   at::Tensor own;
 };
 
-TEST(DataParallelEdges, SparseEmbeddingsAreRefusedByTheNameOfTheirParameter) {
+TEST(DataParallelEdges, SparseEmbeddingsAreRejectedByTheNameOfTheirParameter) {
   run_ranks_as_threads(2, [](Context& context) {
     EXPECT_THAT([&] { DistributedDataParallel(context, std::make_shared<Tables>(true)); },
                 testing::ThrowsMessage<InvalidArgument>(
@@ -175,7 +175,7 @@ TEST(DataParallelEdges, SparseEmbeddingsAreRefusedByTheNameOfTheirParameter) {
   });
 }
 
-TEST(DataParallelEdges, ASparseGradientOfAFunctionIsRefusedByTheNameOfItsParameter) {
+TEST(DataParallelEdges, ASparseGradientOfAFunctionIsRejectedByTheNameOfItsParameter) {
   run_ranks_as_threads(2, [](Context& context) {
     auto tables = std::make_shared<Tables>(false);
     DistributedDataParallel ddp(context, tables);
@@ -190,7 +190,7 @@ TEST(DataParallelEdges, ASparseGradientOfAFunctionIsRefusedByTheNameOfItsParamet
   });
 }
 
-/// A layer of complex numbers, beside a real one.
+/// A layer of complex numbers, next to a real one.
 struct Spectral : torch::nn::Module {
   explicit Spectral(int rank)
       : weight(register_parameter("spectral", at::view_as_complex(numbers({3, 2}, 1 + rank)))),
@@ -226,7 +226,7 @@ TEST(DataParallelEdges, ComplexBuffersAndFrozenComplexParametersFollowRankZero) 
   });
 }
 
-TEST(DataParallelEdges, WrappingAModuleTwiceIsRefused) {
+TEST(DataParallelEdges, WrappingAModuleTwiceIsRejected) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     const DistributedDataParallel ddp(context, model);
@@ -251,7 +251,7 @@ TEST(DataParallelEdges, AParameterMissingOnOneRankStopsAllRanksAtOnce) {
   });
 }
 
-TEST(DataParallelEdges, StaticUsageThatChangesIsRefusedByName) {
+TEST(DataParallelEdges, StaticUsageThatChangesIsRejectedByName) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model, {.unused_parameters = UnusedParameters::kStatic});

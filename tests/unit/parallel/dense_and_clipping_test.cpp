@@ -1,4 +1,4 @@
-// Rules of single compressions, each beside a serial program: what goes densely where messages
+// Rules of single compressions, each compared with a serial program: what goes densely where messages
 // would be more than gradients, and local clipping.
 
 #include <ATen/ops/equal.h>

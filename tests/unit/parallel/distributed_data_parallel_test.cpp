@@ -269,7 +269,7 @@ TEST(DataParallel, DifferentModelsAreAnErrorThatNamesTheFirstDifference) {
   });
 }
 
-TEST(DataParallel, AModuleWithoutGradientsIsRefused) {
+TEST(DataParallel, AModuleWithoutGradientsIsRejected) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = std::make_shared<TwoLayers>();
     for (auto& parameter : model->parameters()) parameter.set_requires_grad(false);
@@ -337,8 +337,8 @@ TEST(DistributedDataParallel, OnRequestBackwardReturnsBeforeTheReductionAndFinis
   expect_close(gradients_with(ReductionEnd::kOnRequest), gradients_with(ReductionEnd::kWithBackward), 0);
 }
 
-// The norm is not used by forward: its gradient never comes, and nothing is started behind its place.
-TEST(DistributedDataParallel, OnRequestWhatBackwardDidNotReachIsStartedByStartAndWaitedForByFinish) {
+// The norm is not used by forward: its gradient never comes, and nothing is started after its place.
+TEST(DistributedDataParallel, UnreachedParametersAreReducedOnRequest) {
   run_ranks_as_threads(2, [](Context& context) {
     const auto model = std::make_shared<TwoLayers>();
     const auto hook = std::make_shared<test::CountingHook>();

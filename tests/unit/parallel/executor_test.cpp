@@ -40,7 +40,7 @@ TEST(Executor, CallsEachActionsHandlerInOrderAndShowsItInTheStatusPage) {
   EXPECT_EQ(journal.page->read().step, 7U);
 }
 
-TEST(Executor, RefusesAProgramWithAnActionThatNobodyHandles) {
+TEST(Executor, RejectsAProgramWithAnActionThatNobodyHandles) {
   Journal journal;
   ActionHandlers without = journal.handlers();
   without.reduce_grad = nullptr;
@@ -88,7 +88,7 @@ TEST(Executor, GoesFromUpdateToUpdateAndStartsOver) {
   EXPECT_EQ(journal.done.size(), 12U);
 }
 
-TEST(Executor, GoesOnOnlyWithAProgramThatBeginsLikeWhatIsDone) {
+TEST(Executor, ContinuesOnlyWithAProgramThatBeginsLikeWhatIsDone) {
   Journal journal;
   Executor executor(updating_twice(3), 0, journal.handlers(), *journal.page);
   executor.run_to_update(1);

@@ -336,7 +336,7 @@ TEST_P(FullyShardedLoop, FindsParametersThatAPassDoesNotReach) {
       "sgd", UnusedParameters::kFind);
 }
 
-TEST_P(FullyShardedLoop, NamesAParameterThatBackwardDoesNotReachAndGoesOn) {
+TEST_P(FullyShardedLoop, NamesAParameterThatBackwardDoesNotReachAndContinues) {
   run([](Context& context) {
     auto reaches_all = std::make_shared<bool>(false);
     const test::Own own{.forward =
@@ -356,8 +356,8 @@ TEST_P(FullyShardedLoop, NamesAParameterThatBackwardDoesNotReachAndGoesOn) {
   });
 }
 
-/// Refuses, once, what the third layer gets, forward or backward.
-struct Refusal {
+/// Rejects, once, what the third layer gets, forward or backward.
+struct Rejection {
   std::shared_ptr<bool> forward = std::make_shared<bool>(false), backward = std::make_shared<bool>(false);
   std::vector<model::Layer> layers() const {
     std::vector<model::Layer> made = chain();
@@ -377,9 +377,9 @@ struct Refusal {
   }
 };
 
-TEST_P(FullyShardedLoop, GoesOnAfterAForwardThatThrew) {
+TEST_P(FullyShardedLoop, ContinuesAfterAForwardThatThrew) {
   run([](Context& context) {
-    const Refusal refusal;
+    const Rejection refusal;
     Shards shards(context, refusal.layers(), "sgd", options()), untouched(context, chain(), "sgd", options());
     *refusal.forward = true;
     EXPECT_THROW(shards.forward(input_of(context, 0)), InvalidArgument);
@@ -389,9 +389,9 @@ TEST_P(FullyShardedLoop, GoesOnAfterAForwardThatThrew) {
   });
 }
 
-TEST_P(FullyShardedLoop, FailsByNameAfterABackwardThatThrewBehindAReduction) {
+TEST_P(FullyShardedLoop, FailsByNameAfterABackwardThatThrewAfterAReduction) {
   run([](Context& context) {
-    const Refusal refusal;
+    const Rejection refusal;
     Shards shards(context, refusal.layers(), "sgd", options());
     *refusal.backward = true;
     const auto step = [&] {
@@ -403,9 +403,9 @@ TEST_P(FullyShardedLoop, FailsByNameAfterABackwardThatThrewBehindAReduction) {
   });
 }
 
-TEST_P(FullyShardedLoop, GoesOnAfterABackwardThatThrewUnderNoSync) {
+TEST_P(FullyShardedLoop, ContinuesAfterABackwardThatThrewUnderNoSync) {
   run([](Context& context) {
-    const Refusal refusal;
+    const Rejection refusal;
     Shards shards(context, refusal.layers(), "sgd", options()), untouched(context, chain(), "sgd", options());
     *refusal.backward = true;
     {
@@ -418,7 +418,7 @@ TEST_P(FullyShardedLoop, GoesOnAfterABackwardThatThrewUnderNoSync) {
   });
 }
 
-TEST_P(FullyShardedLoop, RefusesABackwardWhoseWeightsAreGone) {
+TEST_P(FullyShardedLoop, RejectsABackwardWhoseWeightsAreGone) {
   run([](Context& context) {
     at::Tensor loss;
     {
@@ -448,7 +448,7 @@ TEST(FullyShardedParameters, HaveNoElementsBetweenUses) {
                        {.backend = "gloo", .timeout_s = 20});
 }
 
-TEST(FullyShardedOptions, AreRefusedWhereNothingIsSharedOut) {
+TEST(FullyShardedOptions, AreRejectedWhereNothingIsSharedOut) {
   run_ranks_as_threads(2, [](Context& context) {
     EXPECT_THROW(FullyShardedDataParallel(context, chain(), {.zero = {.stage = ZeroStage::kNone}}),
                  InvalidArgument);

@@ -41,7 +41,7 @@ TEST(GradientSquares, CountAWeightThatIsUsedTwiceInAPassOnceAsAWhole) {
   EXPECT_DOUBLE_EQ(squares.take().read(), 25);
 }
 
-TEST(GradientSquares, LookAtNothingBeforeTheyBeginAndBehindTheSum) {
+TEST(GradientSquares, LookAtNothingBeforeTheyBeginAndAfterTheSum) {
   const at::Tensor w = weight({1});
   GradientSquares squares({{"w", w}});
   backward(w, {3});
@@ -53,7 +53,7 @@ TEST(GradientSquares, LookAtNothingBeforeTheyBeginAndBehindTheSum) {
   EXPECT_DOUBLE_EQ(squares.take().read(), 0);
 }
 
-TEST(GradientSquares, LeaveNoHookBehind) {
+TEST(GradientSquares, LeaveNoHookAfter) {
   const at::Tensor w = weight({1});
   { const GradientSquares squares({{"w", w}}); }
   for (const auto& hook : *torch::autograd::impl::get_autograd_meta(w)->cpp_hooks_list_)

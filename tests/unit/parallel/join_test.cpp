@@ -1,4 +1,4 @@
-// Uneven inputs of several models in one loop, what happens once per step, and what cannot stand beside a
+// Uneven inputs of several models in one loop, what happens once per step, and what cannot stand next to a
 // Join.
 #include <torch/optim/sgd.h>
 

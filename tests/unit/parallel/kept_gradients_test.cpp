@@ -146,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, KeptGradients,
                          testing::Combine(testing::ValuesIn(kWaysToZero), testing::ValuesIn(kHandles)),
                          name_of_case);
 
-// Without zero_grad() a handle is the gradient, which goes on, also where buckets are laid out anew.
+// Without zero_grad() a handle is the gradient, which continues, also where buckets are laid out again.
 TEST(KeptGradient, OfAParameterWhoseGradientsAddUpFollowsThem) {
   run_ranks_as_threads(2, [](Context& context) {
     const auto model = std::make_shared<Wide>();

@@ -55,7 +55,7 @@ at::Tensor gradient_of(const std::string& name, at::IntArrayRef sizes, int rank,
   return gradient;
 }
 /// Adam moves an element by no more than this times the rate: (1 - beta1) / sqrt(1 - beta2).
-const double kMostUpdate = 0.1 / std::sqrt(0.001);
+const double kMaxUpdate = 0.1 / std::sqrt(0.001);
 
 struct OneBitOutcome {
   std::vector<std::vector<Values>> weights, momenta;  ///< by rank and step
@@ -151,7 +151,7 @@ class Serial {
     const at::Tensor divisor = (v_ / of_v).sqrt() + 1e-6;
     at::Tensor update = m_ / (1 - std::pow(0.9, t + 1)) / divisor;
     if (t >= kWarmup) {
-      update = at::where(v_ > 0, update.clamp(-kMostUpdate, kMostUpdate), at::zeros_like(update));
+      update = at::where(v_ > 0, update.clamp(-kMaxUpdate, kMaxUpdate), at::zeros_like(update));
     }
     if (setting_.optimizer == "adamw") {
       x_ = x_ * (1 - kRate * kDecay) - kRate * update;
@@ -296,7 +296,7 @@ TEST(OneBitMomentum, MovesNothingFurtherThanAdamWould) {
   for (std::size_t step = kWarmup; step < kSteps; ++step) {
     for (const auto& [name, values] : outcome.weights[0][step]) {
       const at::Tensor decayed = outcome.weights[0][step - 1].at(name) * (1 - kRate * kDecay);
-      EXPECT_LE(distance(values, decayed), 1.001 * kRate * kMostUpdate) << name << ", step " << step;
+      EXPECT_LE(distance(values, decayed), 1.001 * kRate * kMaxUpdate) << name << ", step " << step;
     }
   }
 }

@@ -1,4 +1,4 @@
-// The module of a pipeline, used beside it: values that a rank does not have are not used without a message.
+// The module of a pipeline, used next to it: values that a rank does not have are not used without a message.
 #include <ATen/ops/mse_loss.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

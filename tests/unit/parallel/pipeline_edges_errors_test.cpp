@@ -1,4 +1,4 @@
-// What is refused between stages, and by which words.
+// What is rejected between stages, and by which words.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -17,7 +17,7 @@ using test::mean_square;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Four stages on one rank: what is refused does not depend on transfers.
+/// Four stages on one rank: what is rejected does not depend on transfers.
 PipelineOptions on_one_rank(std::vector<int> cuts) {
   std::string order;
   const auto stages = cuts.size() + 1;
@@ -134,7 +134,7 @@ TEST(PipelineEdgesErrors, AnEdgeNeedsSomethingThatHasAGradient) {
               AllOf(HasSubstr("stage 0"), HasSubstr("none of them needed a gradient")));
 }
 
-TEST(PipelineEdgesErrors, ParametersThatBeginToLearnBehindTheFirstStepNeedANewPipeline) {
+TEST(PipelineEdgesErrors, ParametersThatBeginToLearnAfterTheFirstStepNeedANewPipeline) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const auto model = std::make_shared<test::UNet>();
     const auto set_learning = [&](bool learns) {

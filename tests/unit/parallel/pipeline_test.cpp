@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 constexpr int kWidth = 12;
 
-/// 8 Linear layers with a Tanh behind each: 16 layers, the same weights every time.
+/// 8 Linear layers with a Tanh after each: 16 layers, the same weights every time.
 torch::nn::Sequential chain() {
   torch::nn::Sequential layers;
   for (int i = 0; i < 8; ++i) {
@@ -269,7 +269,7 @@ std::string error_on_rank_0(int ranks, const Body& body) {
   return message;
 }
 
-TEST(Pipeline, RefusesWhatCannotRunWithTheReason) {
+TEST(Pipeline, RejectsWhatCannotRunWithTheReason) {
   const auto make = [](comm::Context& context, const PipelineOptions& options) {
     Pipeline(context, model::layers_of(chain()), options);
   };
@@ -304,7 +304,7 @@ TEST(Pipeline, AStepAfterOneThatAnErrorEndedBeginsAnew) {
   });
 }
 
-TEST(Pipeline, RefusesABatchSmallerThanItsMicrobatches) {
+TEST(Pipeline, RejectsABatchSmallerThanItsMicrobatches) {
   EXPECT_THAT(error_on_rank_0(2,
                               [&](comm::Context& context) {
                                 Pipeline pipe(context, model::layers_of(chain()), {.num_microbatches = 4});

@@ -230,7 +230,7 @@ TEST(ReplicaCheck, OfAGroupThatHasFailedSaysNothingAboutValues) {
   }
 }
 
-TEST(ReplicaCheck, LeavesRanksAloneThatFallBehindInAJoin) {
+TEST(ReplicaCheck, LeavesRanksAloneThatFallAfterInAJoin) {
   run_ranks_as_threads(
       2,
       [](Context& context) {

@@ -179,7 +179,7 @@ TEST(RingAttention, IsWhatOneRankWouldComputeInATransportOfItsOwn) {
                        {.backend = "gloo"});
 }
 
-TEST(RingAttention, RefusesWhatDoesNotFitBeforeAnythingIsSent) {
+TEST(RingAttention, RejectsWhatDoesNotFitBeforeAnythingIsSent) {
   run_ranks_as_threads(2, [](Context& context) {
     const ContextSequence sequence{.group = context.world(), .length = 8};
     const at::Tensor own = typed_numbers({1, 2, 4, 5}, 1), more = typed_numbers({1, 2, 5, 5}, 1);

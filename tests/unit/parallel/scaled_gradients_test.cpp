@@ -1,5 +1,5 @@
 // Compressed reductions of gradients of a scaled loss: what arrives and what is kept are, bit by bit, those
-// of unscaled ones, whatever the scale of each step; and a step that is left out leaves nothing behind.
+// of unscaled ones, whatever the scale of each step; and a step that is left out leaves nothing after.
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>

@@ -347,7 +347,7 @@ TEST_F(WeightsOfDerivatives, LeaveMemoryWhenTheGraphIsUsedUp) {
   });
 }
 
-TEST_F(WeightsOfDerivatives, AreReleasedBehindAPassWithoutAGraph) {
+TEST_F(WeightsOfDerivatives, AreReleasedAfterAPassWithoutAGraph) {
   run([](const nn::Sequential& net, FullyShardedDataParallel& sharded) {
     const at::Tensor x = input();
     const at::Tensor gradient = grad({at::Tensor(sharded.forward(x)).sum()}, {x})[0];

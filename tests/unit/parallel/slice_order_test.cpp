@@ -71,7 +71,7 @@ TEST(SliceOrder, WhatIsNeededFirstOvertakesWhenAllRanksAreKnownToHaveIt) {
   EXPECT_EQ(next(), 0u);
   ranks.add(0);  // one rank alone
   for (int i = 0; i < 3; ++i) EXPECT_EQ(next(), 0u);
-  ranks.add(1);  // the next slice says so, and counts when it has arrived, behind the one that follows
+  ranks.add(1);  // the next slice says so, and counts when it has arrived, after the one that follows
   for (int i = 0; i < 2; ++i) EXPECT_EQ(next(), 0u);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(next(), 1u);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(next(), 0u);
@@ -82,7 +82,7 @@ TEST(SliceOrder, GoesInTheOrderOfBecomingReadyWhereNothingIsKnown) {
   for (std::uint64_t bucket = 0; bucket < 3; ++bucket) EXPECT_EQ(ranks.step().bucket, bucket);
 }
 
-TEST(SliceOrder, RanksThatAreNeverInStepChooseTheSameAndEverySliceGoesOnce) {
+TEST(SliceOrder, RanksThatAreNeverInStepChooseTheSameAndEverySliceContinuesce) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     Random random(seed);
     const auto below = [&](int limit) { return static_cast<std::int64_t>(random.uniform() * limit); };

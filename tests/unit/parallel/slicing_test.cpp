@@ -167,7 +167,7 @@ TEST(Slicing, ARankThatGoesInTheMiddleEndsTheSlicesOfTheOthersByName) {
   EXPECT_TRUE(named);
 }
 
-TEST(Slicing, RefusesGradientsOfAnotherSet) {
+TEST(Slicing, RejectsGradientsOfAnotherSet) {
   run_ranks_as_threads(
       2,
       [&](Context& context) {

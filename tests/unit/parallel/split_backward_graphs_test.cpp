@@ -1,4 +1,4 @@
-// A split backward of every kind of graph, beside a whole one.
+// A split backward of every kind of graph, compared with a whole one.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -28,7 +28,7 @@ struct Case {
   std::string name;
   std::function<std::vector<model::Layer>()> layers;
   std::function<at::Tensor(int microbatch)> input;
-  bool last = false;       ///< with a loss behind
+  bool last = false;       ///< with a loss after
   bool is_divided = true;  ///< all of it
 };
 

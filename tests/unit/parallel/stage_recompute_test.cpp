@@ -33,14 +33,14 @@ TEST(StageRecompute, KeyedDropoutDropsWhatItsFirstForwardDropped) {
   ASSERT_FALSE(first.ne(0).equal(second.ne(0)));
   expect_masks_to_agree(stage, 0, first);
   expect_masks_to_agree(stage, 1, second);
-  // The pass that is under way goes on.
+  // The pass that is under way continues.
   const at::Tensor x = at::ones_like(first);
   const at::Tensor after = dropout->forward(x);
   keys->begin(2);
   EXPECT_TRUE(after.equal(dropout->forward(x)));
 }
 
-TEST(StageRecompute, TorchsGeneratorGoesOnFromWhereItWas) {
+TEST(StageRecompute, TorchsGeneratorContinuesFromWhereItWas) {
   Stage stage({test::one(torch::nn::Dropout(0.5))}, StageOptions{.recompute = true});
   torch::manual_seed(3);
   const at::Tensor output = stage.forward(0, numbers({4, 16}, 1));

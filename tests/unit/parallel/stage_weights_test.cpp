@@ -75,7 +75,7 @@ TEST(ReplicatedWeights, BeginTheNextStepAfterOneThatAnErrorHasBrokenOff) {
   });
 }
 
-TEST(WatchedWeights, TellOfEachGradientOnceItIsFinalAlsoAfterAStepThatWasBrokenOff) {
+TEST(WatchedWeights, FinalGradientsAreReportedAfterAbortedSteps) {
   const std::optional<comm::Group> nobody;
   const DataParallelOptions reduction;
   const at::Tensor w = at::ones({3}).requires_grad_(), fixed = at::ones({3});
@@ -104,7 +104,7 @@ TEST(WatchedWeights, TellOfEachGradientOnceItIsFinalAlsoAfterAStepThatWasBrokenO
   weights->begin(schedule::data_parallel(2), 0);
   backward(0, 1);
   weights->before({.stage = 0, .kind = ActionKind::kBackward, .microbatch = 1});
-  weights->broken_off();  // it threw
+  weights->aborted();  // it threw
   weights->zero_grad();
   weights->begin(schedule::data_parallel(2), 0);
   backward(0, 2);

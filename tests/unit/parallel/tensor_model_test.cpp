@@ -24,7 +24,7 @@
 #include "trireme/parallel/tensor/collectives.h"
 #include "trireme/parallel/tensor/cross_entropy.h"
 #include "trireme/parallel/tensor/joint_pass.h"
-#include "trireme/parallel/tensor/tensor_form.h"
+#include "trireme/parallel/tensor/tensor_parallel_model.h"
 
 namespace trireme::parallel {
 namespace {
@@ -52,8 +52,8 @@ enum class Between { kReplicated, kSequencesCut };
 
 /// What the group's rank has of it.
 std::shared_ptr<model::Model> gpt_in_parts(const Group& group, Between between, std::int64_t block = kTime) {
-  const auto form = make_tensor_form(whole_gpt(block),
-                                     {.group = group, .cut_sequences = between == Between::kSequencesCut});
+  const auto form = make_tensor_parallel(
+      whole_gpt(block), {.group = group, .cut_sequences = between == Between::kSequencesCut});
   EXPECT_EQ(form.cut_classes, kVocabulary);
   form.model->initialise(kSeed);
   return form.model;

@@ -135,7 +135,7 @@ TEST(TensorCollectives, LeaveWhatTheyAreGivenAlone) {
   });
 }
 
-TEST(TensorCollectives, RefuseAPartThatIsNotTheRanks) {
+TEST(TensorCollectives, RejectAPartThatIsNotTheRanks) {
   run_ranks_as_threads(2, [](Context& context) {
     const Group& group = context.world();
     const at::Tensor input = test::numbers_f64({2, 3, 4}, 1);
@@ -359,7 +359,7 @@ TEST(ParallelLinear, BuiltWithoutMemoryItGetsTheSameValuesLater) {
   });
 }
 
-TEST(ParallelLinear, RefusesFeaturesThatDoNotFit) {
+TEST(ParallelLinear, RejectsFeaturesThatDoNotFit) {
   run_ranks_as_threads(2, [](Context& context) {
     const Group& group = context.world();
     EXPECT_THAT(
@@ -382,7 +382,7 @@ struct Stop : std::runtime_error {
   Stop() : std::runtime_error("stop") {}
 };
 
-TEST(JointPass, AnExceptionInTheMiddleIsNamedToTheOtherRanksAndToWhoeverGoesOn) {
+TEST(JointPass, ExceptionIsNamedOnAllRanks) {
   run_ranks_as_threads(3, [](Context& context) {
     const Group& group = context.world();
     ParallelPair pair(group, {.in = 3, .hidden = 4, .out = 2});

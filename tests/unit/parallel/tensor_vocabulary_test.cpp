@@ -80,7 +80,7 @@ TEST(ParallelEmbedding, EqualsOneRankForAnyVocabulary) {
   }
 }
 
-TEST(ParallelEmbedding, RefusesATokenThatIsNotInTheVocabularyBeforeAnybodyWaits) {
+TEST(ParallelEmbedding, RejectsATokenThatIsNotInTheVocabularyBeforeAnybodyWaits) {
   run_ranks_as_threads(2, [](Context& context) {
     VocabularyParallelEmbedding embedding(context.world(), 5, 2);
     const test::OperationsSince operations(context.world());
@@ -144,7 +144,7 @@ TEST(VocabularyCrossEntropy, EqualsOneRanksLossAndGradient) {
     for (const int ranks : {1, 2, 3, 4}) expect_loss_equals_one_rank(of, ranks);
 }
 
-TEST(VocabularyCrossEntropy, RefusesWhatIsNoTargetAndASecondDerivative) {
+TEST(VocabularyCrossEntropy, RejectsWhatIsNoTargetAndASecondDerivative) {
   run_ranks_as_threads(2, [](Context& context) {
     const Group& group = context.world();
     const at::Tensor logits = test::numbers_f64({2, 3}, 1).set_requires_grad(true);
@@ -167,7 +167,7 @@ TEST(VocabularyCrossEntropy, RefusesWhatIsNoTargetAndASecondDerivative) {
 
 // ---- attention ---------------------------------------------------------------------------------------
 
-TEST(ParallelAttention, MoreRanksThanHeadsAreRefusedWithWhatWouldWork) {
+TEST(ParallelAttention, MoreRanksThanHeadsAreRejectedWithWhatWouldWork) {
   run_ranks_as_threads(3, [](Context& context) {
     EXPECT_THAT(
         [&] { ParallelAttention(context.world(), {.width = 8, .heads = 2}); },
@@ -235,7 +235,7 @@ TEST(ParallelDropout, EachPassAndEachDropoutDrawsItsOwnAndAPassAgainTheSame) {
   EXPECT_THAT([&] { ParallelDropout(keys, 1); }, ThrowsMessage<InvalidArgument>(HasSubstr("below 1")));
 }
 
-/// Attention and a dropout behind it, over `group`: output and gradients of input and weights.
+/// Attention and a dropout after it, over `group`: output and gradients of input and weights.
 struct AttentionPass {
   AttentionPass(const Group& group, const std::optional<Sequence>& sequence, double probability) {
     const auto keys = std::make_shared<DropoutKeys>(3);

@@ -39,7 +39,7 @@ TEST(VersionedParameters, ShowTheLeavesTheVersionThatIsAskedFor) {
   EXPECT_EQ(versions.num_kept(), 3);
 }
 
-TEST(VersionedParameters, ForgetAVersionBehindItsLastUseAndUseItsStorageAgain) {
+TEST(VersionedParameters, ForgetAVersionAfterItsLastUseAndUseItsStorageAgain) {
   const at::Tensor weight = leaf();
   VersionedParameters versions({{"weight", weight}});
   versions.set_uses({2, 1, 1});

@@ -198,7 +198,7 @@ TEST_P(ZeroErrorFeedback, LosesNothing) {
   }
 }
 
-TEST_P(AnyZeroCompression, GoesOnWithTheSameBitsFromItsState) {
+TEST_P(AnyZeroCompression, ContinuesWithTheSameBitsFromItsState) {
   const CompressionOptions options = shard_options(GetParam());
   const Reduced whole = reduce_in_shards(options, {.ranks = 3, .end = 5}),
                 part = reduce_in_shards(options, {.ranks = 3});
@@ -218,7 +218,7 @@ TEST_P(AnyZeroCompression, AStepThatAnErrorEndedBeforeAnyReductionCountsAsNone) 
   }
 }
 
-TEST_P(AnyZeroCompression, ShowsWhatIsNotFiniteAndGoesOnFromWhatWasKeptBefore) {
+TEST_P(AnyZeroCompression, ShowsWhatIsNotFiniteAndContinuesFromWhatWasKeptBefore) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     const auto spoil = [bad](const std::string& name, int rank, int step, at::Tensor& gradient) {
       if (name == "p3" && rank == 1 && step == 1) gradient[7][70] = bad;
@@ -297,14 +297,14 @@ TEST(ZeroCompressionOptions, ThatDifferBetweenRanksAreNamedBeforeAnyStep) {
   });
 }
 
-TEST(ZeroCompressionOptions, OfAWholeMomentumAreRefusedWithThoseThatAreNot) {
+TEST(ZeroCompressionOptions, OfAWholeMomentumAreRejectedWithThoseThatAreNot) {
   EXPECT_THAT([] { make_shard_hook({.name = "one-bit", .warmup_steps = 5}); },
               ThrowsMessage<InvalidArgument>(testing::AllOf(HasSubstr("one-bit"), HasSubstr("power-sgd"))));
   EXPECT_THAT([] { make_shard_hook({.name = "dgc", .clip_norm = 1}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("found a clip_norm of 1")));
 }
 
-TEST(ZeroCompressionOptions, AHookForWholeGradientsIsRefused) {
+TEST(ZeroCompressionOptions, AHookForWholeGradientsIsRejected) {
   run_ranks_as_threads(2, [](Context& context) {
     const DataParallelOptions reduction{.hook = make_comm_hook("int8")};
     const test::Own own{
@@ -321,7 +321,7 @@ TEST(ZeroCompressionOptions, AHookForWholeGradientsIsRefused) {
   });
 }
 
-TEST(ZeroCompressionOptions, GradientsOfAnotherTypeThanF32AreRefusedByName) {
+TEST(ZeroCompressionOptions, GradientsOfAnotherTypeThanF32AreRejectedByName) {
   run_ranks_as_threads(2, [](Context& context) {
     const test::Own own{
         .forward = [](const at::Tensor& x, const std::vector<at::Tensor>& p) { return x.mm(p[0]); },

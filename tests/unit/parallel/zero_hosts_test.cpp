@@ -153,7 +153,7 @@ TEST_P(ZeroBetweenHosts, HasTheSameBitsOverEveryBackendAndWithBucketsOfAnySize) 
   }
 }
 
-TEST_P(ZeroBetweenHosts, GoesOnWithTheSameBitsFromItsStateAndBehindAStepThatAnErrorEnded) {
+TEST_P(ZeroBetweenHosts, ContinuesBitwiseFromStateAndAfterErrors) {
   const CompressionOptions options = shard_options(GetParam());
   ShardSetting setting = over(kPairs), of_part = setting;
   setting.end = 5;

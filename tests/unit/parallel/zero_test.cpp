@@ -267,7 +267,7 @@ TEST_P(Zero, AddsToGradientsThatAreThere) {
   });
 }
 
-TEST_P(Zero, GoesOnAfterAStepThatAnErrorEndedBeforeAnyReduction) {
+TEST_P(Zero, ContinuesAfterAStepThatAnErrorEndedBeforeAnyReduction) {
   run([](Context& context) {
     Training shards(context, GetParam().stage, "sgd"), untouched(context, GetParam().stage, "sgd");
     const auto refuse = [](const at::Tensor&, const at::Tensor&) -> at::Tensor {
@@ -286,17 +286,17 @@ TEST_P(ZeroOfGradients, FailsByNameAfterAStepThatAnErrorEndedBetweenItsReduction
   run([](Context& context) {
     Training shards(context, GetParam().stage, "sgd");
     int calls = 0;
-    const auto refuse_the_second = [&](const at::Tensor& output, const at::Tensor& target) {
+    const auto reject_the_second = [&](const at::Tensor& output, const at::Tensor& target) {
       require(++calls % 2 != 0, "a loss of one's own says no");
       return mean_square(output, target);
     };
-    EXPECT_THROW(shards.pipe.step(input_of(context, 0), target_of(context, 0), refuse_the_second),
+    EXPECT_THROW(shards.pipe.step(input_of(context, 0), target_of(context, 0), reject_the_second),
                  InvalidArgument);
     EXPECT_THROW(shards.step(1), CommError);
   });
 }
 
-TEST_P(Zero, NamesAParameterThatBackwardDoesNotReachAndGoesOn) {
+TEST_P(Zero, NamesAParameterThatBackwardDoesNotReachAndContinues) {
   run([](Context& context) {
     auto reaches_all = std::make_shared<bool>(false);
     const test::Own own{.forward =
@@ -434,7 +434,7 @@ TEST(ZeroPrograms, GatherAroundEachUseAndAheadOfIt) {
             "1REDUCE_GRAD,0B0,0RESHARD,0REDUCE_GRAD,0STEP,1STEP,2STEP\n");
 }
 
-TEST(ZeroPrograms, OfAsynchronousSchedulesAreRefused) {
+TEST(ZeroPrograms, OfAsynchronousSchedulesAreRejected) {
   EXPECT_THAT(
       [] {
         pipeline_program(

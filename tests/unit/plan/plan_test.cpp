@@ -110,7 +110,7 @@ TEST(PipedreamPlan, CutsBranchesOnlyWhereOneStageFollowsTheOther) {
       "state,antichain,cum_compute_s,cum_activation_bytes,cum_parameter_bytes,output_activation_bytes,"
       "predecessor_states\n"
       "0,a,1,0,0,0,\n1,b|a,2,0,0,0,0\n2,a|c,11,0,0,0,0\n3,b|c,12,0,0,0,1 2\n4,d,13,0,0,0,3\n");
-  // Cuts behind states 1 and 2 would make stages of 2, 9, 2 seconds, but c takes 10.
+  // Cuts after states 1 and 2 would make stages of 2, 9, 2 seconds, but c takes 10.
   for (const char* method : {"pipedream", "time"}) {
     const Plan plan = make_plan(profile, {.levels = {{3, 1}}, .straight = true}, method);
     EXPECT_DOUBLE_EQ(plan.pipeline_time_s, 10);
@@ -194,7 +194,7 @@ TEST(SimplePlans, SpreadLayersOrParameters) {
   EXPECT_EQ(make_plan(profile, options, "parameters").stages[1].first_state, 5u);
 }
 
-TEST(MakePlan, RefusesWhatCannotWork) {
+TEST(MakePlan, RejectsWhatCannotWork) {
   std::vector<Layer> layers(3, {.name = "l", .forward_s = 1});
   const Profile profile{std::span<const Layer>(layers)};
   const auto refused = [&](const PlanOptions& options, const std::string& method, const char* message) {
@@ -221,7 +221,7 @@ TEST(ParseLevels, PairsTheTwoLists) {
   EXPECT_DOUBLE_EQ(levels[1].bandwidth_bytes_per_s, 1.25e9);
 }
 
-TEST(ParseLevels, RefusesWhatIsNoPairOfLists) {
+TEST(ParseLevels, RejectsWhatIsNoPairOfLists) {
   const auto refused = [](const char* workers, const char* bandwidths, const char* message) {
     EXPECT_THAT([&] { parse_levels(workers, bandwidths); },
                 ThrowsMessage<InvalidArgument>(HasSubstr(message)));

@@ -39,7 +39,7 @@ TEST(Profile, ChainAddsUpItsLayers) {
   EXPECT_DOUBLE_EQ(profile.output_bytes(2), 0);
 }
 
-TEST(Profile, ChainRefusesFiguresThatAreNoCost) {
+TEST(Profile, ChainRejectsFiguresThatAreNoCost) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const double bad : {-1.0, nan, std::numeric_limits<double>::infinity()}) {
     const std::vector<Layer> layers = {{.name = "a"}, {.name = "conv", .backward_s = bad}};
@@ -126,7 +126,7 @@ struct BadCsv {
 
 class BadProfile : public testing::TestWithParam<BadCsv> {};
 
-TEST_P(BadProfile, IsRefusedWithLineAndColumn) {
+TEST_P(BadProfile, IsRejectedWithLineAndColumn) {
   EXPECT_THAT([] { parse_profile(GetParam().csv); }, ThrowsMessage<DataError>(HasSubstr(GetParam().message)));
 }
 

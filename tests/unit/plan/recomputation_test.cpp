@@ -13,7 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// Saves 100 bytes of its own beside its input.
+/// Saves 100 bytes of its own next to its input.
 Recomputable layer(double forward_s) {
   return {.forward_s = forward_s, .inner_bytes = 100, .output_bytes = 10, .saves_input = true};
 }

@@ -5,7 +5,7 @@
 namespace trireme::plan {
 namespace {
 
-/// Keeps its input and 100 bytes of its own; on its way forward it has 130 at most, backward 40 beside.
+/// Keeps its input and 100 bytes of its own; on its way forward it has 130 at most, backward 40 next to.
 LayerMemory layer() {
   return {.kept = {.inner_bytes = 100, .output_bytes = 10, .saves_input = true},
           .forward_bytes = 130,
@@ -20,14 +20,14 @@ TEST(StageMemory, IsWhatLayersKeepAndTheMostOfOneBeside) {
   const std::vector<LayerMemory> layers = {layer(), layer()};
   const StageMemory stage = memory_of_stage(layers, {});
   EXPECT_EQ(stage.kept_bytes, 100 + 10 + 100);  // what goes between the two once, the last output not at all
-  EXPECT_EQ(stage.forward_bytes, 100 + 10 + 130);  // the second's forward beside what the first keeps
+  EXPECT_EQ(stage.forward_bytes, 100 + 10 + 130);  // the second's forward next to what the first keeps
   EXPECT_EQ(stage.backward_bytes, 210 + 40);       // the last layer's, when all is still there
   EXPECT_EQ(stage.gradient_bytes, 2000);
 }
 
 TEST(StageMemory, GrowsByGradientsThatStay) {
   const std::vector<LayerMemory> layers = {layer(), layer()};
-  // The second's, then both beside what the first still keeps.
+  // The second's, then both next to what the first still keeps.
   EXPECT_EQ(memory_of_stage(layers, {}).first_backward_bytes, 110 + 40 + 2000);
   EXPECT_EQ(memory_of_stage(layers, {}).first_gradient_bytes, 2000);
 }
@@ -70,7 +70,7 @@ TEST(StageMemory, OfABackwardInTwoPartsLeavesWhatTheSecondNeeds) {
   const std::vector<LayerMemory> layers = {layer(), layer()};
   const StageMemory stage = memory_of_stage(layers, {});
   EXPECT_EQ(stage.for_weights_bytes, 50 + 50);
-  // The second layer's beside all; the first's beside what the second left: 110 + 50 + 60.
+  // The second layer's next to all; the first's next to what the second left: 110 + 50 + 60.
   EXPECT_EQ(stage.input_backward_bytes, 210 + 60);
   std::vector<LayerMemory> heavy = layers;
   heavy.back().for_weights_bytes = 500;

@@ -13,7 +13,7 @@ std::size_t& largest_allocation() {
 
 }  // namespace trireme::ps
 
-// A sanitizer has operators of its own, and refuses what is too large to be true itself.
+// A sanitizer has operators of its own, and rejects what is too large to be true itself.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* operator new(std::size_t size) {
   std::size_t& largest = trireme::ps::largest_allocation();

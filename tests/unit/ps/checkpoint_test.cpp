@@ -142,7 +142,7 @@ TEST_F(Checkpoints, MakeTablesUsableAgainWhenAllReplicasWereLost) {
   EXPECT_THROW(client.pull(adam, values).get(), DataError);
   client.restore(folder_.path());
   expect_restored(client);
-  // A worker that was there before goes on, too.
+  // A worker that was there before continues, too.
   client.push(adam, gradient(adam_.num_elements, 1)).get();
   other.push(adam, gradient(adam_.num_elements, 2)).get();
   EXPECT_EQ(other.pull_state(adam, 0).get().num_updates, saved_[0][0].num_updates + 2);
@@ -159,7 +159,7 @@ TEST_F(Checkpoints, ThatAreDamagedOrTruncatedOrForeignAreNamedAndChangeNothing) 
   const auto put = [&](const fs::path& file, const std::string& content) {
     std::ofstream(file, std::ios::binary) << content;
   };
-  const auto expect_refused = [&](const fs::path& file, const std::string& reason) {
+  const auto expect_rejected = [&](const fs::path& file, const std::string& reason) {
     const std::string said = error_of([&] { client.restore(path); });
     EXPECT_NE(said.find(file.string()), std::string::npos) << said;
     EXPECT_NE(said.find(reason), std::string::npos) << said;
@@ -168,21 +168,21 @@ TEST_F(Checkpoints, ThatAreDamagedOrTruncatedOrForeignAreNamedAndChangeNothing) 
   };
 
   flip_a_bit(part, whole.size() - 1);
-  expect_refused(part, "is damaged: chunk");
+  expect_rejected(part, "is damaged: chunk");
   flip_a_bit(part, 40);
-  expect_refused(part, "its header has another checksum");
+  expect_rejected(part, "its header has another checksum");
   flip_a_bit(path / "manifest", 40);
-  expect_refused(path / "manifest", "its header has another checksum");
+  expect_rejected(path / "manifest", "its header has another checksum");
   fs::resize_file(path / "manifest", (std::uint64_t{64} << 20) + 1);
-  expect_refused(path / "manifest", "is not a manifest of a checkpoint: it has 67108865 bytes");
+  expect_rejected(path / "manifest", "is not a manifest of a checkpoint: it has 67108865 bytes");
   put(part, whole.substr(0, whole.size() - 4));
-  expect_refused(part, "is truncated");
+  expect_rejected(part, "is truncated");
   put(part, whole.substr(0, 10));
-  expect_refused(part, "is truncated");
+  expect_rejected(part, "is truncated");
   put(part, manifest);
-  expect_refused(part, "no file of this kind");
+  expect_rejected(part, "no file of this kind");
   fs::remove(part);
-  expect_refused(part, "cannot open");
+  expect_rejected(part, "cannot open");
   EXPECT_EQ(contents_of(client, adam_, adam), before);
   client.restore(path);
   expect_restored(client);

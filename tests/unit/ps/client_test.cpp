@@ -38,7 +38,7 @@ TEST(Client, PullsWhatTwoWorkersHavePushedOverRealSockets) {
   EXPECT_EQ(one.map().servers.size(), 2u);
 }
 
-TEST(Client, GoesOnWithTheOtherServerWhenOneHasEnded) {
+TEST(Client, ContinuesWithTheOtherServerWhenOneHasEnded) {
   RealCluster cluster(2);
   Client client(worker(0, cluster));
   const TableId table = client.open_table(sums(1600));
@@ -104,7 +104,7 @@ TEST(Client, SaysWhereNobodyAnsweredAndWhy) {
   }
 }
 
-TEST(Client, RefusesWrongSizesAndUnknownTablesAsInvalidArguments) {
+TEST(Client, RejectsWrongSizesAndUnknownTablesAsInvalidArguments) {
   RealCluster cluster(1);
   Client client(worker(0, cluster));
   EXPECT_THROW(client.push(77, std::vector<float>(3)).get(), InvalidArgument);
@@ -114,7 +114,7 @@ TEST(Client, RefusesWrongSizesAndUnknownTablesAsInvalidArguments) {
   EXPECT_THROW(client.pull(table, small).get(), InvalidArgument);
   EXPECT_THROW(client.open_table(sums(60)), InvalidArgument);
   std::vector<float> values(50);
-  client.pull(table, values).get();  // and it goes on
+  client.pull(table, values).get();  // and it continues
 }
 
 TEST(Client, TellsThoseWhoWaitWhenItIsClosed) {

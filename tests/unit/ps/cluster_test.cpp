@@ -197,7 +197,7 @@ TEST_F(ClusterTest, GivesUpACallAtItsOwnDeadline) {
   EXPECT_EQ(pull(0), std::vector<float>(kElements, 7)) << "each push was applied, once";
 }
 
-TEST_F(ClusterTest, RefusesWhatTheTableDoesNotHave) {
+TEST_F(ClusterTest, RejectsWhatTheTableDoesNotHave) {
   begin(small_table());
   EXPECT_EQ(push(0, floats({1, 2, 3})).error, ErrorKind::kOutOfRange);
   const Result chunk =
@@ -330,7 +330,7 @@ TEST_F(ClusterTest, HasPyTorchsRateWhereNoneIsGiven) {
   EXPECT_THAT(open_with(1), testing::HasSubstr("already, with other options; open it with those"));
 }
 
-TEST_F(ClusterTest, AnAssignmentBeginsTheOptimizersStateAnewAndARestoreGoesOnWithIt) {
+TEST_F(ClusterTest, AnAssignmentBeginsTheOptimizersStateAnewAndARestoreContinuesWithIt) {
   TableSpec spec = small_table();
   spec.optimizer.name = "adam";
   spec.optimizer.lr = 0.1;
@@ -382,7 +382,7 @@ TEST_F(ClusterTest, RefusesMorePushesThanCanWaitForAClockInOnePartition) {
   const Result both = cluster->wait(
       [&](Done done) { cluster->worker(0).push_pull(table, all_of(1), not_brought, std::move(done)); });
   EXPECT_EQ(both.error, ErrorKind::kTooLarge) << "a pull alone would look as if the push had been taken";
-  // Nothing of it was taken, and the worker goes on.
+  // Nothing of it was taken, and the worker continues.
   const auto push_one = [&](std::uint64_t chunk) {
     cluster->worker(0).push_chunk(table, chunk, floats({1}), [](const Result& result) {
       EXPECT_EQ(result.error, ErrorKind::kNone) << result.message;

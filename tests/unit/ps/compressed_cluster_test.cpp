@@ -194,7 +194,7 @@ TEST_F(CompressedTables, OfAnotherCodecAreOtherTables) {
   EXPECT_EQ(same.error, ErrorKind::kNone);
 }
 
-TEST(CompressionSpec, IsRefusedWithTheReason) {
+TEST(CompressionSpec, IsRejectedWithTheReason) {
   const auto refusal = [](TableSpec spec) -> std::string {
     try {
       check(spec);

@@ -21,11 +21,11 @@ TEST(CoordinatorLog, HasWhatWasSafeAfterAnyCrash) {
     Random random(seed);
     test::SimulatedDisk disk(Random(seed, 1));
     MapVersion safe = 0;
-    bool was_refused = false;  // the last one: nobody was told, and it may be there or not
+    bool was_rejected = false;  // the last one: nobody was told, and it may be there or not
     for (int life = 0; life < 4; ++life) {
       CoordinatorLog log(disk);
       ClusterMap map = log.load();
-      ASSERT_TRUE(map.version == safe || (was_refused && map.version == safe + 1))
+      ASSERT_TRUE(map.version == safe || (was_rejected && map.version == safe + 1))
           << "seed " << seed << ": version " << map.version << " instead of " << safe;
       safe = map.version;
       for (std::uint64_t i = random.below(300); i > 0; --i) {
@@ -36,10 +36,10 @@ TEST(CoordinatorLog, HasWhatWasSafeAfterAnyCrash) {
         try {
           log.append(change, next);
         } catch (const DataError&) {
-          was_refused = true;
+          was_rejected = true;
           continue;  // the same again
         }
-        was_refused = false;
+        was_rejected = false;
         map = next;
         safe = map.version;
       }
@@ -50,7 +50,7 @@ TEST(CoordinatorLog, HasWhatWasSafeAfterAnyCrash) {
   }
 }
 
-TEST(CoordinatorLog, RefusesASnapshotThatIsDamaged) {
+TEST(CoordinatorLog, RejectsASnapshotThatIsDamaged) {
   test::SimulatedDisk disk(Random(1));
   ClusterMap map;
   {

@@ -9,7 +9,7 @@
 namespace trireme::ps {
 namespace {
 
-TEST(CopyLimit, BoundsBytesPerSecondWhilePushesGoOn) {
+TEST(CopyLimit, BoundsBytesPerSecondWhilePushesContinue) {
   constexpr double kLimit = 1e6;
   constexpr std::uint64_t kChunks = 64;
   constexpr std::uint32_t kElements = 16 << 10;  // 64 KiB

@@ -1,5 +1,5 @@
-// Delay compensation beside a serial program of the published rule, over failures, new lives of workers and
-// checkpoints.
+// Delay compensation compared with a serial program of the published rule, over failures, new lives of
+// workers and checkpoints.
 
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ void expect_close(const Values& found, const Values& expected, const std::string
         << when << ", element " << i;
 }
 
-/// Workers that push and pull one after the other, as a seed says, beside the serial program.
+/// Workers that push and pull one after the other, as a seed says, compared with the serial program.
 class DelayedRun {
  public:
   DelayedRun(std::uint64_t seed, bool is_adaptive)
@@ -214,7 +214,7 @@ TEST(DelayCheckpoints, HaveTheMeanSquares) {
   expect_close(values, serial.values, "behind a restore");
 }
 
-TEST(DelaySpecs, ThatCannotBeAreRefusedWithTheReason) {
+TEST(DelaySpecs, ThatCannotBeAreRejectedWithTheReason) {
   const auto why = [](const std::function<void(TableSpec&)>& change) -> std::string {
     TableSpec spec = delayed(false);
     change(spec);

@@ -45,7 +45,7 @@ std::uint64_t most_of(const TableSpec& spec) {
   return spec.compression.push == "int8" ? 128 : 1000;
 }
 
-/// Of a place behind the chunks: somewhere among all keys.
+/// Of a place after the chunks: somewhere among all keys.
 std::uint64_t key_of(int place) { return static_cast<std::uint64_t>(place) * 0x9e3779b97f4a7c15; }
 
 }  // namespace
@@ -320,7 +320,7 @@ void FaultRun::check_pull(const Life& life, int place, WorkerClock clock, std::s
     std::size_t least = 0, most = 0;
     for (const std::size_t index : pushes_of_[{worker, place}]) {
       const Push& push = pushes_[index];
-      // A tick behind the pull may have overtaken it on the way.
+      // A tick after the pull may have overtaken it on the way.
       const bool in_step = spec_.apply_at == ApplyAt::kArrival || is_given_up ||
                            push.clock < cluster_.worker(life.worker).clock();
       most += in_step ? 1 : 0;

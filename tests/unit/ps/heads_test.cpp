@@ -1,5 +1,6 @@
 // Properties of everything that is decoded, over all kinds: what was encoded comes back, what is cut or
-// changed is refused or is another value of the kind, and nothing is ever allocated because a length says so.
+// changed is rejected or is another value of the kind, and nothing is ever allocated because a length says
+// so.
 
 #include <gtest/gtest.h>
 
@@ -49,7 +50,7 @@ TYPED_TEST(Decoded, ComesBackAsItWas) {
   }
 }
 
-TYPED_TEST(Decoded, IsRefusedWhenCutOrLengthened) {
+TYPED_TEST(Decoded, IsRejectedWhenCutOrLengthened) {
   MakesUp makes_up(2);
   std::vector<std::byte> bytes = wire::encode(makes_up.one<TypeParam>());
   bytes.push_back({});
@@ -61,7 +62,7 @@ TYPED_TEST(Decoded, IsRefusedWhenCutOrLengthened) {
   }
 }
 
-TYPED_TEST(Decoded, IsRefusedOrIsOneOfTheKindWhenChanged) {
+TYPED_TEST(Decoded, IsRejectedOrIsOneOfTheKindWhenChanged) {
   MakesUp makes_up(3);
   for (int round = 0; round < kRounds; ++round) {
     const std::vector<std::byte> bytes = makes_up.mutated(wire::encode(makes_up.one<TypeParam>()));

@@ -1,6 +1,6 @@
-// Peers that mean harm, against a coordinator and servers over real sockets: what they send is refused and
+// Peers that mean harm, against a coordinator and servers over real sockets: what they send is rejected and
 // counted, takes no memory, and a good client has what it pushed. More of it:
-//   TRIREME_HOSTILE_FRAMES=1000000 unit_ps --gtest_filter=HostilePeers.AreRefused*
+//   TRIREME_HOSTILE_FRAMES=1000000 unit_ps --gtest_filter=HostilePeers.AreRejected*
 
 #include <gtest/gtest.h>
 
@@ -83,8 +83,8 @@ std::uint64_t counted(const RealCluster& cluster, const std::string& what) {
   return sum;
 }
 
-/// What nodes themselves have refused: messages, requests and pulls.
-std::uint64_t refused_by_nodes(const ClusterReport& report) {
+/// What nodes themselves have rejected: messages, requests and pulls.
+std::uint64_t rejected_by_nodes(const ClusterReport& report) {
   std::uint64_t sum = report.cluster->refused_messages;
   for (const auto& [id, server] : report.servers) {
     sum += server.status->refused_messages;
@@ -180,7 +180,7 @@ class Crowd {
   std::uint64_t num_frames_ = 0, num_damaged_ = 0;
 };
 
-TEST(HostilePeers, AreRefusedAndCountedInFlatMemoryWhileAGoodClientStaysRight) {
+TEST(HostilePeers, AreRejectedAndCountedInFlatMemoryWhileAGoodClientStaysRight) {
   const char* wanted = std::getenv("TRIREME_HOSTILE_FRAMES");
   const std::uint64_t num_frames = wanted == nullptr ? 20'000 : std::strtoull(wanted, nullptr, 10);
   RealCluster cluster(2);
@@ -204,11 +204,11 @@ TEST(HostilePeers, AreRefusedAndCountedInFlatMemoryWhileAGoodClientStaysRight) {
   }
   EXPECT_EQ(counted(cluster, "channels closed: bad frame"), crowd.num_damaged());
   const ClusterReport report = look_at_cluster({.coordinator = cluster.address(), .timeout_s = 60});
-  EXPECT_GT(refused_by_nodes(report), crowd.num_frames() / 4);
+  EXPECT_GT(rejected_by_nodes(report), crowd.num_frames() / 4);
   EXPECT_EQ(report.cluster->num_servers, 2U);
   EXPECT_EQ(report.cluster->num_lost, 0U);
   std::cout << crowd.num_frames() << " frames, " << crowd.num_damaged() << " streams closed, "
-            << refused_by_nodes(report) << " messages refused; resident " << (warm_bytes >> 10)
+            << rejected_by_nodes(report) << " messages refused; resident " << (warm_bytes >> 10)
             << " KiB, then " << (bytes >> 10) << " KiB\n";
 }
 
@@ -377,7 +377,7 @@ TEST(HostilePeers, ThatAreSlowAreClosedAndHoldUpNobody) {
   wire::NodeLoopOptions loop;
   loop.handshake_s = 1;
   loop.patience_s = 1;
-  loop.most_strangers = 32;
+  loop.max_strangers = 32;
   RealCluster cluster(2, {}, loop);
   GoodClient good(cluster.address());
   for (const wire::Address& address : addresses_of(cluster, good.client())) {

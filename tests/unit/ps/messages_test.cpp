@@ -1,4 +1,4 @@
-// Heads that were cut, lengthened, changed or made up: refused, or decoded to something, and never more
+// Heads that were cut, lengthened, changed or made up: rejected, or decoded to something, and never more
 // memory than there were bytes for.
 
 #include "trireme/ps/messages.h"
@@ -28,7 +28,7 @@ TEST(Messages, ComeBackAsTheyWere) {
   EXPECT_FALSE(head_of<Pull>(message_of(some_heartbeat())).has_value());
 }
 
-TEST(Messages, AreRefusedWhenCutOrTooLong) {
+TEST(Messages, AreRejectedWhenCutOrTooLong) {
   const std::vector<std::byte> whole = wire::encode(some_heartbeat());
   for (std::size_t size = 0; size < whole.size(); ++size)
     EXPECT_FALSE(wire::decode<Heartbeat>(std::span(whole).first(size)).has_value()) << size;
@@ -37,7 +37,7 @@ TEST(Messages, AreRefusedWhenCutOrTooLong) {
   EXPECT_FALSE(wire::decode<Heartbeat>(longer).has_value());
 }
 
-TEST(Messages, RefuseKeysThatComeTwiceOrOutOfOrder) {
+TEST(Messages, RejectKeysThatComeTwiceOrOutOfOrder) {
   const auto written = [](std::vector<std::pair<PartitionId, std::uint32_t>> rows) {
     return wire::encode(std::tuple(std::move(rows)));
   };
@@ -47,23 +47,23 @@ TEST(Messages, RefuseKeysThatComeTwiceOrOutOfOrder) {
   EXPECT_FALSE(wire::decode<Map>(written({{2, 7}, {1, 8}})).has_value());
 }
 
-TEST(Messages, RefuseCountsThatNoBytesStandBehind) {
+TEST(Messages, RejectCountsThatNoBytesStandAfter) {
   MapChange change;
   change.servers.resize(1);
   std::vector<std::byte> bytes = wire::encode(change);
   const std::uint32_t many = UINT32_MAX;
-  std::memcpy(bytes.data() + 28, &many, sizeof many);  // of servers: behind two u64 and three u32
+  std::memcpy(bytes.data() + 28, &many, sizeof many);  // of servers: after two u64 and three u32
   EXPECT_FALSE(wire::decode<MapChange>(bytes).has_value());
 }
 
-TEST(Messages, RefuseUnknownEnumerators) {
+TEST(Messages, RejectUnknownEnumerators) {
   Reply reply;
   std::vector<std::byte> bytes = wire::encode(reply);
-  bytes[4 + 8 + 8] = std::byte{200};  // behind partition, sequence and incarnation: the error
+  bytes[4 + 8 + 8] = std::byte{200};  // after partition, sequence and incarnation: the error
   EXPECT_FALSE(wire::decode<Reply>(bytes).has_value());
 }
 
-/// Any bytes at all, to running nodes: they count what they refuse, and serve on.
+/// Any bytes at all, to running nodes: they count what they reject, and serve on.
 TEST(Messages, OfAnyBytesLeaveServersServing) {
   class Babbler final : public wire::Node {
    public:

@@ -113,7 +113,7 @@ TEST_F(MetricsPortTest, AnswersGetWithWhatWasPublishedLast) {
   EXPECT_TRUE(answer.ends_with("\r\n\r\na 2\n")) << answer;
 }
 
-TEST_F(MetricsPortTest, RefusesEverythingElse) {
+TEST_F(MetricsPortTest, RejectsEverythingElse) {
   port.publish("a 1\n");
   EXPECT_TRUE(ask("GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 404 "));
   EXPECT_TRUE(ask("POST /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 405 "));

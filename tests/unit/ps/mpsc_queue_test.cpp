@@ -67,7 +67,8 @@ TEST(MpscQueue, FreesWhatNobodyHasTaken) {
   EXPECT_EQ(Item::num_alive, 0);
 }
 
-/// Producers that stop when it is full and go on when it has room; a consumer that sleeps when it is empty.
+/// Producers that stop when it is full and continue when it has room; a consumer that sleeps when it is
+/// empty.
 void stress(int num_producers, std::uint64_t each, const QueueLimits& limits) {
   Queue queue(limits);
   std::vector<std::unique_ptr<std::atomic<bool>>> may_go_on;

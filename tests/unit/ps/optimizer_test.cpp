@@ -1,5 +1,5 @@
-// Rules beside what PyTorch made (tests/parity/data, see tests/parity/optim_reference.py), ftrl and
-// rowwise_adagrad beside their papers in f64.
+// Rules next to what PyTorch made (tests/parity/data, see tests/parity/optim_reference.py), ftrl and
+// rowwise_adagrad compared with their papers in f64.
 
 #include "trireme/ps/optimizer.h"
 

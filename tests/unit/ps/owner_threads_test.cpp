@@ -65,7 +65,7 @@ class ThreadedCluster {
     auto result = begin(i, call);
     Result late;
     late.error = ErrorKind::kTimeout;
-    if (result.wait_for(kMostWait) != std::future_status::ready) return late;
+    if (result.wait_for(kMaxWait) != std::future_status::ready) return late;
     return result.get();
   }
   TableId create(const TableSpec& spec) {
@@ -96,7 +96,7 @@ TableSpec table_of(std::uint64_t num_chunks, std::uint32_t chunk_elements) {
   return spec;
 }
 
-/// A worker that keeps several pushes and pulls of every chunk going, one behind the other.
+/// A worker that keeps several pushes and pulls of every chunk going, one after the other.
 struct Pushing {
   TableId table;
   std::uint64_t num_chunks;
@@ -156,7 +156,7 @@ void expect_exact_sums(ThreadedCluster& cluster, const TableSpec& spec, int roun
   }
   float sum = 0;
   for (const auto& each : work) {
-    ASSERT_EQ(each->over.get_future().wait_for(kMostWait), std::future_status::ready);
+    ASSERT_EQ(each->over.get_future().wait_for(kMaxWait), std::future_status::ready);
     EXPECT_EQ(each->num_errors, 0);
     EXPECT_EQ(each->num_torn, 0);
     sum += each->sum();
@@ -177,7 +177,7 @@ TEST(OwnerThreads, AddUpExactlyWhatTwoWorkersPushWhileNoPullIsTorn) {
       const ReplicaReport one = cluster.server(0).report(id), other = cluster.server(1).report(id);
       return one.holds_all && other.holds_all && one.version == other.version && one.digest == other.digest;
     };
-    const auto until = std::chrono::steady_clock::now() + kMostWait;
+    const auto until = std::chrono::steady_clock::now() + kMaxWait;
     while (!same() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
     EXPECT_TRUE(same()) << "partition " << id;
   }
@@ -197,7 +197,7 @@ TEST(OwnerThreads, TakeWhatComesTogetherInBatches) {
       });
     return 0;
   });
-  ASSERT_EQ(over.get_future().wait_for(kMostWait), std::future_status::ready);
+  ASSERT_EQ(over.get_future().wait_for(kMaxWait), std::future_status::ready);
   // At most one in a turn of the loop: a flood of them would hold it up.
   EXPECT_LT(cluster.counts(0).done_at_once + cluster.counts(1).done_at_once, kPushes / 2U);
 }
@@ -308,7 +308,7 @@ class BackPressure : public testing::Test {
  protected:
   void SetUp() override {
     for (auto* asker : {&flood, &other})
-      ASSERT_EQ(asker->node().connected.get_future().wait_for(kMostWait), std::future_status::ready);
+      ASSERT_EQ(asker->node().connected.get_future().wait_for(kMaxWait), std::future_status::ready);
   }
   void send_hundred() {
     flood.on_its_thread([](Asker& asker) {
@@ -339,7 +339,7 @@ TEST_F(BackPressure, PausesWhoFillsAQueueAndOnlyThat) {
   // One that the owner has taken and is held up with, and a full queue.
   EXPECT_LE(feeder.node().num_given, Feeder::kMost + 1);
   feeder.node().let_go_on();
-  ASSERT_EQ(feeder.node().all_done.get_future().wait_for(kMostWait), std::future_status::ready);
+  ASSERT_EQ(feeder.node().all_done.get_future().wait_for(kMaxWait), std::future_status::ready);
   EXPECT_TRUE(feeder.node().in_order());
   EXPECT_GT(feeder.on_its_thread([](Feeder& node) { return node.num_pauses(); }), 0U);
 }

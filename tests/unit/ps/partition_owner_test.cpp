@@ -177,7 +177,7 @@ TEST_F(OwnerTest, RefusesAndCountsABodyThatItsCodecDidNotMake) {
   request(0, 1, RequestOp::kJoin);
   owner.go_on();
   Random random(1);
-  std::uint64_t num_refused = 0;
+  std::uint64_t num_rejected = 0;
   for (int i = 0; i < 2000; ++i) {
     std::vector<std::byte> body(random.below(24));
     if (random.below(2) == 0) {  // nearly right, or right
@@ -187,14 +187,14 @@ TEST_F(OwnerTest, RefusesAndCountsABodyThatItsCodecDidNotMake) {
     }
     for (std::uint64_t changes = random.below(3); changes > 0 && !body.empty(); --changes)
       body[random.below(body.size())] = static_cast<std::byte>(random.below(256));
-    num_refused += compress::codec("top-k")->fits(body, 4) ? 0 : 1;
-    request(0, static_cast<Sequence>(2 + i - num_refused), RequestOp::kPush, wire::Buffer::of(body));
+    num_rejected += compress::codec("top-k")->fits(body, 4) ? 0 : 1;
+    request(0, static_cast<Sequence>(2 + i - num_rejected), RequestOp::kPush, wire::Buffer::of(body));
     owner.go_on();
   }
-  EXPECT_GT(num_refused, 1000U);
-  EXPECT_LT(num_refused, 2000U) << "some are right";
-  EXPECT_EQ(owner.status().counts.refused.at(ErrorKind::kMalformed), num_refused);
-  EXPECT_EQ(owner.report(7).version, 1 + 2000 - num_refused);
+  EXPECT_GT(num_rejected, 1000U);
+  EXPECT_LT(num_rejected, 2000U) << "some are right";
+  EXPECT_EQ(owner.status().counts.refused.at(ErrorKind::kMalformed), num_rejected);
+  EXPECT_EQ(owner.report(7).version, 1 + 2000 - num_rejected);
 }
 
 TEST_F(OwnerTest, VisitsAtATickOnlyPartitionsWithSomethingUnderWay) {

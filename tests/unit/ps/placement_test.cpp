@@ -100,7 +100,7 @@ TEST_P(PlacementOf, DependsOnNamesAlone) {
   EXPECT_EQ(place(more, first), grown);
 }
 
-constexpr int kMostPlaced = 64;  // servers
+constexpr int kMaxPlaced = 64;  // servers
 
 /// No server has more of a rank than its share and a twentieth.
 void expect_bounds(const Placement& placement, const std::vector<Candidate>& candidates) {
@@ -127,14 +127,14 @@ void expect_share_moved(const Placement& before, const Placement& after, const C
 TEST(BoundedRendezvous, MovesOnlyTheShareOfWhoComesAndStaysWithinItsBound) {
   const PlacementFunction place = placement_function("bounded-rendezvous");
   Placement grown;  // by one after the other
-  for (int n = 1; n <= kMostPlaced; ++n) {
+  for (int n = 1; n <= kMaxPlaced; ++n) {
     const std::vector<Candidate> candidates = servers(n);
     const Placement fresh = place(candidates, kOptions, {}), more = place(candidates, kOptions, grown);
     expect_bounds(fresh, candidates);
     expect_bounds(more, candidates);
     EXPECT_EQ(place(candidates, kOptions, more), more) << "who is there stays, with " << n;
     if (n > 1) expect_share_moved(grown, more, candidates.back(), 1.0 / n);
-    if (n < kMostPlaced)
+    if (n < kMaxPlaced)
       expect_share_moved(fresh, place(servers(n + 1), kOptions, fresh), servers(n + 1).back(), 1.0 / (n + 1));
     grown = more;
   }
@@ -142,7 +142,7 @@ TEST(BoundedRendezvous, MovesOnlyTheShareOfWhoComesAndStaysWithinItsBound) {
 
 TEST(BoundedRendezvous, MovesOnlyWhatWhoGoesHad) {
   const PlacementFunction place = placement_function("bounded-rendezvous");
-  for (int n = 3; n <= kMostPlaced; ++n) {
+  for (int n = 3; n <= kMaxPlaced; ++n) {
     const int gone = n / 2;
     const Placement before = place(servers(n), kOptions, {});
     const Placement after = place(servers(n, gone), kOptions, before);
@@ -187,7 +187,7 @@ TEST(BoundedRendezvous, HoldsItsBoundsWhoeverComesAndGoes) {
 /// out.
 TEST(HashRing, MovesOnlyToWhoComesAndFromWhoGoes) {
   const PlacementFunction place = placement_function("hash-ring");
-  for (int n = 2; n < kMostPlaced; ++n) {
+  for (int n = 2; n < kMaxPlaced; ++n) {
     const Placement without = place(servers(n), kOptions, {}), with = place(servers(n + 1), kOptions, {});
     const auto changed = static_cast<ServerId>(n + 1);
     EXPECT_EQ(moves(without, with, changed).between_survivors, 0) << n;
@@ -204,7 +204,7 @@ TEST(BoundedRendezvous, FollowsWeights) {
   EXPECT_NEAR(load.at(2), 4096 / 6.0, 4096 * 0.06);
 }
 
-TEST(PlacementTable, RefusesAnUnknownName) { EXPECT_THROW(placement_function("modulo"), std::exception); }
+TEST(PlacementTable, RejectsAnUnknownName) { EXPECT_THROW(placement_function("modulo"), std::exception); }
 
 TEST(PartitionOf, IsTheSameForEver) {
   // Written down: a cluster that is restarted by a later version has to find its keys.

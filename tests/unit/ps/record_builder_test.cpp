@@ -9,7 +9,7 @@ namespace {
 
 constexpr WorkerLife kLife = {.worker = 1, .incarnation = 5};
 
-/// What a snapshot says beside the contents of tables.
+/// What a snapshot says next to the contents of tables.
 struct Meta {
   WorkerClock min_clock = 0;
   std::map<TableId, TableSpec> tables;
@@ -49,7 +49,7 @@ ClusterMap map_with_the_worker() {
 }
 
 /// Counting from the first request on would take years.
-TEST(RecordBuilder, GoesOnWhereAWorkerIsHoweverMuchItHasAskedBefore) {
+TEST(RecordBuilder, ContinuesWhereAWorkerIsHoweverMuchItHasAskedBefore) {
   constexpr Sequence kTaken = Sequence{1} << 50;
   const auto next =
       next_record(state_after(kTaken), map_with_the_worker(), ticks({kTaken + 1, kTaken + 2, kTaken + 4}));

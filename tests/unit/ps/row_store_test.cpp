@@ -1,4 +1,4 @@
-// Rows by key, beside a map that does the same slowly; bodies of messages with rows.
+// Rows by key, compared with a map that does the same slowly; bodies of messages with rows.
 
 #include "trireme/ps/internal/row_store.h"
 
@@ -133,7 +133,7 @@ TEST(RowBatches, ComeBackAsTheyWere) {
   EXPECT_EQ(batch.row(1)[1], 2);
 }
 
-TEST(RowBatches, AreRefusedWhereKeysAndSizesDoNotFit) {
+TEST(RowBatches, AreRejectedWhereKeysAndSizesDoNotFit) {
   const wire::Buffer buffer = batch_of({{3, 1}, {7, 2}});
   const std::vector<std::byte> whole(buffer.bytes().begin(), buffer.bytes().end());
   for (std::size_t size = 0; size < whole.size(); ++size)

@@ -13,7 +13,7 @@
 
 namespace trireme::ps {
 
-inline constexpr std::chrono::seconds kMostWait{
+inline constexpr std::chrono::seconds kMaxWait{
     120};  // ends a test that would hang; no wait is meant to take it
 
 template <class NodeType>
@@ -47,13 +47,13 @@ class Served {
         [this, action] { return action(node_); });
     auto result = task->get_future();
     loop_.post([task] { (*task)(); });
-    EXPECT_EQ(result.wait_for(kMostWait), std::future_status::ready);
+    EXPECT_EQ(result.wait_for(kMaxWait), std::future_status::ready);
     return result.get();
   }
   /// What ended its service.
   std::string thrown() {
     auto told = thrown_.get_future();
-    return told.wait_for(kMostWait) == std::future_status::ready ? told.get() : "nothing was thrown";
+    return told.wait_for(kMaxWait) == std::future_status::ready ? told.get() : "nothing was thrown";
   }
 
  private:

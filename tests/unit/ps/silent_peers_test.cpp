@@ -46,7 +46,7 @@ class SecurityOfServing : public testing::Test {
     ServeOptions serve;
     serve.loop.listen = {"tcp:127.0.0.1:0"};
     serve.loop.folder = (folder_ / "coordinator").string();
-    serve.loop.most_strangers = 32;
+    serve.loop.max_strangers = 32;
     serve.stop = &stop_;
     serve.leave_timeout_s = 0.1;
     serve.on_listening = [listening](const std::vector<wire::Address>& addresses) {

@@ -58,7 +58,7 @@ TEST(Simulation, DoesNotDoWhatWasPostedByALifeThatHasEnded) {
   EXPECT_TRUE(heard.empty());
 }
 
-TEST(Simulation, HandsOverNothingBehindTheMessageThatHadAConnectionPausedAgain) {
+TEST(Simulation, HandsOverNothingAfterTheMessageThatHadAConnectionPausedAgain) {
   std::vector<int> heard;
   Simulation simulation(1);
   const auto pauses = [](Scribe& node, wire::ConnectionId from, std::uint16_t) {

@@ -48,7 +48,7 @@ std::vector<float> all_rows(Client& client, TableId table) {
 }
 
 /// Pushes of one step: some keys at every step, others now and then. The same for every caller: the end of a
-/// step is waited for, since a record that has it and pushes behind it puts these into the step before.
+/// step is waited for, since a record that has it and pushes after it puts these into the step before.
 void do_step(Client& client, TableId table, std::uint64_t step) {
   Random random(step, 77);
   std::vector<std::uint64_t> keys;
@@ -170,7 +170,7 @@ TEST_F(SparseCheckpoints, ThatAreDamagedAreNamedAndChangeNothing) {
   const std::vector<float> before = all_rows(client, table);
   const fs::path part = path / read_manifest(path).parts.front().file;
   const std::string whole = read_file(part);
-  const auto expect_refused = [&](const std::string& content, const std::string& reason) {
+  const auto expect_rejected = [&](const std::string& content, const std::string& reason) {
     std::ofstream(part, std::ios::binary) << content;
     const std::string said = said_by([&] { client.restore(path); });
     EXPECT_NE(said.find(part.string()), std::string::npos) << said;
@@ -179,9 +179,9 @@ TEST_F(SparseCheckpoints, ThatAreDamagedAreNamedAndChangeNothing) {
   };
   std::string changed = whole;
   changed.back() = static_cast<char>(changed.back() ^ 1);
-  expect_refused(changed, "rows of table 1 have another checksum");
-  expect_refused(whole.substr(0, whole.size() - 16), "is truncated");
-  expect_refused(whole + "behind", "the manifest says");
+  expect_rejected(changed, "rows of table 1 have another checksum");
+  expect_rejected(whole.substr(0, whole.size() - 16), "is truncated");
+  expect_rejected(whole + "behind", "the manifest says");
   std::ofstream(part, std::ios::binary) << whole;
   client.restore(path);
   EXPECT_EQ(all_rows(client, table), before);

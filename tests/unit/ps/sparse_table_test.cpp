@@ -1,5 +1,5 @@
 // What becomes of rows that are pushed: which keys get one, how it is updated, when it goes, and that a copy
-// holds the same and goes on to.
+// holds the same and continues to.
 
 #include "trireme/ps/internal/sparse_table.h"
 
@@ -110,7 +110,7 @@ TEST_P(SparseRules, UpdateARowAsTheyUpdateAChunkWithItsOwnCountOfSteps) {
     EXPECT_EQ(read(table, {key}), expected[key].values);
 }
 
-TEST(SparseTableSpec, RefusesWhatRowsCannotDo) {
+TEST(SparseTableSpec, RejectsWhatRowsCannotDo) {
   const auto refusal = [](const TableSpec& spec) -> std::string {
     try {
       check(spec);
@@ -283,7 +283,7 @@ void push_randomly(SparseTable& table, Random& random, WorkerClock first, Worker
   }
 }
 
-TEST(SparseSnapshot, IsOfItsMomentAndACopyGoesOnLikeItsSource) {
+TEST(SparseSnapshot, IsOfItsMomentAndACopyContinuesLikeItsSource) {
   TableSpec spec = rows_of({.admit_after = 2, .evict_after = 20, .most_rows = 1500, .num_partitions = 1});
   spec.optimizer.name = "adam";
   SparseTable table(spec);
@@ -313,7 +313,7 @@ TEST(SparseSnapshot, ComesInPartsOfAboutAMebibyte) {
   for (const SparseTable::Part& part : parts) EXPECT_LE(part.flat().size(), (1U << 20) + 64);
 }
 
-TEST(SparseSnapshot, IsRefusedWhereItIsNone) {
+TEST(SparseSnapshot, IsRejectedWhereItIsNone) {
   SparseTable table(rows_of());
   push(table, {1, 2, 3}, 1, 0);
   const std::vector<std::byte> whole = table.snapshot().at(0).flat();

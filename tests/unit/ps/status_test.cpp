@@ -172,7 +172,7 @@ TEST(StatusOf, IsSmallWhateverTheMapIs) {
   EXPECT_LT(wire::encode(status).size(), 128U << 10);
 }
 
-/// A role that looks on: whatever else it sends is refused, and nothing comes of it.
+/// A role that looks on: whatever else it sends is rejected, and nothing comes of it.
 TEST_F(StatusTest, AnObserverMayAskForNothingElse) {
   class Meddler final : public wire::Node {
    public:

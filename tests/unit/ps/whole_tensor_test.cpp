@@ -104,7 +104,7 @@ TEST(WholeTensors, TakeTheStepsOfLambOverACopyAFailureAndACheckpoint) {
   EXPECT_TRUE(values == alone.after(3));
 }
 
-TEST(WholeTensors, AreRefusedWhereTheyAreCutOrTooLarge) {
+TEST(WholeTensors, AreRejectedWhereTheyAreCutOrTooLarge) {
   const auto refusal = [](const std::function<void(TableSpec&)>& change) -> std::string {
     TableSpec spec = lamb_layer();
     change(spec);

@@ -25,7 +25,7 @@ at::Tensor first_value(std::size_t index) {
   torch::manual_seed(static_cast<std::uint64_t>(index));
   return torch::randn(kShapes[index]);
 }
-/// Of every step another size, so that a mean square that goes on is another one.
+/// Of every step another size, so that a mean square that continues is another one.
 at::Tensor gradient(std::size_t index, int step) {
   torch::manual_seed(static_cast<std::uint64_t>(100 + 10 * step) + index);
   return torch::randn(kShapes[index]) * (1 + 3 * step);

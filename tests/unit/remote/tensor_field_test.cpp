@@ -1,4 +1,4 @@
-// Tensors as fields: whole ones come back, and bytes that are none are refused.
+// Tensors as fields: whole ones come back, and bytes that are none are rejected.
 
 #include "trireme/remote/tensor_field.h"
 
@@ -47,9 +47,9 @@ TEST(TensorField, ATensorComesBackWhole) {
   }
 }
 
-TEST(TensorField, BytesThatAreNoTensorAreRefusedAndWhatIsReadLiesWithinThem) {
+TEST(TensorField, BytesThatAreNoTensorAreRejectedAndWhatIsReadLiesWithinThem) {
   Random random(1);
-  std::size_t num_refused = 0, num_read = 0;
+  std::size_t num_rejected = 0, num_read = 0;
   for (int i = 0; i < 20'000; ++i) {
     const auto all = samples();
     Written bytes = written(all[random.below(all.size())]);
@@ -70,7 +70,7 @@ TEST(TensorField, BytesThatAreNoTensorAreRefusedAndWhatIsReadLiesWithinThem) {
     }
     const auto found = read(bytes);
     if (!found) {
-      ++num_refused;
+      ++num_rejected;
       continue;
     }
     ++num_read;
@@ -80,11 +80,11 @@ TEST(TensorField, BytesThatAreNoTensorAreRefusedAndWhatIsReadLiesWithinThem) {
       ASSERT_LE(found->nbytes(), most) << "round " << i;
     }
   }
-  EXPECT_GT(num_refused, 1000u);
+  EXPECT_GT(num_rejected, 1000u);
   EXPECT_GT(num_read, 100u);
 }
 
-TEST(TensorField, SizesThatNoMemoryHoldsAreRefusedAlsoOfAnEmptyTensor) {
+TEST(TensorField, SizesThatNoMemoryHoldsAreRejectedAlsoOfAnEmptyTensor) {
   for (const std::vector<std::int64_t>& sizes : {std::vector<std::int64_t>{std::int64_t{1} << 62, 4},
                                                  {0, std::int64_t{1} << 62, std::int64_t{1} << 62},
                                                  {-1}}) {

@@ -158,7 +158,7 @@ TEST(Agent, AFunctionThatIsItsOwnNameIsCalledByItsProgram) {
   EXPECT_EQ(message.find("rpc::function<"), std::string::npos) << message;
 }
 
-TEST(Agent, AFunctionOfOtherTypesByThatNameIsRefused) {
+TEST(Agent, AFunctionOfOtherTypesByThatNameIsRejected) {
   Workers workers({"a", "b"});
   const FunctionRow row{.name = "add", .signature = "float (float)", .run = nullptr};
   const Function<float(float)> other(row);
@@ -167,13 +167,13 @@ TEST(Agent, AFunctionOfOtherTypesByThatNameIsRefused) {
 }
 
 TEST(Agent, ArgumentsThatAreTooLargeAreTheCallersError) {
-  Workers workers({"a", "b"}, {.most_message_bytes = 1 << 20});
+  Workers workers({"a", "b"}, {.max_message_bytes = 1 << 20});
   EXPECT_THROW(workers["a"].rpc_sync("b", kLength, std::string(2 << 20, 'x')), InvalidArgument);
   const Everything half{"", std::vector<double>(100'000), {}, {}, {}};
   EXPECT_EQ(workers["a"].rpc_sync("b", kEcho, half), half) << "and less is none";
 }
 
-TEST(Agent, ADeadlineThatHasPassedIsAnErrorAndCallsGoOn) {
+TEST(Agent, ADeadlineThatHasPassedIsAnErrorAndCallsContinue) {
   Workers workers({"a", "b"});
   const auto& a = workers["a"];
   answer_to_come = Promise<int>();
@@ -256,7 +256,7 @@ TEST(Agent, AWorkerThatEndsUnderACallIsNamedAndTheOthersLive) {
   EXPECT_THROW(a.rpc_sync("b", CallOptions{.timeout_s = 0.2}, kAdd, 1, 2), CommError);
 }
 
-TEST(Agent, ANameThatIsTakenIsRefusedAndOneOfTheDeadIsNot) {
+TEST(Agent, ANameThatIsTakenIsRejectedAndOneOfTheDeadIsNot) {
   Workers workers({"a", "b"}, {.lost_after_s = 0.3});
   EXPECT_THROW(workers.join("b"), InvalidArgument);
   EXPECT_EQ(workers["a"].rpc_sync("b", kAdd, 1, 2), 3);
@@ -282,7 +282,7 @@ TEST(Agent, ACallThatMayRunTwiceIsMadeAgainOnWhoeverTakesTheNameOver) {
       << "what the function throws is its answer";
 }
 
-TEST(Agent, NamesAndOptionsThatCannotBeAreRefused) {
+TEST(Agent, NamesAndOptionsThatCannotBeAreRejected) {
   EXPECT_THROW(Workers({""}), InvalidArgument);
   EXPECT_THROW(Workers({"a b"}), InvalidArgument);
   EXPECT_THROW(Workers({"a"}, {.num_threads = 0}), InvalidArgument);
@@ -334,7 +334,7 @@ TEST(Agent, LeavingDoesNotWaitForTheDead) {
 }
 
 TEST(Agent, ACallerWaitsWhereTooMuchIsUnderWay) {
-  Workers workers({"a", "b"}, {.num_threads = 1, .most_waiting_bytes = 1 << 20});
+  Workers workers({"a", "b"}, {.num_threads = 1, .max_waiting_bytes = 1 << 20});
   const auto& a = workers["a"];
   the_only_thread_may_go_on = false;
   const auto blocker = a.rpc_async("b", kHold);

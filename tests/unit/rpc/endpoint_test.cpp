@@ -46,7 +46,7 @@ TEST(Endpoint, EverythingIsAcknowledgedAndForgottenInTheEnd) {
   EXPECT_TRUE(workers.simulation().run_until([&] { return workers[1].endpoint().all_acknowledged(); }, 5));
 }
 
-TEST(Endpoint, AWorkerThatHasEndedIsNoticedByWhoTalksToItAndByWhoWatchesIt) {
+TEST(Endpoint, EndedWorkerIsNoticedByPeersAndWatchers) {
   SimulatedWorkers workers(3, 1);
   workers[1].endpoint().send(2, {.kind = kNumber});
   workers[3].endpoint().watch(2);
@@ -80,7 +80,7 @@ TEST(Endpoint, AWorkerThatIsFrozenForAWhileIsWaitedFor) {
 }
 
 // Its host takes connections, as if it were there: that it does not answer is no sign that it has ended.
-TEST(Endpoint, AWorkerThatIsFrozenWhenItsConnectionBreaksIsWaitedForAsLongAsAnyThatIsFrozen) {
+TEST(Endpoint, FrozenWorkerWithBrokenConnectionGetsFullTimeout) {
   FrozenWorker frozen;
   auto& [workers, received] = frozen;
   workers.cut(1, 2);
@@ -101,7 +101,7 @@ TEST(Endpoint, AWorkerThatIsFrozenWhenItsConnectionBreaksIsWaitedForAsLongAsAnyT
   EXPECT_TRUE(workers.simulation().run_until([&] { return workers.gone.contains({1, 2}); }, 60));
 }
 
-TEST(Endpoint, AWorkerThatIsFrozenForGoodIsGoneAndBothEndsAgreeWhenItWakes) {
+TEST(Endpoint, ForeverFrozenWorkerIsGoneOnBothEnds) {
   SimulatedWorkers workers(2, 1);
   workers[1].endpoint().send(2, {.kind = kNumber});
   workers[2].endpoint().watch(1);

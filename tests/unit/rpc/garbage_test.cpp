@@ -79,7 +79,7 @@ TEST(Parcel, ComesBackWholeHoweverMuchThereIsOfEach) {
     const Parcel parcel = random_parcel(random);
     const Bytes head = random_bytes(random, 50);
     const wire::Message message = pack(20, head, parcel);
-    ASSERT_LE(message.head.size(), wire::Message::kMostHeadBytes - 8) << "round " << i;
+    ASSERT_LE(message.head.size(), wire::Message::kMaxHeadBytes - 8) << "round " << i;
     const auto found = unpack(message);
     ASSERT_TRUE(found) << "round " << i;
     ASSERT_TRUE(std::ranges::equal(found->head, head));
@@ -273,7 +273,7 @@ bool comes_true(const std::function<bool()>& what) {
   return what();
 }
 
-TEST(Garbage, AnAgentReportsWhatItCannotReadAndGoesOnServingOthers) {
+TEST(Garbage, AnAgentReportsWhatItCannotReadAndContinuesServingOthers) {
   Reports reports;
   Workers workers({"victim", "friend"}, reports.options());
   const auto kept = workers["friend"].remote("victim", kHalf, 5.0);
@@ -347,7 +347,7 @@ TEST(Garbage, AnAnswerOfAWorkerThatWasNotAskedIsNoAnswer) {
   EXPECT_EQ(answer.get(), 1);
 }
 
-TEST(Garbage, WhatAWorkerMayNotMakeLeavesNothingBehind) {
+TEST(Garbage, WhatAWorkerMayNotMakeLeavesNothingAfter) {
   Reports reports;
   Workers workers({"victim", "friend"}, reports.options());
   const auto kept = workers["friend"].remote("victim", kHalf, 5.0);
@@ -397,7 +397,7 @@ TEST(Agent, ACallMayPassThousandsOfReferences) {
 
 TEST(Agent, WhatTheOtherEndDoesNotTakeIsAnErrorOfThatCallAlone) {
   Workers workers({"large"});
-  workers.options().most_message_bytes = 200 << 10;
+  workers.options().max_message_bytes = 200 << 10;
   workers.join("small");
   EXPECT_THROW(workers["large"].rpc_sync("small", kLengthOf, std::string(1 << 20, 'x')), InvalidArgument);
   EXPECT_EQ(workers["large"].rpc_sync("small", kLengthOf, std::string("short")), 5u);
@@ -405,7 +405,7 @@ TEST(Agent, WhatTheOtherEndDoesNotTakeIsAnErrorOfThatCallAlone) {
   EXPECT_EQ(workers["small"].rpc_sync("large", kHalf, 1.0), 0.5);
 }
 
-class HooksThatRefuse final : public CallHooks {
+class HooksThatReject final : public CallHooks {
  public:
   void begin_write() override {}
   Annex end_write(WorkerId, const Annex*) override { return {std::byte{1}}; }
@@ -416,7 +416,7 @@ class HooksThatRefuse final : public CallHooks {
 };
 
 TEST(Agent, AnAnnexThatCannotBeIsAnErrorOfItsCall) {
-  Workers workers({"a", "b"}, {.hooks = std::make_shared<HooksThatRefuse>()});
+  Workers workers({"a", "b"}, {.hooks = std::make_shared<HooksThatReject>()});
   EXPECT_THROW(workers["a"].rpc_sync("b", kHalf, 1.0), InvalidArgument);
   EXPECT_THROW(workers["a"].rpc_sync("b", kHalf, 1.0), InvalidArgument);
 }

@@ -150,7 +150,7 @@ class ReferenceRun {
   std::uint64_t num_made_ = 0;
 };
 
-TEST(References, AHundredThousandOverFourWorkersAreNeitherLeakedNorFreedEarlyUnderLossAndRepetition) {
+TEST(References, NoReferenceIsLeakedOrFreedEarly) {
   std::uint64_t num_made = 0;
   for (std::uint64_t seed = 1; num_made < 100'000; ++seed) {
     ReferenceRun run(4, seed);
@@ -210,7 +210,7 @@ TEST(References, AUseMayOvertakeTheCreation) {
   EXPECT_EQ(owner.find(id), nullptr) << "what is gone is not to come";
 }
 
-TEST(References, OneWhoseCallWasNeverMadeLeavesNothingBehind) {
+TEST(References, OneWhoseCallWasNeverMadeLeavesNothingAfter) {
   ReferenceTable owner(1);
   const RefId id{2, 1, 1};
   const auto value = owner.find(id);  // somebody waits for it

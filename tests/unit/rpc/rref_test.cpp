@@ -159,7 +159,7 @@ TEST(RRef, AValueOfThisWorkerIsShared) {
   wait_until_none_is_alive(workers, {"a", "b"});
 }
 
-TEST(RRef, ItsValueIsNotHereAndAnotherAgentsIsRefused) {
+TEST(RRef, ItsValueIsNotHereAndAnotherAgentsIsRejected) {
   Workers workers({"a", "b"});
   const auto counter = workers["a"].remote("b", kMake, 1);
   const std::string message = thrown_by([&] { counter.local_value(); });

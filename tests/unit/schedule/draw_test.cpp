@@ -78,7 +78,7 @@ TEST(Table, VerticalSyncHasOneVersionPerMicrobatchOnEveryStage) {
 
 // PipeDream-2BW, arXiv 2006.09503, section 3.1: group t of micro-batches uses the weights after t - 1
 // updates.
-TEST(Table, PipeDream2BwIsOneUpdateBehind) {
+TEST(Table, PipeDream2BwIsOneUpdateAfter) {
   const std::string table =
       to_table(make_schedule("pipedream-2bw", {.num_ranks = 2, .num_microbatches = 6, .update_every = 2}));
   EXPECT_THAT(cells_of_rank(table, 1),
@@ -172,7 +172,7 @@ double place_of(const std::string& svg, const std::string& action, const std::st
   return (number_before(action, " x") - kLeft) / number_before(unit, " width");
 }
 
-TEST(Svg, TheDeviceViewGivesEveryActionASlotBehindWhatItNeeds) {
+TEST(Svg, TheDeviceViewGivesEveryActionASlotAfterWhatItNeeds) {
   const Program order = make_schedule("naive", {.num_ranks = 2, .num_microbatches = 2});
   // Slots: 0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1. A backward takes three times as long as a forward, which no slot
   // shows.

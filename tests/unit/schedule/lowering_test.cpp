@@ -20,7 +20,7 @@ TEST(Lower, WholeStepReducesAndSteps) {
             "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1STEP\n");
 }
 
-TEST(Lower, RendezvousStartsASendWithTheReceiveThatWouldBeBehindIt) {
+TEST(Lower, RendezvousStartsASendWithTheReceiveThatWouldBeAfterIt) {
   EXPECT_EQ(to_csv(lower(one_f_one_b_of_two(), {.transport = Transport::kRendezvous, .with_update = false})),
             "0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B0)BATCH,0B0,0RECV_B1,0B1\n"
             "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n");
@@ -41,12 +41,12 @@ TEST(Lower, ReplicasReduceAtTheEndInOneOrder) {
   }
 }
 
-TEST(Lower, RefusesWhatIsLoweredAlready) {
+TEST(Lower, RejectsWhatIsLoweredAlready) {
   const Program step = lower(one_f_one_b_of_two());
   EXPECT_THAT([&] { lower(step); }, ThrowsMessage<InvalidArgument>(HasSubstr("says already where to send")));
 }
 
-TEST(Lower, RefusesAnOrderThatWaitsForItself) {
+TEST(Lower, RejectsAnOrderThatWaitsForItself) {
   EXPECT_THAT([] { lower(parse_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")); },
               ThrowsMessage<InvalidArgument>(HasSubstr("rank 0, position 1, 0B0: deadlock")));
 }

@@ -41,7 +41,7 @@ TEST(ProgramCsv, AByteOrderMarkIsNoPartOfTheFirstAction) {
   EXPECT_EQ(to_csv(parse_csv("\xef\xbb\xbf# of a spreadsheet\r\n0F0,0B0\r\n")), "0F0,0B0\n");
 }
 
-TEST(ProgramCsv, NumbersThatNoProgramHasAreRefusedWithWhatIsAllowed) {
+TEST(ProgramCsv, NumbersThatNoProgramHasAreRejectedWithWhatIsAllowed) {
   for (const char* csv : {"2147483647F0,2147483647B0\n", "0F2147483647\n", "1000000F1000000\n"}) {
     EXPECT_THAT([&] { parse_csv(csv); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("stages times micro-batches are at most 4000000")))
@@ -79,7 +79,7 @@ struct Mutation {
 
 class ValidateMutation : public testing::TestWithParam<Mutation> {};
 
-TEST_P(ValidateMutation, IsRefusedAndNamed) {
+TEST_P(ValidateMutation, IsRejectedAndNamed) {
   Program program = parse_csv(GetParam().csv);
   program.num_microbatches = 2;
   EXPECT_THAT([&] { validate(program); }, ThrowsMessage<InvalidArgument>(HasSubstr(GetParam().message)));
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Mutation{"StageOfNobody", "1F0,1B0,1F1,1B1,1REDUCE_GRAD,1STEP", "no rank has stage 0"}),
     [](const auto& suite) { return suite.param.name; });
 
-TEST(ValidateProgram, RefusesWhatTextCannotSay) {
+TEST(ValidateProgram, RejectsWhatTextCannotSay) {
   Program program = data_parallel(1);
   program.ranks[0][2].microbatch = 0;
   EXPECT_THAT([&] { validate(program); },

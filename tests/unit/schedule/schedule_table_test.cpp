@@ -32,7 +32,7 @@ std::string test_name(const testing::TestParamInfo<ScheduleRow>& suite) {
 
 class EverySchedule : public testing::TestWithParam<ScheduleRow> {
  protected:
-  /// Nothing where the schedule refuses the size, which it must say in words.
+  /// Nothing where the schedule rejects the size, which it must say in words.
   static std::vector<Program> programs(const std::vector<int>& ranks, const std::vector<int>& microbatches) {
     std::vector<Program> made;
     for (const int p : ranks) {
@@ -106,7 +106,7 @@ TEST(ScheduleTable, SuggestsTheNearestName) {
               ThrowsMessage<InvalidArgument>(HasSubstr("unknown schedule '1f1' (did you mean '1f1b'?)")));
 }
 
-TEST(ScheduleTable, RefusesWhatDoesNotFit) {
+TEST(ScheduleTable, RejectsWhatDoesNotFit) {
   const auto refused = [](const char* name, const ScheduleOptions& options, const char* reason) {
     EXPECT_THAT([&] { make_schedule(name, options); }, ThrowsMessage<InvalidArgument>(HasSubstr(reason)));
   };
@@ -122,7 +122,7 @@ TEST(ScheduleTable, RefusesWhatDoesNotFit) {
   refused("zb-1p", {.num_ranks = 4, .num_microbatches = 8, .memory_limit = 0.5}, "raise the limit");
 }
 
-TEST(ScheduleTable, SizesThatNobodyTrainsAreRefusedWithWhatIsAllowed) {
+TEST(ScheduleTable, SizesThatNobodyTrainsAreRejectedWithWhatIsAllowed) {
   constexpr int kMost = std::numeric_limits<int>::max();
   for (const ScheduleRow& row : schedules()) {
     EXPECT_THAT([&] { make_schedule(row.name, {.num_ranks = kMost, .num_microbatches = 1}); },

@@ -158,7 +158,7 @@ TEST(Simulate, AReductionOverlapsWithTheLastBackwardAndTheUpdateWaitsForIt) {
   EXPECT_DOUBLE_EQ(simulate(program, costs).cost, 13.5) << "only the last bucket is not hidden";
 }
 
-TEST(Simulate, WhileOneStageIsReducedTheOthersGoOn) {
+TEST(Simulate, WhileOneStageIsReducedTheOthersContinue) {
   const Program program = parse_csv("0F0,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD,0STEP,1STEP\n");
   Costs costs = costs_of({.forward = 1, .backward_input = 1, .backward_weight = 1, .reduce = 5});
   const Timeline timeline = simulate(program, costs);
@@ -191,7 +191,7 @@ TEST(Simulate, ExchangesThatTakeTheCoreAreAddedToTheStep) {
   Costs costs = costs_of({.forward = 2, .backward_input = 4, .backward_weight = 0, .reduce = 3, .update = 1});
   costs.buckets = 4;
   const Program program = data_parallel(1);
-  // Three quarters of the reduction run beside the backward, the last quarter after it.
+  // Three quarters of the reduction run concurrently with the backward, the last quarter after it.
   EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 2 + 4 + 0.75 + 1);
   EXPECT_THAT(simulate(program, costs).exchanged, ElementsAre(0.75));
   costs.share_of_core = 1;
@@ -209,7 +209,7 @@ TEST(Simulate, MessagesThatTakeTheCoreDelayTheirSender) {
   EXPECT_DOUBLE_EQ(simulate(program, costs).spans[0][1].start, 1.5);
 }
 
-TEST(Simulate, RefusesWhatCannotBe) {
+TEST(Simulate, RejectsWhatCannotBe) {
   const Program order = make_schedule("1f1b", {.num_ranks = 2, .num_microbatches = 2});
   Costs three;
   three.stages = {{}, {}, {}};
@@ -221,7 +221,7 @@ TEST(Simulate, RefusesWhatCannotBe) {
               ThrowsMessage<InvalidArgument>(HasSubstr("waits for itself")));
 }
 
-TEST(Simulate, CostsThatAddUpToNoNumberAreRefusedWithWhatIsAllowed) {
+TEST(Simulate, CostsThatAddUpToNoNumberAreRejectedWithWhatIsAllowed) {
   const Program program = make_schedule("1f1b", {.num_ranks = 2, .num_microbatches = 2});
   const auto refused = [&](const Costs& costs, const char* message) {
     EXPECT_THAT([&] { simulate(program, costs); },

@@ -111,7 +111,7 @@ TEST(TimelinePage, LeavesAStepOutThatTakesNoTime) {
   EXPECT_THAT(timeline_page(with_step), HasSubstr("<title>0STEP: 200 ms, from 1000 ms</title>"));
 }
 
-TEST(TimelinePage, AnUpdateBehindTheLastComputationIsOnTheAxisAndInTheTable) {
+TEST(TimelinePage, AnUpdateAfterTheLastComputationIsOnTheAxisAndInTheTable) {
   TimelinePage of_update = page();
   of_update.steps[0].ranks[1].push_back(did("1STEP", 5.8, 9.0));
   of_update.stages = {"wte to h.1", "h.2 to <head>"};
@@ -150,7 +150,7 @@ TEST(TimelinePage, NeedsNothingFromOutsideAndEscapesText) {
     EXPECT_THAT(html, Not(HasSubstr(from_outside)));
 }
 
-TEST(TimelinePage, RefusesAStepOfOtherRanks) {
+TEST(TimelinePage, RejectsAStepOfOtherRanks) {
   TimelinePage wrong = page();
   wrong.steps[0].ranks.pop_back();
   EXPECT_THROW(timeline_page(wrong), InvalidArgument);

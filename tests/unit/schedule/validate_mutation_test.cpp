@@ -1,4 +1,4 @@
-// Sound programs with one thing wrong: each is refused, and what is wrong is named.
+// Sound programs with one thing wrong: each is rejected, and what is wrong is named.
 
 #include <gmock/gmock.h>
 
@@ -61,7 +61,7 @@ struct Mutation {
 
 class PipelineMutation : public testing::TestWithParam<Mutation> {
  protected:
-  static void expect_refused(Program program, Transport transport = Transport::kBuffered) {
+  static void expect_rejected(Program program, Transport transport = Transport::kBuffered) {
     GetParam().apply(program);
     for (const std::string& part : GetParam().message) {
       EXPECT_THAT([&] { validate(program, {.transport = transport}); },
@@ -74,7 +74,7 @@ class PipelineMutation : public testing::TestWithParam<Mutation> {
 // 0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0RECV_B1,0B1,0F3,0SEND_F3,0RECV_B2,0B2,0RECV_B3,0B3,...
 // 1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1RECV_F2,1B1,1SEND_B1,1F2,1RECV_F3,1B2,1SEND_B2,1F3,1B3,1SEND_B3,...
 class OneFOneBMutation : public PipelineMutation {};
-TEST_P(OneFOneBMutation, IsRefusedAndNamed) { expect_refused(step_of("1f1b")); }
+TEST_P(OneFOneBMutation, IsRejectedAndNamed) { expect_rejected(step_of("1f1b")); }
 
 INSTANTIATE_TEST_SUITE_P(
     All, OneFOneBMutation,
@@ -157,8 +157,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Rank 1: ...,1F0,1I0,1SEND_B0,1F1,... with W and sharded weights.
 class SplitBackwardMutation : public PipelineMutation {};
-TEST_P(SplitBackwardMutation, IsRefusedAndNamed) {
-  expect_refused(step_of("zb-h1", {.max_unsharded_stages = 1}));
+TEST_P(SplitBackwardMutation, IsRejectedAndNamed) {
+  expect_rejected(step_of("zb-h1", {.max_unsharded_stages = 1}));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -195,7 +195,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& suite) { return std::string(suite.param.name); });
 
 class TwoLegMutation : public PipelineMutation {};
-TEST_P(TwoLegMutation, IsRefusedAndNamed) { expect_refused(step_of("dualpipe")); }
+TEST_P(TwoLegMutation, IsRejectedAndNamed) { expect_rejected(step_of("dualpipe")); }
 
 INSTANTIATE_TEST_SUITE_P(
     All, TwoLegMutation,
@@ -246,7 +246,7 @@ TEST(ValidateOrder, ABackwardCannotRunBesideTheForwardThatItNeeds) {
           HasSubstr("rank 1, position 0, 1F0: cannot run with the rest of (1F0;1B0)OVERLAP_F_B")));
 }
 
-TEST(ValidateOrder, OfUpdatesWithoutAFlushRefusesABackwardWhileGradientsAreReduced) {
+TEST(ValidateOrder, OfUpdatesWithoutAFlushRejectsABackwardWhileGradientsAreReduced) {
   const auto refused = [](const char* csv, const char* message) {
     Program program = parse_csv(csv);
     program.update_every = 1;
@@ -296,7 +296,7 @@ void for_each_step(const Visit& visit) {
   }
 }
 
-bool is_refused(const Program& program, Transport transport) {
+bool is_rejected(const Program& program, Transport transport) {
   try {
     validate(program, {.transport = transport});
   } catch (const InvalidArgument&) {
@@ -305,20 +305,20 @@ bool is_refused(const Program& program, Transport transport) {
   return false;
 }
 
-TEST(EveryMutation, OfADroppedActionIsRefused) {
+TEST(EveryMutation, OfADroppedActionIsRejected) {
   for_each_step([](const Program& sound, Transport transport) {
     for (std::size_t rank = 0; rank < sound.ranks.size(); ++rank) {
       for (std::size_t i = 0; i < sound.ranks[rank].size(); ++i) {
         Program program = sound;
         program.ranks[rank].erase(program.ranks[rank].begin() + static_cast<std::ptrdiff_t>(i));
-        EXPECT_TRUE(is_refused(program, transport))
+        EXPECT_TRUE(is_rejected(program, transport))
             << sound.name << " rank " << rank << " without " << to_text(sound.ranks[rank][i]);
       }
     }
   });
 }
 
-TEST(EveryMutation, OfARepeatedActionIsRefused) {
+TEST(EveryMutation, OfARepeatedActionIsRejected) {
   for_each_step([](const Program& sound, Transport transport) {
     for (std::size_t rank = 0; rank < sound.ranks.size(); ++rank) {
       for (std::size_t i = 0; i < sound.ranks[rank].size(); ++i) {
@@ -326,14 +326,14 @@ TEST(EveryMutation, OfARepeatedActionIsRefused) {
         Action twice = sound.ranks[rank][i];
         twice.joined = false;
         program.ranks[rank].insert(program.ranks[rank].begin() + static_cast<std::ptrdiff_t>(i), twice);
-        EXPECT_TRUE(is_refused(program, transport))
+        EXPECT_TRUE(is_rejected(program, transport))
             << sound.name << " rank " << rank << " with another " << to_text(twice);
       }
     }
   });
 }
 
-TEST(EveryMutation, OfTheOrderOfALinkIsRefused) {
+TEST(EveryMutation, OfTheOrderOfALinkIsRejected) {
   for_each_step([](const Program& sound, Transport transport) {
     for (std::size_t rank = 0; rank < sound.ranks.size(); ++rank) {
       std::map<std::pair<int, ActionKind>, std::size_t> last;  // of a stage and kind of transfer: one link
@@ -344,7 +344,7 @@ TEST(EveryMutation, OfTheOrderOfALinkIsRefused) {
         if (!first) {
           Program program = sound;
           std::swap(program.ranks[rank][before->second].microbatch, program.ranks[rank][i].microbatch);
-          EXPECT_TRUE(is_refused(program, transport))
+          EXPECT_TRUE(is_rejected(program, transport))
               << sound.name << " rank " << rank << " " << to_text(action);
           before->second = i;
         }

@@ -187,7 +187,7 @@ TEST_F(GoodputMeterTest, TimeBetweenAGoodEndAndAResumeDoesNotCount) {
   EXPECT_EQ(seconds_of(meter.record(), Phase::kRecovering), 0);
 }
 
-TEST_F(GoodputMeterTest, AClockThatIsBehindTakesNoTimeAway) {
+TEST_F(GoodputMeterTest, AClockThatIsAfterTakesNoTimeAway) {
   GoodputRecord earlier = killed();
   earlier.until_unix_s = unix_now_s() + 1e6;
   write_goodput(path_, earlier);
@@ -205,7 +205,7 @@ TEST_F(GoodputMeterTest, KeepsTheNewestMarks) {
   meter.saved(70);
   meter.write(70);
   const auto marks = read_goodput(path_)->marks;
-  ASSERT_EQ(marks.size(), GoodputRecord::kMostMarks);
+  ASSERT_EQ(marks.size(), GoodputRecord::kMaxMarks);
   EXPECT_EQ(marks.front().step, 7);
   EXPECT_EQ(marks.back().step, 70);
 }

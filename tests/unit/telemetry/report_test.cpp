@@ -182,7 +182,7 @@ TEST_F(Report, SettingsAreWrittenAsShortAsTheyReadBack) {
 
 TEST_F(Report, ARunThatIsStillUnderWayIsUnfinished) {
   write_run();
-  // Resumed: steps behind the summary's, and a line under way.
+  // Resumed: steps after the summary's, and a line under way.
   write("metrics.jsonl", "{\"event\":\"step\",\"step\":9,\"loss\":1.5}\n{\"event\":\"st");
   const RunData run = read_run(folder_.path());
   EXPECT_EQ(run.status, "unfinished");

@@ -127,7 +127,7 @@ TEST_F(RunListing, WhatIsNoRunSaysSoAndHidesNothing) {
 }
 
 // A folder of runs may come from somebody else.
-TEST(SecurityRunListing, AFifoInThePlaceOfAFileIsAProblemOfItsRunAndNotWaitedFor) {
+TEST(SecurityRunListing, FifoIsAProblemAndDoesNotBlock) {
   for (const char* name : {"config.toml", "metrics.jsonl", "summary.json", "end.json", "run.lock"}) {
     const test::TemporaryFolder folder;
     make_folder(folder / "a");

@@ -80,7 +80,7 @@ TEST(RunView, HasTheSharesAndRatesBetweenTwoSamples) {
   EXPECT_EQ(fast.action, "0F0");
 }
 
-TEST(RunView, CountsTheSpanThatGoesOn) {
+TEST(RunView, CountsTheSpanThatContinues) {
   RunSample before{.at_ns = 100 * kSecond, .ranks = {rank_at(0, 100 * kSecond, 10)}};
   RunSample now{.at_ns = 104 * kSecond, .ranks = before.ranks};
   now.ranks[0].usage.now.waits = true;

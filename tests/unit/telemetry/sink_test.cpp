@@ -212,7 +212,7 @@ TEST(SecurityConsole, ControlCharactersOfALineAreEscaped) {
   EXPECT_THAT(out.str(), HasSubstr("into runs/\\x1b[2Jevil\\r\n"));
 }
 
-TEST(AppendStream, WhatIsFlushedIsBehindWhatWasThere) {
+TEST(AppendStream, WhatIsFlushedIsAfterWhatWasThere) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "log", "before\n");
   AppendStream log(folder / "log");

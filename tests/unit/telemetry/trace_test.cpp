@@ -72,7 +72,7 @@ TEST(Trace, OnlyTheChosenStepsAreRecorded) {
 }
 
 TEST(Trace, HoldsTheFirstSpansAndCountsThoseThatFoundNoRoom) {
-  Trace trace({.most_spans = 1024});
+  Trace trace({.max_spans = 1024});
   for (int i = 0; i < 2000; ++i)
     trace.main().add({.begin_ns = i, .end_ns = i + 1, .thread = trace.main().thread()});
   EXPECT_EQ(num_spans(trace), 1024u);

@@ -74,7 +74,7 @@ TEST(AllReduceChoice, ComesBackFromItsTextAsTheSameChoiceForEverySize) {
   EXPECT_EQ(all_reduce_choice_from(to_text(measured)).lanes, 1) << "as before there were several";
 }
 
-TEST(AllReduceChoice, TextThatIsNoChoiceIsRefusedAndSaysWhatWasExpected) {
+TEST(AllReduceChoice, TextThatIsNoChoiceIsRejectedAndSaysWhatWasExpected) {
   for (const char* wrong : {"",
                             "3",
                             "3 measured",

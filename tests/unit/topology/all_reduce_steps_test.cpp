@@ -103,7 +103,7 @@ TEST_P(AllReduceSteps, SendNothingToOneselfAndNothingEmpty) {
   }
 }
 
-TEST_P(AllReduceSteps, RefuseNoRankAndNegativeSizes) {
+TEST_P(AllReduceSteps, RejectNoRankAndNegativeSizes) {
   EXPECT_THROW(all_reduce_steps(GetParam(), 0, 1), InvalidArgument);
   EXPECT_THROW(all_reduce_steps(GetParam(), 2, -1), InvalidArgument);
 }
@@ -237,7 +237,7 @@ TEST(StepsByLevels, SendOneSumOrCopyOfEachPartBetweenSites) {
   EXPECT_EQ(numel_between_sites(all_gather_steps(8, kNumel), levels), 4 * kNumel);
 }
 
-TEST(StepsOfOneMessage, WaitForNoOtherAndRefuseNoRank) {
+TEST(StepsOfOneMessage, WaitForNoOtherAndRejectNoRank) {
   for (const auto& steps : {reduce_scatter_steps(5, 50), all_gather_steps(5, 50)}) {
     EXPECT_EQ(steps.size(), 20u);
     for (const Transfer& each : steps) EXPECT_EQ(each.step, 0);

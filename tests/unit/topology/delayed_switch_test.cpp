@@ -66,11 +66,11 @@ TEST(DelayedSwitch, BytesTakeTheTimeThatTheRateOfACableAllows) {
   const SwitchedHosts hosts(3, 0, bits_per_s);
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
   const std::size_t size = 1 << 20;
-  const double least_s = static_cast<double>(size) * 8 / bits_per_s;
+  const double min_s = static_cast<double>(size) * 8 / bits_per_s;
   const auto alone = connect(hosts, 0, 1);
   ASSERT_TRUE(alone);
-  EXPECT_GE(transfer_s(alone->from, alone->to, size), least_s);
-  EXPECT_GE(transfer_s(alone->to, alone->from, size), least_s);
+  EXPECT_GE(transfer_s(alone->from, alone->to, size), min_s);
+  EXPECT_GE(transfer_s(alone->to, alone->from, size), min_s);
   // Two that send to one share the cable of that one, whichever of them begins first.
   const auto other = connect(hosts, 2, 1);
   ASSERT_TRUE(other);
@@ -78,10 +78,10 @@ TEST(DelayedSwitch, BytesTakeTheTimeThatTheRateOfACableAllows) {
   auto beside = std::async(std::launch::async, [&] { return transfer_s(other->from, other->to, size); });
   transfer_s(alone->from, alone->to, size);
   beside.get();
-  EXPECT_GE(now_s() - began_s, 2 * least_s);
+  EXPECT_GE(now_s() - began_s, 2 * min_s);
 }
 
-TEST(DelayedSwitch, NothingPassesACutCableAndTheOtherHostsGoOn) {
+TEST(DelayedSwitch, NothingPassesACutCableAndTheOtherHostsContinue) {
   SwitchedHosts hosts(3, 0);
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
   const auto to_cut = connect(hosts, 0, 2);

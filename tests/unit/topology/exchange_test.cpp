@@ -92,7 +92,7 @@ TEST_P(ExchangeOfRanks, ReducesEveryTypeInEveryWay) {
   check(Element::kF32, 1.0f, 4.0f, Reduction::kProduct, 4.0f);
 }
 
-TEST_P(ExchangeOfRanks, GoesOnAfterEachOperationWithTheNext) {
+TEST_P(ExchangeOfRanks, ContinuesAfterEachOperationWithTheNext) {
   const auto errors = on_exchange_ranks(size(), [&](Rank me) {
     for (int round = 1; round <= 20; ++round) {
       std::vector<std::int32_t> values(static_cast<std::size_t>(round * 37), me.rank + round);
@@ -118,7 +118,7 @@ TEST_P(ExchangeOfRanks, ARankThatLeavesEndsTheOperationOfTheOthers) {
   EXPECT_EQ(failed, size() - 1);
 }
 
-TEST_P(ExchangeOfRanks, HasTheSameBitsOverSeveralConnectionsBeforeAndBehindAChangeOfTheirNumber) {
+TEST_P(ExchangeOfRanks, HasTheSameBitsOverSeveralConnectionsBeforeAndAfterAChangeOfTheirNumber) {
   // Below one piece, of two pieces and a bit, of more than there are connections for.
   for (const std::size_t numel : {1000ul, 40001ul, 300001ul}) {
     std::vector<std::vector<float>> by_one(static_cast<std::size_t>(size()));
@@ -194,7 +194,7 @@ TEST_P(ShardsOfRanks, ComeToAllAndOperationsOfAllKindsFollowEachOther) {
   EXPECT_THAT(errors, testing::Each(""));
 }
 
-TEST(Exchange, ShardsOfOtherSizesAreRefusedAndAnotherKindOfOperationIsFound) {
+TEST(Exchange, ShardsOfOtherSizesAreRejectedAndAnotherKindOfOperationIsFound) {
   const auto errors = on_exchange_ranks(2, [](Rank me) {
     std::vector<float> values(4, 1), sum(2);
     EXPECT_THROW(me.exchange.reduce_scatter({.parts = std::as_bytes(std::span(values)),
@@ -276,7 +276,7 @@ TEST(Exchange, ARankThatDoesNotComeIsNamedAtTheDeadline) {
   EXPECT_THAT(errors[0], HasSubstr("rank 2"));
 }
 
-TEST(Exchange, WhoHasAnotherSecretIsRefusedAndNamed) {
+TEST(Exchange, WhoHasAnotherSecretIsRejectedAndNamed) {
   const auto errors = on_exchange_ranks(3, [](Rank) {},
                                         {.secret_of =
                                              [](int rank) {
@@ -353,10 +353,10 @@ TEST(Exchange, MoreConnectionsAreNotMadeToAMemberThatHasGone) {
   EXPECT_THAT(errors[2], HasSubstr("rank"));
 }
 
-TEST(Exchange, RefusesANumberOfConnectionsThatCannotBe) {
+TEST(Exchange, RejectsANumberOfConnectionsThatCannotBe) {
   const auto errors = on_exchange_ranks(2, [](Rank me) {
     EXPECT_THROW(me.set_lanes(0), InvalidArgument);
-    EXPECT_THROW(me.set_lanes(kMostLanes + 1), InvalidArgument);
+    EXPECT_THROW(me.set_lanes(kMaxLanes + 1), InvalidArgument);
   });
   EXPECT_THAT(errors, testing::Each(""));
 }
@@ -372,7 +372,7 @@ TEST(Exchange, ADroppedConnectionOfSeveralEndsTheOperation) {
   EXPECT_THAT(errors[0], HasSubstr("rank 1"));
 }
 
-TEST(Exchange, RefusesWhatItCannotReduceBeforeAnythingIsSent) {
+TEST(Exchange, RejectsWhatItCannotReduceBeforeAnythingIsSent) {
   const auto errors = on_exchange_ranks(2, [](Rank me) {
     std::vector<float> values(10, 1);
     EXPECT_THROW(all_reduce(me.exchange, Algorithm::kRing, Element::kU8, values), InvalidArgument);

@@ -109,7 +109,7 @@ TEST_F(TopologyProbe, NamesTheRankThatDoesNotArrive) {
   }
 }
 
-TEST_F(TopologyProbe, GoesOnAfterOneThatHasFailed) {
+TEST_F(TopologyProbe, ContinuesAfterOneThatHasFailed) {
   probe(2, {0}, 0.1, [](int) { return kSecret; });
   for (const Ended& each : probe(2, {0, 1}, 20, [](int) { return kSecret; }))
     EXPECT_TRUE(each.table) << each.error;
@@ -129,7 +129,7 @@ TEST_F(TopologyProbe, AProblemOfOneEndsTheRoundOfAll) {
   EXPECT_EQ(told, 3);
 }
 
-TEST_F(TopologyProbe, RefusesOtherHostsWithoutASecret) {
+TEST_F(TopologyProbe, RejectsOtherHostsWithoutASecret) {
   wire::StoreClient store({.endpoint = server_.endpoint(), .secret = kSecret, .timeout_s = 20});
   Meeting meets = meeting(store, 0, 1, 20);
   EXPECT_THROW(probe_links(meets, {.address = "0.0.0.0", .secret = {}, .host_id = "here"}), InvalidArgument);

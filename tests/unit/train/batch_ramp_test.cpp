@@ -162,7 +162,7 @@ TEST_F(RunsWithARamp, HaveTheSameNumbersHoweverTheModelIsHeld) {
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].count, kSizes[i]) << "step " << i + 1;
 }
 
-TEST_F(RunsWithARamp, GoOnInItsMiddleWithTheSameBits) {
+TEST_F(RunsWithARamp, ContinueInItsMiddleWithTheSameBits) {
   for (const std::int64_t at : {2, 3, 5, 7}) {
     const std::string name = text("at-", at);
     RunConfig config = ramp(name, 2);
@@ -300,9 +300,9 @@ TEST_F(RunsWithARamp, AreSearchedForABatchWithoutIt) {
   const RunConfig config = ramp("searched");
   std::vector<std::int64_t> tried;
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
-    const BatchSearch search = search_batches(
-        resolve_plan(config, 2), context, *data_,
-        {.most_samples = 64, .memory_limit_bytes = 1 << 30, .trial_s = 0.01, .noise_steps = 4});
+    const BatchSearch search =
+        search_batches(resolve_plan(config, 2), context, *data_,
+                       {.max_samples = 64, .memory_limit_bytes = 1 << 30, .trial_s = 0.01, .noise_steps = 4});
     if (!context.is_main()) return;
     for (const BatchTrial& trial : search.trials) tried.push_back(trial.global_batch);
   });
@@ -325,7 +325,7 @@ class OneSize : public data::TrainingData {
   std::shared_ptr<const data::TrainingData> inner_;
 };
 
-TEST_F(RunsWithARamp, RefuseDataThatHandOverAnotherBatch) {
+TEST_F(RunsWithARamp, RejectDataThatHandOverAnotherBatch) {
   data_->train = std::make_shared<OneSize>(data_->train);
   EXPECT_THAT([&] { run(2, ramp("other")); },
               ThrowsMessage<InvalidArgument>(

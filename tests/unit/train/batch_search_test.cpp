@@ -43,7 +43,7 @@ class BatchSearchOfRuns : public SmallRuns {
 };
 
 TEST_F(BatchSearchOfRuns, DoublesFromAQuarterAndWeighsSpeedByWhatASampleTeaches) {
-  const BatchSearch search = found(2, wide(), {.most_samples = 512, .noise_scale = 384});
+  const BatchSearch search = found(2, wide(), {.max_samples = 512, .noise_scale = 384});
   ASSERT_THAT(batches(search), testing::ElementsAre(32, 64, 128, 256, 512));
   EXPECT_DOUBLE_EQ(search.trials[0].efficiency, (384.0 + 128) / (384 + 32));
   EXPECT_DOUBLE_EQ(search.trials[2].efficiency, 1);
@@ -62,7 +62,7 @@ TEST_F(BatchSearchOfRuns, IsMadeOverStagesThatUpdateWhileMicroBatchesAreUnderWay
   config.parallel.pipeline = 2;
   for (const std::string schedule : {"pipedream", "pipedream-2bw"}) {
     config.parallel.schedule = schedule;
-    const BatchSearch search = found(2, config, {.most_samples = 256});
+    const BatchSearch search = found(2, config, {.max_samples = 256});
     EXPECT_THAT(batches(search), testing::ElementsAre(32, 64, 128, 256)) << schedule;
     EXPECT_FALSE(search.noise_scale);
     EXPECT_THAT(search.why_no_noise, HasSubstr("there is no gradient of all stages"));
@@ -72,7 +72,7 @@ TEST_F(BatchSearchOfRuns, IsMadeOverStagesThatUpdateWhileMicroBatchesAreUnderWay
 TEST_F(BatchSearchOfRuns, IsMadeOverReplicasThatShareOutABatchByTheirSpeed) {
   RunConfig config = wide();
   config.data.balance = "dynamic";
-  EXPECT_THAT(batches(found(2, config, {.most_samples = 128, .noise_scale = 300})),
+  EXPECT_THAT(batches(found(2, config, {.max_samples = 128, .noise_scale = 300})),
               testing::ElementsAre(32, 64, 128));
 }
 
@@ -80,7 +80,7 @@ TEST_F(BatchSearchOfRuns, TakesWholePartsOfAPlanAndNothingTwice) {
   RunConfig config = wide();
   config.train.global_batch = 6;
   config.train.accumulation = 3;
-  EXPECT_THAT(batches(found(2, config, {.most_samples = 24, .noise_scale = 1})),
+  EXPECT_THAT(batches(found(2, config, {.max_samples = 24, .noise_scale = 1})),
               testing::ElementsAre(6, 12, 24));
 }
 
@@ -88,7 +88,7 @@ TEST_F(BatchSearchOfRuns, TakesWholePartsOfAPlanAndNothingTwice) {
 TEST_F(BatchSearchOfRuns, EndsAtTheMemoryLimitAndSaysWhatWouldFit) {
   RunConfig config = wide();
   config.model.hidden = {512, 512, 512};
-  const BatchSearch free = found(1, config, {.most_samples = 512, .noise_scale = 1e9});
+  const BatchSearch free = found(1, config, {.max_samples = 512, .noise_scale = 1e9});
   ASSERT_THAT(batches(free), testing::ElementsAre(32, 64, 128, 256, 512));
   const std::int64_t of_256 = free.trials[3].memory_bytes, of_512 = free.trials[4].memory_bytes;
   EXPECT_GT(of_512, of_256);
@@ -101,7 +101,7 @@ TEST_F(BatchSearchOfRuns, EndsAtTheMemoryLimitAndSaysWhatWouldFit) {
   EXPECT_EQ(bound.memory_limit_bytes, limit);
 }
 
-TEST_F(BatchSearchOfRuns, RefusesALimitIntoWhichTheConfigurationDoesNotFit) {
+TEST_F(BatchSearchOfRuns, RejectsALimitIntoWhichTheConfigurationDoesNotFit) {
   const BatchSearchOptions options{.memory_limit_bytes = 1000, .noise_scale = 1};
   EXPECT_THAT([&] { found(1, wide(), options); },
               testing::ThrowsMessage<InvalidArgument>(AllOf(
@@ -110,7 +110,7 @@ TEST_F(BatchSearchOfRuns, RefusesALimitIntoWhichTheConfigurationDoesNotFit) {
 
 TEST_F(BatchSearchOfRuns, MeasuresTheNoiseOfOnePartInTwo) {
   RunConfig config = wide();
-  const BatchSearch search = found(1, config, {.most_samples = 128});
+  const BatchSearch search = found(1, config, {.max_samples = 128});
   ASSERT_TRUE(search.noise_scale) << search.why_no_noise;
   EXPECT_GT(*search.noise_scale, 0);
   EXPECT_NE(best_goodput(search), nullptr);
@@ -119,7 +119,7 @@ TEST_F(BatchSearchOfRuns, MeasuresTheNoiseOfOnePartInTwo) {
 TEST_F(BatchSearchOfRuns, SaysWhyThereIsNoNoise) {
   RunConfig config = wide();
   config.parallel.tensor = 2;
-  const BatchSearch search = found(2, config, {.most_samples = 128});
+  const BatchSearch search = found(2, config, {.max_samples = 128});
   EXPECT_FALSE(search.noise_scale);
   EXPECT_THAT(search.why_no_noise, HasSubstr("noise_scale"));
   EXPECT_EQ(best_goodput(search), nullptr);

@@ -81,7 +81,7 @@ TEST(Comparison, WeightsAreMeasuredByWhatTheStepAdded) {
   EXPECT_EQ(comparison.first()->what, "weight");
 }
 
-TEST(Comparison, AReplicaThatIsNotOneNamesItsRankAndTheOneThatItShouldBeLike) {
+TEST(Comparison, DivergedReplicaNamesBothRanks) {
   Comparison comparison(kBounds);
   comparison.replica_differs(3, 5, 1);
   EXPECT_EQ(comparison.first()->describe(), "step 3: the weights of rank 5 are not those of rank 1");
@@ -130,7 +130,7 @@ TEST(Comparison, AStepThatOneSideAloneLeavesOutNamesTheSide) {
 
 // A format that holds nothing below 1e-7 may take that from every element, however small the gradient is, and
 // from what the step makes of it; no more.
-TEST(Comparison, WhatANumberFormatCannotHoldIsBorneAndNoMore) {
+TEST(Comparison, RoundingOfTheNumberFormatIsTolerated) {
   Bounds bounds = kBounds;
   bounds.gradient_loss = 1e-7;
   const auto with = [&](double lost) {
@@ -143,7 +143,7 @@ TEST(Comparison, WhatANumberFormatCannotHoldIsBorneAndNoMore) {
   EXPECT_FALSE(with(1.1e-7));
 }
 
-TEST(Comparison, RefusesSidesWithOtherNames) {
+TEST(Comparison, RejectsSidesWithOtherNames) {
   Comparison comparison(kBounds);
   EXPECT_THROW(comparison.gradients(1, two(1, 2), {{"a", at::ones({4})}}), InvalidArgument);
   EXPECT_THROW(comparison.gradients(1, {{"x", at::ones({4})}}, {{"a", at::ones({4})}}), InvalidArgument);

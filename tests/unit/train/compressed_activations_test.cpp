@@ -1,5 +1,5 @@
 // Training in pipelines whose stages send activations in fewer bytes: it learns what it learns otherwise, and
-// goes on from a checkpoint with the same bits.
+// continues from a checkpoint with the same bits.
 
 #include <gmock/gmock.h>
 
@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(Of, SomeSchedules,
 
 /// The noise of 8 bits is at most a hundredth of a block's greatest value, without bias: when a step falls
 /// into place may change, where a run ends does not.
-TEST_P(SomeSchedules, LearnsWithEightBitsAndGoesOnWithTheSameBits) {
+TEST_P(SomeSchedules, LearnsWithEightBitsAndContinuesWithTheSameBits) {
   for (const int ranks : {2, 4}) {
     SCOPED_TRACE(ranks);
     const RunResult plain = run_over(ranks, piped(text("plain", ranks), "none", GetParam()));

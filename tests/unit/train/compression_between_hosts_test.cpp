@@ -1,4 +1,4 @@
-// Training with gradients that hosts compress: it learns, goes on from a checkpoint with the same bits, and
+// Training with gradients that hosts compress: it learns, continues from a checkpoint with the same bits, and
 // keeps what was left out when the number of hosts and ranks changes, and whoever encodes.
 
 #include <ATen/ops/empty.h>
@@ -57,7 +57,7 @@ class TrainingBetweenHosts : public CompressedTraining {
     return found;
   }
 
-  /// What all ranks keep as they go on from the run's newest checkpoint: the sums of their own, and pieces
+  /// What all ranks keep as they continue from the run's newest checkpoint: the sums of their own, and pieces
   /// of vectors that are zero elsewhere.
   std::map<std::string, at::Tensor> taken_up_by(const HostOfRank& hosts, RunConfig config,
                                                 const std::map<std::string, at::Tensor>& like) const {
@@ -92,7 +92,7 @@ class TrainingBetweenHosts : public CompressedTraining {
 class EachBetweenHosts : public TrainingBetweenHosts, public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, EachBetweenHosts, testing::ValuesIn(kLossyCompressions), name_of_compression);
 
-TEST_P(EachBetweenHosts, GoesOnFromACheckpointWithTheSameBits) {
+TEST_P(EachBetweenHosts, ContinuesFromACheckpointWithTheSameBits) {
   RunConfig whole = dealt_out("whole", GetParam()), part = dealt_out("part", GetParam());
   const std::string expected = run_on(kTwoPairs, whole).weights_xxh3;
   part.train.max_steps = 6;
@@ -139,7 +139,7 @@ TEST_F(TrainingBetweenHosts, WhatWasLeftOutOfSharedOutGradientsStaysWhoeverEncod
   }
 }
 
-TEST_F(TrainingBetweenHosts, GoOnWithTheSameBitsWhereHostsEncodeWhatIsSharedOut) {
+TEST_F(TrainingBetweenHosts, ContinueWithTheSameBitsWhereHostsEncodeWhatIsSharedOut) {
   for (const char* compression : {"sign", "qsgd"}) {
     RunConfig whole = dealt_out(text("whole", compression), compression), part = whole;
     part.run.name = text("part", compression);

@@ -1,5 +1,5 @@
-// Training with compressed gradients: it learns, goes on from a checkpoint with the same bits, and keeps what
-// was left out when the number of ranks changes.
+// Training with compressed gradients: it learns, continues from a checkpoint with the same bits, and keeps
+// what was left out when the number of ranks changes.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -27,7 +27,7 @@ using testing::ThrowsMessage;
 class EachCompression : public CompressedTraining, public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, EachCompression, testing::ValuesIn(kLossyCompressions), name_of_compression);
 
-TEST_P(EachCompression, GoesOnFromACheckpointWithTheSameBits) {
+TEST_P(EachCompression, ContinuesFromACheckpointWithTheSameBits) {
   RunConfig whole = compressed("whole", GetParam()), part = compressed("part", GetParam());
   const std::string expected = run(2, whole).weights_xxh3;
   part.train.max_steps = 6;
@@ -49,7 +49,7 @@ TEST_P(EachCompression, LearnsWhatItLearnsUncompressed) {
   EXPECT_GT(run(2, less).evaluation->metric("accuracy").value, reached - 0.02);
 }
 
-TEST_F(CompressedTraining, OneBitLambGoesOnFromACheckpointBeforeAndBehindItsWarmUp) {
+TEST_F(CompressedTraining, OneBitLambContinuesFromACheckpointBeforeAndAfterItsWarmUp) {
   for (const std::int64_t warmup : {4, 8}) {
     RunConfig whole = compressed(text("whole", warmup), "one-bit"), part = whole;
     for (RunConfig* each : {&whole, &part}) {
@@ -92,7 +92,7 @@ TEST_P(DgcWithoutMomentumCorrection, IsTopKWithErrorFeedback) {
               HasSubstr(text("dgc (without momentum correction: ", GetParam(), " has moments of its own)")));
 }
 
-TEST_P(DgcWithoutMomentumCorrection, GoesOnFromACheckpointWithTheSameBits) {
+TEST_P(DgcWithoutMomentumCorrection, ContinuesFromACheckpointWithTheSameBits) {
   RunConfig part = with_moments("part", "dgc");
   const std::string expected = run(2, with_moments("whole", "dgc")).weights_xxh3;
   part.train.max_steps = 6;
@@ -101,7 +101,7 @@ TEST_P(DgcWithoutMomentumCorrection, GoesOnFromACheckpointWithTheSameBits) {
   EXPECT_EQ(run(2, part, RunStart::kResume).weights_xxh3, expected);
 }
 
-/// No velocity goes on with each reduction of shards.
+/// No velocity continues with each reduction of shards.
 TEST_P(DgcWithoutMomentumCorrection, ReducesShardsOfEachMicrobatch) {
   RunConfig shards = with_moments("shards", "dgc");
   if (shards.optimizer.name == "lamb") shards.optimizer.name = "adamw";
@@ -266,7 +266,7 @@ TEST_F(CompressedTraining, ARankThatDoesNotFitTheCheckpointIsNamed) {
               ThrowsMessage<DataError>(HasSubstr("compression/power-sgd/q/fc1.weight")));
 }
 
-TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRefusedWithTheReason) {
+TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRejectedWithTheReason) {
   const auto refusal = [&](const std::string& compression, const auto& change) {
     RunConfig changed = compressed("no", compression);
     change(changed);
@@ -300,7 +300,7 @@ TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRefusedWithTheReason) {
               HasSubstr("updates stages asynchronously"));
 }
 
-TEST_F(CompressedTraining, LocalClippingGoesOnFromACheckpointWithTheSameBits) {
+TEST_F(CompressedTraining, LocalClippingContinuesFromACheckpointWithTheSameBits) {
   RunConfig whole = compressed("whole", "dgc"), part = compressed("part", "dgc");
   for (RunConfig* each : {&whole, &part}) {
     each->parallel.compression_clip_norm = 0.1;
@@ -316,7 +316,7 @@ TEST_F(CompressedTraining, LocalClippingGoesOnFromACheckpointWithTheSameBits) {
   EXPECT_NE(run(2, part).weights_xxh3, expected);
 }
 
-TEST_F(CompressedTraining, LocalClippingIsRefusedWhereThereIsNoNormOfAll) {
+TEST_F(CompressedTraining, LocalClippingIsRejectedWhereThereIsNoNormOfAll) {
   const auto refusal = [&](const auto& change) {
     RunConfig changed = compressed("no", "dgc");
     changed.parallel.compression_clip_norm = 1;

@@ -44,7 +44,7 @@ data::DataSource sequences() {
 
 enum class Fault { kNone, kForgotOthers, kThrows };
 
-struct Net : model::Model, parallel::HasTensorForm {
+struct Net : model::Model, parallel::TensorParallelizable {
   explicit Net(Fault what, std::optional<parallel::ContextSequence> cut = std::nullopt)
       : fault(what), sequence(std::move(cut)), embedding(kVocabulary, kWidth), out(kWidth, kVocabulary) {
     register_module("embedding", embedding);
@@ -69,9 +69,10 @@ struct Net : model::Model, parallel::HasTensorForm {
     return out->forward(x + mixed.squeeze(1));
   }
   parallel::TensorLimits tensor_limits() const override {
-    return {.most_ranks = 1, .of_what = "no layer that is cut", .tokens = kTime};
+    return {.max_ranks = 1, .of_what = "no layer that is cut", .tokens = kTime};
   }
-  parallel::TensorForm tensor_form(const parallel::TensorFormOptions& options) const override {
+  parallel::TensorParallelModel tensor_parallel(
+      const parallel::TensorParallelOptions& options) const override {
     const parallel::ContextSequence cut{.group = options.context.value(), .length = kTime};
     return {.model = std::make_shared<Net>(fault, cut), .cut_tokens = kTime};
   }
@@ -117,7 +118,7 @@ TEST(ContextForm, ThatForgetsTheTokensOfOthersIsFound) {
   EXPECT_THAT(first_difference(2, Fault::kForgotOthers), HasSubstr("step 1: loss differs"));
 }
 
-TEST(ContextForm, ThatFailsBehindTheRingIsNamedToTheOthers) {
+TEST(ContextForm, ThatFailsAfterTheRingIsNamedToTheOthers) {
   const data::DataSource data = sequences();
   run_ranks_as_threads(2, [&](Context& context) {
     Trainer trainer(config(), context, data, whole(Fault::kThrows));

@@ -143,7 +143,7 @@ TEST_F(ConvolutionsOfARun, LieAsTheMemoryFormatSaysAndElseAsIsFaster) {
   EXPECT_EQ(weights_of(last).size(), as_contiguous.size());
 }
 
-TEST_F(ConvolutionsOfARun, ByProductsOverContiguousActivationsAreRefused) {
+TEST_F(ConvolutionsOfARun, ByProductsOverContiguousActivationsAreRejected) {
   RunConfig both = config("a", 2);
   both.train.convolution = "product";
   both.train.memory_format = "contiguous";

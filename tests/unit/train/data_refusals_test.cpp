@@ -1,5 +1,5 @@
-// Data that the loss or the model cannot take is refused before the first step, with what was found and what
-// was expected; data that changes its kind on the way is refused where it does, and never by libtorch.
+// Data that the loss or the model cannot take is rejected before the first step, with what was found and what
+// was expected; data that changes its kind on the way is rejected where it does, and never by libtorch.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -113,9 +113,9 @@ const Case kBefore[] = {
      "model.name = \"mlp\" cannot take data.name = \"own\"", ""},
 };
 
-class DataRefused : public testing::TestWithParam<Case> {};
+class DataRejected : public testing::TestWithParam<Case> {};
 
-TEST_P(DataRefused, BeforeTheFirstStepOnOneRankAndOnTwo) {
+TEST_P(DataRejected, BeforeTheFirstStepOnOneRankAndOnTwo) {
   for (const int ranks : {1, 2}) {
     const data::DataSource data = GetParam().data();
     EXPECT_THAT(
@@ -127,10 +127,10 @@ TEST_P(DataRefused, BeforeTheFirstStepOnOneRankAndOnTwo) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, DataRefused, testing::ValuesIn(kBefore),
+INSTANTIATE_TEST_SUITE_P(Table, DataRejected, testing::ValuesIn(kBefore),
                          [](const auto& row) { return std::string(row.param.name); });
 
-TEST(DataRefusedByValue, AClassThatIsNoneIsFoundBeforeTheFirstStep) {
+TEST(DataRejectedByValue, AClassThatIsNoneIsFoundBeforeTheFirstStep) {
   const data::DataSource data = with_targets([](std::int64_t) { return at::full({}, 3, at::kLong); });
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     EXPECT_THAT([&] { const Trainer trainer(small_config(), context, data); },
@@ -138,7 +138,7 @@ TEST(DataRefusedByValue, AClassThatIsNoneIsFoundBeforeTheFirstStep) {
   });
 }
 
-TEST(DataRefusedByValue, AnEvaluationWithoutTestDataSaysSo) {
+TEST(DataRejectedByValue, AnEvaluationWithoutTestDataSaysSo) {
   data::DataSource data = source_of(std::make_shared<OwnData>(image, label));
   data.test = nullptr;
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
@@ -165,7 +165,7 @@ TEST(DataOnTheWay, TargetsThatBecomeFloatAreNamedByTheirSample) {
   });
 }
 
-/// Batches that are one target short behind the first sample.
+/// Batches that are one target short after the first sample.
 class ShortBatches : public OwnData {
  public:
   ShortBatches() : OwnData(image, label) {}
@@ -176,7 +176,7 @@ class ShortBatches : public OwnData {
   }
 };
 
-TEST(DataOnTheWay, ABatchWithFewerTargetsThanSamplesIsRefusedWithBothNumbers) {
+TEST(DataOnTheWay, ABatchWithFewerTargetsThanSamplesIsRejectedWithBothNumbers) {
   const data::DataSource data = source_of(std::make_shared<ShortBatches>());
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     Trainer trainer(small_config(), context, data);
@@ -201,7 +201,7 @@ class SparseModel : public model::Model {
   torch::nn::Linear last_ = nullptr;
 };
 
-TEST(SparseEmbeddings, AreRefusedBeforeTheFirstStepOnAnyNumberOfRanks) {
+TEST(SparseEmbeddings, AreRejectedBeforeTheFirstStepOnAnyNumberOfRanks) {
   const data::DataSource data = source_of(std::make_shared<OwnData>(image, label));
   for (const int ranks : {1, 2}) {
     EXPECT_THAT(

@@ -233,7 +233,7 @@ TEST(Measurements, OfOneSizeAreInProportionToSamples) {
   EXPECT_EQ(model.layers[0].memory.gradient_bytes, kMib) << "parameters do not depend on samples";
 }
 
-TEST(Measurements, BeyondTheMeasuredSizesGoOnAlongTheLine) {
+TEST(Measurements, BeyondTheMeasuredSizesContinueAlongTheLine) {
   const Measurements measured = known_costs(config_of_four());
   EXPECT_DOUBLE_EQ(model_at(measured, 32).layers[0].time.forward_s, 2);
   EXPECT_DOUBLE_EQ(model_at(measured, 2).layers[0].time.forward_s, 0.125);

@@ -164,7 +164,7 @@ TEST(ExactTraining, IsVerifiedWithoutAnyBound) {
   });
 }
 
-TEST(ExactTraining, ACheckpointOfFourRanksGoesOnWithTwoBitForBit) {
+TEST(ExactTraining, ACheckpointOfFourRanksContinuesWithTwoBitForBit) {
   const test::TemporaryFolder folder;
   const data::DataSource data = test::sequences();
   const Way four{.name = "four", .ranks = 4, .parallel = {.zero = 3}, .accumulation = 2};
@@ -203,7 +203,7 @@ TEST(ExactTraining, ACheckpointOfFourRanksGoesOnWithTwoBitForBit) {
   EXPECT_EQ(begun, bits_on(kOne, config_of(kOne)));
 }
 
-// ---- refusals --------------------------------------------------------------------------------------
+// ---- rejections --------------------------------------------------------------------------------------
 
 std::string refusal(
     int ranks, const std::function<void(RunConfig&)>& change,
@@ -222,7 +222,7 @@ std::string refusal(
   return "nothing";
 }
 
-TEST(ExactRefusals, NameTheReasonAndTheNearestPlan) {
+TEST(ExactRejections, NameTheReasonAndTheNearestPlan) {
   EXPECT_THAT(refusal(2, [](RunConfig& c) { c.train.accumulation = 3; }),
               AllOf(HasSubstr("each of 2 replicas has 3 micro-batches"), HasSubstr("a power of two"),
                     HasSubstr("works on 2 ranks: train.accumulation = 2")));
@@ -260,7 +260,7 @@ struct TiedWithin : test::Tied {
   }
 };
 
-TEST(ExactRefusals, NameTheLayersWhoseNumbersDependOnTheRanks) {
+TEST(ExactRejections, NameTheLayersWhoseNumbersDependOnTheRanks) {
   EXPECT_THAT(refusal(
                   2, [](RunConfig&) {}, [] { return std::make_shared<Counting>(); }),
               AllOf(HasSubstr("norm.running_mean is a running statistic"), HasSubstr("group norm")));

@@ -1,5 +1,5 @@
-// The axis of experts: its place in meshes and groups, what is rejected beside it, and checkpoints of tensors
-// that lie along it.
+// The axis of experts: its place in meshes and groups, what is rejected next to it, and checkpoints of
+// tensors that lie along it.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -66,7 +66,7 @@ TEST(ExpertAxis, LiesInsideTheReplicas) {
   EXPECT_EQ(plan.num_replicas(), 4) << "each reads samples of its own";
   EXPECT_EQ(plan.weight_copies(), 4);
   EXPECT_EQ(plan.pipeline_ranks(), 2);
-  EXPECT_TRUE(plan.is_in_parts());
+  EXPECT_TRUE(plan.has_sharded_parameters());
 }
 
 TEST(ExpertAxis, IsAcceptedForAModelWhoseExpertsItDivides) {
@@ -142,7 +142,7 @@ TEST(ExpertAxis, HasGroupsOfExpertsAndOfTheirCopies) {
     EXPECT_THAT(groups.replicas->world_ranks(), ElementsAre(cp, 2 + cp, 4 + cp, 6 + cp));
     EXPECT_EQ(groups.copies->size(), 8);
     EXPECT_EQ(groups.draw_number, rank);
-    EXPECT_EQ(groups.holders.size(), 8);
+    EXPECT_EQ(groups.model_parallel.size(), 8);
   });
 }
 
@@ -192,7 +192,7 @@ struct Held {
     for (const auto& [name, tensor] : model.tensors()) moments.emplace(name, at::zeros_like(tensor));
   }
   StateParts parts() const {
-    const HeldParts held{.cut = cut_parameters(model), .pieces = {}};
+    const ShardSpecs held{.cut = cut_parameters(model), .pieces = {}};
     return {state_part("", model.tensors(), held),
             state_part(text(checkpoint::kOptimizerPrefix, "moment/"), moments, held)};
   }
@@ -273,7 +273,7 @@ TEST(ExpertCheckpoint, IsWrittenOnceAndReadForAnyNumberOfExpertRanks) {
 
 TEST(ExpertCheckpoint, ReplicaChecksTellExpertsOfOtherRanksApart) {
   const Mixture first(0, 2), second(1, 2);
-  const HeldParts of_first{.cut = cut_parameters(first), .pieces = {}},
+  const ShardSpecs of_first{.cut = cut_parameters(first), .pieces = {}},
       of_second{.cut = cut_parameters(second), .pieces = {}};
   EXPECT_NE(of_first.label_of("experts"), of_second.label_of("experts"));
   EXPECT_EQ(of_first.label_of("router.weight"), of_second.label_of("router.weight"));

@@ -1,6 +1,4 @@
 // Runs that begin with the weights of a file, each rank with the parts that it computes with.
-#include "trireme/train/step/internal/first_weights.h"
-
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 
@@ -15,6 +13,7 @@
 #include "trireme/checkpoint/weights_file.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/gpt.h"
+#include "trireme/train/step/internal/initial_weights.h"
 #include "trireme/train/step/model_state.h"
 
 namespace trireme::train {
@@ -120,7 +119,7 @@ TEST_F(RunsFromWeights, MayLieInSeveralFilesWithAnIndex) {
               ThrowsMessage<DataError>(HasSubstr("expected a file in its own folder")));
 }
 
-TEST_F(RunsFromWeights, OfAnotherModelAreRefusedOnAllRanks) {
+TEST_F(RunsFromWeights, OfAnotherModelAreRejectedOnAllRanks) {
   const auto path = weights_of_another_run();
   RunConfig wider = still("wider");
   wider.model.width = 15;
@@ -131,11 +130,11 @@ TEST_F(RunsFromWeights, OfAnotherModelAreRefusedOnAllRanks) {
 
 class FirstWeightsOfAFile : public testing::Test {
  protected:
-  using Use = std::function<void(const FirstWeights*)>;
+  using Use = std::function<void(const InitialWeights*)>;
   void open(const checkpoint::TensorMap& tensors, const Use& use, const model::Model& whole) const {
     checkpoint::save_safetensors(path_, tensors);
     comm::run_ranks_as_threads(
-        1, [&](comm::Context& context) { use(FirstWeights::open(path_.string(), context, whole).get()); });
+        1, [&](comm::Context& context) { use(InitialWeights::open(path_.string(), context, whole).get()); });
   }
   static std::shared_ptr<model::Model> gpt() {
     const model::GptOptions small{.layers = 2, .heads = 2, .width = 4, .block = 4, .vocabulary = 7};
@@ -156,7 +155,7 @@ TEST_F(FirstWeightsOfAFile, GoToTheLayersThatHaveMemoryAlone) {
   const std::vector<model::Layer> layers = model->layers();
   open(
       ones_for(*model),
-      [&](const FirstWeights* weights) {
+      [&](const InitialWeights* weights) {
         ASSERT_NE(weights, nullptr);
         model::materialise(layers[1]);
         weights->fill({layers[1]}, *model);
@@ -173,12 +172,12 @@ TEST_F(FirstWeightsOfAFile, MayHaveASecondNameForATensor) {
   const auto matrix = std::ranges::find_if(tensors, [](const auto& item) { return item.second.dim() == 2; });
   tensors.emplace("again", matrix->second.clone());
   open(
-      tensors, [](const FirstWeights* weights) { EXPECT_NE(weights, nullptr); }, *model);
+      tensors, [](const InitialWeights* weights) { EXPECT_NE(weights, nullptr); }, *model);
   tensors["again"] += 1;
   EXPECT_THAT(
       [&] {
         open(
-            tensors, [](const FirstWeights*) {}, *model);
+            tensors, [](const InitialWeights*) {}, *model);
       },
       ThrowsMessage<DataError>(HasSubstr("1 unexpected: 'again'")));
 }
@@ -192,9 +191,9 @@ TEST_F(FirstWeightsOfAFile, AreReadWholeWhereRanksSeeDifferentFiles) {
   checkpoint::save_safetensors(path_of(1), tensors);
   for (const bool alike : {true, false}) {
     comm::run_ranks_as_threads(2, [&](comm::Context& context) {
-      EXPECT_EQ(FirstWeights::open(path_of(alike ? 0 : context.rank()), context, *model) != nullptr, alike);
+      EXPECT_EQ(InitialWeights::open(path_of(alike ? 0 : context.rank()), context, *model) != nullptr, alike);
       const std::string some = context.is_main() ? path_of(0) : path_of(2);
-      EXPECT_EQ(FirstWeights::open(some, context, *model), nullptr) << "the second rank has none";
+      EXPECT_EQ(InitialWeights::open(some, context, *model), nullptr) << "the second rank has none";
     });
   }
 }

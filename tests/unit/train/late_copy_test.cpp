@@ -1,5 +1,5 @@
-// A checkpoint is copied while training goes on, at the latest when Trainer::before_changes() calls. Here
-// each copy is made that late: after the next forward and backward. A run that goes on from it has the same
+// A checkpoint is copied while training continues, at the latest when Trainer::before_changes() calls. Here
+// each copy is made that late: after the next forward and backward. A run that continues from it has the same
 // bits, whatever of its state forward and backward change.
 
 #include <ATen/Context.h>
@@ -141,7 +141,7 @@ class LateCopy : public CompressedTraining, public testing::WithParamInterface<L
   static void train_to(Trainer& trainer, std::int64_t steps) {
     while (trainer.steps_done() < steps) {
       trainer.step();
-      if (trainer.calendar().evaluates(trainer.steps_done())) trainer.evaluate();
+      if (trainer.step_schedule().evaluates(trainer.steps_done())) trainer.evaluate();
     }
     while (trainer.last_report()) {
     }
@@ -162,7 +162,7 @@ class LateCopy : public CompressedTraining, public testing::WithParamInterface<L
         if (!part || std::exchange(is_copied, true)) return;
         for (checkpoint::Shard& shard : part->shards) {
           shard.tensor = shard.place_of(shard.box()).values().clone();
-          shard.elsewhere = nullptr;
+          shard.offloaded_storage = nullptr;
         }
       });
       train_to(trainer, config.train.max_steps);
@@ -171,13 +171,13 @@ class LateCopy : public CompressedTraining, public testing::WithParamInterface<L
     });
   }
 
-  /// On each rank, at the end of a run, gone on with or not.
-  std::vector<Values> at_the_end(const RunConfig& config, TakeUp take_up) const {
+  /// On each rank, at the end of a run, continued with or not.
+  std::vector<Values> at_the_end(const RunConfig& config, ResumeMode resume_mode) const {
     std::vector<Values> values(kRanks);
     on_ranks(config, [&](comm::Context& context, Trainer& trainer) {
       Progress progress;
-      resume({trainer, progress, std::vector<bool>(kRanks, true)}, context, take_up);
-      EXPECT_EQ(trainer.steps_done(), take_up == TakeUp::kNothing ? 0 : kSavedStep);
+      resume({trainer, progress, std::vector<bool>(kRanks, true)}, context, resume_mode);
+      EXPECT_EQ(trainer.steps_done(), resume_mode == ResumeMode::kNever ? 0 : kSavedStep);
       train_to(trainer, config.train.max_steps);
       values[static_cast<std::size_t>(context.rank())] = values_of(trainer, context.is_main());
     });
@@ -185,11 +185,11 @@ class LateCopy : public CompressedTraining, public testing::WithParamInterface<L
   }
 };
 
-TEST_P(LateCopy, GoesOnWithTheSameBits) {
+TEST_P(LateCopy, ContinuesWithTheSameBits) {
   const RunConfig config = mode();
-  const std::vector<Values> expected = at_the_end(config, TakeUp::kNothing);
+  const std::vector<Values> expected = at_the_end(config, ResumeMode::kNever);
   save_late(config);
-  const std::vector<Values> found = at_the_end(config, TakeUp::kMustBeThere);
+  const std::vector<Values> found = at_the_end(config, ResumeMode::kRequired);
   for (int rank = 0; rank < kRanks; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
     ASSERT_EQ(found[at].size(), expected[at].size());

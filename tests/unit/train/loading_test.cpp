@@ -1,4 +1,4 @@
-// How data come in a run: who waits for them and why, and samples that are made while it goes on.
+// How data come in a run: who waits for them and why, and samples that are made while it continues.
 
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -118,7 +118,7 @@ class SlowSamples : public data::Dataset {
   std::shared_ptr<const Dataset> samples_;
 };
 
-TEST_F(Loading, ARankThatIsSlowTakesFewerSamplesAndTheModelIsThatOfOneRank) {
+TEST_F(Loading, SlowRankTakesFewerSamplesWithTheSameModel) {
   RunConfig config = this->config("dealt");
   config.train = {.epochs = 30, .max_steps = 70, .global_batch = 48, .accumulation = 2};
   config.optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
@@ -261,7 +261,7 @@ TEST_F(ProducedTraining, OfKeyedSamplesIsThatOfOneRankForAnyNumber) {
   EXPECT_NEAR(loss(2, cut), one, 1e-4 * one);
 }
 
-TEST_F(ProducedTraining, OfKeyedSamplesGoesOnWithTheSameBits) {
+TEST_F(ProducedTraining, OfKeyedSamplesContinuesWithTheSameBits) {
   const double whole = loss(2, config("whole"));
   RunConfig half = config("half");
   half.train.max_steps = 6;
@@ -277,7 +277,7 @@ TEST_F(ProducedTraining, OfKeyedSamplesIsVerified) {
   });
 }
 
-TEST_F(ProducedTraining, OfOtherSamplesIsRefusedWhereRanksNeedTheSame) {
+TEST_F(ProducedTraining, OfOtherSamplesIsRejectedWhereRanksNeedTheSame) {
   const auto refused = [&](const RunConfig& config) {
     data_ = sums(/*keyed=*/false);
     EXPECT_THAT(

@@ -1,4 +1,4 @@
-// Sites that take steps of their own: a run is the serial program of the published rules, goes on from a
+// Sites that take steps of their own: a run is the serial program of the published rules, continues from a
 // checkpoint with the same bits, and changes nothing by looking at it.
 
 #include <ATen/Parallel.h>
@@ -267,7 +267,7 @@ TEST_P(EachRule, IsTheSerialProgramOfIt) {
   }
 }
 
-TEST_P(EachRule, GoesOnFromACheckpointWithTheSameBits) {
+TEST_P(EachRule, ContinuesFromACheckpointWithTheSameBits) {
   const Rule& rule = GetParam();
   RunConfig whole = local("whole", rule), part = local("part", rule);
   whole.checkpoint.every_steps = 7;
@@ -379,7 +379,7 @@ TEST_F(LocalRuns, BuffersAreAveragedToo) {
   EXPECT_GT(agreed[0].abs().max().item<double>(), 0);
 }
 
-TEST_F(LocalRuns, AnotherNumberOfSitesGoesOnFromTheSameModel) {
+TEST_F(LocalRuns, AnotherNumberOfSitesContinuesFromTheSameModel) {
   const Rule four{.name = "", .outer = "nesterov", .sites = 4, .steps = 4};
   RunConfig changing = local("changing", four);
   changing.train.max_steps = 6;
@@ -448,7 +448,7 @@ TEST_F(LocalRuns, TellTheBytesThatGoToOtherSites) {
               HasSubstr(text("\"sent_to_sites_bytes_of_step\": ", told.sent_to_sites_bytes_of_step)));
 }
 
-TEST_F(LocalRuns, WhatDoesNotFitIsRefusedWithTheNearestThatDoes) {
+TEST_F(LocalRuns, WhatDoesNotFitIsRejectedWithTheNearestThatDoes) {
   const auto refused = [&](const auto& change, const std::string& reason, const std::string& cure) {
     RunConfig config = local("refused", {.name = "", .sites = 4});
     change(config);
@@ -477,14 +477,14 @@ TEST_F(LocalRuns, WhatDoesNotFitIsRefusedWithTheNearestThatDoes) {
       "all of their weights at once", "parallel.local_fragments = 1");
 }
 
-TEST_F(LocalRuns, AreNotVerifiedAndTheRefusalSaysWhatCanBe) {
+TEST_F(LocalRuns, AreNotVerifiedAndTheRejectionSaysWhatCanBe) {
   const RunConfig config = local("verify", {.name = "", .outer = "nesterov"});
   EXPECT_THAT(
       [&] { check_verifiable(resolve_plan(config, 2)); },
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("steps of their own"), HasSubstr("local_steps = 1"))));
 }
 
-TEST_F(LocalRuns, MoreFragmentsThanParametersAreRefusedBeforeTheFirstStep) {
+TEST_F(LocalRuns, MoreFragmentsThanParametersAreRejectedBeforeTheFirstStep) {
   RunConfig config = local("fragments", {.name = "", .fragments = 5});
   EXPECT_THAT([&] { run(2, config); }, ThrowsMessage<InvalidArgument>(HasSubstr("4 parameters that learn")));
 }

@@ -1,4 +1,4 @@
-// Checkpoints of loops of your own over replicas, shards and pipelines: each kind goes on from the others',
+// Checkpoints of loops of your own over replicas, shards and pipelines: each kind continues from the others',
 // with optimizers of torch::optim and of Trireme, and several models lie in one checkpoint.
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
@@ -178,7 +178,7 @@ class LoopKinds : public testing::TestWithParam<Row> {
   test::TemporaryFolder folder_;
 };
 
-TEST_P(LoopKinds, GoOnFromEachOther) {
+TEST_P(LoopKinds, ContinueFromEachOther) {
   const checkpoint::TensorMap expected = [&] {
     const test::TemporaryFolder apart;
     return replicas(1, 12);
@@ -247,7 +247,7 @@ TEST_F(SeveralModels, OfOtherNamesAreRejected) {
   EXPECT_THAT([&] { sum(false, "writer"); }, ThrowsMessage<DataError>(HasSubstr("'generator.0.bias'")));
 }
 
-TEST(PipesInCheckpoints, GoOnOnAnotherNumberOfRanks) {
+TEST(PipesInCheckpoints, ContinueOnAnotherNumberOfRanks) {
   const test::TemporaryFolder folder;
   std::vector<double> losses;
   const auto train = [&](int ranks, std::int64_t begun, std::int64_t to) {
@@ -288,8 +288,11 @@ TEST(PipesInCheckpoints, OverDevicesOfOneRankAreTheirChain) {
 TEST(NamesOfModels, AreWords) {
   nn::Sequential net = small_net();
   for (const char* name : {"", "a.b", "0", "a/b"}) {
-    EXPECT_THAT([&] { checkpoint::LoopModels({{name, checkpoint::replicated_loop(*net)}}); },
-                ThrowsMessage<InvalidArgument>(HasSubstr("expected letters, digits and _")));
+    EXPECT_THAT(
+        [&] {
+          checkpoint::LoopModels({{name, checkpoint::replicated_loop(*net)}});
+        },
+        ThrowsMessage<InvalidArgument>(HasSubstr("expected letters, digits and _")));
   }
   EXPECT_THAT(
       [&] {
@@ -308,11 +311,10 @@ TEST(StagesThatAreUnderWay, CannotBeSaved) {
     optimizer = optim::make_optimizer({.name = "sgd", .lr = 0.1}, pipe.parameters());
     LoopCheckpoints checkpoints(context, folder.path(), pipeline_loop(pipe, *optimizer));
     const at::Tensor x = test::numbers({4, 4}, 1);
-    pipe.start({.num_updates = 6,
-                .next = [&](int) { return parallel::MicroBatch{.input = x, .target = x.narrow(1, 0, 3)}; },
-                .loss = [](const Fields& output, const Fields& target) {
-                  return mean_square(output, target);
-                }});
+    pipe.start(
+        {.num_updates = 6,
+         .next = [&](int) { return parallel::MicroBatch{.input = x, .target = x.narrow(1, 0, 3)}; },
+         .loss = [](const Fields& output, const Fields& target) { return mean_square(output, target); }});
     pipe.advance(1);
     EXPECT_THAT([&] { checkpoints.save(1); }, ThrowsMessage<InvalidArgument>(HasSubstr("under way")));
     for (int number = 2; number <= 6; ++number) pipe.advance(static_cast<std::uint64_t>(number));

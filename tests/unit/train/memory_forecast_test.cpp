@@ -141,7 +141,7 @@ TEST(ForecastMemory, OfReplicatedStagesIsOfEachRank) {
   EXPECT_EQ(ranks[1].at_peak[MemoryKind::kOptimizer], ranks[0].at_peak[MemoryKind::kOptimizer]);
 }
 
-TEST(ForecastMemory, RefusesWhatDependsOnMoreThanTheProgram) {
+TEST(ForecastMemory, RejectsWhatDependsOnMoreThanTheProgram) {
   RunConfig config = config_of_four();
   config.offload.activations = "files";
   EXPECT_THAT([&] { forecast_memory(plan_of(config, 1), four_layers(), WeightsMemory::kOwn); },
@@ -183,7 +183,7 @@ TEST(MeasureMemory, LeavesAModelOfOnesOwnAsItWas) {
   model->parameters()[0].mutable_grad() = before.clone();
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const ParallelPlan plan = resolve_plan(config, 1);
-    for (int time = 0; time < 2; ++time) {  // a hook that stayed would be refused
+    for (int time = 0; time < 2; ++time) {  // a hook that stayed would be rejected
       const MemoryForecast forecast = measure_memory(plan, context, data, WeightsMemory::kOwn, model);
       EXPECT_GT(forecast.largest().at_peak[MemoryKind::kActivations], 0);
     }
@@ -193,7 +193,7 @@ TEST(MeasureMemory, LeavesAModelOfOnesOwnAsItWas) {
   });
 }
 
-TEST(MeasureMemory, ThatIsRefusedLeavesGradientsWhereTheyWere) {
+TEST(MeasureMemory, ThatIsRejectedLeavesGradientsWhereTheyWere) {
   const data::DataSource data = data_to_measure();
   const auto model = model::make_model({.name = "mlp", .hidden = {8, 8, 8}}, data.input_shape, 4, 1);
   const std::vector<at::Tensor> parameters = model->parameters();

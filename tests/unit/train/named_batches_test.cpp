@@ -244,7 +244,7 @@ void train_one_step(const RunConfig& config, const data::DataSource& data) {
   });
 }
 
-TEST(PaddedBatches, AMeanThatDependsOnPaddingIsRefused) {
+TEST(PaddedBatches, AMeanThatDependsOnPaddingIsRejected) {
   RunConfig config = config_for({1});
   EXPECT_THAT([&] { train_one_step(config, sentences()); },
               ThrowsMessage<InvalidArgument>(HasSubstr("name their class in objective.ignored_classes")));

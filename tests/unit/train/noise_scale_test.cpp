@@ -135,7 +135,7 @@ TEST_F(NoiseScaleOfRuns, IsMeasuredAsOftenAsAsked) {
   EXPECT_EQ(num_lines(file("seldom", "metrics.jsonl"), "\"noise_scale\":"), 12U - 4) << "from the fifth on";
 }
 
-TEST_F(NoiseScaleOfRuns, GoesOnInAResumedRunOnOtherRanks) {
+TEST_F(NoiseScaleOfRuns, ContinuesInAResumedRunOnOtherRanks) {
   RunConfig config = noisy("straight");
   config.train.accumulation = 2;
   const RunResult straight = run(2, config);

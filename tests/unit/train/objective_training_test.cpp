@@ -1,5 +1,6 @@
-// A task is an objective: whatever is learnt, any split of a batch over ranks, micro-batches and stages gives
-// the loss and the gradients of one rank; own data goes into a whole run, and any metric says which is best.
+// A task is an objective: whatever is learned, any split of a batch over ranks, micro-batches and stages
+// gives the loss and the gradients of one rank; own data goes into a whole run, and any metric says which is
+// best.
 
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -167,7 +168,7 @@ TEST_P(EveryTask, HasTheEvaluationOfOneRankOnAnyNumberAndOverStages) {
 INSTANTIATE_TEST_SUITE_P(Table, EveryTask, testing::ValuesIn(kTasks),
                          [](const auto& row) { return std::string(row.param.name); });
 
-TEST(ObjectiveRefused, WhereAStreamOfMicroBatchesCannotKnowWhatTheStepCounts) {
+TEST(ObjectiveRejected, WhereAStreamOfMicroBatchesCannotKnowWhatTheStepCounts) {
   RunConfig config = small_config({.ignored_classes = {1}});
   config.parallel.pipeline = 2;
   config.parallel.schedule = "pipedream";
@@ -177,7 +178,7 @@ TEST(ObjectiveRefused, WhereAStreamOfMicroBatchesCannotKnowWhatTheStepCounts) {
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("pipedream"), HasSubstr("ignored_classes"))));
 }
 
-TEST(ObjectiveRefused, WhereTheOutputsAreNotThoseOfTheTargets) {
+TEST(ObjectiveRejected, WhereTheOutputsAreNotThoseOfTheTargets) {
   const data::DataSource data = data_with(itself, 0);
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     EXPECT_THAT(
@@ -243,7 +244,7 @@ TEST_F(OwnTask, TheBestStateIsThatOfTheMetricThatIsNamed) {
               ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'mean_absolute_error'")));
 }
 
-/// The metric at each evaluation, and the first one behind which `patience` in a row were no better.
+/// The metric at each evaluation, and the first one after which `patience` in a row were no better.
 struct Expected {
   std::int64_t operator()(double value) {
     ++evaluations;
@@ -256,7 +257,7 @@ struct Expected {
   double best = 1e9;
 };
 
-TEST_F(OwnTask, EndsBehindEvaluationsThatAreNoBetterInTheMetricThatIsNamed) {
+TEST_F(OwnTask, EndsAfterEvaluationsThatAreNoBetterInTheMetricThatIsNamed) {
   RunConfig config = task("patient");
   config.optimizer.lr = 0.3;  // so high that evaluations get worse, too
   config.eval.patience_metric = "mean_absolute_error";

@@ -1,5 +1,5 @@
 // Runs whose optimizer's state lives in files: the bits of runs in memory, whatever they are combined with,
-// checkpoints that the one goes on from and the other, and disks that fail.
+// checkpoints that the one continues from and the other, and disks that fail.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -88,7 +88,7 @@ TEST_F(OffloadTraining, GivesTheSameBitsWithShardsOfTheParameters) {
   }
 }
 
-TEST_F(OffloadTraining, ShardsOfTheParametersGoOnFromACheckpointOfEitherKind) {
+TEST_F(OffloadTraining, ShardsOfTheParametersContinueFromACheckpointOfEitherKind) {
   RunConfig straight = config("shards-straight");
   straight.parallel.zero = 3;
   const RunResult expected = run(2, straight);
@@ -119,7 +119,7 @@ TEST_F(OffloadTraining, VerifyHoldsShardsOfTheParametersToOneRank) {
   });
 }
 
-TEST_F(OffloadTraining, WhatCannotLiveElsewhereIsRefusedWithTheNearestPlan) {
+TEST_F(OffloadTraining, WhatCannotLiveElsewhereIsRejectedWithTheNearestPlan) {
   RunConfig each = config("refused");
   each.offload.parameters = "files";
   const auto refused = [&](int ranks, const char* reason, const char* cure) {
@@ -147,7 +147,7 @@ TEST_F(OffloadTraining, GivesTheSameBitsInPipelines) {
   expect_same_bits(2, each);
 }
 
-TEST_F(OffloadTraining, GoesOnFromACheckpointOfEitherKind) {
+TEST_F(OffloadTraining, ContinuesFromACheckpointOfEitherKind) {
   for (const bool asynchronous : {true, false}) {
     for (const int ranks : {1, 2}) {
       RunConfig straight = config(text("straight", ranks, asynchronous));
@@ -208,7 +208,7 @@ TEST_F(OffloadTraining, ADiskThatFailsEndsTheRunAndTheNextOneWorks) {
   EXPECT_EQ(run(1, each).weights_xxh3, run(1, config("works")).weights_xxh3);
 }
 
-TEST_F(OffloadTraining, AFolderWithoutRoomIsRefusedBeforeAStep) {
+TEST_F(OffloadTraining, AFolderWithoutRoomIsRejectedBeforeAStep) {
   const test::FileSizeLimit limit(2000);
   EXPECT_THAT([&] { run(1, offloaded(config("full"))); },
               ThrowsMessage<DataError>(AllOf(HasSubstr("rank 0: cannot reserve"), HasSubstr("are free"))));
@@ -279,7 +279,7 @@ TEST_F(OffloadTraining, AFolderWithoutRoomForActivationsEndsTheStepAndTheNextRun
   EXPECT_EQ(run(1, each).weights_xxh3, run(1, activating(config("in-memory"))).weights_xxh3);
 }
 
-TEST_F(OffloadTraining, ActivationsThatCannotLiveElsewhereAreRefusedWithTheNearestPlan) {
+TEST_F(OffloadTraining, ActivationsThatCannotLiveElsewhereAreRejectedWithTheNearestPlan) {
   RunConfig each = activating(config("refused-activations"));
   const auto refused = [&](const char* reason, const char* cure) {
     EXPECT_THAT([&] { resolve_plan(each, 2); },

@@ -44,7 +44,7 @@ TEST(ParallelPlan, ArrangesRanksAsStagesOfReplicas) {
   EXPECT_FALSE(plan.asynchronous());
 }
 
-TEST(ParallelPlan, CutsThatAreNamedAreThoseOfTheStagesOrRefused) {
+TEST(ParallelPlan, CutsThatAreNamedAreThoseOfTheStagesOrRejected) {
   RunConfig config = pipeline_config();
   config.parallel.partition = "auto";
   const ModelShape shape{.name = "four", .parameters = {9, 1, 1, 1}};
@@ -177,7 +177,7 @@ TEST(ParallelPlan, OfATrainerHasTheCutsThatItMeasured) {
   });
 }
 
-TEST(ParallelPlan, ForOtherRanksIsRefusedByATrainer) {
+TEST(ParallelPlan, ForOtherRanksIsRejectedByATrainer) {
   const RunConfig config = pipeline_config();
   const ParallelPlan plan = resolve_plan(config, 4);
   const data::DataSource data = data::open_data(config.data);

@@ -258,7 +258,7 @@ class PipelineRuns : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-TEST_F(PipelineRuns, ACheckpointOfTwoStagesGoesOnWithOneThreeOrFour) {
+TEST_F(PipelineRuns, ACheckpointOfTwoStagesContinuesWithOneThreeOrFour) {
   const std::string expected = run(1, config("serial", 1)).weights_xxh3;
   EXPECT_EQ(run(2, config("two", 2)).weights_xxh3, expected);
   for (const int stages : {1, 3, 4}) {
@@ -325,7 +325,7 @@ class AsynchronousRuns : public PipelineRuns, public testing::WithParamInterface
   }
 };
 
-TEST_P(AsynchronousRuns, GoOnFromACheckpointWithTheBitsOfAnUndisturbedRun) {
+TEST_P(AsynchronousRuns, ContinueFromACheckpointWithTheBitsOfAnUndisturbedRun) {
   const RunResult whole = run(3, asynchronous("whole"));
   EXPECT_EQ(whole.status, "completed");
   EXPECT_EQ(whole.steps, 24);
@@ -363,7 +363,7 @@ TEST_P(AsynchronousRuns, AreDrainedAndSavedSoonAfterTheyAreAskedToStop) {
   EXPECT_EQ(rest.status, "completed");
 }
 
-TEST_F(PipelineRuns, ReplicatedStagesGoOnWithOtherReplicas) {
+TEST_F(PipelineRuns, ReplicatedStagesContinueWithOtherReplicas) {
   const auto of = [&](std::vector<std::int64_t> replicas, int steps) {
     RunConfig changed = config("moved", 3);
     changed.parallel.schedule = "1f1b-rr";
@@ -380,7 +380,7 @@ TEST_F(PipelineRuns, ReplicatedStagesGoOnWithOtherReplicas) {
 INSTANTIATE_TEST_SUITE_P(Table, AsynchronousRuns, testing::Values("pipedream", "pipedream-2bw", "1f1b-rr"),
                          [](const auto& param) { return test_name(param.param); });
 
-TEST(PipelineConfig, WhatCannotWorkIsRefusedBeforeAnyRankStarts) {
+TEST(PipelineConfig, WhatCannotWorkIsRejectedBeforeAnyRankStarts) {
   const auto error_of = [](int ranks, const std::function<void(RunConfig&)>& change) -> std::string {
     RunConfig config = cut_config(2);
     config.data.name = "synthetic";
@@ -446,7 +446,7 @@ TEST_F(PipelineRuns, AProgramFromAFileIsCheckedAndRun) {
               ThrowsMessage<InvalidArgument>(HasSubstr("own.csv")));
 }
 
-TEST_F(PipelineRuns, AProgramWithActionsThatNobodyWouldCarryOutIsRefusedWithTheReason) {
+TEST_F(PipelineRuns, AProgramWithActionsThatNobodyWouldCarryOutIsRejectedWithTheReason) {
   const auto refused = [&](const std::string& csv, const std::string& action, const std::string& reason) {
     write_file_atomic(folder_ / "own.csv", csv);
     RunConfig own = config("own", 2);
@@ -472,7 +472,7 @@ TEST_F(PipelineRuns, AProgramThatRecomputesRunsWhereActivationsAreDropped) {
   EXPECT_EQ(run(2, own).weights_xxh3, run(1, config("serial", 1)).weights_xxh3);
 }
 
-TEST_F(PipelineRuns, AResumeRefusesAChangeBetweenScheduleKindsThatUpdateInTheMiddleAndAtTheEnd) {
+TEST_F(PipelineRuns, ResumeRejectsAnotherKindOfSchedule) {
   const auto of = [&](const std::string& name, const std::string& schedule, int stages, std::int64_t steps) {
     RunConfig config = PipelineRuns::config(name, stages);
     config.parallel.schedule = schedule;

@@ -1,4 +1,4 @@
-// An estimate beside the run that followed it, and rates that learn from the difference.
+// An estimate compared with the run that followed it, and rates that learn from the difference.
 #include "trireme/train/planner/plan_review.h"
 
 #include <gmock/gmock.h>

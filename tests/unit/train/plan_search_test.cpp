@@ -57,16 +57,16 @@ TEST(PlanSearch, FindsWhatTryingEverythingFinds) {
                              &measured[0].exchanges.all_gather})
         line->unit_s = exchange_s / kMib;
       const PlanSearch found = search_plans(config, ranks, measured);
-      double least_s = std::numeric_limits<double>::infinity();
+      double min_s = std::numeric_limits<double>::infinity();
       for (const PlanChoice& choice :
            plan_choices(config, {}, {.world_size = ranks, .ranks_of_host = 0, .layers = 4})) {
         try {
-          least_s = std::min(least_s, plan_step(with_choice(config, choice), ranks, measured).step_s);
+          min_s = std::min(min_s, plan_step(with_choice(config, choice), ranks, measured).step_s);
         } catch (const InvalidArgument&) {  // cannot run
         }
       }
-      EXPECT_LE(found.plans.front().step_s, least_s * 1.01) << ranks << " ranks, " << exchange_s;
-      EXPECT_GE(found.plans.front().step_s, least_s) << ranks << " ranks, " << exchange_s;
+      EXPECT_LE(found.plans.front().step_s, min_s * 1.01) << ranks << " ranks, " << exchange_s;
+      EXPECT_GE(found.plans.front().step_s, min_s) << ranks << " ranks, " << exchange_s;
     }
   }
 }

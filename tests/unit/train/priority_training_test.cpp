@@ -1,5 +1,5 @@
 // parallel.priority = "forward": the next forward begins while gradients are still on their way. No bit of
-// what is learnt may tell.
+// what is learned may tell.
 
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
@@ -131,7 +131,7 @@ TEST_F(PriorityRuns, SeesASettledStateWhereverItIsLookedAt) {
     EXPECT_TRUE(at::equal(found.weights[i], expected.weights[i])) << i;
 }
 
-TEST_F(PriorityRuns, WithSlicesOfSizesThatAreTriedHaveTheSameBitsOnTwoRanksAndSayWhatWasFound) {
+TEST_F(PriorityRuns, TunedSliceSizesGiveTheSameBits) {
   RunConfig plain = in_order("plain"), tuned = by_need("tuned");
   tuned.parallel.slice_kib = 0;
   for (RunConfig* each : {&plain, &tuned}) {
@@ -143,7 +143,7 @@ TEST_F(PriorityRuns, WithSlicesOfSizesThatAreTriedHaveTheSameBitsOnTwoRanksAndSa
   EXPECT_THAT(found.found_by_reduction, HasSubstr("KiB are fastest"));
 }
 
-TEST_F(PriorityRuns, GoOnFromACheckpointBitForBit) {
+TEST_F(PriorityRuns, ContinueFromACheckpointBitForBit) {
   RunConfig plain = in_order("plain");
   const RunResult straight = run(2, plain);
   RunConfig half = by_need("half");

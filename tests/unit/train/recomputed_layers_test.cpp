@@ -211,7 +211,7 @@ TEST(RecomputedLayers, KeepTheirBudget) {
   }
 }
 
-TEST(RecomputedLayers, RefuseABudgetThatNothingReaches) {
+TEST(RecomputedLayers, RejectABudgetThatNothingReaches) {
   RunConfig config = small_config();
   config.train.activation_budget = "1 KiB";
   EXPECT_THAT(
@@ -221,7 +221,7 @@ TEST(RecomputedLayers, RefuseABudgetThatNothingReaches) {
                                            HasSubstr("train.accumulation"))));
 }
 
-void expect_refused(const RunConfig& config, const std::vector<std::string>& words) {
+void expect_rejected(const RunConfig& config, const std::vector<std::string>& words) {
   try {
     peak_bytes(config);
     FAIL() << "nothing was refused";
@@ -230,22 +230,22 @@ void expect_refused(const RunConfig& config, const std::vector<std::string>& wor
   }
 }
 
-TEST(RecomputedLayers, RefuseWhatTheyCannotBe) {
+TEST(RecomputedLayers, RejectWhatTheyCannotBe) {
   RunConfig config = small_config();
   config.train.recompute_layers = {"fc1", "fc12"};
-  expect_refused(config, {"train.recompute_layers: 'fc12' is the name of no layer", "'fc1', 'fc2', 'fc3'",
-                          "a * stands for any text"});
+  expect_rejected(config, {"train.recompute_layers: 'fc12' is the name of no layer", "'fc1', 'fc2', 'fc3'",
+                           "a * stands for any text"});
   for (const char* budget : {"lots", "-1MiB", "0", "12 parsecs", "MiB", "1e999GiB"}) {
     config = small_config();
     config.train.activation_budget = budget;
-    expect_refused(config, {text("train.activation_budget = \"", budget, "\""), "512MiB"});
+    expect_rejected(config, {text("train.activation_budget = \"", budget, "\""), "512MiB"});
   }
   config.train.activation_budget = "1GiB";
   config.train.recompute_layers = {"*"};
-  expect_refused(config, {"leave one of the two out"});
+  expect_rejected(config, {"leave one of the two out"});
   config.train.recompute_layers = {};
   config.parallel.recompute = true;
-  expect_refused(config, {"parallel.recompute = true", "leave one of the two out"});
+  expect_rejected(config, {"parallel.recompute = true", "leave one of the two out"});
 }
 
 }  // namespace

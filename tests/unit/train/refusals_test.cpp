@@ -1,4 +1,4 @@
-// Whatever the command line refuses before it starts a rank, a Trainer and run_training() refuse as well when
+// Whatever the command line rejects before it starts a rank, a Trainer and run_training() reject as well when
 // a program of one's own makes them: the checks belong to the plan, not to who asks.
 #include <gmock/gmock.h>
 
@@ -18,7 +18,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-struct Refusal {
+struct Rejection {
   const char* name;
   int ranks;
   void (*change)(RunConfig&);
@@ -26,7 +26,7 @@ struct Refusal {
   const char* nearest;  ///< what the nearest plan that works changes; null: none is known
 };
 
-std::ostream& operator<<(std::ostream& out, const Refusal& row) { return out << row.name; }
+std::ostream& operator<<(std::ostream& out, const Rejection& row) { return out << row.name; }
 
 void pipedream(RunConfig& config) {
   config.parallel.pipeline = 2;
@@ -34,7 +34,7 @@ void pipedream(RunConfig& config) {
   config.train.clip_norm = 0;
 }
 
-const Refusal kRefusals[] = {
+const Rejection kRejections[] = {
     {"NoSuchNumberOfReplicas", 2, [](RunConfig& c) { c.parallel.data = 3; },
      "parallel.data = 3 needs as many ranks, found 2", "parallel.data = 0"},
     {"StagesThatDoNotFitTheRanks", 3, [](RunConfig& c) { c.parallel.pipeline = 2; }, "does not fit 3 ranks",
@@ -73,7 +73,7 @@ const Refusal kRefusals[] = {
        c.train.batch_ramp_sizes = {16, 32};
        c.train.batch_ramp_steps = {3, 3};
      },
-     "batches of 32 samples end behind 3 steps, and begin behind 3",
+     "batches of 32 samples end after 3 steps, and begin after 3",
      "train.batch_ramp_sizes = [], train.batch_ramp_steps = []"},
     {"ARampThatBeginsBelowItsParts", 2,
      [](RunConfig& c) {
@@ -331,7 +331,7 @@ const Refusal kRefusals[] = {
      "train.clip_norm = 0.5", "parallel.schedule = \"1f1b\""},
 };
 
-class Refused : public testing::TestWithParam<Refusal> {
+class Rejected : public testing::TestWithParam<Rejection> {
  protected:
   RunConfig config() const {
     RunConfig config;
@@ -344,35 +344,35 @@ class Refused : public testing::TestWithParam<Refusal> {
     return config;
   }
   template <class Body>
-  void expect_refusal(const Body& body) const {
+  void expect_rejection(const Body& body) const {
     EXPECT_THAT(body, ThrowsMessage<InvalidArgument>(HasSubstr(GetParam().message)));
     EXPECT_TRUE(std::filesystem::is_empty(folder_.path())) << "a refused run leaves nothing behind";
   }
   test::TemporaryFolder folder_;
 };
 
-TEST_P(Refused, ByTheCommandLine) {
-  expect_refusal([&] { check_run_config(config(), GetParam().ranks); });
+TEST_P(Rejected, ByTheCommandLine) {
+  expect_rejection([&] { check_run_config(config(), GetParam().ranks); });
 }
 
-TEST_P(Refused, ByATrainer) {
+TEST_P(Rejected, ByATrainer) {
   const RunConfig refused = config();
   const data::DataSource data = data::open_data(refused.data);
-  expect_refusal([&] {
+  expect_rejection([&] {
     comm::run_ranks_as_threads(
         GetParam().ranks, [&](comm::Context& context) { const Trainer trainer(refused, context, data); });
   });
 }
 
-TEST_P(Refused, ByARunOfAProgram) {
+TEST_P(Rejected, ByARunOfAProgram) {
   const RunConfig refused = config();
-  expect_refusal([&] {
+  expect_rejection([&] {
     comm::run_ranks_as_threads(GetParam().ranks,
                                [&](comm::Context& context) { run_training(refused, context); });
   });
 }
 
-TEST_P(Refused, WithTheNearestPlanThatWorks) {
+TEST_P(Rejected, WithTheNearestPlanThatWorks) {
   std::string message;
   try {
     check_run_config(config(), GetParam().ranks);
@@ -397,7 +397,7 @@ TEST_P(Refused, WithTheNearestPlanThatWorks) {
   EXPECT_NO_THROW(check_run_config(load_run_config(other / "run.toml", changes), ranks));
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, Refused, testing::ValuesIn(kRefusals),
+INSTANTIATE_TEST_SUITE_P(Table, Rejected, testing::ValuesIn(kRejections),
                          [](const auto& row) { return std::string(row.param.name); });
 
 /// A value that the key does not allow, as the type that it holds; nothing where everything is allowed.
@@ -422,7 +422,7 @@ std::optional<ConfigValue> not_allowed(const ConfigKey& key) {
   return std::nullopt;
 }
 
-TEST(RefusedValues, OfEveryKeyAreRefusedByATrainerToo) {
+TEST(RejectedValues, OfEveryKeyAreRejectedByATrainerToo) {
   const RunConfig sound = [] {
     RunConfig config;
     config.data.name = "synthetic";

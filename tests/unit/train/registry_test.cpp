@@ -170,7 +170,7 @@ TEST(Registry, OwnMetricsAreMeasuredBesideOurs) {
   EXPECT_EQ(objective->metrics()[1].name, "accuracy");
 }
 
-TEST(Registry, RefusesNamesThatAreTakenAndRowsThatContradictThemselves) {
+TEST(Registry, RejectsNamesThatAreTakenAndRowsThatContradictThemselves) {
   const auto refusal = [](const OwnTypes& own) -> std::string {
     try {
       const Registry made(own);

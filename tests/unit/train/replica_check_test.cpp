@@ -157,7 +157,7 @@ struct BoundedWords : model::Model {
   torch::nn::Linear head;
 };
 
-TEST(ReplicaChecks, FindAnEmbeddingWithABoundOnItsNormsInTheLastStepAtTheLatest) {
+TEST(ReplicaChecks, FindNormBoundedEmbeddingByTheLastStep) {
   const data::DataSource data = token_sequences();
   RunConfig config = small_gpt_config();
   ASSERT_EQ(config.parallel.check_replicas_every, 100);
@@ -184,7 +184,7 @@ TEST(ReplicaChecks, FindAnEmbeddingWithABoundOnItsNormsInTheLastStepAtTheLatest)
 
 class ReplicaCheckedRuns : public SmallRuns {};
 
-TEST_F(ReplicaCheckedRuns, GoOnFromACheckpointWithTheSameBitsOnAnyRanks) {
+TEST_F(ReplicaCheckedRuns, ContinueFromACheckpointWithTheSameBitsOnAnyRanks) {
   RunConfig whole = config("whole"), part = config("part");
   for (RunConfig* each : {&whole, &part}) each->parallel.check_replicas_every = 1;
   const std::string expected = run(2, whole).weights_xxh3;

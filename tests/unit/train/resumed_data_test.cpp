@@ -1,4 +1,4 @@
-// A run goes on with the data of its checkpoint, or not at all.
+// A run continues with the data of its checkpoint, or not at all.
 
 #include <gmock/gmock.h>
 

@@ -34,7 +34,7 @@ struct Another {
 };
 
 /// What a resume says of that key, changed; empty: nothing.
-std::string refusal_of(const ConfigKey& key, const ConfigValue& value) {
+std::string rejection_of(const ConfigKey& key, const ConfigValue& value) {
   RunConfig changed;
   key.set(changed, value);
   try {
@@ -45,13 +45,13 @@ std::string refusal_of(const ConfigKey& key, const ConfigValue& value) {
   return "";
 }
 
-TEST(ResumedKeys, AreRefusedAsTheirRowsSay) {
+TEST(ResumedKeys, AreRejectedAsTheirRowsSay) {
   int num_kept = 0;
   for (const ConfigKey& key : config_key_table()) {
     const ConfigValue held = key.get(RunConfig());
     const ConfigValue other = std::visit(Another{key.allowed}, held);
     ASSERT_NE(to_toml(held), to_toml(other)) << key.name;
-    const std::string refusal = refusal_of(key, other);
+    const std::string refusal = rejection_of(key, other);
     if (key.on_resume == OnResume::kStays) {
       ++num_kept;
       EXPECT_THAT(refusal, HasSubstr(text(key.name, " was ", to_toml(held), " and is now ", to_toml(other))));
@@ -91,7 +91,7 @@ TEST(ResumedKeys, OfTheProgramMayChangeAsLongAsStagesUpdateWhenTheyDid) {
 
 TEST(ResumedKeys, OfClippingChangeOnlyWhereTheyAreNamed) {
   const auto parse = [](const std::string& content) { return parse_run_config(content, "run.toml"); };
-  const auto refusal_of = [&](const RunConfig& now, const RunConfig& before) -> std::string {
+  const auto rejection_of = [&](const RunConfig& now, const RunConfig& before) -> std::string {
     try {
       check_same_run(now, before, 7);
     } catch (const InvalidArgument& refusal) {
@@ -101,20 +101,20 @@ TEST(ResumedKeys, OfClippingChangeOnlyWhereTheyAreNamed) {
   };
   const RunConfig off = parse("[train]\nclip_norm = 0\n"), named = parse("[train]\nclip_norm = 1\n"),
                   by_default = parse("");
-  EXPECT_THAT(refusal_of(by_default, off),
+  EXPECT_THAT(rejection_of(by_default, off),
               HasSubstr("train.clip_norm was 0.0 and is now 1.0, by default; name the value that you want"));
-  EXPECT_EQ(refusal_of(named, off), "");
-  EXPECT_EQ(refusal_of(off, off), "");
-  EXPECT_EQ(refusal_of(off, named), "");
+  EXPECT_EQ(rejection_of(named, off), "");
+  EXPECT_EQ(rejection_of(off, off), "");
+  EXPECT_EQ(rejection_of(off, named), "");
   // A run from before there was the key did not clip.
-  EXPECT_THAT(refusal_of(by_default, by_default), HasSubstr("train.clip_norm was 0.0 and is now 1.0"));
-  EXPECT_EQ(refusal_of(off, by_default), "");
-  EXPECT_EQ(refusal_of(by_default, parse(describe(by_default))), "") << "runs write down every key";
+  EXPECT_THAT(rejection_of(by_default, by_default), HasSubstr("train.clip_norm was 0.0 and is now 1.0"));
+  EXPECT_EQ(rejection_of(off, by_default), "");
+  EXPECT_EQ(rejection_of(by_default, parse(describe(by_default))), "") << "runs write down every key";
   // In code, what is not the default was chosen.
-  EXPECT_THAT(refusal_of(RunConfig(), off), HasSubstr("by default"));
+  EXPECT_THAT(rejection_of(RunConfig(), off), HasSubstr("by default"));
   RunConfig chosen;
   chosen.train.clip_norm = 0.5;
-  EXPECT_EQ(refusal_of(chosen, off), "");
+  EXPECT_EQ(rejection_of(chosen, off), "");
 }
 
 TEST(ResumedKeys, OfOptimizersKeepTheirValuesWhereADefaultIsAnotherThanItWas) {

@@ -122,7 +122,7 @@ const BadConfig kBadConfigs[] = {
     BadConfig{"NotToml", "[run]\nname = a\n",
               "run.toml:2: Error while parsing value: could not determine value type"}};
 
-TEST(RunConfig, WhatIsWrongInAFileIsRefusedWithPlaceAndCure) {
+TEST(RunConfig, WhatIsWrongInAFileIsRejectedWithPlaceAndCure) {
   for (const BadConfig& bad : kBadConfigs)
     EXPECT_EQ(ConfigFile(bad.content).error(), bad.message) << bad.name;
 }
@@ -219,7 +219,7 @@ TEST(RunConfig, RemovedValuesAreErrorsThatNameTheirReplacement) {
     EXPECT_THAT(page, testing::HasSubstr(text("| `", removed.name, "` | ", removed.instead, " |")));
 }
 
-TEST(RunConfig, AKeyOfVeryManyPartsIsRefusedBeforeItIsParsed) {
+TEST(RunConfig, AKeyOfVeryManyPartsIsRejectedBeforeItIsParsed) {
   std::string key = "a";
   for (int i = 0; i < 3'000'000; ++i) key += ".a";
   try {

@@ -1,4 +1,4 @@
-// How runs end, and what they go on with: the end is a checkpoint, a run without numbers has diverged, and
+// How runs end, and what they continue with: the end is a checkpoint, a run without numbers has diverged, and
 // what is saved is finite.
 
 #include <ATen/ops/dropout.h>
@@ -74,7 +74,7 @@ TEST_F(RunEnd, ThatACallbackDecidesIsACheckpointToo) {
   EXPECT_THAT(saved_steps("early"), ElementsAre(4));
 }
 
-TEST_F(RunEnd, ResumingBehindItDoesNothing) {
+TEST_F(RunEnd, ResumingAfterItDoesNothing) {
   RunConfig whole = config("whole");
   whole.checkpoint.every_steps = 5;
   const RunResult first = run(2, whole);
@@ -124,7 +124,7 @@ TEST_F(RunEnd, WithALossThatIsNoNumberIsADivergenceHoweverShortTheRun) {
   EXPECT_FALSE(fs::exists(folder_ / "short/summary.json"));
 }
 
-TEST_F(RunEnd, ByAnErrorStandsInTheFolderUntilTheRunGoesOn) {
+TEST_F(RunEnd, ByAnErrorStandsInTheFolderUntilTheRunContinues) {
   RunConfig dead = lenient("dead");
   dead.train.max_steps = 6;
   dead.optimizer.lr = 1e38;

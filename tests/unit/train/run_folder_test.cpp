@@ -29,7 +29,7 @@ class OneFolder : public SmallRuns {
   }
 };
 
-TEST_F(OneFolder, ASecondRunOfTheNameIsRefusedAndTheFirstGoesOn) {
+TEST_F(OneFolder, ASecondRunOfTheNameIsRejectedAndTheFirstContinues) {
   callbacks_.on_step = [&](const StepReport& report) {
     if (report.step != 3) return;
     const RunCallbacks mine = std::exchange(callbacks_, {});
@@ -47,7 +47,7 @@ TEST_F(OneFolder, ASecondRunOfTheNameIsRefusedAndTheFirstGoesOn) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "a.1"));
 }
 
-TEST_F(OneFolder, ARestartDoesNotGoOnFromAnEarlierRun) {
+TEST_F(OneFolder, ARestartDoesNotContinueFromAnEarlierRun) {
   const RunResult earlier = run(1, config("a"));
   std::vector<std::int64_t> begins;
   callbacks_.on_start = [&](Trainer& trainer) { begins.push_back(trainer.steps_done()); };
@@ -63,7 +63,7 @@ TEST_F(OneFolder, ARestartOfAResumeWithoutACheckpointIsAnErrorToo) {
               ThrowsMessage<DataError>(HasSubstr("no valid checkpoint in")));
 }
 
-TEST_F(OneFolder, ARestartGoesOnFromCheckpointsOfItsOwnStartAgainAndAgain) {
+TEST_F(OneFolder, ARestartContinuesFromCheckpointsOfItsOwnStartAgainAndAgain) {
   const RunResult whole = run(1, config("whole"));
   RunConfig often = config("a");
   often.checkpoint.every_steps = 3;
@@ -96,7 +96,7 @@ TEST_F(OneFolder, ARestartBelongsToTheResumeThatTookTheFolderOver) {
   EXPECT_THAT(file("a", "run.lock"), HasSubstr("a resume"));
 }
 
-TEST_F(OneFolder, ARunThatWasKilledLeavesNoLockBehind) {
+TEST_F(OneFolder, ARunThatWasKilledLeavesNoLockAfter) {
   std::filesystem::create_directories(folder_ / "a");
   write_file_atomic(folder_ / "a/run.lock", "{\"pid\": 1, \"host\": \"elsewhere\"");  // cut off in the middle
   EXPECT_EQ(run(1, config("a")).status, "completed");

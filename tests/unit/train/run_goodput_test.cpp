@@ -109,7 +109,7 @@ TEST_F(RunGoodput, AnotherRunOfTheNameBeginsAtZero) {
   EXPECT_EQ(summary("again").at("lost_steps"), 0);
 }
 
-TEST_F(RunGoodput, ADamagedRecordIsAWarningAndTheRunGoesOn) {
+TEST_F(RunGoodput, ADamagedRecordIsAWarningAndTheRunContinues) {
   const RunConfig failing = saved_every_four("damaged");
   fail_once(failing);
   write_file_atomic(folder_ / "damaged/goodput.json", "{\"status\":\"running\"}");

@@ -45,7 +45,7 @@ class SecurityRunFolder : public SmallRuns {
     EXPECT_FALSE(fs::is_symlink(victim_));
     EXPECT_EQ(read_file(victim_), kVictims);
   }
-  /// Whether it went on to its end; else it has said that there is a link.
+  /// Whether it continued to its end; else it has said that there is a link.
   bool resumes() const {
     try {
       return run(1, longer(), RunStart::kResume).status == "completed";

@@ -321,7 +321,7 @@ TEST_F(RunTraining, SignalStopsAllRanksSavesAndCanBeResumed) {
   EXPECT_EQ(resumed.weights_xxh3, run(2, config("whole")).weights_xxh3);
 }
 
-TEST_F(RunTraining, ResumeRefusesAnotherConfigurationAndAnEmptyFolder) {
+TEST_F(RunTraining, ResumeRejectsAnotherConfigurationAndAnEmptyFolder) {
   EXPECT_THAT([&] { run(1, config("none"), RunStart::kResume); },
               ThrowsMessage<DataError>(HasSubstr("no valid checkpoint in")));
   run(1, config("a"));
@@ -364,7 +364,7 @@ struct Conflict {
   const char* reason;
 };
 
-TEST(CheckRunConfig, RefusesWhatCannotWorkTogether) {
+TEST(CheckRunConfig, RejectsWhatCannotWorkTogether) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "run.toml", "[data]\nname = \"synthetic\"\n");
   const Conflict conflicts[] = {
@@ -415,28 +415,28 @@ TEST_F(ModelAndData, ThatFitArePassed) {
   EXPECT_NO_THROW(check_run_config(words("gpt"), 2));
 }
 
-TEST_F(ModelAndData, ThatDoNotFitAreRefusedByBothNames) {
+TEST_F(ModelAndData, ThatDoNotFitAreRejectedByBothNames) {
   write_images(3, 9);
-  const auto expect_refused = [](const RunConfig& config, const std::string& reason) {
+  const auto expect_rejected = [](const RunConfig& config, const std::string& reason) {
     EXPECT_THAT([&] { check_run_config(config, 2); },
                 ThrowsMessage<InvalidArgument>(
                     AllOf(HasSubstr(text("model.name = \"", config.model.name, "\"")),
                           HasSubstr(text("data.name = \"", config.data.name, "\"")), HasSubstr(reason))));
   };
-  expect_refused(images("cnn"), "of at least 4 by 4 pixels, not samples of shape (1, 3, 3)");
-  expect_refused(images("gpt"), "sequences of tokens");
-  expect_refused(words("cnn"), "not samples of shape (8)");
-  expect_refused(words("mlp"), "Long and Float");  // torch says why it cannot multiply tokens
+  expect_rejected(images("cnn"), "of at least 4 by 4 pixels, not samples of shape (1, 3, 3)");
+  expect_rejected(images("gpt"), "sequences of tokens");
+  expect_rejected(words("cnn"), "not samples of shape (8)");
+  expect_rejected(words("mlp"), "Long and Float");  // torch says why it cannot multiply tokens
 }
 
-TEST_F(ModelAndData, WithALabelBeyondTheClassesAreRefusedByFileAndSample) {
+TEST_F(ModelAndData, WithALabelBeyondTheClassesAreRejectedByFileAndSample) {
   write_images(4, 10);
   EXPECT_THAT([&] { check_run_config(images("cnn"), 2); },
               ThrowsMessage<DataError>(
                   AllOf(HasSubstr("train-labels"), HasSubstr("sample 0 is 10"), HasSubstr("0 to 9"))));
 }
 
-TEST_F(RunTraining, AModelThatCannotTakeTheDataIsRefusedByEveryRankBeforeAnythingIsWritten) {
+TEST_F(RunTraining, UnfitModelIsRejectedBeforeAnyWrite) {
   RunConfig wrong = config("wrong");
   wrong.model.name = "gpt";
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {

@@ -23,7 +23,7 @@ TEST(TraceSteps, AreTwoNumbersWithAColon) {
   EXPECT_EQ(some.last_step, 120);
 }
 
-TEST(TraceSteps, AnythingElseIsRefused) {
+TEST(TraceSteps, AnythingElseIsRejected) {
   for (const char* steps : {"7", ":", "1:", ":5", "5:4", "0:4", "1:2:3", "a:b", "1-4", " 1:4"}) {
     EXPECT_THAT([&] { trace_options({.trace = "trace.json", .trace_steps = steps}); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("expected FIRST:LAST")))
@@ -163,7 +163,7 @@ TEST(RunTrace, AnErrorLeavesThePartOfEachRank) {
   }
 }
 
-TEST(RunTrace, ASecondErrorBehindAResumeLeavesThePartsOfTheFirst) {
+TEST(RunTrace, ASecondErrorAfterAResumeLeavesThePartsOfTheFirst) {
   const test::TemporaryFolder folder;
   RunConfig config;
   config.run = {.name = "r", .folder = folder.path().string(), .trace = "trace.json"};

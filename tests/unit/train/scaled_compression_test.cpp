@@ -1,5 +1,5 @@
 // Compressed gradients with train.precision = "fp16": every compression trains, a step that overflows leaves
-// nothing behind in what compressions keep, and a resumed run has the same bits.
+// nothing after in what compressions keep, and a resumed run has the same bits.
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/isfinite.h>
@@ -143,7 +143,7 @@ class ScaledCompressionRuns : public CompressedTraining, public testing::WithPar
 INSTANTIATE_TEST_SUITE_P(Table, ScaledCompressionRuns, testing::ValuesIn(kLossyCompressions),
                          name_of_compression);
 
-TEST_P(ScaledCompressionRuns, GoOnFromACheckpointWithTheSameBits) {
+TEST_P(ScaledCompressionRuns, ContinueFromACheckpointWithTheSameBits) {
   RunConfig whole = compressed("whole", GetParam()), part = compressed("part", GetParam());
   for (RunConfig* each : {&whole, &part}) {
     each->train.precision = "fp16";

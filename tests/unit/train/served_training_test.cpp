@@ -29,7 +29,7 @@ class ServedRuns : public SmallRuns {
     return result;
   }
 
-  /// The model's numbers after so many steps over two ranks, one behind the other.
+  /// The model's numbers after so many steps over two ranks, one after the other.
   static std::vector<float> trained(RunConfig config, int ranks = 2) {
     const data::DataSource data = open_data(config, Log());
     std::vector<float> values;
@@ -85,7 +85,7 @@ TEST_P(ServedOptimizers, TrainLikeRanksThatReduceAndUpdateThemselves) {
   for (std::size_t i = 0; i < expected.size(); ++i)
     largest = std::max<double>(largest, std::abs(found[i] - expected[i]));
   EXPECT_LT(largest, 2e-6);
-  EXPECT_EQ(trained(ps), found);  // again under that name: it begins anew, and sums follow the ranks
+  EXPECT_EQ(trained(ps), found);  // again under that name: it begins again, and sums follow the ranks
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, ServedOptimizers,
@@ -107,7 +107,7 @@ TEST_F(ServedRuns, AServerThatEndsInMidRunChangesNoBit) {
   EXPECT_EQ(disturbed.weights_xxh3, undisturbed.weights_xxh3);
 }
 
-TEST_F(ServedRuns, GoOnFromACheckpointBitForBitAlsoOverNewServers) {
+TEST_F(ServedRuns, ContinueFromACheckpointBitForBitAlsoOverNewServers) {
   const RunResult straight = run(2, served("straight"));
   RunConfig half = served("half");
   half.train.max_steps = 6;
@@ -118,7 +118,7 @@ TEST_F(ServedRuns, GoOnFromACheckpointBitForBitAlsoOverNewServers) {
   EXPECT_EQ(run(2, half, RunStart::kResume).weights_xxh3, straight.weights_xxh3);
 }
 
-TEST_F(ServedRuns, ACheckpointGoesOnWithoutServersAndTheOtherWayRound) {
+TEST_F(ServedRuns, ACheckpointContinuesWithoutServersAndTheOtherWayRound) {
   const auto finish = [&](const std::string& name, const RunConfig& first, RunConfig second) {
     RunConfig begun = first;
     begun.run.name = second.run.name = name;
@@ -153,7 +153,7 @@ TEST_F(ServedRuns, RanksThatDriftTrainAndMeetWhereTheyEvaluate) {
   }
 }
 
-/// What a trainer would go on from.
+/// What a trainer would continue from.
 struct Kept {
   explicit Kept(Trainer& trainer) : step(trainer.steps_done()) {
     trainer.complete_state();

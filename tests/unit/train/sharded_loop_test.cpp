@@ -1,4 +1,5 @@
-// Checkpoints of a loop of one's own over shards: the same bits go on, on any number of ranks; second uses.
+// Checkpoints of a loop of one's own over shards: the same bits continue, on any number of ranks; second
+// uses.
 #include "trireme/train/run/sharded_loop.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -95,7 +96,7 @@ class ShardedLoop : public testing::Test {
 
 class StageOfShardedLoop : public ShardedLoop, public testing::WithParamInterface<Options> {};
 
-TEST_P(StageOfShardedLoop, RanksGoOnWithTheSameBits) {
+TEST_P(StageOfShardedLoop, RanksContinueWithTheSameBits) {
   std::vector<checkpoint::TensorMap> at_the_end(2);
   on_ranks(
       2,
@@ -137,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(Stages, StageOfShardedLoop,
                            return text("zero", static_cast<int>(row.param.stage), "_", row.param.backend);
                          });
 
-TEST_F(ShardedLoop, AnyNumberOfRanksGoesOn) {
+TEST_F(ShardedLoop, AnyNumberOfRanksContinues) {
   on_ranks(2, [&](comm::Context&, LoopCheckpoints& checkpoints, Loop& loop) {
     loop.train(3);
     checkpoints.save(3);
@@ -150,9 +151,9 @@ TEST_F(ShardedLoop, AnyNumberOfRanksGoesOn) {
   expect_same(of_two, restored_by_one_rank());
 }
 
-TEST_F(ShardedLoop, AnotherModelOrOptimizerIsRefusedByNameOnEveryRank) {
+TEST_F(ShardedLoop, AnotherModelOrOptimizerIsRejectedByNameOnEveryRank) {
   on_ranks(2, [](comm::Context&, LoopCheckpoints& checkpoints, Loop&) { checkpoints.save(1); });
-  const auto expect_refused = [&](const Options& options, const char* name) {
+  const auto expect_rejected = [&](const Options& options, const char* name) {
     std::atomic<int> refused = 0;
     on_ranks(
         2,
@@ -164,8 +165,8 @@ TEST_F(ShardedLoop, AnotherModelOrOptimizerIsRefusedByNameOnEveryRank) {
         options);
     EXPECT_EQ(refused, 2);
   };
-  expect_refused({.width = 6}, "'0.weight'");
-  expect_refused({.optimizer = "sgd"}, "'optimizer/exp_avg/0.bias'");
+  expect_rejected({.width = 6}, "'0.weight'");
+  expect_rejected({.optimizer = "sgd"}, "'optimizer/exp_avg/0.bias'");
 }
 
 TEST_F(ShardedLoop, IsNotTakenForOneOverReplicas) {
@@ -189,7 +190,7 @@ TEST_F(ShardedLoop, IsNotTakenForOneOverReplicas) {
               ThrowsMessage<DataError>(HasSubstr("unexpected: 'optimizer/0/")));
 }
 
-TEST_F(ShardedLoop, ValuesThatLiveElsewhereAreRefused) {
+TEST_F(ShardedLoop, ValuesThatLiveElsewhereAreRejected) {
   const auto offload =
       std::make_shared<optim::Offload>(optim::Offload::Options{.folder = folder_.path(), .owner = "rank 0"});
   on_ranks(1,

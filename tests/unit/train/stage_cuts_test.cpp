@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 
 #include <fstream>
-
 #include <mutex>
 
 #include "tests/unit/train/small_runs.h"
@@ -108,8 +107,8 @@ TEST_F(StageCuts, OfAnEarlierRunInTheFolderAreTakenByAResumeAlone) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const ParallelPlan open = resolve_plan(cut("fresh", 2), 2);
     EXPECT_TRUE(open.measures_cuts());
-    EXPECT_THAT(with_saved_cuts(open, context, TakeUp::kNothing).cuts(), IsEmpty());
-    EXPECT_THAT(with_saved_cuts(open, context, TakeUp::kWhatIsThere).cuts(), ElementsAre(4));
+    EXPECT_THAT(with_saved_cuts(open, context, ResumeMode::kNever).cuts(), IsEmpty());
+    EXPECT_THAT(with_saved_cuts(open, context, ResumeMode::kIfPresent).cuts(), ElementsAre(4));
   });
 }
 
@@ -123,7 +122,7 @@ TEST_F(StageCuts, BeyondAnyModelAreNotTakenFromACheckpoint) {
   std::ofstream(checkpoint / "config.toml") << "[parallel]\ncuts = [99999999999]\n";
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const ParallelPlan open = resolve_plan(cut("beyond", 2), 2);
-    EXPECT_THAT(with_saved_cuts(open, context, TakeUp::kWhatIsThere).cuts(), IsEmpty());
+    EXPECT_THAT(with_saved_cuts(open, context, ResumeMode::kIfPresent).cuts(), IsEmpty());
   });
 }
 
@@ -137,7 +136,7 @@ TEST_F(StageCuts, OfAConfigurationWithoutEndAreNotRead) {
   std::ofstream(checkpoint / "config.toml") << "[parallel]\ncuts = [4]\n#" << std::string(5 << 20, 'x');
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const ParallelPlan open = resolve_plan(cut("endless", 2), 2);
-    EXPECT_THAT(with_saved_cuts(open, context, TakeUp::kWhatIsThere).cuts(), IsEmpty());
+    EXPECT_THAT(with_saved_cuts(open, context, ResumeMode::kIfPresent).cuts(), IsEmpty());
   });
 }
 

@@ -35,7 +35,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(TensorForm, BeginsWithTheBitsOfTheWholeModelWhetherItHasMemoryOrNot) {
+TEST(TensorParallelModel, BeginsWithTheBitsOfTheWholeModelWhetherItHasMemoryOrNot) {
   const auto make = [] {
     return std::make_shared<model::Gpt>(
         model::GptOptions{.layers = 2, .heads = 4, .width = 12, .block = kTokens, .vocabulary = kVocabulary});
@@ -45,7 +45,8 @@ TEST(TensorForm, BeginsWithTheBitsOfTheWholeModelWhetherItHasMemoryOrNot) {
   for (const auto& from : {whole, recipe}) {
     test::WholeTensors values;
     run_ranks_as_threads(3, [&](Context& context) {
-      const parallel::TensorForm form = parallel::make_tensor_form(*from, {.group = context.world()});
+      const parallel::TensorParallelModel form =
+          parallel::make_tensor_parallel(*from, {.group = context.world()});
       if (model::is_deferred(*form.model)) {
         EXPECT_EQ(from, recipe);
         model::materialise(model::whole(*form.model));
@@ -222,7 +223,7 @@ struct InParts : model::Model {
   torch::nn::Linear last{nullptr};
 };
 
-struct Whole : model::Model, parallel::HasTensorForm {
+struct Whole : model::Model, parallel::TensorParallelizable {
   explicit Whole(Fault what = Fault::kNone) : fault(what) {
     up = register_module("up", torch::nn::Linear(kTokens, 6));
     down = register_module("down", torch::nn::Linear(6, 8));
@@ -234,8 +235,9 @@ struct Whole : model::Model, parallel::HasTensorForm {
     const at::Tensor hidden = down->forward(at::gelu(up->forward(tokens.to(at::kFloat))));
     return last->forward(hidden * scale).unflatten(1, {kTokens, kVocabulary});
   }
-  parallel::TensorLimits tensor_limits() const override { return {.most_ranks = 3, .of_what = "3 things"}; }
-  parallel::TensorForm tensor_form(const parallel::TensorFormOptions& options) const override {
+  parallel::TensorLimits tensor_limits() const override { return {.max_ranks = 3, .of_what = "3 things"}; }
+  parallel::TensorParallelModel tensor_parallel(
+      const parallel::TensorParallelOptions& options) const override {
     return {.model = std::make_shared<InParts>(options.group, fault)};
   }
   const Fault fault;
@@ -292,7 +294,7 @@ TEST(TensorTraining, ARankThatFailsInMidLayerIsNamedToTheOthers) {
   });
 }
 
-// ---- refusals --------------------------------------------------------------------------------------
+// ---- rejections --------------------------------------------------------------------------------------
 
 std::string refusal(int ranks, const std::function<void(RunConfig&)>& change) {
   RunConfig config = small_gpt_config();
@@ -307,7 +309,7 @@ std::string refusal(int ranks, const std::function<void(RunConfig&)>& change) {
   return "nothing";
 }
 
-TEST(TensorRefusals, NameTheReasonAndTheNearestPlan) {
+TEST(TensorRejections, NameTheReasonAndTheNearestPlan) {
   EXPECT_THAT(refusal(6, [](RunConfig& c) { c.parallel.tensor = 4; }),
               AllOf(HasSubstr("parallel.tensor = 4 does not fit 6 ranks"), HasSubstr("cut by 1, 2, 3 or 6"),
                     HasSubstr("works on 6 ranks: parallel.tensor = 3")));
@@ -349,7 +351,7 @@ TEST(TensorRefusals, NameTheReasonAndTheNearestPlan) {
               AllOf(HasSubstr("no sequences that could be cut"), HasSubstr("parallel.sequence = false")));
 }
 
-TEST(ContextRefusals, NameTheReasonAndTheNearestPlan) {
+TEST(ContextRejections, NameTheReasonAndTheNearestPlan) {
   const auto of_context = [](int ranks, std::int64_t context, const std::function<void(RunConfig&)>& change) {
     return refusal(ranks, [&](RunConfig& config) {
       config.parallel.tensor = 1;

@@ -142,7 +142,7 @@ TEST(TrainerEquality, SequencesGiveTheSameNumbersForAnySplit) {
   }
 }
 
-TEST(Trainer, Fp16ThatOverflowsFallsSkipsAndGoesOnAlikeOnAllRanks) {
+TEST(Trainer, Fp16ThatOverflowsFallsSkipsAndContinuesAlikeOnAllRanks) {
   RunConfig config = small_config();
   config.train.precision = "fp16";
   config.train.epochs = 4;
@@ -334,7 +334,7 @@ TEST(Snapshot, SharesParametersAndKeepsBuffersAsTheyAre) {
   });
 }
 
-/// Behind its first sample, which is looked at before the first step, one with a class that is none.
+/// After its first sample, which is looked at before the first step, one with a class that is none.
 class LateClass : public data::Dataset {
  public:
   explicit LateClass(std::shared_ptr<const data::Dataset> inner) : inner_(std::move(inner)) {}
@@ -379,7 +379,7 @@ class TwoRows : public model::Model {
   torch::nn::Linear linear_ = nullptr;
 };
 
-TEST(Trainer, AModelWhoseOutputsAreNotTheTargetsIsRefused) {
+TEST(Trainer, AModelWhoseOutputsAreNotTheTargetsIsRejected) {
   const data::DataSource data = small_data();
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     EXPECT_THAT([&] { Trainer(small_config(), context, data, std::make_shared<TwoRows>()); },

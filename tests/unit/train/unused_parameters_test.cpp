@@ -136,7 +136,7 @@ TEST(UnusedParameters, FoundInEveryStepGiveTheNumbersOfOneRank) {
   }
 }
 
-// Two ranks have nothing in the last batch. What they do not reach there is no sign of how they go on.
+// Two ranks have nothing in the last batch. What they do not reach there is no sign of how they continue.
 TEST(UnusedParameters, StaticOnesAreLearntInTheFirstStepInWhichEveryRankHasSamples) {
   const RunConfig config = expert_config("static");
   for (const std::int64_t begin : {0, 2}) {
@@ -174,7 +174,7 @@ TEST(UnusedParameters, VerifyFindsAUsersModelEqual) {
   }
 }
 
-TEST(OwnModel, ThatCannotTakeTheDataIsRefusedByItsType) {
+TEST(OwnModel, ThatCannotTakeTheDataIsRejectedByItsType) {
   class Wrong : public model::Model {
     at::Tensor forward(const at::Tensor& input) override { return input.flatten(1); }
   };

@@ -79,7 +79,7 @@ class MayHaveNoGradient : public model::Model {
   bool none_;
 };
 
-// The serial run's model is the third that is made: behind one for each rank.
+// The serial run's model is the third that is made: after one for each rank.
 TEST(VacuousVerify, AStepThatOneSideAloneLeavesOutIsADifference) {
   RunConfig config = verified_config();
   config.train.non_finite = "skip";

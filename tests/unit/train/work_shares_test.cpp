@@ -1,5 +1,3 @@
-#include "trireme/train/parts/work_shares.h"
-
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
+#include "trireme/train/parts/load_balancer.h"
 
 namespace trireme::train {
 namespace {
@@ -15,7 +14,7 @@ using data::Shares;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr auto kWindow = static_cast<std::int64_t>(WorkShares::kWindow);
+constexpr auto kWindow = static_cast<std::int64_t>(LoadBalancer::kWindow);
 
 /// Ranks that need so many seconds for a sample, besides what each step costs them.
 struct SpeedsOfRanks {
@@ -33,7 +32,7 @@ struct SpeedsOfRanks {
 /// Steps of full batches, as a trainer tells of them: each one step late.
 class Steps {
  public:
-  explicit Steps(WorkShares& shares) : shares_(shares), dealt_{{0, shares.now()}} {}
+  explicit Steps(LoadBalancer& shares) : shares_(shares), dealt_{{0, shares.now()}} {}
 
   /// How many changes there were in so many steps.
   int go(std::int64_t steps, const SpeedsOfRanks& ranks) {
@@ -49,7 +48,7 @@ class Steps {
     }
     return changes;
   }
-  std::optional<WorkShares::Change> observe(std::vector<double> work_s, std::int64_t fewer = 0) {
+  std::optional<LoadBalancer::Change> observe(std::vector<double> work_s, std::int64_t fewer = 0) {
     return shares_.observe(
         {.step = step_, .samples = batch_ - fewer, .full_batch = batch_, .work_s = std::move(work_s)},
         step_ + 4);
@@ -57,21 +56,21 @@ class Steps {
   const std::string& why() const { return why_; }
 
  private:
-  WorkShares& shares_;
+  LoadBalancer& shares_;
   const std::int64_t batch_ = std::accumulate(shares_.now().begin(), shares_.now().end(), std::int64_t{0});
   std::map<std::int64_t, Shares> dealt_;
   std::int64_t step_ = 0;
   std::string why_;
 };
 
-WorkShares shares_of(Shares equal, std::int64_t least = 1) {
+LoadBalancer shares_of(Shares equal, std::int64_t least = 1) {
   std::vector<int> replica(equal.size());
   std::iota(replica.begin(), replica.end(), 0);
-  return WorkShares({.equal = std::move(equal), .least = least, .replica = std::move(replica)});
+  return LoadBalancer({.equal = std::move(equal), .least = least, .replica = std::move(replica)});
 }
 
-TEST(WorkShares, FollowWhatEachReplicaDoesInASecond) {
-  WorkShares shares = shares_of({16, 16, 16});
+TEST(LoadBalancer, FollowWhatEachReplicaDoesInASecond) {
+  LoadBalancer shares = shares_of({16, 16, 16});
   Steps steps(shares);
   const SpeedsOfRanks ranks{.sample_s = {1, 1, 2}};
   EXPECT_EQ(steps.go(kWindow + 1, ranks), 0) << "the first steps do not count";
@@ -81,15 +80,15 @@ TEST(WorkShares, FollowWhatEachReplicaDoesInASecond) {
   EXPECT_EQ(steps.go(20 * kWindow, ranks), 0) << "nothing is better";
 }
 
-TEST(WorkShares, StayWhereAllAreAboutAsFast) {
-  WorkShares shares = shares_of({16, 16});
+TEST(LoadBalancer, StayWhereAllAreAboutAsFast) {
+  LoadBalancer shares = shares_of({16, 16});
   Steps steps(shares);
   EXPECT_EQ(steps.go(20 * kWindow, {.sample_s = {1, 1.04}}), 0);
   EXPECT_THAT(shares.now(), ElementsAre(16, 16));
 }
 
-TEST(WorkShares, ComeNearThatByStepsWhereAStepHasACostOfItsOwn) {
-  WorkShares shares = shares_of({32, 32});
+TEST(LoadBalancer, ComeNearThatByStepsWhereAStepHasACostOfItsOwn) {
+  LoadBalancer shares = shares_of({32, 32});
   Steps steps(shares);
   const SpeedsOfRanks ranks{.sample_s = {1, 3}, .step_s = 20};
   const auto slowest_s = [&] { return std::ranges::max(ranks.work_s(shares.now())); };
@@ -98,8 +97,8 @@ TEST(WorkShares, ComeNearThatByStepsWhereAStepHasACostOfItsOwn) {
   EXPECT_LT(slowest_s(), 1.1 * (20 + 48)) << "48 and 16 samples are best";
 }
 
-TEST(WorkShares, ComeBackWhenTheSlowOneIsFastAgain) {
-  WorkShares shares = shares_of({16, 16});
+TEST(LoadBalancer, ComeBackWhenTheSlowOneIsFastAgain) {
+  LoadBalancer shares = shares_of({16, 16});
   Steps steps(shares);
   steps.go(4 * kWindow, {.sample_s = {1, 3}});
   EXPECT_THAT(shares.now(), ElementsAre(24, 8));
@@ -107,8 +106,8 @@ TEST(WorkShares, ComeBackWhenTheSlowOneIsFastAgain) {
   EXPECT_THAT(shares.now(), ElementsAre(16, 16));
 }
 
-TEST(WorkShares, LeaveEachReplicaItsLeastAndGiveNoneMoreThanTwice) {
-  WorkShares shares = shares_of({8, 8, 8, 8}, 2);
+TEST(LoadBalancer, LeaveEachReplicaItsLeastAndGiveNoneMoreThanTwice) {
+  LoadBalancer shares = shares_of({8, 8, 8, 8}, 2);
   Steps steps(shares);
   steps.go(20 * kWindow, {.sample_s = {1, 100, 100, 100}});
   EXPECT_EQ(shares.now()[0], 16);
@@ -117,15 +116,15 @@ TEST(WorkShares, LeaveEachReplicaItsLeastAndGiveNoneMoreThanTwice) {
   EXPECT_EQ(shares.now()[0], 2);
 }
 
-TEST(WorkShares, TakeBackWhatDidNotHelpAndWaitLonger) {
-  WorkShares shares = shares_of({16, 16});
+TEST(LoadBalancer, TakeBackWhatDidNotHelpAndWaitLonger) {
+  LoadBalancer shares = shares_of({16, 16});
   Steps steps(shares);
   // Replica 1 needs as long for any number of samples.
   const auto stubborn = [](const Shares&) { return std::vector<double>{1, 2}; };
   int changes = 0;
   std::string last;
   std::vector<Shares> seen;
-  WorkShares& observed = shares;
+  LoadBalancer& observed = shares;
   for (std::int64_t step = 1; step <= 400 * kWindow; ++step) {
     if (auto change = observed.observe(
             {.step = step, .samples = 32, .full_batch = 32, .work_s = stubborn(observed.now())}, step)) {
@@ -140,13 +139,13 @@ TEST(WorkShares, TakeBackWhatDidNotHelpAndWaitLonger) {
   EXPECT_LT(changes, 30) << "in 400 windows";
 }
 
-TEST(WorkShares, GoByTheSlowestRankOfAReplicaAndByFullBatchesAlone) {
-  WorkShares shares({.equal = {8, 8}, .least = 1, .replica = {0, 1, 0, 1}});
+TEST(LoadBalancer, GoByTheSlowestRankOfAReplicaAndByFullBatchesAlone) {
+  LoadBalancer shares({.equal = {8, 8}, .least = 1, .replica = {0, 1, 0, 1}});
   for (std::int64_t step = 1; step <= 10 * kWindow; ++step) {
     EXPECT_FALSE(
         shares.observe({.step = step, .samples = 15, .full_batch = 16, .work_s = {1, 3, 1, 1}}, step));
   }
-  std::optional<WorkShares::Change> change;
+  std::optional<LoadBalancer::Change> change;
   std::int64_t step = 1000;
   for (; !change; ++step)
     change = shares.observe({.step = step, .samples = 16, .full_batch = 16, .work_s = {1, 1, 1, 3}}, 5000);
@@ -155,7 +154,7 @@ TEST(WorkShares, GoByTheSlowestRankOfAReplicaAndByFullBatchesAlone) {
   EXPECT_EQ(change->from, 5000);
 }
 
-TEST(WorkShares, AreAlwaysABatch) {
+TEST(LoadBalancer, AreAlwaysABatch) {
   Random random(3);
   for (int drawn = 0; drawn < 300; ++drawn) {
     Shares equal(1 + random.below(9));
@@ -164,7 +163,7 @@ TEST(WorkShares, AreAlwaysABatch) {
     for (std::int64_t& share : equal) share = each;
     equal.front() += static_cast<std::int64_t>(random.below(2));
     const std::int64_t batch = std::accumulate(equal.begin(), equal.end(), std::int64_t{0});
-    WorkShares shares = shares_of(equal, least);
+    LoadBalancer shares = shares_of(equal, least);
     for (std::int64_t step = 1; step <= 10 * kWindow; ++step) {
       std::vector<double> work_s;
       for (std::size_t i = 0; i < equal.size(); ++i)
@@ -178,8 +177,8 @@ TEST(WorkShares, AreAlwaysABatch) {
   }
 }
 
-TEST(WorkShares, FollowSmallerBatchesTooAndForgetWhatTheyMeasuredWhenBatchesGrow) {
-  WorkShares shares = shares_of({16, 16, 16});
+TEST(LoadBalancer, FollowSmallerBatchesTooAndForgetWhatTheyMeasuredWhenBatchesGrow) {
+  LoadBalancer shares = shares_of({16, 16, 16});
   const std::vector<double> sample_s = {1, 1, 2};
   std::int64_t step = 0, changes = 0;
   const auto go = [&](std::int64_t steps, std::int64_t batch) {

@@ -1,4 +1,4 @@
-// Training with gradients that are shared out in the bytes of a codec: it learns, goes on from a checkpoint
+// Training with gradients that are shared out in the bytes of a codec: it learns, continues from a checkpoint
 // with the same bits, and keeps what was left out when the number of ranks, or what they share out, changes.
 
 #include <ATen/ops/empty.h>
@@ -43,7 +43,7 @@ class ZeroCompressedTraining : public SmallRuns {
     }
     return sums;
   }
-  /// The sums that ranks take up, as they go on, are those.
+  /// The sums that ranks take up, as they continue, are those.
   void expect_taken_up(int ranks, RunConfig next, const std::map<std::string, at::Tensor>& before) const {
     next.train.max_steps += 1;
     comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Table, EachZeroCompression,
                            return name;
                          });
 
-TEST_P(EachZeroCompression, GoesOnFromACheckpointWithTheSameBits) {
+TEST_P(EachZeroCompression, ContinuesFromACheckpointWithTheSameBits) {
   for (const std::int64_t zero : {1, 2, 3}) {
     RunConfig whole = in_shards(text("whole", zero), GetParam(), zero), part = whole;
     for (RunConfig* each : {&whole, &part}) each->train.accumulation = 2;

@@ -113,7 +113,7 @@ TEST_F(ZeroTraining, ACheckpointOfAWorkingCopyIsThatOfTheExactValues) {
   EXPECT_EQ(run(2, walking, RunStart::kResume).weights_xxh3, expected.weights_xxh3);
 }
 
-TEST_F(ZeroTraining, GroupsOfReplicasGoOnFromAnyOtherMeshAndBack) {
+TEST_F(ZeroTraining, GroupsOfReplicasContinueFromAnyOtherMeshAndBack) {
   const RunResult straight = run(1, zero_config("groups-straight", 0));
   RunConfig walking = zero_config("groups-walking", 2);
   walking.parallel.shard_ranks = 2;
@@ -227,7 +227,7 @@ TEST(ZeroPlans, OfCompressionsThatCannotBeSaySoAndWhatCan) {
               HasSubstr("the nearest plan that works on 4 ranks: parallel.shard_ranks = 0"));
 }
 
-TEST(ZeroPlans, OfGroupsThatAreNoneSayWhichThereAre) {
+TEST(ZeroPlans, InvalidShardGroupsListValidOnes) {
   RunConfig config;
   config.train.global_batch = 64;
   config.parallel.zero = 2;
@@ -246,7 +246,7 @@ TEST(ZeroPlans, OfGroupsThatAreNoneSayWhichThereAre) {
   EXPECT_FALSE(resolve_plan(config, 2).has_shard_groups());
 }
 
-TEST(ZeroPlans, OfAsynchronousSchedulesAreRefused) {
+TEST(ZeroPlans, OfAsynchronousSchedulesAreRejected) {
   RunConfig config;
   config.parallel = {.pipeline = 2, .schedule = "pipedream", .zero = 1};
   EXPECT_THAT([&] { resolve_plan(config, 2); },

@@ -1,4 +1,4 @@
-// Training with weights that are gathered rounded: it learns, goes on from a checkpoint with the same bits,
+// Training with weights that are gathered rounded: it learns, continues from a checkpoint with the same bits,
 // and says where it does nothing and what it cannot be had with.
 #include <gmock/gmock.h>
 
@@ -55,7 +55,7 @@ class GatheredTraining : public SmallRuns {
   }
 };
 
-TEST_F(GatheredTraining, GoesOnFromACheckpointWithTheSameBits) {
+TEST_F(GatheredTraining, ContinuesFromACheckpointWithTheSameBits) {
   for (const std::int64_t zero : {1, 2, 3}) {
     RunConfig config = gathered(text("run", zero), "int8", zero);
     config.parallel.compression = "sign";
@@ -64,7 +64,7 @@ TEST_F(GatheredTraining, GoesOnFromACheckpointWithTheSameBits) {
   }
 }
 
-TEST_F(GatheredTraining, InMixedPrecisionGoesOnWithTheSameBits) {
+TEST_F(GatheredTraining, InMixedPrecisionContinuesWithTheSameBits) {
   RunConfig config = gathered("bf16", "int8");
   config.train.precision = "bf16";
   expect_same_bits_resumed(2, config);
@@ -106,7 +106,7 @@ TEST_F(GatheredTraining, TellsTheBytesThatItSends) {
   EXPECT_NEAR(static_cast<double>(some), kGradients + (1.01 * kLarge + 4 * kSmall) / 2, 0.1 * kGradients);
 }
 
-TEST_F(GatheredTraining, IsRefusedWhereItCannotBeHadWithTheReason) {
+TEST_F(GatheredTraining, IsRejectedWhereItCannotBeHadWithTheReason) {
   EXPECT_THAT(refusal(gathered("no", "int8", 0)),
               AllOf(HasSubstr("nothing is gathered"), HasSubstr("parallel.weight_compression = \"none\"")));
   RunConfig exact = gathered("no", "int8");

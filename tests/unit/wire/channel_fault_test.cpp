@@ -1,4 +1,4 @@
-// What fails, and what goes on: peers that die, freeze, flood and lie; nodes that throw; loops used twice.
+// What fails, and what continues: peers that die, freeze, flood and lie; nodes that throw; loops used twice.
 
 #include <netinet/in.h>
 #include <signal.h>
@@ -84,7 +84,7 @@ class ChannelFault : public testing::TestWithParam<const char*> {
   test::TemporaryFolder folder_;
 };
 
-TEST_P(ChannelFault, AKilledPeerIsNoticedAndTheRestGoesOn) {
+TEST_P(ChannelFault, AKilledPeerIsNoticedAndTheRestContinues) {
   ServingChild child(address(), [](Network& network, ConnectionId from, Message message) {
     network.send(from, std::move(message));
   });
@@ -257,7 +257,7 @@ TEST(ChannelLoop, AnAddressOfAnotherSchemeIsLookedUpEachTimeThatANodeConnects) {
 TEST(ChannelLoop, AMessageOverTheLimitIsTheSendersError) {
   Party server([] {
     auto options = at(kAnyPort);
-    options.limits = {.most_message_bytes = 1000, .most_unfinished_bytes = 2000};
+    options.limits = {.max_message_bytes = 1000, .max_unfinished_bytes = 2000};
     return options;
   }());
   Party client({});
@@ -265,7 +265,7 @@ TEST(ChannelLoop, AMessageOverTheLimitIsTheSendersError) {
   client.act_now([&](Network& network) {
     EXPECT_THAT([&] { network.send(to, {.body = body_of(1001)}); },
                 testing::ThrowsMessage<InvalidArgument>(HasSubstr("at most 1000 B")));
-    EXPECT_THROW(network.send(to, {.head = std::vector<std::byte>(Message::kMostHeadBytes + 1)}),
+    EXPECT_THROW(network.send(to, {.head = std::vector<std::byte>(Message::kMaxHeadBytes + 1)}),
                  InvalidArgument);
     network.send(to, {.body = body_of(1000)});
   });
@@ -275,7 +275,7 @@ TEST(ChannelLoop, AMessageOverTheLimitIsTheSendersError) {
 TEST(ChannelLoop, MoreThanMayWaitClosesTheChannel) {
   Party server(at(kAnyPort));
   auto options = NodeLoopOptions();
-  options.most_waiting_bytes = 1 << 20;
+  options.max_waiting_bytes = 1 << 20;
   Party client(std::move(options));
   const ConnectionId to = client.meet(server.address());
   client.act([to](Network& network) {
@@ -384,7 +384,7 @@ Socket introduced(const Address& address, bool shared_memory = false,
   return socket;
 }
 
-TEST(ChannelLoop, DamagedStreamsAreClosedWhileAGoodClientGoesOn) {
+TEST(ChannelLoop, DamagedStreamsAreClosedWhileAGoodClientContinues) {
   Party server(at(kAnyPort), [](Network& network, ConnectionId from, Message message) {
     network.send(from, std::move(message));
   });

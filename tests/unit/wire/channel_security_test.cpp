@@ -87,7 +87,7 @@ TEST(ChannelSecurity, EndsThatKnowTheSecretLearnWhoTheOtherIs) {
   EXPECT_EQ(server.peers().begin()->second.role, "worker");
 }
 
-TEST(ChannelSecurity, AnotherSecretIsRefusedOnBothEndsAndNeverShown) {
+TEST(ChannelSecurity, AnotherSecretIsRejectedOnBothEndsAndNeverShown) {
   Party server(serving(Security::with_secret(secret_of('a'))));
   Party client(joining(Security::with_secret(secret_of('b'))));
   EXPECT_EQ(client.meet(server.address()), 0u);
@@ -163,7 +163,7 @@ TEST(ChannelSecurity, ASecretHasToBeGiven) {
               ThrowsMessage<InvalidArgument>(HasSubstr("none is given")));
 }
 
-TEST(ChannelSecurity, JunkIsRefusedAndCounted) {
+TEST(ChannelSecurity, JunkIsRejectedAndCounted) {
   Party server(serving());
   for (const std::string& junk :
        {std::string(8, '\0'), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(5000, 'x'),
@@ -181,7 +181,7 @@ TEST(ChannelSecurity, JunkIsRefusedAndCounted) {
 TEST(ChannelSecurity, WhoDawdlesOrFloodsDoesNotKeepOthersOut) {
   auto options = serving(Security::with_secret(secret_of('a')));
   options.handshake_s = 1;
-  options.most_strangers = 20;
+  options.max_strangers = 20;
   Party server(std::move(options));
   std::vector<Socket> crowd;
   for (int i = 0; i < 100; ++i) {
@@ -313,7 +313,7 @@ TEST(ChannelSecurity, TheKernelSaysWhoComesOverAUnixSocket) {
 }
 
 /// A name that is no file has no folder that keeps others out.
-TEST(ChannelSecurity, AnotherUserIsRefusedOverAUnixSocketThatHeReaches) {
+TEST(ChannelSecurity, AnotherUserIsRejectedOverAUnixSocketThatHeReaches) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   expect_told_nothing("unix:@trireme-" + text(::getpid(), "-other-user"), 65534);
 }
@@ -336,7 +336,7 @@ TEST(ChannelTls, UnderASecretMessagesOfAllSizesArriveAndBothLearnWhoTheOtherIs) 
   }
 }
 
-TEST(ChannelTls, UnderASecretOthersAreRefusedAndSoAreEndsThatDoNotEncrypt) {
+TEST(ChannelTls, UnderASecretOthersAreRejectedAndSoAreEndsThatDoNotEncrypt) {
   const auto security = Security::with_secret(secret_of('a'), true);
   Party server(serving(security));
   Party other(joining(Security::with_secret(secret_of('b'), true)));
@@ -382,7 +382,7 @@ TEST(ChannelTls, BothEndsLearnTheOthersRoleFromItsCertificate) {
   EXPECT_TRUE(same_bytes(client.next_message().body, body));
 }
 
-TEST(ChannelTls, CertificatesOfOthersAreRefused) {
+TEST(ChannelTls, CertificatesOfOthersAreRejected) {
   const test::TemporaryFolder folder;
   test::Authority ours("ours", folder.path()), theirs("theirs", folder.path());
   const TlsFiles good = ours.issue("s", "DNS:server.7");
@@ -407,7 +407,7 @@ TEST(ChannelTls, CertificatesOfOthersAreRefused) {
   expect_lives(server, Security::with_tls(ours.issue("w2", "DNS:worker.6")));
 }
 
-TEST(ChannelTls, JunkInsteadOfTlsIsRefused) {
+TEST(ChannelTls, JunkInsteadOfTlsIsRejected) {
   const test::TemporaryFolder folder;
   test::Authority authority("ours", folder.path());
   const TlsFiles files = authority.issue("s", "DNS:server.7");

@@ -32,7 +32,7 @@ TEST(Complaints, TheFirstAreWrittenAndTheOthersCountedOnceAMinute) {
   EXPECT_EQ(complaints.take_count(2000), std::nullopt);
 }
 
-TEST(Complaints, AFloodThatGoesOnForHoursIsOneLineAMinute) {
+TEST(Complaints, AFloodThatContinuesForHoursIsOneLineAMinute) {
   Complaints complaints("");
   int lines = 0;
   for (int second = 0; second < 4 * 3600; ++second) {

@@ -1,4 +1,4 @@
-// A node's disk over a folder: what is safe, what a folder may have behind it, what a full disk does.
+// A node's disk over a folder: what is safe, what a folder may have after it, what a full disk does.
 
 #include "trireme/wire/folder_disk.h"
 

@@ -125,7 +125,7 @@ TEST(Frame, WhatAHeaderSaysHasToAddUp) {
   const auto with = [](const std::function<void(FrameHeader&)>& change) {
     FrameHeader header = kPlain;
     change(header);
-    return fault_of(header_of(header), {.most_message_bytes = 1000, .most_unfinished_bytes = 2000});
+    return fault_of(header_of(header), {.max_message_bytes = 1000, .max_unfinished_bytes = 2000});
   };
   EXPECT_EQ(with([](auto&) {}), FrameFault::kNone);
   EXPECT_EQ(with([](auto& h) { h.total_bytes = 1001; }), FrameFault::kTooLong);
@@ -141,7 +141,7 @@ TEST(Frame, WhatAHeaderSaysHasToAddUp) {
   EXPECT_EQ(with([](auto& h) { h.offset = 4, h.payload_bytes = 6; }), FrameFault::kOrder);
   EXPECT_EQ(with([](auto& h) { h.message = 0; }), FrameFault::kOrder);
   FrameHeader long_head = kPlain;
-  long_head.head_bytes = Message::kMostHeadBytes + 1;
+  long_head.head_bytes = Message::kMaxHeadBytes + 1;
   long_head.total_bytes = long_head.payload_bytes = 1 << 20;
   EXPECT_EQ(fault_of(header_of(long_head)), FrameFault::kHeadTooLong);
 }
@@ -225,7 +225,7 @@ TEST(Frame, PartsOfAMessageFollowEachOther) {
 }
 
 TEST(Frame, UnfinishedMessagesAreBounded) {
-  const FrameLimits limits{.most_message_bytes = 10000, .most_unfinished_bytes = 20000};
+  const FrameLimits limits{.max_message_bytes = 10000, .max_unfinished_bytes = 20000};
   Decoder decoder(limits);
   for (Priority priority = 0; priority < 3; ++priority) {
     const Bytes body(100);
@@ -239,7 +239,7 @@ TEST(Frame, UnfinishedMessagesAreBounded) {
   }
 }
 
-TEST(Frame, AMillionRandomHeadersAreRefused) {
+TEST(Frame, AMillionRandomHeadersAreRejected) {
   std::mt19937_64 random(7);
   std::array<int, kNumFrameFaults> found{};
   for (int i = 0; i < 1'000'000; ++i) {
@@ -342,7 +342,7 @@ TEST(SendQueue, WhatWaitsLongIsNotStarved) {
 }
 
 TEST(SendQueue, NeverBeginsMoreThanTheReceiverTakes) {
-  SendQueue queue({.chunk_bytes = 1000, .age_bytes = 1 << 20, .most_unfinished_bytes = 10000});
+  SendQueue queue({.chunk_bytes = 1000, .age_bytes = 1 << 20, .max_unfinished_bytes = 10000});
   queue.push({.priority = 9, .body = body_of(8000)});
   Bytes bytes;
   const auto send_one = [&] {
@@ -357,7 +357,7 @@ TEST(SendQueue, NeverBeginsMoreThanTheReceiverTakes) {
   send_one();
   queue.push({.priority = 0, .body = body_of(8000)});
   while (!queue.empty()) send_one();
-  Decoder decoder({.most_message_bytes = 8000, .most_unfinished_bytes = 10000});
+  Decoder decoder({.max_message_bytes = 8000, .max_unfinished_bytes = 10000});
   EXPECT_EQ(decoded(decoder, bytes).size(), 2u);
   EXPECT_EQ(decoder.fault(), FrameFault::kNone);
 }

@@ -14,11 +14,11 @@ namespace trireme::wire {
 namespace {
 
 /// A server that closes connections whose peers have not registered after `guest_s`.
-NodeLoopOptions guarded(int most_strangers, double guest_s = NodeLoopOptions().guest_s) {
+NodeLoopOptions guarded(int max_strangers, double guest_s = NodeLoopOptions().guest_s) {
   NodeLoopOptions options;
   options.listen = {"tcp:127.0.0.1:0"};
   options.self = {.role = "server", .name = "7"};
-  options.most_strangers = most_strangers;
+  options.max_strangers = max_strangers;
   options.guest_s = guest_s;
   return options;
 }
@@ -83,7 +83,7 @@ TEST(SecurityGuests, AreMembersOnceTheNodeSaysSo) {
 
 TEST(SecurityGuests, MembersWithManyConnectionsMakeRoomForOthers) {
   auto options = guarded(20);
-  options.most_accepted = 40;
+  options.max_accepted = 40;
   Party server(std::move(options)), crowd(guest("crowd"));
   for (int i = 0; i < 60; ++i) {
     const ConnectionId to = crowd.meet(server.address());

@@ -179,7 +179,7 @@ TEST(LocalGroupProcesses, SurvivorsNameTheRankThatDiedBeforeItsMemoryWasOpened) 
         << "rank " << r;
 }
 
-TEST(LocalGroupProcesses, ShareNothingThatHasANameAndCouldStayBehind) {
+TEST(LocalGroupProcesses, ShareNothingThatHasANameAndCouldStayAfter) {
   ReducingProcesses ranks(2, 30);
   for (const int r : {0, 1}) {
     const std::string maps = read_file(text("/proc/", ranks.pid(r), "/maps"));

@@ -279,7 +279,7 @@ TEST(LocalGroupMessages, LargerThanTheMailboxPassEachOtherWhileCollectivesRun) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(LocalGroupMessages, AWaitForAMessageDoesNotRunACollectiveThatThePeerHasNotIssued) {
+TEST(LocalGroupMessages, WaitForMessageRunsNoUnissuedCollective) {
   const auto errors = run_ranks(2, [](LocalGroup& group, int rank) {
     std::vector<float> reduced = values_of(rank, 10);
     std::vector<float> token(1, 5);

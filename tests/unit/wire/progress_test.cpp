@@ -1,4 +1,4 @@
-// Whatever is posted goes on, whatever the thread that issued it does next: it waits for something else, it
+// Whatever is posted continues, whatever the thread that issued it does next: it waits for something else, it
 // computes, it asks now and then.
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ void barrier(LocalGroup& group) {
   group.wait(*group.issue(Call{.kind = CallKind::kBarrier}, Issue::kSync, kTimeout_s));
 }
 
-/// Stands for a rank that computes: it does nothing for the group until it may go on.
+/// Stands for a rank that computes: it does nothing for the group until it may continue.
 void stay_away_until(const std::atomic<bool>& flag) {
   const Deadline deadline = Deadline::after_s(kTimeout_s);
   while (!flag && !deadline.expired()) std::this_thread::sleep_for(Seconds(0.001));
@@ -61,7 +61,7 @@ void for_each_way(const std::function<void(LocalGroup&, int, CallKind, std::size
             << (tensors == Tensors::kAddressed ? "addressed" : "as processes");
 }
 
-TEST(LocalGroupProgress, ACollectiveGoesOnWhileItsIssuerWaitsForAMessage) {
+TEST(LocalGroupProgress, ACollectiveContinuesWhileItsIssuerWaitsForAMessage) {
   for_each_way([](LocalGroup& group, int rank, CallKind kind, std::size_t count) {
     std::vector<float> values(count, 1.0F);
     std::vector<float> token(1, 5.0F);
@@ -74,7 +74,7 @@ TEST(LocalGroupProgress, ACollectiveGoesOnWhileItsIssuerWaitsForAMessage) {
   });
 }
 
-TEST(LocalGroupProgress, ACollectiveGoesOnWhileItsIssuerComputes) {
+TEST(LocalGroupProgress, ACollectiveContinuesWhileItsIssuerComputes) {
   std::atomic<bool> arrived{false};
   for_each_way([&](LocalGroup& group, int rank, CallKind kind, std::size_t count) {
     std::vector<float> values(count, 1.0F);

@@ -161,7 +161,7 @@ TEST(Reduce, WritesTheSameIntoAllTargetsWhereTheyAreTheSources) {
   }
 }
 
-TEST(Reduce, RefusesTypesThatHaveNoSum) {
+TEST(Reduce, RejectsTypesThatHaveNoSum) {
   std::vector<std::uint8_t> values(4);
   EXPECT_THROW(reduced<std::uint8_t>(Element::kBool, Reduction::kSum, {values, values}), InvalidArgument);
 }

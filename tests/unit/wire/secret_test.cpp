@@ -61,7 +61,7 @@ TEST(Secret, IsNeverTheSameTwiceWhenItIsDrawn) {
   EXPECT_NE(Secret::random().reveal(), Secret::random().reveal());
 }
 
-TEST(Secret, ThatIsTooShortIsRefusedWithWhereItComesFrom) {
+TEST(Secret, ThatIsTooShortIsRejectedWithWhereItComesFrom) {
   EXPECT_THAT([] { Secret::from_text(" 123456789012345 \n", "TRIREME_SECRET"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("TRIREME_SECRET has 15 characters")));
 }

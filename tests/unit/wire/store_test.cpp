@@ -214,7 +214,7 @@ TEST_P(Garbage, EndsItsOwnConnectionOnly) {
   EXPECT_EQ(client.get("key", kLong_s), "value");
 }
 
-TEST_P(Garbage, EndsItsOwnConnectionOnlyBehindAProofToo) {
+TEST_P(Garbage, EndsItsOwnConnectionOnlyAfterAProofToo) {
   Served served(secret('a'));
   StoreClient client = served.client();
   client.set("key", "value", kLong_s);
@@ -386,7 +386,7 @@ class ServerProcess {
   int pid_ = -1;
 };
 
-TEST(StoreClient, EndsEveryCallToAFrozenServerAndGoesOnWhenThatDoes) {
+TEST(StoreClient, EndsEveryCallToAFrozenServerAndContinuesWhenThatDoes) {
   const ServerProcess server;
   StoreClient client({server.endpoint(), Secret(), kShort_s});
   client.set("key", "value", kLong_s);

@@ -29,7 +29,7 @@ std::filesystem::path move_aside(const std::filesystem::path& checkpoint);
 /// the file system can do that, and is removed afterwards.
 void put_in_place(const std::filesystem::path& from, const std::filesystem::path& to);
 /// Removes all but the newest `keep` (0: none of them) and, whatever `keep` says, those of later steps than
-/// the one just saved: they were made by a run that has since gone back behind them, and would count as the
+/// the one just saved: they were made by a run that has since gone back after them, and would count as the
 /// newest.
 void remove_outdated(const std::filesystem::path& folder, std::int64_t saved_step, int keep);
 

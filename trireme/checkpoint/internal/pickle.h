@@ -14,8 +14,8 @@
 namespace trireme::checkpoint {
 
 /// Limits of a pickle: 100000 tensors need about 15 MB and 2 million values.
-inline constexpr std::size_t kMostPickleBytes = std::size_t{32} << 20;
-inline constexpr std::size_t kMostPickleValues = 2'500'000;
+inline constexpr std::size_t kMaxPickleBytes = std::size_t{32} << 20;
+inline constexpr std::size_t kMaxPickleValues = 2'500'000;
 
 /// The number of a value in its Pickle.
 using PickleIndex = std::uint32_t;

@@ -14,7 +14,7 @@ namespace trireme::checkpoint {
 
 /// Tensors share storages where they did in Python. Of those together at most this many times the size of the
 /// file is read (tensors may repeat elements of their storages), or 1 MiB.
-inline constexpr std::uint64_t kMostExpansion = 16;
+inline constexpr std::uint64_t kMaxExpansion = 16;
 
 /// Throws DataError that names the file, what was found and `expected`.
 TensorMap load_torch_save(const std::filesystem::path& path, std::string_view expected);

@@ -3,8 +3,8 @@
 // c10d::Backend under the operation names of torch 2.11 to 2.13 (_allgather_base, _reduce_scatter_base,
 // alltoall_base, ...); one that can allocate its own memory says so with supportsTensorAlloc/allocateTensor.
 // Whether all ranks issue the same operation is found by the backend before data moves (shm, threads, gloo),
-// or by the Watcher once an operation stands still. What it cannot do, a dtype for example, it refuses with
-// InvalidArgument in the call that issues, before it has told anybody: the group goes on.
+// or by the Watcher once an operation stands still. What it cannot do, a dtype for example, it rejects with
+// InvalidArgument in the call that issues, before it has told anybody: the group continues.
 
 #include <functional>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 // The functions of the optional CUDA object libtrireme_cuda.so, and how they are found. The object lies
-// beside the program or in its ../lib, or where TRIREME_CUDA_OBJECT says; it is loaded once, when a GPU is
+// next to the program or in its ../lib, or where TRIREME_CUDA_OBJECT says; it is loaded once, when a GPU is
 // there, and never unloaded. Thread-safe.
 
 #include <string>

@@ -47,7 +47,7 @@ struct GroupParts {
   c10::intrusive_ptr<c10d::Backend> backend;             ///< empty for a group of one rank
   std::vector<int> world_ranks;
   int rank = 0;
-  double timeout_s = 60;         ///< for ranks that do not get on
+  double timeout_s = 60;         ///< for ranks that do not make progress
   double slow_timeout_s = 1800;  ///< for the others; not less
   std::shared_ptr<StatusLine> status;
   Watcher* watcher = nullptr;  ///< the Context's, which outlives its groups; null in a world of one

@@ -2,7 +2,7 @@
 // What the ranks of a world tell each other through the store, a few times per second, on a thread of its
 // own:
 // - the first failure of a group goes to the other ranks, and theirs come to us;
-// - every rank's beat: whether it gets on, what it does, what it waits for;
+// - every rank's beat: whether it makes progress, what it does, what it waits for;
 // - when an operation has stood still for a while anywhere, all ranks publish their last operations. This is
 //   how a mismatch gets both sides named without a message per operation.
 // Others are only looked at while an operation of ours stands still. The thread owns a connection of its own
@@ -19,8 +19,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "trireme/comm/internal/beat.h"
 #include "trireme/comm/internal/group_state.h"
+#include "trireme/comm/internal/heartbeat.h"
 #include "trireme/comm/internal/operation_report.h"
 #include "trireme/comm/internal/rendezvous.h"
 
@@ -49,12 +49,12 @@ struct NoticeBoardOptions {
 };
 
 /// What has been heard of another rank.
-struct Sighting {
-  Beat beat;
-  double looked_s = 0;  ///< when it was looked for last; 0: never
-  double heard_s = 0;   ///< when its beat was seen to have changed, or it was first looked for
-  double got_on_s = 0;  ///< the same of its signs
-  bool got_on = false;  ///< they have changed since it was first looked for
+struct PeerObservation {
+  Heartbeat beat;
+  double looked_s = 0;         ///< when it was looked for last; 0: never
+  double heard_s = 0;          ///< when its beat was seen to have changed, or it was first looked for
+  double progress_s = 0;       ///< the same of its signs
+  bool made_progress = false;  ///< they have changed since it was first looked for
 };
 
 class NoticeBoard {
@@ -72,10 +72,10 @@ class NoticeBoard {
   /// The operations of a group that ends here: others may still wait for what this rank has sent.
   void keep_last_words(const std::string& group, const std::vector<Operation>& operations);
   /// From now on the others hear that this rank has left in good order.
-  void say_goodbye();
+  void announce_leave();
 
-  Sighting sighting(int world_rank) const;
-  std::vector<Sighting> sightings() const;
+  PeerObservation observation(int world_rank) const;
+  std::vector<PeerObservation> observations() const;
   /// What members have published of their operations in a group.
   Published published(const std::string& group) const;
   /// The first failure, of whichever group, that a rank has told; empty: none was heard of.
@@ -116,7 +116,7 @@ class NoticeBoard {
   void look_around(const Groups& stalled);
   bool looks_now(const Groups& stalled);
   void look_at(const std::set<int>& world_ranks);
-  void note(int world_rank, std::optional<Beat> beat);
+  void note(int world_rank, std::optional<Heartbeat> beat);
   void read_operations(const GroupParts& parts, int member);
 
   const NoticeBoardOptions options_;
@@ -127,7 +127,7 @@ class NoticeBoard {
   std::condition_variable changed_;
   std::vector<Told> outbox_;
   std::map<std::string, std::string> last_words_;  ///< by group
-  std::vector<Sighting> sightings_;                ///< by world rank
+  std::vector<PeerObservation> observations_;      ///< by world rank
   std::map<std::string, Published> published_;     ///< by group
   std::vector<std::string> failures_;              ///< the first of each world rank
   std::string first_failure_;

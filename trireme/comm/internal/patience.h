@@ -7,22 +7,24 @@
 namespace trireme::comm {
 
 /// What is known of a rank at one moment.
-struct Standing {
+struct WaitStatus {
   bool lost = false;           ///< dead, gone, stopped or silent: nothing will come from it
-  double idle_s = 0;           ///< since it was seen to get on, or looked at first
-  bool gets_on = true;         ///< it was seen to
+  double idle_s = 0;           ///< since it was seen to make progress, or looked at first
+  bool made_progress = true;   ///< it was seen to
   bool waits = false;          ///< in an operation
   std::vector<int> waits_for;  ///< world ranks that have not come to that operation
 };
 
 struct Verdict {
-  /// From the rank that is waited for, through those it waits for, to the one to blame; empty: nobody is.
+  /// From the rank that is waited for, through those it waits for, to the one that caused it; empty: nobody
+  /// is.
   std::vector<int> chain;
   bool in_circle = false;  ///< the last of the chain waits for an earlier one, or for the rank that asks
-  std::vector<int> slow;   ///< when nobody is to blame: who gets on, and holds all the others up
+  std::vector<int> slow;   ///< when nobody is that caused it: who makes progress, and holds all the others up
 };
 
 /// `ranks`: by world rank. `missing`: those that `me` waits for. A rank may idle for `patience_s`.
-Verdict judge(int me, const std::vector<int>& missing, const std::vector<Standing>& ranks, double patience_s);
+Verdict judge(int me, const std::vector<int>& missing, const std::vector<WaitStatus>& ranks,
+              double patience_s);
 
 }  // namespace trireme::comm

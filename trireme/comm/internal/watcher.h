@@ -3,9 +3,9 @@
 // other ranks are waited for:
 // - a process of this host that died, or a rank that left, while an operation still needs it: at once;
 // - a rank that issued something else: once the operation stands still;
-// - after the first deadline (comm.timeout_s): a rank that is frozen, cut off, stuck, or waits in a circle.
-// One
-//   that is alive and gets on is slow, which is said in the log;
+// - after the first deadline (comm.timeout_s): a rank that is frozen, cut off, stuck, or in a deadlock. A
+// live
+//   rank that makes progress is only reported as slow;
 // - after the second deadline (comm.slow_timeout_s): the slow one too.
 // What is known of other ranks comes from the NoticeBoard; the thread that decides never waits for the store,
 // and nothing it does delays an operation. Thread-safe.
@@ -56,7 +56,7 @@ class Watcher {
   /// The operations of a group that ends here.
   void keep_last_words(const std::string& group, const std::vector<Operation>& operations);
   /// From now on the others hear that this rank has left in good order. The destructor says so too.
-  void say_goodbye() { board_.say_goodbye(); }
+  void announce_leave() { board_.announce_leave(); }
   /// Which ranks keep the operation from ending, as far as is known after looking for at most `patience_s`;
   /// empty when nothing is known.
   std::string explain(const Group::State& group, const Operation& operation, double patience_s);
@@ -80,7 +80,7 @@ class Watcher {
     std::string cause;
   };
   /// What has been said of a slow rank.
-  struct Word {
+  struct SlowWarning {
     double said_s = 0;
     double interval_s = 0;
   };
@@ -98,9 +98,9 @@ class Watcher {
   std::string lateness_of(const Wait& wait);
   double patience_s(const Wait& wait) const;
   double all_came_s(const Wait& wait);
-  std::vector<Standing> standings(const Wait& wait) const;
-  void speak_of(const std::vector<int>& slow, const Wait& wait);
-  bool speaks(const Wait& wait) const;
+  std::vector<WaitStatus> wait_statuses(const Wait& wait) const;
+  void warn_slow(const std::vector<int>& slow, const Wait& wait);
+  bool is_reporter(const Wait& wait) const;
   std::string how_it_left(int world_rank) const;
   std::string how_it_died(int world_rank) const;
   std::string who_is_gone(const Group::State& group, const Operation& operation) const;
@@ -122,7 +122,7 @@ class Watcher {
   std::vector<std::optional<double>> gone_s_;  ///< by world rank: when it was noticed
   /// When an operation that is waited for, by group and number, was first seen to be issued by all it needs.
   std::map<std::pair<std::string, std::uint64_t>, double> all_came_s_;
-  std::map<int, Word> words_;
+  std::map<int, SlowWarning> slow_warnings_;
   std::thread thread_;
 };
 

@@ -22,7 +22,7 @@ const Codec& sign_codec();
 const Codec& top_k_codec();
 
 /// At least one.
-inline std::size_t most_named(std::size_t num_values, const Codec::Options& options) {
+inline std::size_t max_named(std::size_t num_values, const Codec::Options& options) {
   const auto share = static_cast<std::size_t>(static_cast<double>(num_values) * options.fraction);
   return std::max<std::size_t>(share, 1);
 }

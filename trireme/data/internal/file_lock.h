@@ -1,6 +1,6 @@
 #pragma once
 // A lock between processes, and threads, by a file: gone with the process that holds it. Not for files on
-// which lives depend: whoever cannot have it goes on without.
+// which lives depend: whoever cannot have it continues without.
 
 #include <filesystem>
 

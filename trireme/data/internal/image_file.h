@@ -21,20 +21,20 @@ namespace trireme::data {
 /// pixels are those of Pillow's convert("RGB"), bit by bit, but for PNG of 16 grey bits, which Pillow
 /// saturates. Throws DataError when the file is missing, of another format, animated, truncated or damaged
 /// (of JPEG, whose decoder paints over missing data, a warning counts as damage), or has more than
-/// `most_pixels` or, of JPEG, more than kMostScans scans, both of which are checked before pixels are
+/// `most_pixels` or, of JPEG, more than kMaxScans scans, both of which are checked before pixels are
 /// decoded; the message names the path and the decoder's reason.
-at::Tensor read_image(const std::filesystem::path& path, std::int64_t most_pixels = kMostPixels);
+at::Tensor read_image(const std::filesystem::path& path, std::int64_t most_pixels = kMaxPixels);
 
 /// Each scan of a JPEG costs as much as all pixels. Encoders write 1 to 12.
-inline constexpr int kMostScans = 64;
+inline constexpr int kMaxScans = 64;
 
 /// The two halves of it: the bytes, and what they decode to.
 std::string read_image_file(const std::filesystem::path& path);
 at::Tensor decode_image_file(std::string_view content, const std::filesystem::path& path,
-                             std::int64_t most_pixels = kMostPixels);
+                             std::int64_t most_pixels = kMaxPixels);
 
 /// The same of a file's content; the message of what it throws is the reason alone.
-at::Tensor decode_image(std::string_view content, std::int64_t most_pixels = kMostPixels);
+at::Tensor decode_image(std::string_view content, std::int64_t most_pixels = kMaxPixels);
 
 /// Extensions of files that are read, in lower case: ".jpg" and so on.
 std::span<const std::string_view> image_extensions();

@@ -22,7 +22,7 @@ struct NpyHeader {
 };
 
 /// So much of a file holds any header that is read.
-inline constexpr std::int64_t kMostNpyHeaderBytes = 65536 + 16;
+inline constexpr std::int64_t kMaxNpyHeaderBytes = 65536 + 16;
 
 /// From the first bytes of a file of `file_bytes`. Throws DataError with the reason alone: another format, a
 /// type that is none of the above, a length that is not that of the shape.

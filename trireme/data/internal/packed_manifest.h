@@ -29,7 +29,7 @@ struct TokenLayout {
   std::int64_t bytes_per_token = 1;  ///< 1, 2 or 4
   std::int64_t page_tokens = 0;
   std::string characters = {};                       ///< the byte of each token; empty: numbers
-  std::optional<std::int64_t> end_of_document = {};  ///< the token behind each document
+  std::optional<std::int64_t> end_of_document = {};  ///< the token after each document
 };
 
 struct PackedManifest {

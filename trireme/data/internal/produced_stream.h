@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "trireme/data/internal/dealing.h"
+#include "trireme/data/internal/batch_partition.h"
 #include "trireme/data/producer.h"
 
 namespace trireme::data {
@@ -29,7 +29,7 @@ class ProducedStream {
   void thread_ended(std::exception_ptr error);
 
   void seek(std::uint64_t step);
-  void deal(std::uint64_t from, const Shares& shares);
+  void assign_shares(std::uint64_t from, const Shares& shares);
   StepBatch next();
   bool is_ready();
   LoadingReport report() const;
@@ -64,7 +64,7 @@ class ProducedStream {
   const BatchLayout layout_;
   mutable std::mutex mutex_;
   std::condition_variable room_, arrived_;
-  Dealing dealing_;  // this and what follows: under the mutex
+  BatchPartition partition_;  // this and what follows: under the mutex
   std::map<std::uint64_t, std::shared_ptr<Unit>> units_;
   std::uint64_t consumed_ = 0;  ///< steps
   LoadingReport reported_;

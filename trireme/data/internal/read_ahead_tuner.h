@@ -2,7 +2,7 @@
 // Decides how many threads read ahead and how many steps, from what was measured: pure arithmetic on one
 // window of time after the other. A stall that threads which are always busy cause is answered by another
 // thread, which is taken back if batches do not come faster by it (the disk, or the cores, are the limit); a
-// stall beside idle threads comes of batches that take unequally long, and is answered by reading further
+// stall next to idle threads comes of batches that take unequally long, and is answered by reading further
 // ahead, within the memory that there is for it. A thread that has had nothing to do for long goes.
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct ReadAhead {
 };
 
 struct ReadAheadLimits {
-  int most_workers = 1;
+  int max_workers = 1;
   std::int64_t memory_bytes = 0;  ///< of steps that were read ahead
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a record of packed data is made of: the fields of a sample one behind the other, without padding,
+// What a record of packed data is made of: the fields of a sample one after the other, without padding,
 // numbers little-endian. A field of one shape is its values. One whose dims vary has those dims, u64 each,
 // before them. An encoded image is a u8 field of one dim that varies. Values; const parts are thread-safe.
 
@@ -71,7 +71,7 @@ class RowWriter {
 /// Of a layout that is not fixed; images of at most `most_pixels` are decoded, and what is not needed
 /// is left out. Throws DataError: what is wrong with the record.
 Example parse_record(const RecordLayout& layout, std::string_view record, const Needed& needed = {},
-                     std::int64_t most_pixels = kMostPixels);
+                     std::int64_t most_pixels = kMaxPixels);
 
 nlohmann::ordered_json to_json(const RecordLayout& layout);
 /// Throws DataError: what is wrong with it.

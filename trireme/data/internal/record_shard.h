@@ -1,5 +1,5 @@
 #pragma once
-// One file of packed data: a header, records one behind the other, an index of them, a trailer. Numbers are
+// One file of packed data: a header, records one after the other, an index of them, a trailer. Numbers are
 // little-endian; the layout byte by byte is in docs/data.md. Written once, read by calls and never mapped,
 // since a mapping answers a file that was cut short with SIGBUS. Nothing is allocated for which no bytes have
 // come. A shard is what it was when its index has the checksum that the manifest names.

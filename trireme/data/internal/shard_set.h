@@ -1,6 +1,6 @@
 #pragma once
-// The folder that packed data are written into: refused where it is in use, cleared where that was asked for,
-// and cleared again when packing fails.
+// The folder that packed data are written into: rejected where it is in use, cleared where that was asked
+// for, and cleared again when packing fails.
 
 #include <cstdint>
 #include <filesystem>

@@ -1,5 +1,5 @@
 #pragma once
-// What one tar shard in the layout of WebDataset holds, and where. The members of a sample stand one behind
+// What one tar shard in the layout of WebDataset holds, and where. The members of a sample stand one after
 // the other and share a key: what stands in a member's name before the first dot of its last part; what
 // follows is the field. An index is made by one pass over the shard's headers, or taken from a file that such
 // a pass has left. Immutable once made; thread-safe.
@@ -22,7 +22,7 @@ struct Extent {
 
 class TarIndex {
  public:
-  /// One pass. Throws DataError, with file, offset and member: what for_each_member refuses, samples whose
+  /// One pass. Throws DataError, with file, offset and member: what for_each_member rejects, samples whose
   /// fields differ, a key that comes again, a class that is no whole number from 0 on, no sample.
   static TarIndex scan(const ByteSource& shard);
   /// As to_bytes made it; none: damaged, or of another shard or version of it.
@@ -47,7 +47,7 @@ class TarIndex {
   friend class TarScan;
   std::vector<std::string> fields_;
   std::vector<Label> labels_;
-  std::string keys_;  ///< one behind the other
+  std::string keys_;  ///< one after the other
   std::vector<std::uint64_t> key_ends_;
   std::vector<Extent> extents_;  ///< (sample, field)
 };

@@ -31,7 +31,7 @@ struct TarMember {
 };
 
 /// Calls `take` for each regular file, in the order of the archive; folders are passed over. Throws
-/// DataError, with file, offset and member: an archive that is cut short, compressed, or goes on behind its
+/// DataError, with file, offset and member: an archive that is cut short, compressed, or continues after its
 /// end; a header with a wrong checksum; links, devices, sparse files and types unknown; a name that leads out
 /// of the archive; a size beyond the file.
 void for_each_member(ForwardReader& reader, const std::function<void(const TarMember&)>& take);

@@ -22,7 +22,7 @@ class Unreachable : public CommError {
 };
 
 /// A member has answered that it will not: a request that is too large, a lease that is gone, no space left.
-class Refused : public DataError {
+class Rejected : public DataError {
  public:
   using DataError::DataError;
 };

@@ -56,7 +56,7 @@ class Disk final : public wire::Disk {
   void take_head(File& file, const std::string& name, const std::optional<KeyValue>& pair);
   Outcome commit(const Transaction& transaction);
   [[noreturn]] void deposed();
-  /// Behind what the file holds, or in place of it.
+  /// After what the file holds, or in place of it.
   enum class How : std::uint8_t { kAppend, kReplace };
   void write(const std::string& name, File& file, std::span<const std::byte> bytes, How how);
 

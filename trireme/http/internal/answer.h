@@ -13,7 +13,7 @@ namespace trireme::http {
 class Answer {
  public:
   /// `most_bytes` of a body. `follows`: redirections, whose bodies nobody reads.
-  Answer(std::size_t most_bytes, bool follows) : most_bytes_(most_bytes), follows_(follows) {}
+  Answer(std::size_t most_bytes, bool follows) : max_bytes_(most_bytes), follows_(follows) {}
 
   /// A line with its end. False where the headers are too long: failure() says so, and the answer is over.
   bool take_header(std::string_view line);
@@ -26,7 +26,7 @@ class Answer {
   Reply& reply() { return reply_; }
 
  private:
-  const std::size_t most_bytes_;
+  const std::size_t max_bytes_;
   const bool follows_;
   Reply reply_;
   std::size_t num_header_bytes_ = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// Where an ActivationStore keeps memory: in a file, or in the host's memory beside a device. Nothing here
+// Where an ActivationStore keeps memory: in a file, or in the host's memory next to a device. Nothing here
 // knows of autograd. Thread-safe.
 
 #include <ATen/core/Tensor.h>
@@ -57,7 +57,7 @@ class ActivationStore::Keeping : public std::enable_shared_from_this<Keeping> {
   std::shared_ptr<Use> keep(const at::Tensor& tensor);
 
   std::int64_t kept_bytes() const;
-  std::int64_t most_kept_bytes() const;
+  std::int64_t max_kept_bytes() const;
 
  protected:
   /// It is to leave. Throws DataError; then it is not kept.
@@ -77,7 +77,7 @@ class ActivationStore::Keeping : public std::enable_shared_from_this<Keeping> {
   // Under the mutex:
   std::map<const void*, std::weak_ptr<Use>> by_storage_;
   std::uint64_t next_number_ = 0;
-  std::int64_t kept_bytes_ = 0, most_kept_bytes_ = 0;
+  std::int64_t kept_bytes_ = 0, max_kept_bytes_ = 0;
 };
 
 class ActivationStore::Keeping::Use {

@@ -1,5 +1,5 @@
 #pragma once
-// What is refused before the first step of a schedule. All throw InvalidArgument.
+// What is rejected before the first step of a schedule. All throw InvalidArgument.
 
 #include "trireme/optim/learning_rate.h"
 

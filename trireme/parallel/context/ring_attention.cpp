@@ -115,7 +115,7 @@ class Ring {
     const at::ScalarType sums = end.log_weights.scalar_type();
     at::Tensor both = at::stack({keys, values});
     at::Tensor of_queries = at::zeros(queries.sizes(), queries.options().dtype(sums));
-    RingMessage gradients;  // of the keys and values at hand, by the ranks before
+    RingMessage gradients;  // of the current keys and values, by the ranks before
     for (int step = 0; step < ranks(); ++step) {
       RingMessage next = pass_on(both, step);
       const Block block = block_of(sequence_, rank(), owner_at(step), causal_);

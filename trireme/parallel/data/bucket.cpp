@@ -196,7 +196,7 @@ std::vector<Bucket> BucketMemory::lay_out(std::vector<Parameter>& parameters,
                                           std::vector<std::vector<std::size_t>> assignment) const {
   std::vector<Bucket> buckets;
   std::vector<Move> moves;
-  std::vector<at::Tensor> gaps;  // behind parameters, and the flags
+  std::vector<at::Tensor> gaps;  // after parameters, and the flags
   std::map<Kind, std::int64_t> filled;
   for (Parameter& parameter : parameters) parameter.bucket = Parameter::kNoBucket;
   for (auto& members : assignment) {

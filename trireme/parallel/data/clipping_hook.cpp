@@ -76,7 +76,7 @@ class ClippingHook final : public CommHook {
     const double most =
         norm_ * gradient_scale_ * (pass.front()->scale == ReduceScale::kMean ? ranks : 1) / std::sqrt(ranks);
     const double norm = norm_of(pass);
-    // One that is not finite goes on as it is, and is found.
+    // One that is not finite continues as it is, and is found.
     if (!std::isfinite(norm) || norm <= most) return;
     for (const auto& each : pass) {
       const at::Tensor& flat = each->bucket.flat;

@@ -2,10 +2,9 @@
 // in the order of the ranks, so that replicas keep the same bits; where a codec says something of all
 // elements, and that is fewer bytes, each rank adds up a piece and encodes the sum (encoded_sum.h). What a
 // codec leaves out is kept and added to the next gradient (error feedback: Karimireddy et al., ICML 2019,
-// algorithm 2). Where all messages together are more than two dense gradients, what they say is reduced
-// densely. Deep gradient compression (Lin et al.,
-// ICLR 2018) sends the greatest of what velocities have added up to, and stops the velocity of what was sent
-// (momentum correction and factor masking, section 3).
+// algorithm 2). Falls back to a dense all-reduce if the messages exceed twice the dense size. Deep gradient
+// compression (Lin et al., ICLR 2018) sends the greatest of what velocities have added up to, and stops the
+// velocity of what was sent (momentum correction and factor masking, section 3).
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -30,7 +29,7 @@ class CodecHook final : public CompressingHook {
       : CompressingHook(options),
         codec_(codec),
         with_velocity_(with_velocity),
-        says_all_(options.name == "int8" || options.name == "sign") {
+        is_dense_(options.name == "int8" || options.name == "sign") {
     require(options.name != "dgc" || (options.momentum >= 0 && options.momentum < 1),
             "the momentum of \"dgc\" must be at least 0 and below 1; found ", options.momentum);
   }
@@ -73,7 +72,7 @@ class CodecHook final : public CompressingHook {
     kept.draws = at::zeros({1}, at::kLong);
     if (codec_.leaves_out()) kept.residual = at::zeros({numel}, parameter.like);
     if (with_velocity_) kept.velocity = at::zeros({numel}, parameter.like);
-    kept.by_pieces = says_all_ && is_less_by_pieces(codec_, numel, group.size());
+    kept.by_pieces = is_dense_ && is_less_by_pieces(codec_, numel, group.size());
     if (kept.by_pieces) kept.piece = piece_of_rank(numel, group.rank(), group.size());
     if (kept.by_pieces && codec_.leaves_out())
       kept.sums_residual = at::zeros({kept.piece.numel}, parameter.like);
@@ -106,7 +105,7 @@ class CodecHook final : public CompressingHook {
       return num_ranks * bytes > 2 * static_cast<std::int64_t>(part.values.nbytes());
     }
   };
-  Outgoing hand_in(const CompressedPart& part, int rank);
+  Outgoing encode_local(const CompressedPart& part, int rank);
   void encode(const Outgoing& each, const at::Tensor& slot);
   std::function<void()> send(comm::Group& group, const std::vector<CompressedPart>& parts, ReduceScale scale);
   std::function<void()> gather(comm::Group& group, std::vector<Outgoing> all, ReduceScale scale);
@@ -119,7 +118,7 @@ class CodecHook final : public CompressingHook {
 
   const compress::Codec& codec_;
   const bool with_velocity_;
-  const bool says_all_;  ///< of all elements something, so that the sum of several ranks has no more bytes
+  const bool is_dense_;  ///< of all elements something, so that the sum of several ranks has no more bytes
   std::map<std::string, Kept> kept_;
   std::map<std::string, at::Tensor> velocities_;  ///< dgc's, of what goes uncompressed: the same on all ranks
 };
@@ -138,7 +137,7 @@ Random CodecHook::random_for(const CompressedPart& part, int rank) const {
   return Random(options().seed, Random::key_of(part.name), step, rank);
 }
 
-CodecHook::Outgoing CodecHook::hand_in(const CompressedPart& part, int rank) {
+CodecHook::Outgoing CodecHook::encode_local(const CompressedPart& part, int rank) {
   Kept& kept = kept_.at(part.name);
   Outgoing each{.part = part,
                 .sent = part.values,
@@ -202,7 +201,7 @@ std::function<void()> CodecHook::sum(comm::Group& group, const std::vector<Compr
 std::function<void()> CodecHook::send(comm::Group& group, const std::vector<CompressedPart>& parts,
                                       ReduceScale scale) {
   std::vector<Outgoing> all;
-  for (const CompressedPart& part : parts) all.push_back(hand_in(part, group.rank()));
+  for (const CompressedPart& part : parts) all.push_back(encode_local(part, group.rank()));
   for (Outgoing& each : all) each.bytes = slot_bytes(codec_, each.part.values.numel(), each.how);
   const auto first_dense = std::stable_partition(
       all.begin(), all.end(), [&](const Outgoing& each) { return !each.is_less_dense(group.size()); });

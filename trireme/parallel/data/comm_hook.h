@@ -82,10 +82,10 @@ struct CompressionOptions {
   double fraction = 0.001;    ///< top-k, dgc: of each gradient that is sent
   /// The same: in so many first steps 1/4, 1/16, 1/64 and 1/256 of it. one-bit: updates before it begins.
   std::int64_t warmup_steps = 0;
-  std::int64_t rank = 4;            ///< power-sgd
-  double momentum = 0.9;            ///< dgc: of the velocity that each rank keeps for itself; one-bit: beta1
-  std::int64_t least_numel = 1024;  ///< smaller gradients, and vectors, go as they are
-  std::uint64_t seed = 0;           ///< of what is drawn
+  std::int64_t rank = 4;          ///< power-sgd
+  double momentum = 0.9;          ///< dgc: of the velocity that each rank keeps for itself; one-bit: beta1
+  std::int64_t min_numel = 1024;  ///< smaller gradients, and vectors, go as they are
+  std::uint64_t seed = 0;         ///< of what is drawn
   /// dgc: the norm that the gradients of all ranks are to have together at most; each rank holds its own to
   /// 1/sqrt(ranks) of it before anything of them is kept or sent. 0: none.
   double clip_norm = 0;

@@ -34,7 +34,7 @@ Place place_of(const at::Tensor& view, const GradientBucket& bucket) {
   return {view.storage_offset() - bucket.flat.storage_offset(), view.numel()};
 }
 
-/// What goes as it is, one behind the other.
+/// What goes as it is, one after the other.
 class Uncompressed {
  public:
   void add(const Place& place) {
@@ -93,11 +93,11 @@ CompressingHook::CompressingHook(const CompressionOptions& options) : options_(o
 
 std::string CompressingHook::describe() const {
   return text(options_.name, ", fraction ", options_.fraction, ", warm-up ", options_.warmup_steps, ", rank ",
-              options_.rank, ", least size ", options_.least_numel, ", seed ", options_.seed);
+              options_.rank, ", least size ", options_.min_numel, ", seed ", options_.seed);
 }
 
 bool CompressingHook::is_taken(const at::Tensor& gradient) const {
-  if (gradient.dim() < 2 || gradient.numel() < options_.least_numel) return false;
+  if (gradient.dim() < 2 || gradient.numel() < options_.min_numel) return false;
   const std::int64_t rows = outermost_size(gradient);
   return takes(rows, gradient.numel() / rows);
 }

@@ -61,7 +61,7 @@ class DeviceInt8 final : public DeviceCodec {
   }
 
  private:
-  /// Adds 16 random places behind the point.
+  /// Adds 16 random places after the point.
   static void draw(const at::Tensor& scaled, std::uint64_t seed) {
     const at::Tensor seeds = seeds_of_rows(scaled.size(0), seed, scaled.device());
     for (std::int64_t first = 0; first < scaled.size(0); first += kRowsAtOnce) {

@@ -60,7 +60,7 @@ class DeviceQsgd final : public DeviceCodec {
   }
 
  private:
-  /// Adds 24 random places behind the point.
+  /// Adds 24 random places after the point.
   static void draw(const at::Tensor& levels, std::uint64_t seed) {
     const at::Tensor seeds = seeds_of_rows(levels.size(0), seed, levels.device());
     for (std::int64_t first = 0; first < levels.size(0); first += kRowsAtOnce) {

@@ -26,7 +26,7 @@ at::Tensor magnitudes_of(const at::Tensor& values) {
   return values.view(at::kInt).bitwise_and(0x7fffffff).to(at::kLong);
 }
 
-std::int64_t most_named(std::int64_t num_values, double fraction) {
+std::int64_t max_named(std::int64_t num_values, double fraction) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(num_values) * fraction));
 }
 
@@ -62,7 +62,7 @@ class DeviceTopK final : public DeviceCodec {
  public:
   at::Tensor encode(const at::Tensor& values, const compress::Codec::Options& how,
                     const at::Tensor& bytes) const override {
-    const std::int64_t num_values = values.numel(), most = most_named(num_values, how.fraction),
+    const std::int64_t num_values = values.numel(), most = max_named(num_values, how.fraction),
                        ranges = divide_up(num_values, kPairRange);
     const at::Tensor magnitudes = magnitudes_of(values);
     const at::Tensor named = num_named(magnitudes, most, how.seed);
@@ -101,7 +101,7 @@ class DeviceTopK final : public DeviceCodec {
                                    .bitwise_and(kPairRange - 1);
     const at::Tensor places = range.clamp_max(ranges - 1).mul(kPairRange).add_(offsets);
     const at::Tensor counted = order.lt(named), outside = places.ge(num_values).logical_and(counted);
-    // What does not count goes behind the last value.
+    // What does not count goes after the last value.
     const at::Tensor to =
         at::where(counted.logical_and(outside.logical_not()), places, at::full_like(places, num_values));
     const at::Tensor said = at::zeros({num_values + 1}, bytes.options().dtype(at::kFloat))

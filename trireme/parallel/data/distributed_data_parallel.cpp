@@ -22,7 +22,7 @@ constexpr std::array kUnused = {UnusedRow{"error", UnusedParameters::kError},
 
 Replica replica_of(const std::shared_ptr<torch::nn::Module>& module) {
   require(module != nullptr, "DistributedDataParallel needs a module");
-  refuse_sparse_embeddings(*module, "");
+  reject_sparse_embeddings(*module, "");
   Replica replica;
   for (const auto& item : module->named_parameters())
     replica.parameters.emplace_back(item.key(), item.value());
@@ -71,7 +71,7 @@ DistributedDataParallel::~DistributedDataParallel() {
 }
 
 void DistributedDataParallel::reduce_without_backward() {
-  if (reducer_->group.size() > 1) reducer_->take_part();
+  if (reducer_->group.size() > 1) reducer_->join_and_keep();
 }
 
 void DistributedDataParallel::start_reduction() {

@@ -46,7 +46,7 @@ std::vector<std::string> unused_parameters_names();
 /// When the reductions end that a synchronised backward pass has started.
 enum class ReductionEnd {
   kWithBackward,  ///< before backward() returns
-  kOnRequest,     ///< in finish_reduction(): work in between runs beside them
+  kOnRequest,     ///< in finish_reduction(): work in between runs concurrently with them
   kByParameter,   ///< the same, and the caller asks for parameters one after the other
 };
 
@@ -125,7 +125,7 @@ class DistributedDataParallel {
   /// another wrapper between them, are InvalidArgument.
   class Join {
    public:
-    /// Over one wrapper, with `follow` as in Joined. Throws InvalidArgument beside another Join.
+    /// Over one wrapper, with `follow` as in Joined. Throws InvalidArgument next to another Join.
     explicit Join(DistributedDataParallel& ddp, std::function<void()> follow = nullptr);
     /// Over several wrappers of the same ranks, all with `follow` or all without, in the same order on every
     /// rank. A backward pass reaches parameters of one of them that require a gradient.
@@ -182,11 +182,11 @@ class DistributedDataParallel {
   /// The same for the gradients of these parameters, which alone are waited for, and for buffers: others may
   /// be on their way still, and the last one ends the reduction for all. Of no parameters: for buffers. As
   /// finish_reduction() where only a whole pass shows which gradients there are: in the first one, with
-  /// UnusedParameters other than kError, and behind reduce_without_backward(). No gradient is handed out
+  /// UnusedParameters other than kError, and after reduce_without_backward(). No gradient is handed out
   /// before all ranks are known to have had all.
   void finish_reduction(const optim::NamedTensors& parameters);
 
-  /// Drops the gradients without freeing the buckets: the next backward pass writes them anew.
+  /// Drops the gradients without freeing the buckets: the next backward pass writes them again.
   void zero_grad();
 
   /// What the reducer has done so far on this rank.

@@ -22,7 +22,7 @@ constexpr std::array kScopes = {ScopeRow{"auto", CompressionScope::kAuto},
                                 ScopeRow{"all", CompressionScope::kAll},
                                 ScopeRow{"hosts", CompressionScope::kHosts}};
 
-/// Neighbours in a bucket, and the gaps behind them, that one rank of each host answers for.
+/// Neighbours in a bucket, and the gaps after them, that one rank of each host answers for.
 struct Run {
   int owner;  ///< its place on its host
   at::Tensor flat;
@@ -93,8 +93,8 @@ class HostsHook final : public CommHook {
   Relay relay_;
 };
 
-/// The largest first, each to who has the least so far. A vector, or a small one, goes with its neighbour, so
-/// that a bucket falls into few runs.
+/// Greedy longest-processing-time assignment. Vectors and small gradients go with their neighbour, so that a
+/// bucket has few runs.
 void HostsHook::assign(const optim::NamedTensors& parameters) {
   numel_of_.resize(static_cast<std::size_t>(hosts_->lanes));
   std::vector<std::pair<std::string, std::int64_t>> large;

@@ -58,7 +58,7 @@ std::shared_ptr<JoinsUnderWay> joins_of_this_thread() {
   return joins;
 }
 
-void refuse_beside_join(const JoinsUnderWay& joins, const comm::Group& group, const char* what,
+void reject_beside_join(const JoinsUnderWay& joins, const comm::Group& group, const char* what,
                         const char* advice) {
   const bool is_beside = std::ranges::any_of(
       joins, [&](const JoinUnderWay& each) { return share_ranks(each.world_ranks, group.world_ranks()); });
@@ -74,7 +74,7 @@ DistributedDataParallel::Join::Join(std::vector<Joined> joined)
     : joined_(std::move(joined)), under_way_(joins_of_this_thread()) {
   require(!joined_.empty(), "a Join needs at least one DistributedDataParallel");
   const comm::Group& group = reducer(0).group;
-  refuse_beside_join(*under_way_, group, "a second Join");
+  reject_beside_join(*under_way_, group, "a second Join");
   for (std::size_t i = 0; i < joined_.size(); ++i) {
     require(reducer(i).group.world_ranks() == group.world_ranks(),
             "all wrappers of a Join have to reduce over the same ranks; found groups '", group.name(),
@@ -132,7 +132,7 @@ bool DistributedDataParallel::Join::next(bool have_batch) {
   for (;;) {
     if (agreement.pass >= 0) {
       const auto number = static_cast<std::size_t>(agreement.pass);
-      reducer(number).shadow(joined_[number].follow);
+      reducer(number).join_reduction(joined_[number].follow);
     } else {
       end_step();
       if (agreement.rank_of_batch == group.size()) break;

@@ -89,7 +89,7 @@ void DistributedDataParallel::reduce_gradients(std::vector<at::Tensor>& gradient
                                                const std::vector<at::Tensor>& parameters) {
   check_gradients(gradients, parameters);
   reducer_->require_finished("reduce_gradients()");
-  refuse_beside_join(*joins_of_this_thread(), reducer_->group, "reduce_gradients()", kNoJoin);
+  reject_beside_join(*joins_of_this_thread(), reducer_->group, "reduce_gradients()", kNoJoin);
   if (reducer_->group.size() == 1) return;
   const at::NoGradGuard no_grad;
   std::vector<ReducedTogether> all;

@@ -37,7 +37,7 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_rep
   if (telemetry::Trace* trace = group.trace()) trace_ = &trace->add_lanes("buckets");
   lay_out_anew();
   if (std::ranges::any_of(parameters_, [](const Parameter& each) { return each.tensor.is_cpu(); })) {
-    made_in_place_ = std::make_shared<GradientPlaces>(
+    made_in_place_ = std::make_shared<GradientBufferAllocator>(
         parameters_.size(), [this](std::size_t number) { return place_of(number); });
   }
   build_buffers();
@@ -92,7 +92,7 @@ void DistributedDataParallel::Reducer::detach() {
 
 void DistributedDataParallel::Reducer::on_gradient(std::size_t number) {
   const at::NoGradGuard no_grad;
-  const GradientPlaces::Pause pause;
+  const GradientBufferAllocator::Pause pause;
   if (backward_over_) {
     break_off("another one began before finish_reduction() was called");
     group.check();
@@ -100,7 +100,7 @@ void DistributedDataParallel::Reducer::on_gradient(std::size_t number) {
   if (synchronise) {
     watch_graph_task();
     if (!running_) {
-      refuse_outside_of_join();
+      reject_outside_of_join();
       check_module();
       group.check();
       announce_pass();
@@ -122,8 +122,8 @@ void DistributedDataParallel::Reducer::take_gradient(std::size_t number) {
   Parameter& parameter = parameters_[number];
   if (!parameter.learns) return take_early_gradient(number);
   if (parameter.bucket == Parameter::kNoBucket || (synchronise && parameter.fired))
-    refuse_second_gradient(parameter);
-  refuse_stale_sum(parameter);
+    reject_second_gradient(parameter);
+  reject_stale_sum(parameter);
   adopt(number);
   parameter.used = true;
   parameter.used_version = static_cast<std::uint32_t>(parameter.view._version());
@@ -163,8 +163,8 @@ bool DistributedDataParallel::Reducer::is_in_place(std::size_t number) const {
                           gradient.const_data_ptr() == view.const_data_ptr() &&
                           gradient.scalar_type() == view.scalar_type() && gradient.sizes() == view.sizes() &&
                           gradient.strides() == view.strides();
-  const bool is_lent = made_in_place_ && made_in_place_->is_lent(number);
-  return lies_there && (!is_lent || has_memory_alone(gradient));
+  const bool is_leased = made_in_place_ && made_in_place_->is_leased(number);
+  return lies_there && (!is_leased || has_memory_alone(gradient));
 }
 
 /// For the gradient that backward is about to make; undefined where what lies there counts.
@@ -181,17 +181,17 @@ at::Tensor DistributedDataParallel::Reducer::place_of(std::size_t number) const 
 /// memory, and this model's gradients are copied from here on.
 void DistributedDataParallel::Reducer::make_room(std::size_t number) {
   if (is_kept(parameters_[number])) leave_to_holders(parameters_[number]);
-  if (!made_in_place_ || !made_in_place_->is_lent(number)) return;
+  if (!made_in_place_ || !made_in_place_->is_leased(number)) return;
   Bucket& bucket = buckets_[parameters_[number].bucket];
   const at::Tensor memory =
       options.hook->memory_of(group).allocate(bucket.flat.numel(), bucket.flat.options());
   count_as(MemoryKind::kGradients, memory);
   BucketMemory::move_to(memory, bucket, parameters_);
   for (const std::size_t member : bucket.parameters) made_in_place_->moved(member);
-  made_in_place_->end_lending();
+  made_in_place_->end_leasing();
 }
 
-void DistributedDataParallel::Reducer::refuse_second_gradient(const Parameter& parameter) {
+void DistributedDataParallel::Reducer::reject_second_gradient(const Parameter& parameter) {
   require(
       !usage_known_, "parameter '", parameter.name,
       "' got a gradient, but none in the first step; kStatic needs the same parameters in every step: use "
@@ -203,7 +203,7 @@ void DistributedDataParallel::Reducer::refuse_second_gradient(const Parameter& p
 }
 
 /// The mean of (mean so far + new) is right, the sum of (sum so far + new) is not.
-void DistributedDataParallel::Reducer::refuse_stale_sum(const Parameter& parameter) const {
+void DistributedDataParallel::Reducer::reject_stale_sum(const Parameter& parameter) const {
   if (options.scale != ReduceScale::kSum || !parameter.reduced) return;
   const at::Tensor& gradient = parameter.tensor.grad();
   const bool only_added_to =
@@ -213,8 +213,8 @@ void DistributedDataParallel::Reducer::refuse_stale_sum(const Parameter& paramet
           "after every reduction, and no_sync() for all but the last backward pass of a step");
 }
 
-void DistributedDataParallel::Reducer::refuse_outside_of_join() const {
-  if (!before_pass) refuse_beside_join(*joins_, group, "a synchronised backward pass of another wrapper");
+void DistributedDataParallel::Reducer::reject_outside_of_join() const {
+  if (!before_pass) reject_beside_join(*joins_, group, "a synchronised backward pass of another wrapper");
 }
 
 void DistributedDataParallel::Reducer::announce_pass() {
@@ -235,7 +235,7 @@ void DistributedDataParallel::Reducer::begin_pass() {
     num_unready_ += bucket.pending;
   }
   for (Parameter& parameter : parameters_) parameter.fired = false;
-  for (const std::size_t number : silent_) stand_in(number);
+  for (const std::size_t number : silent_) fill_missing_gradient(number);
   start_ready_buckets();
 }
 

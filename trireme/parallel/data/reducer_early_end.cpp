@@ -72,7 +72,7 @@ void DistributedDataParallel::Reducer::watch_graph_task() {
 void DistributedDataParallel::Reducer::graph_task_over(int id, bool ended_well) {
   std::erase(graph_tasks_, id);
   if (!running_ || backward_over_) return;
-  // The pass goes on in the task around it, whether or not that has brought a gradient of its own.
+  // The pass continues in the task around it, whether or not that has brought a gradient of its own.
   if (torch::autograd::get_current_graph_task_id() >= 0) return watch_graph_task();
   if (!ended_well && graph_tasks_.empty())
     break_off(complaint_.empty() ? "an exception ended it" : complaint_);

@@ -13,11 +13,11 @@
 
 namespace trireme::parallel {
 
-/// What no gradient will come for goes into the buckets as it is, and what is left to start is started.
+/// Fills the slots of unused parameters and launches the remaining buckets.
 void DistributedDataParallel::Reducer::complete_buckets(Role role) {
   const at::NoGradGuard no_grad;
   try {
-    stand_in_for_unfired(role);
+    fill_missing_gradients(role);
     start_ready_buckets();
     for (Coalesced& buffers : buffers_) buffers.start(group, root);
     start_comparison();
@@ -28,7 +28,7 @@ void DistributedDataParallel::Reducer::complete_buckets(Role role) {
 
 void DistributedDataParallel::Reducer::start_reduction() {
   if (started_) return;
-  if (!backward_over_) return take_part();
+  if (!backward_over_) return join_and_keep();
   complete_buckets(Role::kOwn);
   started_ = Role::kOwn;
 }
@@ -99,12 +99,12 @@ void DistributedDataParallel::Reducer::finish_pass(Role role, const std::functio
   }
   forget_pass();
   if (was_comparing) replica_check_->finish(text("reduction ", statistics.reductions));
-  if (!unreached.empty()) refuse_unreached(unreached, usage_known_ ? kUnreachedLater : kUnreachedAdvice);
+  if (!unreached.empty()) reject_unreached(unreached, usage_known_ ? kUnreachedLater : kUnreachedAdvice);
   if (follow) follow();
 }
 
 /// The part that comes before waiting of a pass without gradients of its own.
-void DistributedDataParallel::Reducer::start_shadow() {
+void DistributedDataParallel::Reducer::start_join() {
   try {
     begin_pass();
   } catch (...) {
@@ -115,25 +115,25 @@ void DistributedDataParallel::Reducer::start_shadow() {
   started_ = Role::kShadow;
 }
 
-void DistributedDataParallel::Reducer::shadow(const std::function<void()>& follow) {
+void DistributedDataParallel::Reducer::join_reduction(const std::function<void()>& follow) {
   check_module();
   announced_ = true;
-  start_shadow();
+  start_join();
   finish_pass(Role::kShadow, follow);
 }
 
-void DistributedDataParallel::Reducer::take_part() {
+void DistributedDataParallel::Reducer::join_and_keep() {
   require_finished("reduce_without_backward()");
-  refuse_outside_of_join();
+  reject_outside_of_join();
   check_module();
   announce_pass();
-  start_shadow();
+  start_join();
   if (options.end == ReductionEnd::kWithBackward) finish_reduction();
 }
 
 /// Puts what counts for a parameter without a gradient from this pass into the bucket: its .grad as it
 /// stands, or zeros.
-void DistributedDataParallel::Reducer::stand_in(std::size_t number) {
+void DistributedDataParallel::Reducer::fill_missing_gradient(std::size_t number) {
   Parameter& parameter = parameters_[number];
   recognise_view(parameter);
   const at::Tensor& gradient = parameter.tensor.grad();
@@ -153,7 +153,7 @@ void DistributedDataParallel::Reducer::stand_in(std::size_t number) {
   mark_ready(number);
 }
 
-/// Zeroing a module leaves another tensor over the same memory behind (`grad = grad.detach()`).
+/// Zeroing a module leaves another tensor over the same memory after (`grad = grad.detach()`).
 void DistributedDataParallel::Reducer::recognise_view(Parameter& parameter) const {
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   const at::Tensor& view = parameter.view;
@@ -171,7 +171,7 @@ bool DistributedDataParallel::Reducer::keeps_gradient(const Parameter& parameter
   return is_untouched || gradient.count_nonzero().item<std::int64_t>() > 0;
 }
 
-void DistributedDataParallel::Reducer::stand_in_for_unfired(Role role) {
+void DistributedDataParallel::Reducer::fill_missing_gradients(Role role) {
   const bool reports =
       role == Role::kOwn && (options.unused_parameters == UnusedParameters::kError || usage_known_);
   for (const Bucket& bucket : buckets_) {
@@ -185,7 +185,7 @@ void DistributedDataParallel::Reducer::stand_in_for_unfired(Role role) {
         mark_ready(number);
         continue;
       }
-      stand_in(number);
+      fill_missing_gradient(number);
       // Sums over the ranks, so all of them learn of it, and none waits for gradients that never come.
       if (reports) buckets_.back().flag.fill_(1);
     }

@@ -18,7 +18,7 @@ const char* const kMakeAnew =
     "change";
 
 /// Of the module now and before, which differ.
-[[noreturn]] void refuse_other_parameters(const torch::nn::Module& module,
+[[noreturn]] void reject_other_parameters(const torch::nn::Module& module,
                                           const optim::NamedTensors& before) {
   const auto now = module.named_parameters();
   const auto is_named = [](const std::string& name) {
@@ -59,7 +59,7 @@ void DistributedDataParallel::Reducer::require_same_parameters() const {
   const auto now = module->parameters();
   const auto same = [](const at::Tensor& tensor, const auto& known) { return tensor.is_same(known.second); };
   if (!std::ranges::equal(now, replica.parameters, same))
-    refuse_other_parameters(*module, replica.parameters);
+    reject_other_parameters(*module, replica.parameters);
 }
 
 void DistributedDataParallel::Reducer::check_module() const {

@@ -21,7 +21,7 @@ at::Tensor tensor_of(const std::vector<std::int64_t>& words, std::size_t numel) 
 
 /// "one on ranks 0, 2; one on rank 1": those that hold the same value together.
 std::string holders_of_each(const std::vector<int>& ranks, const std::vector<std::int64_t>& values) {
-  constexpr std::size_t kMostParts = 8;
+  constexpr std::size_t kMaxParts = 8;
   std::vector<std::int64_t> different;
   std::map<std::int64_t, std::vector<std::string>> holders;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -29,11 +29,11 @@ std::string holders_of_each(const std::vector<int>& ranks, const std::vector<std
     holders[values[i]].push_back(std::to_string(ranks[i]));
   }
   std::vector<std::string> parts;
-  for (std::size_t i = 0; i < different.size() && i < kMostParts; ++i) {
+  for (std::size_t i = 0; i < different.size() && i < kMaxParts; ++i) {
     const std::vector<std::string>& of_it = holders[different[i]];
     parts.push_back(text("one on ", of_it.size() > 1 ? "ranks " : "rank ", join(of_it)));
   }
-  if (different.size() > kMostParts) parts.push_back(text(different.size() - kMostParts, " more"));
+  if (different.size() > kMaxParts) parts.push_back(text(different.size() - kMaxParts, " more"));
   return text(different.size(), " different values: ", join(parts, "; "));
 }
 

@@ -16,7 +16,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
-#include "trireme/comm/twin.h"
+#include "trireme/comm/clone_group.h"
 #include "trireme/parallel/data/internal/compressing_hook.h"
 #include "trireme/parallel/data/internal/slice_order.h"
 #include "trireme/parallel/data/internal/slice_tuner.h"
@@ -77,7 +77,7 @@ class SlicingHook final : public CommHook {
     comm::Group group;
     std::map<at::ScalarType, at::Tensor> memory = {};
   };
-  /// A slice, and behind it how many further buckets are there.
+  /// A slice, and after it how many further buckets are there.
   struct UnderWay {
     SliceOrder::Slice slice;
     std::shared_ptr<Job> job;
@@ -87,7 +87,7 @@ class SlicingHook final : public CommHook {
     bool is_over = false;
     int num_everywhere = 0;
   };
-  /// Behind a slice: how many further buckets are there, and what the tuner tells.
+  /// After a slice: how many further buckets are there, and what the tuner tells.
   static constexpr std::int64_t kSaid = SliceOrder::kWindow + 1;
 
   void run();
@@ -133,7 +133,7 @@ void SlicingHook::prepare(const comm::Group& group, const optim::NamedTensors& p
             ", and gradients go in slices from the host's memory alone");
     needs_.emplace(name, static_cast<std::int64_t>(needs_.size()));
   }
-  for (std::size_t i = 0; i < kCredits; ++i) lanes_.push_back({.group = comm::make_twin(group, "slices")});
+  for (std::size_t i = 0; i < kCredits; ++i) lanes_.push_back({.group = comm::clone_group(group, "slices")});
   group_name_ = group.name();
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "trireme-slices");
@@ -175,8 +175,7 @@ void SlicingHook::begin_step_with(const GradientBucket& bucket) {
   if (num_in_step_ >= needs_.size()) num_in_step_ = 0;
 }
 
-/// What a slice brings counts from the choice on behind the next one, whenever its result is taken: so all
-/// ranks know the same at each choice.
+/// A measurement influences scheduling only two slices later, so that every rank decides from the same data.
 void SlicingHook::run() {
   const at::NoGradGuard no_grad;
   try {
@@ -217,7 +216,7 @@ bool SlicingHook::wait_for(std::uint64_t bucket) {
 at::Tensor SlicingHook::memory_for(Lane& lane, const at::Tensor& flat, std::int64_t numel) {
   at::Tensor& memory = lane.memory[flat.scalar_type()];
   if (!memory.defined())
-    memory = lane.group.allocate(slice_numel(flat, most_slice_bytes(options_)) + kSaid,
+    memory = lane.group.allocate(slice_numel(flat, max_slice_bytes(options_)) + kSaid,
                                  flat.options().requires_grad(false));
   return memory.narrow(0, 0, numel);
 }
@@ -274,7 +273,7 @@ void SlicingHook::finish(UnderWay& each) {
 
 }  // namespace
 
-std::int64_t most_slice_bytes(const SlicingOptions& options) {
+std::int64_t max_slice_bytes(const SlicingOptions& options) {
   return options.slice_bytes > 0 ? options.slice_bytes : SliceTuner::kSizes.back();
 }
 

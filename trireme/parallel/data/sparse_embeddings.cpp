@@ -6,7 +6,7 @@
 
 namespace trireme::parallel {
 
-void refuse_sparse_embeddings(const torch::nn::Module& module, const std::string& name) {
+void reject_sparse_embeddings(const torch::nn::Module& module, const std::string& name) {
   for (const auto& child : module.named_modules(name)) {
     const auto* embedding = child.value()->as<torch::nn::EmbeddingImpl>();
     const auto* bag = child.value()->as<torch::nn::EmbeddingBagImpl>();

@@ -9,6 +9,6 @@ namespace trireme::parallel {
 
 /// Throws InvalidArgument that names the parameter when an embedding in the module, which is called `name` in
 /// the model, makes sparse gradients. Not collective; thread-safe.
-void refuse_sparse_embeddings(const torch::nn::Module& module, const std::string& name);
+void reject_sparse_embeddings(const torch::nn::Module& module, const std::string& name);
 
 }  // namespace trireme::parallel

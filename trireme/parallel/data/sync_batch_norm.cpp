@@ -199,7 +199,7 @@ at::Tensor SyncBatchNormImpl::forward_of_rank(const at::Tensor& input) {
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   check(input);
   if (!is_training() || !group_.has_value() || group_->size() == 1) return forward_of_rank(input);
-  refuse_beside_join(*joins_of_this_thread(), *group_, "a SyncBatchNorm in training mode", kNoJoin);
+  reject_beside_join(*joins_of_this_thread(), *group_, "a SyncBatchNorm in training mode", kNoJoin);
   const Statistics statistics = global_statistics(input.detach(), *group_);
   const at::ScalarType dtype = statistics.mean.scalar_type();
   const at::Tensor scale = weight.defined() ? weight.to(dtype) : at::ones_like(statistics.mean);

@@ -14,13 +14,13 @@ const char* const kUnreachedLater =
     ". They had a gradient in the first step, and kStatic needs the same ones in every step: use kFind";
 
 std::string names_by_rank(comm::Group& group, const std::vector<std::string>& mine) {
-  constexpr std::size_t kMostNames = 10;
+  constexpr std::size_t kMaxNames = 10;
   std::vector<std::string> named;
   for (const std::string& name : mine) {
-    if (named.size() < kMostNames) named.push_back("'" + name + "'");
+    if (named.size() < kMaxNames) named.push_back("'" + name + "'");
   }
   std::string names = join(named);
-  if (mine.size() > kMostNames) names += text(" and ", mine.size() - kMostNames, " more");
+  if (mine.size() > kMaxNames) names += text(" and ", mine.size() - kMaxNames, " more");
   const auto all = group.all_gather_text(names);
   std::string where;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -30,7 +30,7 @@ std::string names_by_rank(comm::Group& group, const std::vector<std::string>& mi
   return where;
 }
 
-void refuse_unreached(const std::string& where, const char* advice) {
+void reject_unreached(const std::string& where, const char* advice) {
   throw InvalidArgument(text("backward did not reach these parameters on ", where, advice));
 }
 

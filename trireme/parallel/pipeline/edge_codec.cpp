@@ -50,18 +50,18 @@ std::vector<std::string> activation_format_names() {
 }
 
 std::string to_text(const ActivationCompression& compression) {
-  return text(row_of(compression.format).name, " from ", compression.least_numel, " elements on, seed ",
+  return text(row_of(compression.format).name, " from ", compression.min_numel, " elements on, seed ",
               compression.seed);
 }
 
 EdgeCodec::EdgeCodec(const ActivationCompression& options, c10::Device device)
     : rounded_to_(row_of(options.format).rounded_to),
       by_block_(compress::codec(row_of(options.format).codec)),
-      least_numel_(options.least_numel),
+      min_numel_(options.min_numel),
       device_(device) {}
 
 bool EdgeCodec::encodes(const TensorSpec& spec) const {
-  if (numel_of(spec) < least_numel_) return false;
+  if (numel_of(spec) < min_numel_) return false;
   if (by_block_ != nullptr)
     return spec.type == at::kFloat || spec.type == at::kBFloat16 || spec.type == at::kHalf;
   return rounded_to_ != at::kFloat && spec.type == at::kFloat;

@@ -124,7 +124,7 @@ void Engine::hold_weights(const PipelineGroups& groups, const PipelineOptions& o
     if (options.materialise) options.materialise(stage.layers());
     for (const model::Layer& layer : stage.layers()) {
       if (!data || data->size() == 1) break;
-      for (const auto& module : layer.modules) refuse_sparse_embeddings(*module, layer.name);
+      for (const auto& module : layer.modules) reject_sparse_embeddings(*module, layer.name);
     }
     const auto& ranks = stages_[static_cast<std::size_t>(number)].ranks;
     weights_[number] = make_stage_weights(
@@ -136,7 +136,7 @@ void Engine::hold_weights(const PipelineGroups& groups, const PipelineOptions& o
          .shard_groups = groups.shard_groups,
          .reduction = options.data_parallel,
          .zero = options.zero,
-         .elsewhere = options.elsewhere,
+         .offload = options.offload,
          .exact = options.exact,
          .buckets = buckets,
          .common = common_->names(),
@@ -200,7 +200,7 @@ void Engine::with_weights(const Action& action, void (Engine::*work)(const Actio
     if (!is_empty(action) && before_compute_) before_compute_(action.microbatch);
     if (!is_empty(action)) within_stage(action.stage, [&] { (this->*work)(action); });
   } catch (...) {
-    weights.broken_off();
+    weights.aborted();
     throw;
   }
   weights.after(action);
@@ -260,10 +260,10 @@ void Engine::run_to_update(std::uint64_t number) {
   if (executor_.at_end()) transfers_.finish();
 }
 
-void Engine::go_on_with(schedule::Program program) {
+void Engine::continue_with(schedule::Program program) {
   executor_.replace(std::move(program), next_receive_);
   map_program();
-  for (const auto& [number, weights] : weights_) weights->go_on_with(this->program(), group_.rank());
+  for (const auto& [number, weights] : weights_) weights->continue_with(this->program(), group_.rank());
 }
 
 UnreadLoss Engine::take_loss() {

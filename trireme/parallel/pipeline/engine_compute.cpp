@@ -94,7 +94,7 @@ void Engine::backward_input(const Action& action) {
 void Engine::update() {
   num_steps_left_ = mine_.size();
   ++num_updates_;
-  // Updates in the middle come for as long as the stream goes on. What the last one was done with has been
+  // Updates in the middle come for as long as the stream continues. What the last one was done with has been
   // sent, and micro-batches before it are those of other replicas.
   if (!done_before_.empty()) batch_.erase(batch_.begin(), batch_.upper_bound(done_before_.back()));
   done_before_ = std::exchange(done_, {});

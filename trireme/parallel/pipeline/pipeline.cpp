@@ -110,7 +110,7 @@ UnreadLoss Pipeline::advance_updates(int num_updates, std::uint64_t number) {
 
 void Pipeline::finish_after(int num_updates) {
   if (num_updates >= num_updates_ || drained()) return;
-  engine_->go_on_with(pipeline_program(options_, num_ranks_, transport_, num_updates));
+  engine_->continue_with(pipeline_program(options_, num_ranks_, transport_, num_updates));
   num_updates_ = num_updates;
 }
 

@@ -111,7 +111,7 @@ class Pipeline {
   /// update, but several on a stage of 1f1b-rr.
   UnreadLoss advance_round_unread(std::uint64_t number);
   /// Drains an asynchronous pipeline after `num_updates` instead of those that it was started with: on all
-  /// ranks the same, and more than any of them can have begun (asynchronous_margin() updates behind its own
+  /// ranks the same, and more than any of them can have begun (asynchronous_margin() updates after its own
   /// last one).
   void finish_after(int num_updates);
   int asynchronous_margin() const;
@@ -154,7 +154,7 @@ class Pipeline {
   /// between.
   optim::NamedTensors weights() const;
   /// After somebody else than the update has written parameters(), on all ranks: the next step and the next
-  /// evaluation gather them anew. Cheap. Where ranks have them in one memory, no rank may be computing with
+  /// evaluation gather them again. Cheap. Where ranks have them in one memory, no rank may be computing with
   /// them while they are written: an operation of the group tells that all have come so far.
   void weights_changed();
   /// Frees the memory of parameters that only layers of other ranks have. While a pipeline lives they have no

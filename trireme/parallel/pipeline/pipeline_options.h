@@ -36,8 +36,8 @@ std::vector<std::string> activation_format_names();
 /// How what has gradients travels between stages on different ranks, and its gradients back.
 struct ActivationCompression {
   ActivationFormat format = ActivationFormat::kNone;
-  std::uint64_t seed = 0;           ///< of what is drawn, besides update, micro-batch, stage and direction
-  std::int64_t least_numel = 1024;  ///< smaller tensors go as they are
+  std::uint64_t seed = 0;         ///< of what is drawn, besides update, micro-batch, stage and direction
+  std::int64_t min_numel = 1024;  ///< smaller tensors go as they are
 };
 
 struct PipelineOptions {
@@ -68,7 +68,7 @@ struct PipelineOptions {
   ZeroOptions zero = {};
   /// ZeroStage::kParameters: where each rank's parts of the parameters live between their uses; null: in
   /// memory.
-  std::shared_ptr<optim::Offload> elsewhere = nullptr;
+  std::shared_ptr<optim::Offload> offload = nullptr;
   /// Gradients of micro-batches are added up in an order that follows from their number alone, whatever ranks
   /// compute them (data/exact_sum.h): `data_parallel` is not asked. For synchronous schedules whose
   /// micro-batches are a power of two; replicas hold whole gradients in any case.

@@ -6,7 +6,7 @@
 // The graph is cut where a way to weights leaves the ways to the inputs: at a product, a convolution, the
 // addition of an embedding. libtorch's operators compute only those gradients that a run of the engine asks
 // for. The first part asks for the ways to the inputs and keeps what arrives at each cut; what the second
-// does not need is given back on the way. The second goes on from all cuts in one run, with the ways to the
+// does not need is given back on the way. The second continues from all cuts in one run, with the ways to the
 // inputs taken off.
 //
 // Some operators compute the gradients of their weights with that of their input, asked or not: functions of

@@ -1,6 +1,6 @@
 #pragma once
 // What the ranks of a pipeline did and when, taken from their traces (telemetry/trace.h): the executor's
-// actions without the time in which they waited for a message. For drawing a step beside its plan
+// actions without the time in which they waited for a message. For drawing a step next to its plan
 // (schedule/timeline_page.h), and for what actions cost (schedule::mean_costs). The trace has to be set in
 // the context before the pipeline is made.
 

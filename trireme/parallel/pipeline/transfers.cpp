@@ -17,10 +17,10 @@ namespace {
 
 /// Receives that are posted before the program comes to them.
 constexpr std::size_t kPostedAhead = 2;
-constexpr std::size_t kMostDims = 14;
+constexpr std::size_t kMaxDims = 14;
 /// Of a tensor's spec: type, whether it has a gradient, how it lies, length of its name, number of dims,
 /// dims.
-constexpr std::size_t kSpecWords = 5 + kMostDims;
+constexpr std::size_t kSpecWords = 5 + kMaxDims;
 
 void send_names(comm::Group& group, const std::string& names, int destination) {
   at::Tensor letters = at::empty({static_cast<std::int64_t>(names.size())}, at::kByte);
@@ -170,8 +170,8 @@ void send_spec(comm::Group& group, const EdgeSpec& spec, int destination) {
   std::string names;
   for (std::size_t i = 0; i < spec.tensors.size(); ++i, word += kSpecWords) {
     const auto& [sizes, type, name, channels_last] = spec.tensors[i];
-    require(sizes.size() <= kMostDims, "a tensor of ", sizes.size(),
-            " dims cannot go from stage to stage; at most ", kMostDims, " are possible");
+    require(sizes.size() <= kMaxDims, "a tensor of ", sizes.size(),
+            " dims cannot go from stage to stage; at most ", kMaxDims, " are possible");
     word[0] = static_cast<std::int64_t>(type);
     word[1] = spec.has_gradient(i) ? 1 : 0;
     word[2] = channels_last ? 1 : 0;

@@ -11,10 +11,10 @@ using schedule::Action;
 void VersionedWeights::begin(const schedule::Program& program, int rank) {
   versions_.show_newest();
   versions_.restart();
-  go_on_with(program, rank);
+  continue_with(program, rank);
 }
 
-void VersionedWeights::go_on_with(const schedule::Program& program, int rank) {
+void VersionedWeights::continue_with(const schedule::Program& program, int rank) {
   version_of_ = std::move(schedule::weight_versions(program)[static_cast<std::size_t>(stage_)]);
   std::vector<int> uses;
   for (const Action& action : program.ranks[static_cast<std::size_t>(rank)]) {

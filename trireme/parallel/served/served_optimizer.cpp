@@ -21,8 +21,8 @@ namespace {
 constexpr double kRetry_s = 10;
 
 // Chunks are what servers share, what overtakes what, and what a forward waits for: many of them, but each
-// large beside what a message costs (64 KiB to 1 MiB).
-constexpr std::int64_t kChunks = 128, kLeastChunk = 16 << 10;
+// large next to what a message costs (64 KiB to 1 MiB).
+constexpr std::int64_t kChunks = 128, kMinChunk = 16 << 10;
 
 /// What servers keep for each element, in their order; names are those of the state above the torch line.
 struct ServedRule {
@@ -69,7 +69,7 @@ ps::TableSpec table_of(const Service& service, const ps::OptimizerSpec& optimize
   ps::TableSpec spec;
   spec.num_elements = static_cast<std::uint64_t>(num_elements);
   spec.chunk_elements = static_cast<std::uint32_t>(
-      std::clamp<std::int64_t>(num_elements / kChunks, kLeastChunk, spec.chunk_elements));
+      std::clamp<std::int64_t>(num_elements / kChunks, kMinChunk, spec.chunk_elements));
   spec.optimizer = optimizer;
   const std::int64_t staleness = service.options.staleness;
   spec.staleness = staleness < 0 ? ps::kAsynchronous : static_cast<std::uint32_t>(staleness);
@@ -126,7 +126,7 @@ ServedOptimizer::ServedOptimizer(const Service& service, const optim::OptimizerO
   }
   ranks_.barrier();
   pull();
-  arrive();
+  finish_pending_updates();
 }
 
 ServedOptimizer::~ServedOptimizer() {
@@ -183,50 +183,50 @@ void ServedOptimizer::look_at_pushes(bool wait_for_all) {
   }
 }
 
-void ServedOptimizer::arrive(const Place& place) {
+void ServedOptimizer::finish_pull(const Place& place) {
   const bool says = status_ != nullptr && !place.table->has_arrived(place.number);
   const auto say = [&](std::string_view how) {
     status_->set_operation(
         text("pull of ", place.table->name_of(place.number), " from the parameter server, ", how));
   };
   if (says) say("running");
-  const auto clock = place.table->arrive(place.number);
+  const auto clock = place.table->finish_pull(place.number);
   if (clock) others_clock_ = std::min(others_clock_.value_or(*clock), *clock);
   if (says) say("done");
 }
 
-void ServedOptimizer::arrive() {
+void ServedOptimizer::finish_pending_updates() {
   const at::NoGradGuard no_grad;
   timed([&] {
     for (const auto& table : tables_) {
-      for (std::size_t i = 0; i < table->num_parameters(); ++i) arrive({table.get(), i});
+      for (std::size_t i = 0; i < table->num_parameters(); ++i) finish_pull({table.get(), i});
     }
   });
 }
 
-void ServedOptimizer::arrive(const optim::NamedTensors& parameters) {
+void ServedOptimizer::finish_pending_updates(const optim::NamedTensors& parameters) {
   const at::NoGradGuard no_grad;
   timed([&] {
     for (const auto& [name, parameter] : parameters) {
       const auto place = places_.find(parameter.unsafeGetTensorImpl());
-      if (place != places_.end()) arrive(place->second);
+      if (place != places_.end()) finish_pull(place->second);
     }
   });
 }
 
-void ServedOptimizer::meet() {
-  arrive();
+void ServedOptimizer::synchronize() {
+  finish_pending_updates();
   timed([&] {
     look_at_pushes(/*wait_for_all=*/true);
     ranks_.barrier();
   });
   pull();
-  arrive();
+  finish_pending_updates();
 }
 
-void ServedOptimizer::bring_state() {
+void ServedOptimizer::pull_state() {
   const at::NoGradGuard no_grad;
-  for (const auto& table : tables_) table->bring_state(mirror_->state());
+  for (const auto& table : tables_) table->pull_state(mirror_->state());
 }
 
 void ServedOptimizer::end_broken_steps() {
@@ -255,7 +255,7 @@ void ServedOptimizer::restored() {
   }
   ranks_.barrier();
   pull();
-  arrive();
+  finish_pending_updates();
 }
 
 }  // namespace trireme::parallel

@@ -5,9 +5,9 @@
 // ranks. With k > 0 ranks may be k steps apart, with -1 any number: each rank's gradient, which is its share
 // of the global batch's, is an update of its own.
 //
-// Parameters are f32 and lie one behind the other in two tables, with and without weight decay; the same
-// tables serve a later run of the same name, which begins them anew. One thread; the constructor, meet()
-// and restored() are collective among the ranks.
+// Parameters are f32 and lie one after the other in two tables, with and without weight decay; the same
+// tables serve a later run of the same name, which begins them again. One thread; the constructor,
+// synchronize() and restored() are collective among the ranks.
 
 #include <cstdint>
 #include <deque>
@@ -49,10 +49,10 @@ class ServedOptimizer final : public optim::Optimizer {
   ~ServedOptimizer() override;
 
   void gradient_is_final(const at::Tensor& parameter) override;
-  void arrive() override;
-  void arrive(const optim::NamedTensors& parameters) override;
-  void meet() override;
-  void bring_state() override;
+  void finish_pending_updates() override;
+  void finish_pending_updates(const optim::NamedTensors& parameters) override;
+  void synchronize() override;
+  void pull_state() override;
   void restored() override;
   std::map<std::string, at::Tensor> state() override { return mirror_->state(); }
   double waited_s() const override { return waited_s_; }
@@ -73,10 +73,10 @@ class ServedOptimizer final : public optim::Optimizer {
   void add_table(const Service& service, const optim::OptimizerOptions& optimizer, double weight_decay,
                  const std::vector<ServedParameter>& parameters);
   void pull();
-  void arrive(const Place& place);
-  /// Throws what a push came to.
+  void finish_pull(const Place& place);
+  /// Throws the error of a push.
   void look_at_pushes(bool wait_for_all);
-  /// What ranks have pushed of steps that errors have broken off is behind what comes. Collective.
+  /// Drains the pushes of aborted steps, so that they cannot be mixed with later ones. Collective.
   void end_broken_steps();
   template <class Work>
   void timed(const Work& work);

@@ -118,7 +118,7 @@ bool ServedTable::has_arrived(std::size_t i) const {
          });
 }
 
-std::optional<ps::WorkerClock> ServedTable::arrive(std::size_t i) {
+std::optional<ps::WorkerClock> ServedTable::finish_pull(std::size_t i) {
   Item& item = items_[i];
   if (item.has_arrived) return std::nullopt;
   std::optional<ps::WorkerClock> lowest;
@@ -179,7 +179,7 @@ void ServedTable::restore(const std::map<std::string, at::Tensor>& state) {
   for (const ps::Pending& each : under_way) each.get();
 }
 
-void ServedTable::bring_state(const std::map<std::string, at::Tensor>& state) {
+void ServedTable::pull_state(const std::map<std::string, at::Tensor>& state) {
   std::vector<std::vector<float>> rows(1 + states_.size(), std::vector<float>(num_elements()));
   std::uint64_t num_updates = 0;
   for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) {

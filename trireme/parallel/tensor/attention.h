@@ -32,7 +32,7 @@ struct ParallelAttentionOptions {
 class ParallelAttention : public torch::nn::Module {
  public:
   /// Throws InvalidArgument: more ranks than heads, or a width that is no multiple of the heads, a
-  /// dropout without keys, or beside a context.
+  /// dropout without keys, or next to a context.
   ParallelAttention(comm::Group group, const ParallelAttentionOptions& options);
   /// (batch, time, width), replicated -> the same. An all-reduce, backward another.
   at::Tensor forward(const at::Tensor& input);

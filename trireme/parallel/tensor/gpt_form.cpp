@@ -83,7 +83,7 @@ class Block : public nn::Module {
 
 class GptInParts : public model::Model {
  public:
-  GptInParts(const model::GptOptions& options, const TensorFormOptions& form)
+  GptInParts(const model::GptOptions& options, const TensorParallelOptions& form)
       : options_(options),
         group_(form.group),
         tokens_(std::make_shared<VocabularyParallelEmbedding>(group_, options.vocabulary, options.width)),
@@ -131,7 +131,7 @@ class GptInParts : public model::Model {
   at::Tensor embed(const at::Tensor& input) {
     const std::int64_t time = input.size(1), block = options_.block;
     require(time <= block, "gpt: a sequence of ", time, " tokens; data.block allows ", block);
-    // Stages behind this one see parts, and know the length of the whole from the model alone.
+    // Stages after this one see parts, and know the length of the whole from the model alone.
     require((!sequence_ && !context_) || time == block, "gpt: a sequence of ", time,
             " tokens; where sequences are split over ranks (parallel.sequence, parallel.context) each has ",
             block);
@@ -157,7 +157,7 @@ class GptInParts : public model::Model {
 
 }  // namespace
 
-TensorForm form_of(const model::Gpt& whole, const TensorFormOptions& options) {
+TensorParallelModel form_of(const model::Gpt& whole, const TensorParallelOptions& options) {
   const bool has_all_classes = options.context && options.group.size() == 1;
   return {.model = std::make_shared<GptInParts>(whole.options(), options),
           .cut_classes = has_all_classes ? 0 : whole.options().vocabulary,
@@ -166,7 +166,7 @@ TensorForm form_of(const model::Gpt& whole, const TensorFormOptions& options) {
 
 TensorLimits limits_of(const model::Gpt& whole) {
   const std::int64_t heads = whole.options().heads;
-  return {.most_ranks = heads,
+  return {.max_ranks = heads,
           .of_what = text(heads, heads == 1 ? " head" : " heads"),
           .sequences = true,
           .tokens = whole.options().block};

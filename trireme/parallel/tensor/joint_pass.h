@@ -2,7 +2,7 @@
 // Around a pass that the ranks of a group compute together. When an exception leaves it on one rank, in the
 // middle of what they exchange, the others wait for the rest, and what this rank exchanges next would be
 // taken for it: so the group fails on all ranks, by name. Where this rank had exchanged nothing yet, the
-// group goes on and the pass may be repeated.
+// group continues and the pass may be repeated.
 //
 //   { const trireme::parallel::JointPass pass(group); loss(model->forward(x), y).backward(); }
 

@@ -1,7 +1,7 @@
 #pragma once
 // Linear layers whose weights are cut over the ranks of a group. ColumnParallelLinear cuts the outputs: each
 // rank computes some features of all samples. RowParallelLinear cuts the inputs: each rank computes a term of
-// all features, and the sum is taken. The one behind the other, with a function of single elements or of
+// all features, and the sum is taken. The one after the other, with a function of single elements or of
 // whole units (heads) between them, is two layers for one all-reduce forward and one backward (Shoeybi et
 // al., arXiv 1909.08053, section 3). At their borders activations are replicated, or, with a Sequence, cut
 // along it (Korthikanti et al., arXiv 2205.05198).

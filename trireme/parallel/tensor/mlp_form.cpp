@@ -56,7 +56,7 @@ class MlpInParts : public model::Model {
 
 }  // namespace
 
-TensorForm form_of(const model::Mlp& whole, const TensorFormOptions& options) {
+TensorParallelModel form_of(const model::Mlp& whole, const TensorParallelOptions& options) {
   const std::vector<std::int64_t> widths = whole.widths();
   const bool ends_with_columns = widths.size() % 2 == 0;
   return {.model = std::make_shared<MlpInParts>(widths, options.group),

@@ -108,7 +108,7 @@ FullyShardedDataParallel::Passes::Passes(comm::Group group, std::vector<model::L
 void FullyShardedDataParallel::Passes::add_unit(model::Layer layer, const FullyShardedOptions& options,
                                                 const std::shared_ptr<BucketPool>& buckets,
                                                 const std::set<std::string>& shared) {
-  for (const auto& module : layer.modules) refuse_sparse_embeddings(*module, layer.name);
+  for (const auto& module : layer.modules) reject_sparse_embeddings(*module, layer.name);
   Replica own{.parameters = {}, .buffers = layer.buffers};
   for (const auto& item : layer.parameters) {
     const auto has_name = [&](const auto& known) { return known.first == item.first; };

@@ -2,7 +2,7 @@
 // Data parallelism in a training loop of one's own, without every rank holding everything: the ranks share
 // out the optimizer's state, gradients and parameters (ZeRO, arXiv 1910.02054), layer by layer. A layer's
 // weights are gathered before it computes, forward and backward, while the one before it still does, and
-// given back behind it; its gradients are reduced while backward goes on, each rank getting those of its own
+// given back after it; its gradients are reduced while backward continues, each rank getting those of its own
 // pieces.
 //
 //   parallel::FullyShardedDataParallel sharded(context, model::layers_of(chain));
@@ -64,7 +64,7 @@ class FullyShardedDataParallel {
   Fields forward(const Fields& input);
 
   /// While it lives, gradients of backward passes add up whole on this rank and nothing is reduced; the first
-  /// pass behind it reduces the sum. Fewer reductions, for the memory of all gradients.
+  /// pass after it reduces the sum. Fewer reductions, for the memory of all gradients.
   class NoSync {
    public:
     explicit NoSync(FullyShardedDataParallel& sharded);
@@ -89,8 +89,8 @@ class FullyShardedDataParallel {
   double clip_grad_norm(double max_norm);
 
   /// This rank's pieces, by the names of the model, with their gradients after a backward: what an optimizer
-  /// gets, and a checkpoint saves and loads. Pieces with gradients that no optimizer has changed in 32 backward
-  /// passes are named in a warning.
+  /// gets, and a checkpoint saves and loads. Pieces with gradients that no optimizer has changed in 32
+  /// backward passes are named in a warning.
   const optim::NamedTensors& parameters() const;
   const Pieces& pieces() const;
   const optim::NamedTensors& buffers() const;

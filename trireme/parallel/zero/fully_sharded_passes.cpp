@@ -227,7 +227,7 @@ void FullyShardedDataParallel::Passes::enter(std::size_t number) {
   current_ = number;
 }
 
-/// Autograd computes in the order of what forward did, backwards: behind the first gradient of what an
+/// Autograd computes in the order of what forward did, backwards: after the first gradient of what an
 /// earlier unit made, all of this use are there.
 void FullyShardedDataParallel::Passes::leave() {
   if (current_ == kNone) return;
@@ -264,7 +264,7 @@ void FullyShardedDataParallel::Passes::end_reduction() {
   weights_changed();
 }
 
-/// Behind end_pass(), or without it: an exception has ended the pass.
+/// After end_pass(), or without it: an exception has ended the pass.
 void FullyShardedDataParallel::Passes::drop_pass() {
   if (!pass_) return;
   const bool accumulates = std::exchange(pass_, std::nullopt)->accumulates;

@@ -11,7 +11,7 @@ namespace trireme::parallel {
 namespace {
 
 /// Waiting for smaller buckets costs more than their memory is worth.
-constexpr std::int64_t kLeastLimitedBytes = 1 << 20;
+constexpr std::int64_t kMinLimitedBytes = 1 << 20;
 
 /// The largest bucket of a stage.
 std::int64_t largest_bucket(const std::vector<std::int64_t>& parameter_bytes, const ShardLayout& layout) {
@@ -35,7 +35,7 @@ BucketLimits bucket_limits(std::span<const std::int64_t> parameter_bytes, int nu
     largest = std::max(largest, bytes);
   }
   const std::int64_t room = all - all / num_ranks;
-  if (all < kLeastLimitedBytes) return {};
+  if (all < kMinLimitedBytes) return {};
   if (2 * largest <= room) return {.at_a_time = 2, .most_bytes = room / 2};
   if (largest <= room) return {.at_a_time = 1, .most_bytes = room};
   return {.at_a_time = BucketLimits::kAll};

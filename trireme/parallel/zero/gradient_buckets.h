@@ -23,8 +23,8 @@ struct BucketLimits {
 };
 
 /// For a rank with parameters of these bytes, whose gradients `num_ranks` ranks share out. Two buckets where
-/// they fit into whole gradients beside the rank's shard, else one; kAll where the largest parameter does not
-/// fit. With less than 1 MiB of parameters two, as large as configured.
+/// they fit into whole gradients next to the rank's shard, else one; kAll where the largest parameter does
+/// not fit. With less than 1 MiB of parameters two, as large as configured.
 BucketLimits bucket_limits(std::span<const std::int64_t> parameter_bytes, int num_ranks);
 
 /// Bytes of the buckets that a rank has at a time, with padding. `stages` are the bytes of each stage's

@@ -54,7 +54,7 @@ GradientShards::GradientShards(comm::Group everybody, comm::Group group, std::ve
     codecs_.try_emplace(number, group_, buckets_[number], names, options_.hook);
   }
   if (parameters_.front().tensor.is_cpu())
-    made_in_place_ = std::make_shared<GradientPlaces>(
+    made_in_place_ = std::make_shared<GradientBufferAllocator>(
         parameters_.size(), [this](std::size_t number) { return place_of(number); });
   flags_ = everybody_.allocate(static_cast<std::int64_t>(parameters_.size()) + 1, at::kInt);
 }
@@ -196,7 +196,7 @@ void GradientShards::take(std::size_t number) {
   const bool is_there = gradient.defined() && gradient.layout() == at::kStrided && gradient.is_contiguous() &&
                         gradient.const_data_ptr() == slot.const_data_ptr() && has_memory_alone(gradient);
   if (!is_there) {
-    if (made_in_place_ && made_in_place_->is_lent(number)) {
+    if (made_in_place_ && made_in_place_->is_leased(number)) {
       move_elsewhere(slots_[number].bucket);
       slot = slot_of(number);
     }
@@ -278,8 +278,8 @@ void GradientShards::start_whole(std::size_t bucket, at::Tensor flat) {
                         });
 }
 
-/// A reduction of several messages goes on when it is waited for: at the same place among all messages on all
-/// ranks, so it may run beside backward until the next bucket, or the end of the pass.
+/// A reduction of several messages continues when it is waited for: at the same place among all messages on
+/// all ranks, so it may run concurrently with backward until the next bucket, or the end of the pass.
 void GradientShards::finish_stages() {
   if (!goes_in_stages()) return;
   const double before = options_.pool->waited_s();
@@ -372,7 +372,7 @@ void GradientShards::finish() {
   for (std::size_t i = 0; i < used_.size(); ++i) used_[i] = flags[i] > 0;
   if (options_.unused != UnusedParameters::kError) return;
   const std::string unreached = unreached_of_all_ranks();
-  if (!unreached.empty()) refuse_unreached(unreached, kUnreachedAdvice);
+  if (!unreached.empty()) reject_unreached(unreached, kUnreachedAdvice);
 }
 
 /// Where a rank with samples has not reached a parameter that needs a gradient; the same on all ranks.

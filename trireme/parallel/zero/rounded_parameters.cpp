@@ -14,7 +14,7 @@ bool is_one_of(const torch::nn::Module& module) {
 }
 
 /// Whether all that the module does with its parameter of that name is a product. Biases are added: of inputs
-/// with more than two dims torch::nn::Linear adds them behind the product, which rounds the sum alone.
+/// with more than two dims torch::nn::Linear adds them after the product, which rounds the sum alone.
 bool multiplies(const torch::nn::Module& module, const std::string& parameter) {
   using namespace torch::nn;
   return parameter == "weight" &&

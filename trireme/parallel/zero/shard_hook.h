@@ -1,6 +1,6 @@
 #pragma once
 // How gradients and weights travel where ranks share them out (ZeroOptions): the hook for
-// DataParallelOptions::hook beside shards. Each rank encodes what every other one is to have of its
+// DataParallelOptions::hook next to shards. Each rank encodes what every other one is to have of its
 // gradients, and who gets it adds up: (n - 1) / n of the encoded bytes, and one rounding for each rank (Wang
 // et al., "ZeRO++", arXiv 2306.10209, section 3.3, all-to-all of quantised gradients). Weights are gathered
 // rounded to nearest (section 3.1): who updates them keeps exact values, and all ranks, that one too, compute
@@ -19,7 +19,7 @@ namespace trireme::parallel {
 /// For one model. Of `compression.name` "none" has gradients reduced as they are, and counted. Parameters
 /// that several stages share stay whole, and are reduced as make_comm_hook() does among all ranks. Throws
 /// InvalidArgument: a compression that is not of shard_hook_names(); a clip_norm; options out of their range.
-/// With "dgc", whose velocity goes on with each reduction, a step must have one only. `weights` is one of
+/// With "dgc", whose velocity continues with each reduction, a step must have one only. `weights` is one of
 /// shard_weight_names(); ranks with weights in one memory gather nothing, and nothing is rounded there.
 std::shared_ptr<CommHook> make_shard_hook(const CompressionOptions& compression,
                                           const std::string& weights = "none");

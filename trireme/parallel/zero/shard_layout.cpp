@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kLineBytes = 64;
 
-/// One behind the other, then cut evenly.
+/// One after the other, then cut evenly.
 ShardBucket cut_anywhere(std::vector<ShardSlot> slots, int num_ranks, std::int64_t line) {
   ShardBucket bucket;
   std::int64_t end = 0;
@@ -23,7 +23,7 @@ ShardBucket cut_anywhere(std::vector<ShardSlot> slots, int num_ranks, std::int64
   return bucket;
 }
 
-/// The largest first, each to the rank that has least so far.
+/// Greedy longest-processing-time assignment.
 ShardBucket cut_between_tensors(std::vector<ShardSlot> slots, int num_ranks, std::int64_t line) {
   std::ranges::stable_sort(slots, std::ranges::greater(), &ShardSlot::numel);
   std::vector<std::int64_t> filled(static_cast<std::size_t>(num_ranks), 0);

@@ -31,7 +31,7 @@ bool encodes_weights(const ShardingHook& hook, const StageWeightsOptions& option
                      const at::Tensor& weights) {
   const comm::Group& group = options.shard_groups ? options.shard_groups->shards : *options.data;
   return hook.weights() != nullptr &&
-         (options.elsewhere != nullptr || !group.has_common_memory(weights.device()));
+         (options.offload != nullptr || !group.has_shared_memory(weights.device()));
 }
 
 ShardUse use_of(const Parameter& parameter, const StageWeightsOptions& options, const ShardingHook* hook) {
@@ -107,8 +107,7 @@ void ShardedWeights::lay_out(Replica replica, const StageWeightsOptions& options
   const std::vector<ShardBucket> that_learn = laid_out(true);
   std::vector<ShardBucket> buckets = that_learn;
   for (ShardBucket& frozen : laid_out(false)) buckets.push_back(std::move(frozen));
-  weights_.emplace(group_, sharded_, buckets,
-                   WeightShardOptions{.elsewhere = options.elsewhere, .hook = hook});
+  weights_.emplace(group_, sharded_, buckets, WeightShardOptions{.offload = options.offload, .hook = hook});
   take_pieces(buckets);
   for (const Parameter& each : sharded_) marks_.push_back(reduced_gradient(each.name, each.tensor));
   if (that_learn.empty() || exact_) return;
@@ -187,7 +186,7 @@ void ShardedWeights::finish() {
   for (Coalesced& buffers : buffers_) buffers.finish(everybody_);
   buffers_waited_s_ += now_s() - began_s;
   if (exact_) return take_exact_sums();
-  if (gradients_) gradients_->finish();  // which may refuse what came: the rest of the step is over by then
+  if (gradients_) gradients_->finish();  // which may reject what came: the rest of the step is over by then
   for (const auto& [tensor, piece] : updated_) {
     if (!gradients_->used(piece.parameter)) continue;
     // No view: Optimizer::zero_grad() detaches a gradient in place.

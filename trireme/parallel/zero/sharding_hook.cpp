@@ -69,7 +69,7 @@ HookState ShardingHook::state() {
   return state;
 }
 
-/// A rank that goes on from another layout may have something of what others of its host encode now.
+/// A rank that continues from another layout may have something of what others of its host encode now.
 void ShardingHook::restored() {
   if (!hosts_ || !hosts_->inside) return;
   for (const auto& [name, kept] : kept_) {
@@ -104,7 +104,7 @@ const comm::HostGroups* ShardingHook::hosts_of(const comm::Group& group) {
 std::string ShardingHook::describe() const {
   if (reduces_whole_) return text(whole_->describe(), ", for shards, weights ", weights_name_);
   return text(options_.name, " of shards, fraction ", options_.fraction, ", warm-up ", options_.warmup_steps,
-              ", least size ", options_.least_numel, ", seed ", options_.seed, ", scope ", options_.scope,
+              ", least size ", options_.min_numel, ", seed ", options_.seed, ", scope ", options_.scope,
               ", weights ", weights_name_);
 }
 

@@ -56,7 +56,7 @@ at::Tensor tensor_in(const at::Tensor& flat, std::int64_t begin, at::IntArrayRef
 
 WeightShards::WeightShards(comm::Group group, const std::vector<Parameter>& parameters,
                            const std::vector<ShardBucket>& buckets, const WeightShardOptions& options)
-    : group_(std::move(group)), elsewhere_(options.elsewhere), hook_(options.hook) {
+    : group_(std::move(group)), offload_(options.offload), hook_(options.hook) {
   const at::NoGradGuard no_grad;
   for (const Parameter& parameter : parameters) names_.push_back(parameter.name);
   for (const ShardBucket& bucket : buckets) {
@@ -76,7 +76,7 @@ WeightShards::WeightShards(comm::Group group, const std::vector<Parameter>& para
   }
   releases_ = !common_ && !std::ranges::all_of(shards_, &Shard::kept);
   take_values();
-  if (elsewhere_) move_elsewhere();
+  if (offload_) move_elsewhere();
   token_ = group_.allocate(1, at::kInt);
   // The first ones are exact: what is computed with is what will be gathered.
   if (std::ranges::any_of(shards_, &Shard::encoded)) current_ = false;
@@ -87,7 +87,7 @@ void WeightShards::take_memory(const ShardBucket& bucket, at::TensorOptions opti
   Shard shard{
       .whole = {}, .part = {}, .rounded = bucket.use.working_type.has_value(), .kept = bucket.use.is_kept};
   const at::TensorOptions of_whole = shard.rounded ? options.dtype(*bucket.use.working_type) : options;
-  if (!elsewhere_) shard.whole = group_.allocate_common(numel, of_whole);
+  if (!offload_) shard.whole = group_.allocate_shared(numel, of_whole);
   common_ = shard.whole.defined();
   if (!common_) shard.whole = at::empty({numel}, of_whole);
   count_as(MemoryKind::kWeights, shard.whole);
@@ -140,12 +140,12 @@ void WeightShards::take_values() {
   }
 }
 
-/// What is gathered anew for every use.
+/// What is gathered again for every use.
 void WeightShards::move_elsewhere() {
   for (Shard& shard : shards_) {
     if (shard.kept) continue;
-    const at::Tensor holder = elsewhere_->make(optim::Offload::Purpose::kParameters, {shard.part}).front();
-    elsewhere_->put(holder, shard.part);
+    const at::Tensor holder = offload_->make(optim::Offload::Purpose::kParameters, {shard.part}).front();
+    offload_->put(holder, shard.part);
     shard.part = holder;
   }
 }
@@ -153,7 +153,7 @@ void WeightShards::move_elsewhere() {
 /// Of the part, where it is computed with.
 at::Tensor WeightShards::values_of(const Shard& shard) const {
   if (!shard.part.is_meta()) return shard.part;
-  at::Tensor values = elsewhere_->fetch(shard.part).to(elsewhere_->device());
+  at::Tensor values = offload_->fetch(shard.part).to(offload_->device());
   count_as(MemoryKind::kWeights, values);
   return values;
 }
@@ -225,7 +225,7 @@ void WeightShards::gather() {
     gather_parts();
   }
   gathered_ = current_ = true;
-  // Memory that computations may read is not written beside them.
+  // Memory that computations may read is not written next to them.
   if (!kept_.expired()) wait();
 }
 

@@ -9,7 +9,7 @@ inline bool keeps_input(const Recomputable& layer, bool recomputed) {
   return recomputed || layer.saves_input;
 }
 
-/// Of a layer and what it returns, given whether the layer behind keeps that.
+/// Of a layer and what it returns, given whether the layer after keeps that.
 inline double kept_bytes(const Recomputable& layer, bool recomputed, bool is_kept_behind) {
   const bool keeps_output = is_kept_behind || (!recomputed && layer.saves_output);
   return (recomputed ? 0 : layer.inner_bytes) + (keeps_output ? layer.output_bytes : 0);

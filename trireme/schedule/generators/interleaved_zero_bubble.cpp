@@ -1,6 +1,6 @@
 // Interleaved 1F1B with the backward split into I and W, after Qi et al., "Zero Bubble Pipeline Parallelism",
 // arXiv 2401.10241, as ScheduleInterleavedZeroBubble of PyTorch has it: half the warm-up of interleaved 1F1B,
-// and behind each I from rank r's r-th on the oldest W that is left.
+// and after each I from rank r's r-th on the oldest W that is left.
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// 1F1B, PipeDream-Flush: as many forwards as there are ranks behind this one, then a forward and a backward
+// 1F1B, PipeDream-Flush: as many forwards as there are ranks after this one, then a forward and a backward
 // in turn. Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", arXiv 2006.09503,
 // section 3.2.
 

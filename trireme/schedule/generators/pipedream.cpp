@@ -1,11 +1,11 @@
 // Pipelines that never flush. A stage steps while other micro-batches are under way, so several versions of
 // its weights are alive; Program::versions says which one a micro-batch sees.
-// - PipeDream: 1F1B, a STEP behind every backward, weights stashed from forward to backward; stage s has
+// - PipeDream: 1F1B, a STEP after every backward, weights stashed from forward to backward; stage s has
 //   p - s versions. Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP
 //   2019, sections 3.2 and 3.3.
 // - 1F1B-RR: the same with several replicas of a stage; micro-batch k goes to replica k mod r, forward and
-//   backward. Warm-up of a rank: ranks behind its stage / replicas of its stage (msr-fiddle/pipedream).
-// - PipeDream-2BW: two versions; a STEP behind every `update_every` backwards. Narayanan et al.,
+//   backward. Warm-up of a rank: ranks after its stage / replicas of its stage (msr-fiddle/pipedream).
+// - PipeDream-2BW: two versions; a STEP after every `update_every` backwards. Narayanan et al.,
 //   "Memory-Efficient Pipeline-Parallel DNN Training", arXiv 2006.09503, section 3.1.
 
 #include <algorithm>

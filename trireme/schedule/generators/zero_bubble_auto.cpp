@@ -1,4 +1,4 @@
-// ZB-1p and ZB-2p: the order is searched for with the times at hand and within a limit on memory, that of p
+// ZB-1p and ZB-2p: the order is searched for with the given times and within a limit on memory, that of p
 // and of 2p activations. Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 3 and table
 // 5; the search is ours: rules of greedy_order are improved one at a time, and the handcrafted order is a
 // candidate too, so the result is never slower than ZB-H1 and ZB-H2 where these fit.

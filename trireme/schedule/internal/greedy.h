@@ -16,13 +16,13 @@ struct GreedyRules {
   /// Activations that a rank may hold; after I, Costs::kept_for_weight of one.
   double memory_limit = 0;
   /// Forwards that may wait for their I, per rank; empty: as memory allows.
-  std::vector<int> most_in_flight = {};
+  std::vector<int> max_in_flight = {};
   /// A computation is put off for an I that is under way when the wait is under this share of it.
   double patience_for_forward = 0;
   double patience_at_first = 0;  ///< the same for forwards before the rank's first I
   double patience_for_weight = 0;
   double patience_at_last = 0;  ///< the same for W once the rank has no forwards left
-  /// Of a rank's stages that could go on, the later goes first with its forward (else the earlier).
+  /// Of a rank's stages that could continue, the later goes first with its forward (else the earlier).
   bool later_stage_first = true;
   /// Free memory is given to a forward before W, as long as it lasts.
   bool forward_before_weight = true;

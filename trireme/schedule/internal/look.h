@@ -21,7 +21,8 @@ std::span<const Look> looks();
 /// Null: actions of this kind are not drawn.
 const Look* look_of(ActionKind kind);
 
-/// Of what goes on beside a rank's computations: weights that are gathered, gradients that are reduced.
+/// Of what continues concurrently with a rank's computations: weights that are gathered, gradients that are
+/// reduced.
 std::span<const Look> looks_beside();
 
 /// Two decimals at most, none where they are zeros.

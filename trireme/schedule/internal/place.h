@@ -17,7 +17,7 @@ struct Place {
 
 /// Throws InvalidArgument: program, place, reason.
 template <class... Parts>
-[[noreturn]] void refuse_at(const Program& program, const Place& place, const Parts&... reason) {
+[[noreturn]] void reject_at(const Program& program, const Place& place, const Parts&... reason) {
   throw InvalidArgument(text("program '", program.name, "': ", place.describe(), ": ", reason...));
 }
 

@@ -21,7 +21,7 @@ class Reductions {
     ++count;
   }
 
-  /// A replica of the stage that has not come as far as `rank`; Holders::kNobody when it can go on.
+  /// A replica of the stage that has not come as far as `rank`; Holders::kNobody when it can continue.
   int missing(std::size_t rank, int stage) const {
     if (program_.replicas.empty()) return Holders::kNobody;
     for (const int replica : program_.replicas[static_cast<std::size_t>(stage)]) {

@@ -16,7 +16,7 @@ class RuleSearch {
       : shape_(std::move(shape)), costs_(costs), memory_limit_(memory_limit) {}
 
   std::vector<int> homes;                   ///< rank of each stage
-  std::vector<std::vector<int>> in_flight;  ///< values to try for GreedyRules::most_in_flight
+  std::vector<std::vector<int>> in_flight;  ///< values to try for GreedyRules::max_in_flight
 
   /// Offers an order of somebody else's; ignored where it needs more memory than there is.
   void consider(Program order);

@@ -68,7 +68,7 @@ class Reception {
   const wire::Socket& listening_;
   const wire::Secret& secret_;
   const Terms terms_;
-  std::deque<Stranger> strangers_;  ///< in the order in which they came
+  std::deque<Stranger> unauthenticated_;  ///< in the order in which they came
   int num_sent_away_ = 0;
   std::string last_sent_away_;  ///< its address
 };

@@ -1,5 +1,5 @@
 #pragma once
-// The functions of the optional UCX object libtrireme_ucx.so, and how they are found. The object lies beside
+// The functions of the optional UCX object libtrireme_ucx.so, and how they are found. The object lies next to
 // the program or in its ../lib, or where TRIREME_UCX_OBJECT says; it is loaded once, when comm.network asks
 // for it, and never unloaded.
 

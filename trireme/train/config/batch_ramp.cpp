@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/text.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 
 namespace trireme::train {
 
@@ -49,17 +49,17 @@ TrainOptions ramp_within(TrainOptions train, std::int64_t steps) {
 void check_batch_ramp(const RunConfig& config) {
   const std::vector<std::int64_t>&sizes = config.train.batch_ramp_sizes,
         &steps = config.train.batch_ramp_steps;
-  const Cure none = [](RunConfig& changed) {
+  const Fix none = [](RunConfig& changed) {
     changed.train.batch_ramp_sizes.clear();
     changed.train.batch_ramp_steps.clear();
   };
-  const Cure shorter = [](RunConfig& changed) {
+  const Fix shorter = [](RunConfig& changed) {
     auto& of = changed.train;
     const std::size_t both = std::min(of.batch_ramp_sizes.size(), of.batch_ramp_steps.size());
     of.batch_ramp_sizes.resize(both);
     of.batch_ramp_steps.resize(both);
   };
-  refuse_unless(
+  reject_unless(
       sizes.size() == steps.size(), {shorter, none}, "train.batch_ramp_sizes has ", sizes.size(),
       sizes.size() == 1 ? " size" : " sizes", ", and train.batch_ramp_steps ", steps.size(),
       steps.size() == 1 ? " step" : " steps",
@@ -67,12 +67,12 @@ void check_batch_ramp(const RunConfig& config) {
       "give as many of each");
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const std::int64_t before = i == 0 ? 0 : steps[i - 1];
-    refuse_unless(steps[i] > before, {none}, "train.batch_ramp_steps: batches of ", sizes[i],
-                  " samples end behind ", steps[i], " steps, and begin behind ", before,
+    reject_unless(steps[i] > before, {none}, "train.batch_ramp_steps: batches of ", sizes[i],
+                  " samples end after ", steps[i], " steps, and begin after ", before,
                   "; list the steps in rising order");
     const bool is_last = i + 1 == sizes.size();
     const std::int64_t next = is_last ? config.train.global_batch : sizes[i + 1];
-    refuse_unless(sizes[i] >= 1 && sizes[i] < next, {none}, "train.batch_ramp_sizes: batches of ", sizes[i],
+    reject_unless(sizes[i] >= 1 && sizes[i] < next, {none}, "train.batch_ramp_sizes: batches of ", sizes[i],
                   " samples are followed by those of ", is_last ? "train.global_batch = " : "", next,
                   "; list the sizes in rising order, each below train.global_batch");
   }

@@ -32,7 +32,7 @@ std::string describe_batches(const TrainOptions& train);
 /// ramp.
 TrainOptions ramp_within(TrainOptions train, std::int64_t steps);
 
-/// Throws Refusal: lists that do not belong together, steps or sizes that do not rise.
+/// Throws PlanError: lists that do not belong together, steps or sizes that do not rise.
 void check_batch_ramp(const RunConfig& config);
 
 }  // namespace trireme::train

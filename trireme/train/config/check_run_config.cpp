@@ -24,7 +24,7 @@ void check_sizes(const ParallelPlan& plan, const data::DataSource& data) {
   const std::int64_t samples = data.train->size();
   require(samples >= world_size, "data set ", data.name, " has ", samples,
           " training samples, fewer than the ", world_size, " ranks");
-  const std::int64_t steps = Calendar(config, batch_layout(config, samples)).total_steps();
+  const std::int64_t steps = StepSchedule(config, batch_layout(config, samples)).total_steps();
   require(config.learning_rate.warmup_steps <= steps, "lr.warmup_steps = ", config.learning_rate.warmup_steps,
           " is longer than the run of ", steps, " steps (train.epochs = ", config.train.epochs,
           ", train.max_steps = ", config.train.max_steps, ")");
@@ -94,7 +94,7 @@ std::shared_ptr<model::Model> tried(const std::string& what, const Trial& trial,
   const std::string both = text(what, " cannot take data.name = \"", trial.data.name, "\": ");
   try {
     std::shared_ptr<model::Model> model = make();
-    parallel::refuse_sparse_embeddings(*model, "");
+    parallel::reject_sparse_embeddings(*model, "");
     try_model(*model, trial.data,
               *objective_for(trial.config, trial.own, {.data = trial.data, .model = model.get()}));
     return model;

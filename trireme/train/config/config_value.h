@@ -46,7 +46,7 @@ enum class OnResume {
   kMayChange,
   kMayChangeByName,  ///< where the configuration names the key; a default that is another than it was does
                      ///< not
-  kStays,            ///< it would go on with other numbers, or none at all
+  kStays,            ///< it would continue with other numbers, or none at all
   kUpdatesStay,  ///< as long as stages update when they did: at the end of a step, or while micro-batches are
                  ///< under way. Stale gradients are another algorithm: losses, and learning rates that work,
                  ///< are others

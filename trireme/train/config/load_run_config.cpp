@@ -125,7 +125,7 @@ void apply_table(RunConfig& config, const std::string& file, const std::string& 
 
 void apply_document(RunConfig& config, const std::string& content, const std::string& file) {
   if (const auto line = line_of_deep_key(content))
-    throw InvalidArgument(text(file, ":", *line, ": a key of more than ", kMostKeyParts, " parts"));
+    throw InvalidArgument(text(file, ":", *line, ": a key of more than ", kMaxKeyParts, " parts"));
   toml::table root;
   try {
     root = toml::parse(content, file);
@@ -204,7 +204,7 @@ RunConfig load_run_config(const std::filesystem::path& file, const std::vector<s
   config.source = file.string();
   config.registry = registry;
   config.named.emplace();
-  apply_document(config, read_bounded_stream(file, kMostConfigBytes, "configuration"), file.string());
+  apply_document(config, read_bounded_stream(file, kMaxConfigBytes, "configuration"), file.string());
   for (const std::string& one : overrides) {
     at_place(text("--set ", one), [&] { apply_override(config, one); });
   }

@@ -178,7 +178,7 @@ data::DataSource open_data(const RunConfig& config, const Log& log) {
   if (part == nullptr) return data::open_data(options, static_cast<std::uint64_t>(config.run.seed), log);
   data::DataSource source = part->make({.config = config, .log = log});
   if (source.name.empty()) source.name = part->name();
-  return data::tolerant(data::with_target_options(std::move(source), options), options, log);
+  return data::with_retries(data::with_target_options(std::move(source), options), options, log);
 }
 
 std::shared_ptr<model::Model> make_model(const RunConfig& config, const data::DataSource& data,

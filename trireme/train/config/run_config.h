@@ -33,9 +33,9 @@ struct RunOptions {
   std::int64_t seed = 0;        ///< of the initial weights and the order of samples
   bool exact = false;  ///< bits do not depend on how ranks share out micro-batches, layers and optimizer
   std::int64_t log_every_steps = 10;  ///< one line of metrics.jsonl every so many steps
-  bool tensorboard = false;           ///< event files for TensorBoard beside metrics.jsonl
+  bool tensorboard = false;           ///< event files for TensorBoard next to metrics.jsonl
   std::string trace = "";             ///< file of the trace, in the run's folder; empty: none
-  std::string timeline = "";          ///< file of planned beside measured steps, in the run's folder
+  std::string timeline = "";          ///< file of planned and measured steps, in the run's folder
   std::string trace_steps = "";       ///< "100:120": only those are traced; empty: all
 };
 
@@ -70,7 +70,7 @@ struct CheckpointOptions {
   std::int64_t every_steps = 0;    ///< 0: none
   std::int64_t keep = 2;           ///< older ones are removed
   std::string best = "none";       ///< "loss" or a metric: what the checkpoint in best/ is the best in
-  bool asynchronous = true;        ///< written while training goes on; false: training waits for the disk
+  bool asynchronous = true;        ///< written while training continues; false: training waits for the disk
   std::string interval = "steps";  ///< a name of checkpoint_interval_names(); run/save_interval.h
   double mean_time_between_failures_s = 0;  ///< interval "auto"; 0: estimated
   std::int64_t in_memory_every_steps = 0;   ///< copies on two ranks each, for an elastic job; 0: none
@@ -114,7 +114,7 @@ struct ParallelOptions {
   std::int64_t local_ranks = 1;  ///< replicas of a site, which average their gradients in each step
   std::int64_t local_from_step = 0;         ///< first steps, in which all replicas do
   std::int64_t local_fragments = 1;         ///< parts of the model that go to the other sites one by one
-  std::int64_t local_delay = 0;             ///< steps that go on while a part travels
+  std::int64_t local_delay = 0;             ///< steps that continue while a part travels
   double local_mixing = 0.5;                ///< local_delay: what a site keeps of its own values then
   std::string outer_optimizer = "average";  ///< a name of outer_optimizer_names()
   double outer_lr = 0.7;                    ///< momentum, nesterov

@@ -17,8 +17,8 @@ namespace {
 
 constexpr double kWorthwhile = 1.02;
 
-std::int64_t most_samples(const BatchSearchOptions& options, const data::DataSource& data) {
-  return options.most_samples > 0 ? std::min(options.most_samples, data.train->size()) : data.train->size();
+std::int64_t max_samples(const BatchSearchOptions& options, const data::DataSource& data) {
+  return options.max_samples > 0 ? std::min(options.max_samples, data.train->size()) : data.train->size();
 }
 
 std::int64_t memory_limit(const ParallelPlan& plan, comm::Context& context,
@@ -105,7 +105,7 @@ bool is_worth_going_on(const std::vector<BatchTrial>& trials, std::int64_t confi
 
 void try_batches(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                  const BatchSearchOptions& options, BatchSearch& search) {
-  const std::int64_t most = most_samples(options, data);
+  const std::int64_t most = max_samples(options, data);
   RunConfig config = plan.config();
   config.train.batch_ramp_sizes = config.train.batch_ramp_steps = {};
   for (int doublings = 0; doublings < 62; ++doublings) {
@@ -113,7 +113,7 @@ void try_batches(const ParallelPlan& plan, comm::Context& context, const data::D
     if (config.train.global_batch > most) return;
     if (!search.trials.empty()) {
       if (config.train.global_batch <= search.trials.back().global_batch) continue;
-      if (options.most_samples == 0 && !is_worth_going_on(search.trials, search.configured)) return;
+      if (options.max_samples == 0 && !is_worth_going_on(search.trials, search.configured)) return;
       const double expected = MemoryLine(search.trials).at(config.train.global_batch);
       const bool fits = expected <= static_cast<double>(search.memory_limit_bytes);
       require(fits || config.train.global_batch > search.configured,
@@ -151,7 +151,7 @@ const BatchTrial* best_goodput(const BatchSearch& search) {
 
 BatchSearch search_batches(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                            const BatchSearchOptions& options) {
-  const std::int64_t most = most_samples(options, data);
+  const std::int64_t most = max_samples(options, data);
   BatchSearch search{.configured = plan.config().train.global_batch,
                      .trials = {},
                      .memory_limit_bytes = memory_limit(plan, context, options),

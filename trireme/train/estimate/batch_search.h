@@ -1,5 +1,5 @@
 #pragma once
-// What larger and smaller global batches cost and bring, measured on the ranks at hand: time of a step,
+// What larger and smaller global batches cost and bring, measured on the available ranks: time of a step,
 // memory of a rank, and goodput, the samples per second times how much each of them still teaches (Qiao et
 // al., Pollux, OSDI 2021, section 3.1): of a gradient with noise scale n, a sample of a batch of m teaches (n
 // + b) / (n + m) of what one of a batch of b does. (McCandlish et al., arXiv 1812.06162, equation 2.12.)
@@ -21,7 +21,7 @@ struct BatchTrial {
   std::int64_t global_batch = 0;
   double step_s = 0;              ///< median; of the slowest rank
   std::int64_t memory_bytes = 0;  ///< of tensors at the peak, of the rank that has most
-  double efficiency = 0;          ///< of a sample, beside one of the configuration's batch; 0: not known
+  double efficiency = 0;          ///< of a sample, next to one of the configuration's batch; 0: not known
   double samples_per_s() const { return static_cast<double>(global_batch) / step_s; }
   double goodput() const { return efficiency * samples_per_s(); }
 };
@@ -30,7 +30,7 @@ struct BatchTrial {
 struct BatchSearchOptions {
   /// Of a batch. 0: no more than the training data, and no further than speed grows: beyond four times the
   /// configuration's batch, one of two doublings has to bring 2 % more.
-  std::int64_t most_samples = 0;
+  std::int64_t max_samples = 0;
   /// Of a rank's tensors; 0: what its host has left, shared by its ranks.
   std::int64_t memory_limit_bytes = 0;
   double trial_s = 1;                      ///< of steps that are timed, three at least and a hundred at most
@@ -58,7 +58,7 @@ const BatchTrial& fastest(const BatchSearch& search);
 const BatchTrial* best_goodput(const BatchSearch& search);
 
 /// Trains from the start of the run with each batch in turn, at a rate that changes nothing, with batches
-/// from a quarter of the configuration's on until memory, data or `most_samples` end it; nothing is written.
+/// from a quarter of the configuration's on until memory, data or `max_samples` end it; nothing is written.
 /// Batches are multiples of the parts that the plan cuts one into. Collective. Throws InvalidArgument: the
 /// configuration's own batch does not fit; CommError, DataError.
 BatchSearch search_batches(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,

@@ -54,7 +54,7 @@ class BackwardBytes {
     }
   }
 
-  /// Most so far, beside what there was at the beginning.
+  /// Most so far, next to what there was at the beginning.
   double most() {
     note(0);
     return static_cast<double>(most_);
@@ -113,7 +113,7 @@ void run_backward(const Roots& roots) {
 plan::LayerMemory memory_of(const ChainLink& link, const Fields& inputs) {
   const Fields leaves = leaves_for(link, inputs);
   parallel::AllocatedBytes allocated(device_of(inputs).type());
-  // Behind an operator, as in the chain: a graph that begins at a leaf holds it.
+  // After an operator, as in the chain: a graph that begins at a leaf holds it.
   Fields values = leaves.map([](const at::Tensor& leaf) { return leaf.clone(); });
   allocated.reset_peak();
   const auto before = static_cast<double>(allocated.current());

@@ -28,7 +28,7 @@ struct Sample {
   Fields outputs;  ///< and the skips that pass the layer
 };
 
-/// Behind all that the device has been given to do.
+/// After all that the device has been given to do.
 double now_s_of(c10::Device device) {
   if (!device.is_cpu()) c10::impl::getDeviceGuardImpl(device.type())->synchronizeDevice(device.index());
   return now_s();

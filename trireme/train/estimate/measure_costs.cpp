@@ -22,7 +22,7 @@ namespace {
 /// Of each exchange and update that is timed: small ones are short, and disturbed by more of their time.
 constexpr int kRepeats = 7, kRepeatsOfSmall = 51;
 constexpr std::int64_t kSmallBytes = 4 << 10, kLargeBytes = 8 << 20;
-constexpr std::int64_t kSmallNumel = 1 << 14, kMostNumel = 1 << 23;
+constexpr std::int64_t kSmallNumel = 1 << 14, kMaxNumel = 1 << 23;
 
 /// The median of several, after one that does not count.
 double median_s(const std::function<void()>& work, int repeats) {
@@ -107,7 +107,7 @@ double update_s(const RunConfig& config, std::int64_t numel, c10::Device device)
 }
 
 CostLine update_line(const RunConfig& config, std::int64_t numel, c10::Device device) {
-  numel = std::clamp(numel, 2 * kSmallNumel, kMostNumel);
+  numel = std::clamp(numel, 2 * kSmallNumel, kMaxNumel);
   return line_through(static_cast<double>(kSmallNumel), update_s(config, kSmallNumel, device),
                       static_cast<double>(numel), update_s(config, numel, device));
 }

@@ -8,7 +8,7 @@
 #include "trireme/base/mesh_axes.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/model/convolution_scope.h"
-#include "trireme/parallel/tensor/tensor_form.h"
+#include "trireme/parallel/tensor/tensor_parallel_model.h"
 #include "trireme/parallel/zero/rounded_parameters.h"
 #include "trireme/train/estimate/layer_memory.h"
 #include "trireme/train/estimate/layer_profile.h"
@@ -24,23 +24,23 @@ namespace {
 
 /// The form that ranks of such a plan compute of a model, and the groups that they do it in.
 struct FormOfModel {
-  parallel::TensorFormOptions options;
-  parallel::TensorForm form;
+  parallel::TensorParallelOptions options;
+  parallel::TensorParallelModel form;
 };
 
 FormOfModel form_in(const ParallelPlan& plan, comm::Context& context,
                     const std::shared_ptr<model::Model>& whole) {
-  if (!plan.has_form()) return {.options = {.group = context.self()}, .form = {.model = whole}};
+  if (!plan.is_model_parallel()) return {.options = {.group = context.self()}, .form = {.model = whole}};
   const bool is_whole_world = context.world_size() == plan.world_size();
   const MeshShape mesh =
       is_whole_world ? plan.mesh() : plan.mesh().only(axes_that_share({Shared::kSequences, Shared::kLayers}));
-  parallel::TensorFormOptions options{
+  parallel::TensorParallelOptions options{
       .group = comm::make_group(context, mesh, axes_that_share({Shared::kLayers})),
       .cut_sequences = plan.config().parallel.sequence,
       .context = std::nullopt};
   if (plan.context_ranks() > 1)
     options.context = comm::make_group(context, mesh, axes_that_share({Shared::kSequences}));
-  parallel::TensorForm form = parallel::make_tensor_form(*whole, options);
+  parallel::TensorParallelModel form = parallel::make_tensor_parallel(*whole, options);
   return {.options = std::move(options), .form = std::move(form)};
 }
 
@@ -53,8 +53,9 @@ data::Example batch_of(std::int64_t samples, const data::DataSource& data, c10::
 model::Layer loss_of(const objective::Objective& objective, const FormOfModel& made, const ParallelPlan& plan,
                      const Fields& targets) {
   return {.name = "loss", .forward = [&](const Fields& outputs) -> Fields {
-            return plan.has_form() ? loss_of_form(objective, made.form, made.options, {outputs, targets})
-                                   : objective.loss_all(outputs, targets);
+            return plan.is_model_parallel()
+                       ? loss_of_form(objective, made.form, made.options, {outputs, targets})
+                       : objective.loss_all(outputs, targets);
           }};
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // The costs from which the time and memory of any plan for a model are estimated (estimate.h): layers of the
-// model on micro-batches, exchanges between ranks, updates. A value: measured on the ranks at hand, written
+// model on micro-batches, exchanges between ranks, updates. A value: measured on the available ranks, written
 // to a file, read on another machine.
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct CostLine {
 struct ExchangeCosts {
   int ranks = 1;
   CostLine all_reduce = {}, reduce_scatter = {}, all_gather = {}, send = {};
-  /// Share of an exchange's time that a computation beside it loses, 0 to 1: 0 where exchanges use no core
+  /// Share of an exchange's time that a computation next to it loses, 0 to 1: 0 where exchanges use no core
   /// that computations need.
   double share_of_core = 0;
 };
@@ -47,10 +47,10 @@ struct Measurements {
   ExchangeCosts within_host = {};
   int ranks_of_host = 0;  ///< where there are several hosts of as many ranks; else 0
   CostLine update = {};  ///< of the optimizer, with clipping where the configuration clips; units: parameters
-  /// What a step takes beside computations and exchanges: batches, reports, the program itself. Units:
+  /// What a step takes next to computations and exchanges: batches, reports, the program itself. Units:
   /// micro-batches of a stage. 0: not measured.
   CostLine overhead = {};
-  double base_bytes = 0;  ///< of a rank's process beside tensors (process_memory.h); 0: a device, or unknown
+  double base_bytes = 0;  ///< of a rank's process next to tensors (process_memory.h); 0: a device, or unknown
 };
 
 /// The keys of the plan's configuration that decide its costs, a line each: model, data, objective,

@@ -27,7 +27,7 @@ Gradients gradients_of(const ParallelPlan& plan) {
 }
 
 /// Of ranks on one host.
-bool has_common_memory(const ParallelPlan& plan) {
+bool has_shared_memory(const ParallelPlan& plan) {
   const std::string& backend = plan.config().comm.backend;
   return plan.device() == c10::kCPU && (backend == "auto" || backend == "shm" || backend == "threads");
 }
@@ -206,7 +206,7 @@ class Forecast {
 
   /// Buckets of gradients lie there, and weights of which each rank updates a part.
   std::int64_t shared_bytes(int rank, const std::vector<int>& stages) const {
-    if (!has_common_memory(plan_) || plan_.weight_copies() == 1) return 0;
+    if (!has_shared_memory(plan_) || plan_.weight_copies() == 1) return 0;
     const std::vector<ParameterBytes> parameters = parameters_of(stages);
     std::int64_t exact = 0, computed_with = 0;
     for (const ParameterBytes& each : parameters) {
@@ -219,7 +219,7 @@ class Forecast {
     return weights + (are_parts ? static_cast<std::int64_t>(bytes_of_buckets(stages)) : exact);
   }
 
-  /// That are read ahead, and the one at hand.
+  /// That are read ahead, and the current one.
   std::int64_t bytes_of_batches(const std::vector<int>& stages) const {
     const auto has = [&](int stage) { return std::ranges::find(stages, stage) != stages.end(); };
     const double bytes =
@@ -272,7 +272,7 @@ class Forecast {
 }  // namespace
 
 WeightsMemory weights_memory(const ParallelPlan& plan) {
-  return has_common_memory(plan) && !plan.offloads_parameters() ? WeightsMemory::kCommon
+  return has_shared_memory(plan) && !plan.offloads_parameters() ? WeightsMemory::kCommon
                                                                 : WeightsMemory::kOwn;
 }
 
@@ -289,7 +289,7 @@ void check_forecast(const ParallelPlan& plan) {
       !plan.offloads_activations(), "offload.activations = \"", plan.config().offload.activations,
       "\": what of activations is in memory at a time depends on how fast it comes and goes; a run reports "
       "its memory at its end");
-  require(!plan.served() && !plan.trains_apart(),
+  require(!plan.uses_parameter_server() && !plan.uses_local_sgd(),
           "the memory of a rank is estimated for ranks that train together; with "
           "parallel.mode = \"ps\" or parallel.local_steps a run reports it at its end");
 }
@@ -325,7 +325,8 @@ std::optional<MemoryForecast> forecast_from(const MemoryForecast& measured, cons
   const bool has_parts = std::ranges::any_of(
       measured.model.layers, [](const LayerUse& layer) { return layer.memory.for_weights_bytes > 0; });
   // Forms, and backwards in two parts, are measured.
-  if (!are_alike || (is_cut && plan.has_form()) || (splits_backward(plan) && !has_parts)) return std::nullopt;
+  if (!are_alike || (is_cut && plan.is_model_parallel()) || (splits_backward(plan) && !has_parts))
+    return std::nullopt;
   ModelShape shape{.name = plan.config().model.name, .parameters = {}};
   for (std::size_t i = 0; i + 1 < measured.model.layers.size(); ++i)
     shape.parameters.push_back(static_cast<double>(numel_of(measured.model.layers[i])));

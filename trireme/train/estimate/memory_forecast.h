@@ -41,8 +41,8 @@ bool splits_backward(const ParallelPlan& plan);
 /// decide on.
 void check_forecast(const ParallelPlan& plan);
 
-/// For a plan with its cuts, by rank of the pipeline; ranks beside it hold as much. Versions of weights of an
-/// asynchronous schedule are counted; what lives elsewhere (offload.optimizer, offload.parameters) is not,
+/// For a plan with its cuts, by rank of the pipeline; ranks next to it hold as much. Versions of weights of
+/// an asynchronous schedule are counted; what lives elsewhere (offload.optimizer, offload.parameters) is not,
 /// and nor is what a compression keeps. Pure. Throws InvalidArgument as check_forecast() does.
 std::vector<ForecastOfRank> forecast_memory(const ParallelPlan& plan, const ModelUse& model,
                                             WeightsMemory weights);

@@ -1,6 +1,6 @@
 #pragma once
 // The memory of a rank's process, for the limit of a container or a control group: its tensors as they are
-// forecast, and memory beside them, measured in the process that makes the forecast (docs/adr/0073).
+// forecast, and memory next to them, measured in the process that makes the forecast (docs/adr/0073).
 
 #include <cstdint>
 
@@ -20,7 +20,7 @@ std::int64_t measured_base_bytes();
 /// of their container. Pages of files are left out.
 std::int64_t process_bytes(const ForecastOfRank& rank, std::int64_t base_bytes);
 
-/// For memory that a run has beside tensors and a measurement has not: messages on their way, ends of shared
+/// For memory that a run has next to tensors and a measurement has not: messages on their way, ends of shared
 /// segments, stacks and heaps of threads that load, send, save and watch.
 inline constexpr std::int64_t kRunBytes = 16 << 20;
 

@@ -13,7 +13,7 @@ namespace trireme::train {
 namespace {
 
 constexpr int kWarmUpSteps = 2;
-constexpr std::int64_t kLeastSteps = 3, kMostSteps = 100;
+constexpr std::int64_t kMinSteps = 3, kMaxSteps = 100;
 
 /// Of which steps can be taken without end, and which change next to nothing.
 RunConfig endless(RunConfig config) {
@@ -33,7 +33,7 @@ double seconds_of_step(Trainer& trainer) {
 }
 
 std::int64_t steps_in(double trial_s, double step_s) {
-  return std::clamp(static_cast<std::int64_t>(trial_s / std::max(step_s, 1e-9)), kLeastSteps, kMostSteps);
+  return std::clamp(static_cast<std::int64_t>(trial_s / std::max(step_s, 1e-9)), kMinSteps, kMaxSteps);
 }
 
 StepTrial result_of(comm::Context& context, Trainer& trainer, const std::vector<double>& seconds) {
@@ -65,7 +65,7 @@ StepTrial time_steps(const ParallelPlan& plan, comm::Context& context, const dat
                      double trial_s) {
   const RunConfig config = endless(plan.config());
   if (plan.asynchronous()) {
-    const StepTrial first = trial_without_pause(config, context, data, kLeastSteps);
+    const StepTrial first = trial_without_pause(config, context, data, kMinSteps);
     return trial_without_pause(config, context, data, steps_in(trial_s, first.step_s));
   }
   Trainer trainer(config, context, data);

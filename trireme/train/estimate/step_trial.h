@@ -1,5 +1,5 @@
 #pragma once
-// Steps of a configuration, timed on the ranks at hand. Nothing is written, and the rate changes nothing.
+// Steps of a configuration, timed on the available ranks. Nothing is written, and the rate changes nothing.
 
 #include <cstdint>
 

@@ -25,7 +25,7 @@ class AsynchronousUpdates final : public StepPart {
   }
   void begin_stream(parallel::Pipeline::Stream& stream, std::int64_t steps_done) override {
     begin_ = steps_done;
-    const std::int64_t end = objects_->batches.calendar().next_meeting(steps_done);
+    const std::int64_t end = objects_->batches.step_schedule().next_meeting(steps_done);
     stream.num_updates = static_cast<int>(end - steps_done);
     stream.shapes = shapes_before(end);
     // Losses are parts of the mean over a step; an update takes the mean over its own micro-batches, where
@@ -47,13 +47,13 @@ class AsynchronousUpdates final : public StepPart {
   /// Inputs for every number of samples that micro-batches of steps before `end` have. A batch may grow, and
   /// the last one of an epoch may be smaller: no epoch ends before `end`.
   std::vector<Fields> shapes_before(std::int64_t end) const {
-    const Calendar& calendar = objects_->batches.calendar();
+    const StepSchedule& step_schedule = objects_->batches.step_schedule();
     std::set<std::int64_t> sizes;
-    std::vector<std::int64_t> steps = calendar.batches().phases_in(begin_, end);
+    std::vector<std::int64_t> steps = step_schedule.batches().phases_in(begin_, end);
     steps.push_back(end - 1);
     for (const std::int64_t step : steps) {
       for (int m = 0; m < num_microbatches_; ++m)
-        sizes.insert(data::slice_of(calendar.batch(step).size, m, num_microbatches_).size());
+        sizes.insert(data::slice_of(step_schedule.batch(step).size, m, num_microbatches_).size());
     }
     sizes.erase(0);
     std::vector<Fields> shapes;

@@ -19,15 +19,16 @@ class Clipping final : public StepPart {
       : max_norm_(setup.plan.config().train.clip_norm),
         // Stages that update on their own time, and servers, have no gradients of the whole model at one
         // time.
-        logs_norm_(!setup.plan.asynchronous() && !setup.plan.served()),
-        in_parts_(setup.plan.is_in_parts() && !setup.plan.exact()),
+        logs_norm_(!setup.plan.asynchronous() && !setup.plan.uses_parameter_server()),
+        in_parts_(setup.plan.has_sharded_parameters() && !setup.plan.exact()),
         names_(parameter_names(setup.model)) {}
 
   void attach(const TrainerObjects& objects) override {
     parameters_ = objects.parameters.all;
-    norm_.emplace(in_parts_ ? GradientNorm(objects.groups.holders, objects.parameters.all, names_,
-                                           objects.parameters.held)
-                            : GradientNorm(objects.groups.holders, objects.parameters.judged, names_));
+    norm_.emplace(
+        in_parts_ ? GradientNorm(objects.groups.model_parallel, objects.parameters.all, names_,
+                                 objects.parameters.held)
+                  : GradientNorm(objects.groups.model_parallel, objects.parameters.clip_parameters, names_));
   }
   void before_update(Step& step) override {
     const bool clips = max_norm_ > 0;

@@ -11,7 +11,7 @@
 #include "trireme/parallel/data/hook_state_copy.h"
 #include "trireme/parallel/zero/shard_hook.h"
 #include "trireme/train/parts/internal/replica_rows.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 #include "trireme/train/run/run.h"
 #include "trireme/train/step/internal/all_parts.h"
 
@@ -26,25 +26,25 @@ bool corrects_momentum(const RunConfig& config) {
   return parallel::has_own_momentum(config.parallel.compression) && config.optimizer.name == "sgd";
 }
 
-template <class RefuseIf>
-void check_one_bit(const ParallelPlan& plan, const RefuseIf& refuse_if) {
+template <class RejectIf>
+void check_one_bit(const ParallelPlan& plan, const RejectIf& reject_if) {
   const RunConfig& config = plan.config();
   if (!parallel::compresses_momentum(config.parallel.compression)) return;
   const std::string& optimizer = config.optimizer.name;
-  refuse_if(optimizer != "adam" && optimizer != "adamw" && optimizer != "lamb",
+  reject_if(optimizer != "adam" && optimizer != "adamw" && optimizer != "lamb",
             set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "adamw"),
             "it is the momentum of adam, adamw or lamb that travels; found optimizer.name = \"", optimizer,
             "\"");
-  refuse_if(
+  reject_if(
       config.parallel.compression_warmup_steps == 0,
       set(&RunConfig::parallel, &Parallel::compression_warmup_steps, 1000),
       "the mean square of gradients is measured in parallel.compression_warmup_steps, and kept from then "
       "on: 15 to 25 % of all steps; found 0");
-  refuse_if(
+  reject_if(
       config.train.clip_norm > 0, set(&RunConfig::train, &TrainOptions::clip_norm, 0),
       "train.clip_norm = ", config.train.clip_norm,
       " clips what arrives, and that is the change of a rounded momentum: its norm is not the gradients'");
-  refuse_if(config.offload.optimizer != "none",
+  reject_if(config.offload.optimizer != "none",
             set(&RunConfig::offload, &optim::OffloadOptions::optimizer, "none"), "offload.optimizer = \"",
             config.offload.optimizer, "\" has the momentum elsewhere than in memory");
 }
@@ -52,23 +52,23 @@ void check_one_bit(const ParallelPlan& plan, const RefuseIf& refuse_if) {
 void check_local_clipping(const RunConfig& config) {
   const Parallel& parallel = config.parallel;
   if (parallel.compression_clip_norm == 0) return;
-  const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
+  const auto reject_if = [&](bool found, const Fix& fix, const auto&... reason) {
     if (found)
-      throw Refusal(
+      throw PlanError(
           text("parallel.compression_clip_norm = ", parallel.compression_clip_norm, ": ", reason...),
-          {cure, set(&RunConfig::parallel, &Parallel::compression_clip_norm, 0)});
+          {fix, set(&RunConfig::parallel, &Parallel::compression_clip_norm, 0)});
   };
-  refuse_if(!parallel::has_own_momentum(parallel.compression),
+  reject_if(!parallel::has_own_momentum(parallel.compression),
             set(&RunConfig::parallel, &Parallel::compression, "dgc"),
             "it is \"dgc\" that clips what each rank hands in; found parallel.compression = \"",
             parallel.compression, "\", with which train.clip_norm does what is wanted");
-  refuse_if(parallel.pipeline > 1, set(&RunConfig::parallel, &Parallel::pipeline, 1),
+  reject_if(parallel.pipeline > 1, set(&RunConfig::parallel, &Parallel::pipeline, 1),
             "parallel.pipeline = ", parallel.pipeline,
             ": a rank has the gradients of its own stages, and the norm is that of all");
-  refuse_if(parallel.zero > 0, set(&RunConfig::parallel, &Parallel::zero, 0),
+  reject_if(parallel.zero > 0, set(&RunConfig::parallel, &Parallel::zero, 0),
             "parallel.zero = ", parallel.zero,
             ": sharded gradients are sent as they are computed, and the norm is that of all");
-  refuse_if(parallel.chunks > 1, set(&RunConfig::parallel, &Parallel::chunks, 0),
+  reject_if(parallel.chunks > 1, set(&RunConfig::parallel, &Parallel::chunks, 0),
             "parallel.chunks = ", parallel.chunks,
             ": stages are reduced one by one, and the norm is that of all gradients");
 }
@@ -79,14 +79,14 @@ void check_compression(const ParallelPlan& plan) {
   const RunConfig& config = plan.config();
   check_local_clipping(config);
   if (!plan.rounding().is_lossy) return;
-  const Cure none = set(&RunConfig::parallel, &Parallel::compression, "none");
-  const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
+  const Fix none = set(&RunConfig::parallel, &Parallel::compression, "none");
+  const auto reject_if = [&](bool found, const Fix& fix, const auto&... reason) {
     if (found)
-      throw Refusal(text("parallel.compression = \"", config.parallel.compression, "\": ", reason...),
-                    {cure, none});
+      throw PlanError(text("parallel.compression = \"", config.parallel.compression, "\": ", reason...),
+                      {fix, none});
   };
-  check_one_bit(plan, refuse_if);
-  refuse_if(corrects_momentum(config) && *config.optimizer.nesterov,
+  check_one_bit(plan, reject_if);
+  reject_if(corrects_momentum(config) && *config.optimizer.nesterov,
             set(&RunConfig::optimizer, &optim::OptimizerOptions::nesterov, false),
             "with optimizer.name = \"sgd\" its velocities are those of momentum as it is; found "
             "optimizer.nesterov = true");
@@ -94,7 +94,7 @@ void check_compression(const ParallelPlan& plan) {
 
 void check_compression_of_shards(const ParallelPlan& plan) {
   const Parallel& parallel = plan.config().parallel;
-  refuse_unless(parallel.zero > 0 || parallel.weight_compression == "none",
+  reject_unless(parallel.zero > 0 || parallel.weight_compression == "none",
                 {set(&RunConfig::parallel, &Parallel::weight_compression, "none"),
                  set(&RunConfig::parallel, &Parallel::zero, 3)},
                 "parallel.weight_compression = \"", parallel.weight_compression,
@@ -103,21 +103,21 @@ void check_compression_of_shards(const ParallelPlan& plan) {
   if (parallel.zero == 0 || parallel.compression == "none") return;
   const std::string what = text("parallel.zero = ", parallel.zero, " with parallel.compression = \"",
                                 parallel.compression, "\": ");
-  const Cure none = set(&RunConfig::parallel, &Parallel::compression, "none"),
-             no_shards = set(&RunConfig::parallel, &Parallel::zero, 0);
+  const Fix none = set(&RunConfig::parallel, &Parallel::compression, "none"),
+            no_shards = set(&RunConfig::parallel, &Parallel::zero, 0);
   const std::vector<std::string> known = parallel::shard_hook_names();
-  refuse_unless(
+  reject_unless(
       std::ranges::find(known, parallel.compression) != known.end(),
       {set(&RunConfig::parallel, &Parallel::compression, "sign"), no_shards}, what,
       "the whole momentum is sent, and that is sharded over ranks; these can be had: ", join(known, ", "));
-  refuse_unless(
+  reject_unless(
       !corrects_momentum(plan.config()) || plan.num_microbatches() == 1 || parallel.zero == 1 ||
           parallel.keep_gradients,
       {set(&RunConfig::parallel, &Parallel::keep_gradients, true), none}, what, "each of ",
       plan.num_microbatches(),
       " micro-batches is reduced by itself, and its velocity advances with each reduction, not with "
       "each step; set parallel.keep_gradients, or parallel.zero = 1");
-  refuse_unless(parallel.shard_ranks == 0, {set(&RunConfig::parallel, &Parallel::shard_ranks, 0), none}, what,
+  reject_unless(parallel.shard_ranks == 0, {set(&RunConfig::parallel, &Parallel::shard_ranks, 0), none}, what,
                 "parallel.shard_ranks = ", parallel.shard_ranks,
                 " shards gradients within groups of replicas, without compression; leave one of the two out");
 }

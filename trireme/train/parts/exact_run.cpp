@@ -13,7 +13,7 @@
 #include "trireme/base/random.h"
 #include "trireme/base/text.h"
 #include "trireme/parallel/data/exact_sum.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 #include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
@@ -80,9 +80,9 @@ std::unique_ptr<StepPart> make_exact_sums(const PartSetup& setup) {
 }
 
 void check_exact(const ParallelPlan& plan) {
-  const auto refuse_if = [](bool found, Cures cures, const auto&... reason) {
-    cures.push_back(set(&RunConfig::run, &RunOptions::exact, false));
-    if (found) throw Refusal(text("run.exact = true: ", reason...), cures);
+  const auto reject_if = [](bool found, Fixes fixes, const auto&... reason) {
+    fixes.push_back(set(&RunConfig::run, &RunOptions::exact, false));
+    if (found) throw PlanError(text("run.exact = true: ", reason...), fixes);
   };
   using Parallel = ParallelOptions;
   const Parallel& parallel = plan.config().parallel;
@@ -92,11 +92,11 @@ void check_exact(const ParallelPlan& plan) {
   const auto below = [](std::int64_t value) {
     return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(value)));
   };
-  Cures cures = {set(&RunConfig::train, &TrainOptions::accumulation, below(rounds))};
+  Fixes fixes = {set(&RunConfig::train, &TrainOptions::accumulation, below(rounds))};
   if (parallel.pipeline > 1)
-    cures.push_back(
+    fixes.push_back(
         set(&RunConfig::parallel, &Parallel::microbatches, below(plan.num_microbatches() / rounds)));
-  refuse_if(plan.num_replicas() > 1 && !std::has_single_bit(number), cures, "each of ", plan.num_replicas(),
+  reject_if(plan.num_replicas() > 1 && !std::has_single_bit(number), fixes, "each of ", plan.num_replicas(),
             " replicas has ", number,
             " micro-batches, and sums over them follow a binary tree; make them a power of two "
             "(train.accumulation, parallel.microbatches)");

@@ -14,14 +14,14 @@ namespace trireme::train {
 namespace {
 
 /// Labels of what a rank before this one holds.
-std::set<std::string> held_before(comm::Group& holders, const optim::NamedTensors& mine,
-                                  const HeldParts& held) {
-  if (holders.size() == 1) return {};
+std::set<std::string> held_before(comm::Group& model_parallel, const optim::NamedTensors& mine,
+                                  const ShardSpecs& held) {
+  if (model_parallel.size() == 1) return {};
   std::vector<std::string> labels;
   for (const auto& [name, parameter] : mine) labels.push_back(held.label_of(name));
-  const std::vector<std::string> all = holders.all_gather_text(join(labels, "\n"));
+  const std::vector<std::string> all = model_parallel.all_gather_text(join(labels, "\n"));
   std::set<std::string> before;
-  for (int rank = 0; rank < holders.rank(); ++rank) {
+  for (int rank = 0; rank < model_parallel.rank(); ++rank) {
     for (std::string& label : split(all[static_cast<std::size_t>(rank)], '\n'))
       before.insert(std::move(label));
   }
@@ -34,18 +34,18 @@ GradientNorm::GradientNorm(comm::Group pipeline, const optim::NamedTensors& mine
                            const std::vector<std::string>& all)
     : GradientNorm(std::move(pipeline), mine, all, {}, /*in_parts=*/false) {}
 
-GradientNorm::GradientNorm(comm::Group holders, const optim::NamedTensors& mine,
-                           const std::vector<std::string>& all, const HeldParts& held)
-    : GradientNorm(std::move(holders), mine, all, held, /*in_parts=*/true) {}
+GradientNorm::GradientNorm(comm::Group model_parallel, const optim::NamedTensors& mine,
+                           const std::vector<std::string>& all, const ShardSpecs& held)
+    : GradientNorm(std::move(model_parallel), mine, all, held, /*in_parts=*/true) {}
 
-GradientNorm::GradientNorm(comm::Group holders, const optim::NamedTensors& mine,
-                           const std::vector<std::string>& all, const HeldParts& held, bool in_parts)
-    : holders_(std::move(holders)),
+GradientNorm::GradientNorm(comm::Group model_parallel, const optim::NamedTensors& mine,
+                           const std::vector<std::string>& all, const ShardSpecs& held, bool in_parts)
+    : model_parallel_(std::move(model_parallel)),
       in_parts_(in_parts),
       num_parameters_(all.size()),
       device_(mine.empty() || mine.front().second.is_meta() ? c10::Device(c10::kCPU)
                                                             : mine.front().second.device()) {
-  const std::set<std::string> before = held_before(holders_, mine, held);
+  const std::set<std::string> before = held_before(model_parallel_, mine, held);
   for (const auto& [name, parameter] : mine) {
     if (before.contains(held.label_of(name))) continue;
     const auto place = std::find(all.begin(), all.end(), name) - all.begin();
@@ -76,11 +76,11 @@ at::Tensor GradientNorm::measure() {
   const at::NoGradGuard no_grad;
   at::Tensor norms = norms_of_parameters();
   if (!in_parts_) {
-    if (holders_.size() > 1) holders_.all_reduce(norms);  // one rank adds each
+    if (model_parallel_.size() > 1) model_parallel_.all_reduce(norms);  // one rank adds each
     return optim::norm_of_norms(norms);
   }
   at::Tensor square = norms.to(at::kDouble).square().sum().reshape({1});
-  holders_.all_reduce(square);
+  model_parallel_.all_reduce(square);
   return square.sqrt().reshape({});
 }
 

@@ -8,7 +8,7 @@
 
 #include "trireme/comm/group.h"
 #include "trireme/optim/optimizer.h"
-#include "trireme/train/step/held_parts.h"
+#include "trireme/train/step/shard_specs.h"
 
 namespace trireme::train {
 
@@ -19,8 +19,8 @@ class GradientNorm {
   GradientNorm(comm::Group pipeline, const optim::NamedTensors& mine, const std::vector<std::string>& all);
 
   /// The same where ranks hold parts of them, for the ranks that together hold all of them.
-  GradientNorm(comm::Group holders, const optim::NamedTensors& mine, const std::vector<std::string>& all,
-               const HeldParts& held);
+  GradientNorm(comm::Group model_parallel, const optim::NamedTensors& mine,
+               const std::vector<std::string>& all, const ShardSpecs& held);
 
   /// A number without dims, on the device of the gradients, which is not waited for. Collective; one small
   /// reduction where the pipeline has several ranks.
@@ -32,11 +32,11 @@ class GradientNorm {
     at::Tensor parameter;
   };
 
-  GradientNorm(comm::Group holders, const optim::NamedTensors& mine, const std::vector<std::string>& all,
-               const HeldParts& held, bool in_parts);
+  GradientNorm(comm::Group model_parallel, const optim::NamedTensors& mine,
+               const std::vector<std::string>& all, const ShardSpecs& held, bool in_parts);
   at::Tensor norms_of_parameters() const;
 
-  comm::Group holders_;
+  comm::Group model_parallel_;
   const bool in_parts_;
   std::vector<Counted> counted_;
   std::size_t num_parameters_;

@@ -1,5 +1,5 @@
 // train.convolution, and all-reduces between hosts: what this machine computes fastest with is measured when
-// a run begins, and a resumed run goes on with what its checkpoint says, so that its numbers stay the same.
+// a run begins, and a resumed run continues with what its checkpoint says, so that its numbers stay the same.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>

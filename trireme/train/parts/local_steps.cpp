@@ -9,9 +9,9 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/parallel/counted_memory.h"
-#include "trireme/parallel/local/outer_steps.h"
+#include "trireme/parallel/local/outer_optimizer.h"
 #include "trireme/train/parts/internal/replica_rows.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 #include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
@@ -50,11 +50,11 @@ const std::string kOwnPrefix = kPrefix + "own/";
 void check_sites(const ParallelPlan& plan) {
   const Parallel& parallel = plan.config().parallel;
   const std::int64_t ranks = parallel.local_ranks, replicas = plan.num_replicas();
-  Cures cures;
+  Fixes fixes;
   for (std::int64_t fewer = std::min(ranks, replicas); fewer > 0; --fewer) {
-    if (replicas % fewer == 0) cures.push_back(set(&RunConfig::parallel, &Parallel::local_ranks, fewer));
+    if (replicas % fewer == 0) fixes.push_back(set(&RunConfig::parallel, &Parallel::local_ranks, fewer));
   }
-  refuse_unless(replicas % ranks == 0, cures, "parallel.local_ranks = ", ranks, " does not cut ", replicas,
+  reject_unless(replicas % ranks == 0, fixes, "parallel.local_ranks = ", ranks, " does not cut ", replicas,
                 replicas == 1 ? " replica" : " replicas", " into sites: they can be cut into sites of ",
                 divisors_in_words(replicas));
 }
@@ -70,9 +70,9 @@ std::vector<std::string> outer_optimizer_names() {
 void check_local_steps(const ParallelPlan& plan) {
   const RunConfig& config = plan.config();
   const Parallel& parallel = config.parallel;
-  if (!plan.trains_apart()) {
+  if (!plan.uses_local_sgd()) {
     const auto needs_sites = [&](bool found, const auto&... what) {
-      refuse_unless(!found, {replicas_together()}, what...,
+      reject_unless(!found, {replicas_together()}, what...,
                     " is for sites that take steps of their own: set parallel.local_steps, or leave it out");
     };
     needs_sites(parallel.local_ranks > 1, "parallel.local_ranks = ", parallel.local_ranks);
@@ -83,16 +83,16 @@ void check_local_steps(const ParallelPlan& plan) {
                 parallel.outer_optimizer, "\"");
     return;
   }
-  const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
-    refuse_unless(!found, {cure, replicas_together()}, "parallel.local_steps = ", parallel.local_steps, ": ",
+  const auto reject_if = [&](bool found, const Fix& fix, const auto&... reason) {
+    reject_unless(!found, {fix, replicas_together()}, "parallel.local_steps = ", parallel.local_steps, ": ",
                   reason...);
   };
   check_sites(plan);
-  refuse_if(parallel.local_delay >= parallel.local_steps,
+  reject_if(parallel.local_delay >= parallel.local_steps,
             set(&RunConfig::parallel, &Parallel::local_delay, parallel.local_steps - 1),
             "parallel.local_delay = ", parallel.local_delay,
             " would have a part in flight when it is sent again; take fewer steps than a round has");
-  refuse_if(
+  reject_if(
       parallel.pipeline > 1 && (parallel.local_fragments > 1 || parallel.local_delay > 0),
       [](RunConfig& changed) {
         changed.parallel.local_fragments = 1;
@@ -104,7 +104,7 @@ void check_local_steps(const ParallelPlan& plan) {
 
 namespace {
 
-/// Sites take steps of their own, and average what they have learnt now and then.
+/// Sites take steps of their own, and average what they have learned now and then.
 class LocalSgd final : public StepPart {
  public:
   explicit LocalSgd(const PartSetup& setup)
@@ -115,8 +115,8 @@ class LocalSgd final : public StepPart {
 
   void attach(const TrainerObjects& objects) override {
     objects_.emplace(objects);
-    outer_ = std::make_unique<parallel::OuterSteps>(options_, sites_, objects.parameters.all,
-                                                    objects.pipeline.buffers());
+    outer_ = std::make_unique<parallel::OuterOptimizer>(options_, sites_, objects.parameters.all,
+                                                        objects.pipeline.buffers());
     for (const auto& [name, tensor] : outer_->common_state())
       parallel::count_as(MemoryKind::kOptimizer, tensor);
   }
@@ -150,13 +150,13 @@ class LocalSgd final : public StepPart {
   Completion completion() const override { return Completion::kCollective; }
   void synchronize() override {
     const telemetry::OwnWork work(context_.status(), "waiting for the models of all sites");
-    outer_->meet();
+    outer_->synchronize();
   }
   void complete_state() override { outer_->settle(); }
   std::shared_ptr<void> evaluated_weights() override {
-    auto shown = std::make_unique<parallel::OuterSteps::Shown>(*outer_);
+    auto shown = std::make_unique<parallel::OuterOptimizer::Shown>(*outer_);
     are_shown_ = true;
-    return {shown.release(), [this](parallel::OuterSteps::Shown* values) {
+    return {shown.release(), [this](parallel::OuterOptimizer::Shown* values) {
               delete values;
               are_shown_ = false;
             }};
@@ -187,7 +187,7 @@ class LocalSgd final : public StepPart {
   const std::shared_ptr<const objective::Objective> objective_;
   comm::Context& context_;
   std::optional<TrainerObjects> objects_;
-  std::unique_ptr<parallel::OuterSteps> outer_;
+  std::unique_ptr<parallel::OuterOptimizer> outer_;
   double waited_s_ = 0;  ///< for counts
   bool are_shown_ = false;
 };

@@ -17,7 +17,7 @@ namespace {
 class LossScaling final : public StepPart {
  public:
   explicit LossScaling(const PartSetup& setup)
-      : most_skipped_(setup.plan.config().train.max_skipped_steps),
+      : max_skipped_(setup.plan.config().train.max_skipped_steps),
         device_(setup.device),
         skipped_in_a_row_(at::zeros({}, at::device(setup.device).dtype(at::kDouble))) {
     if (setup.plan.precision().scales_loss) scaler_.emplace(setup.plan.config().scaler, setup.device);
@@ -25,8 +25,8 @@ class LossScaling final : public StepPart {
 
   void attach(const TrainerObjects& objects) override {
     held_ = &objects.parameters.held;
-    judged_ = objects.parameters.judged;
-    holders_ = objects.groups.holders;
+    clip_parameters_ = objects.parameters.clip_parameters;
+    model_parallel_ = objects.groups.model_parallel;
     stays_on_device_ = objects.skips_on_device;
   }
   void begin_stream(parallel::Pipeline::Stream& stream, std::int64_t /*steps_done*/) override {
@@ -71,11 +71,11 @@ class LossScaling final : public StepPart {
   at::Tensor unscaled() const {
     const at::Tensor scale =
         scaler_ ? scaler_->scale_there() : at::ones({}, at::device(device_).dtype(at::kDouble));
-    const at::Tensor found = optim::unscale_gradients(judged_, scale);
+    const at::Tensor found = optim::unscale_gradients(clip_parameters_, scale);
     return found.defined() ? found.to(device_) : at::zeros({1}, at::device(device_).dtype(at::kFloat));
   }
   at::Tensor on_any_holder(at::Tensor left_out) {
-    if (holders_->size() > 1) holders_->all_reduce(left_out, comm::ReduceOp::kMax);
+    if (model_parallel_->size() > 1) model_parallel_->all_reduce(left_out, comm::ReduceOp::kMax);
     return left_out;
   }
   void count(const at::Tensor& left_out) {
@@ -85,7 +85,7 @@ class LossScaling final : public StepPart {
   }
   void require_progress(const StepReport& report, double skipped_in_a_row) const {
     if (scaler_) scaler_->require_above_least(*report.loss_scale, report.step);
-    if (skipped_in_a_row < static_cast<double>(most_skipped_)) return;
+    if (skipped_in_a_row < static_cast<double>(max_skipped_)) return;
     throw DivergedError(text("step ", report.step, ": ", skipped_in_a_row,
                              " steps in a row were skipped, because gradients were not finite "
                              "(train.max_skipped_steps; learning rate ",
@@ -93,14 +93,14 @@ class LossScaling final : public StepPart {
                              "); lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
   }
 
-  const std::int64_t most_skipped_;
+  const std::int64_t max_skipped_;
   const c10::Device device_;
-  const HeldParts* held_ = nullptr;
+  const ShardSpecs* held_ = nullptr;
   std::optional<optim::LossScaler> scaler_;  ///< none: gradients are only looked at
   at::Tensor skipped_in_a_row_;              ///< f64, no dims, on the device
   bool stays_on_device_ = false;             ///< the decision
-  optim::NamedTensors judged_;
-  std::optional<comm::Group> holders_;
+  optim::NamedTensors clip_parameters_;
+  std::optional<comm::Group> model_parallel_;
 };
 
 }  // namespace

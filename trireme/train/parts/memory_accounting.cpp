@@ -10,7 +10,7 @@ namespace trireme::train {
 namespace {
 
 /// 1024 of f32, as CompressionOptions has it; vectors of so many elements are few.
-constexpr std::int64_t kLeastEncodedBytes = 4096;
+constexpr std::int64_t kMinEncodedBytes = 4096;
 
 class MemoryAccounting final : public StepPart {
  public:
@@ -77,7 +77,7 @@ class MemoryAccounting final : public StepPart {
       if (plan.is_sharded() && weight.scalar_type() == plan.precision().autocast_to &&
           weight.scalar_type() != at::kFloat)
         bytes.working = bytes.exact / static_cast<std::int64_t>(sizeof(float) / weight.element_size());
-      if (decodes && bytes.working == 0 && bytes.exact >= kLeastEncodedBytes) bytes.working = bytes.exact;
+      if (decodes && bytes.working == 0 && bytes.exact >= kMinEncodedBytes) bytes.working = bytes.exact;
       all.push_back(bytes);
     }
     return all;

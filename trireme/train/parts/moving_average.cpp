@@ -28,7 +28,7 @@ class MovingAverage final : public StepPart {
 
  private:
   const double decay_;
-  const HeldParts* held_ = nullptr;
+  const ShardSpecs* held_ = nullptr;
   std::optional<optim::ExponentialMovingAverage> average_;
 };
 

@@ -12,7 +12,7 @@
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/checkpoint_part.h"
 #include "trireme/parallel/data/gradient_squares.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 #include "trireme/train/run/run.h"
 #include "trireme/train/step/internal/all_parts.h"
 
@@ -39,7 +39,7 @@ void write(const State& state, const at::Tensor& tensor) {
 }
 
 /// The gradient of one would come in pieces, one per stage.
-void refuse_shared(const std::vector<model::Layer>& layers) {
+void reject_shared(const std::vector<model::Layer>& layers) {
   std::set<std::string> seen;
   for (const model::Layer& layer : layers) {
     for (const auto& [name, parameter] : layer.parameters) {
@@ -56,11 +56,11 @@ class NoiseScale final : public StepPart {
  public:
   explicit NoiseScale(const ParallelPlan& plan)
       : every_steps_(plan.config().train.noise_scale_every_steps),
-        refuses_shared_(plan.is_cut()),
+        rejects_shared_(plan.is_cut()),
         average_state_(room_for(average_.state())) {}
 
   void attach(const TrainerObjects& objects) override {
-    if (refuses_shared_) refuse_shared(objects.model.layers);
+    if (rejects_shared_) reject_shared(objects.model.layers);
     squares_.emplace(objects.pipeline.weights());
     // Of the ranks that compute on the same micro-batches, one counts them.
     counts_shares_ = objects.groups.pipeline.rank() == 0;
@@ -122,7 +122,7 @@ class NoiseScale final : public StepPart {
   void store() { write(average_.state(), average_state_); }
 
   const std::int64_t every_steps_;
-  const bool refuses_shared_;
+  const bool rejects_shared_;
   bool counts_shares_ = false;
   const BatchFeed* batches_ = nullptr;
   std::optional<parallel::GradientSquares> squares_;
@@ -155,11 +155,11 @@ std::string describe_noise(const optim::GradientNoise& noise, std::int64_t globa
 void check_noise_scale(const ParallelPlan& plan) {
   const RunConfig& config = plan.config();
   if (config.train.noise_scale_every_steps == 0 || plan.num_parts() >= 2) return;
-  throw Refusal(text("train.noise_scale_every_steps = ", config.train.noise_scale_every_steps,
-                     ": the noise is measured by the differences between micro-batches, and one rank with "
-                     "train.accumulation = 1 has one"),
-                {set(&RunConfig::train, &TrainOptions::accumulation, 2),
-                 set(&RunConfig::train, &TrainOptions::noise_scale_every_steps, 0)});
+  throw PlanError(text("train.noise_scale_every_steps = ", config.train.noise_scale_every_steps,
+                       ": the noise is measured by the differences between micro-batches, and one rank with "
+                       "train.accumulation = 1 has one"),
+                  {set(&RunConfig::train, &TrainOptions::accumulation, 2),
+                   set(&RunConfig::train, &TrainOptions::noise_scale_every_steps, 0)});
 }
 
 }  // namespace trireme::train

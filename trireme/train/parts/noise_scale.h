@@ -12,7 +12,7 @@
 
 namespace trireme::train {
 
-/// Throws Refusal: plans in which the parts' own gradients, or their mean, are never whole on a rank.
+/// Throws PlanError: plans in which the parts' own gradients, or their mean, are never whole on a rank.
 void check_noise_scale(const ParallelPlan& plan);
 
 /// "largest useful batch: about 3100 samples (...)": what a run ends with.

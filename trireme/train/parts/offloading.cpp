@@ -2,7 +2,7 @@
 
 #include "trireme/base/text.h"
 #include "trireme/model/activation_store.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 #include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
@@ -13,25 +13,26 @@ namespace {
 void check_place(const ParallelPlan& plan, const char* key, const std::string optim::OffloadOptions::*where) {
   const std::string& place = plan.config().offload.*where;
   if (optim::offload_place_of(place) != optim::OffloadPlace::kHost || plan.device() != c10::kCPU) return;
-  throw Refusal(text("offload.", key, " = \"", place,
-                     "\": this run computes on the CPU, and what it computes with is in the host's memory "
-                     "already; \"files\" keeps it out of there"),
-                {set(&RunConfig::offload, const_cast<std::string optim::OffloadOptions::*>(where), "files"),
-                 set(&RunConfig::offload, const_cast<std::string optim::OffloadOptions::*>(where), "none")});
+  throw PlanError(
+      text("offload.", key, " = \"", place,
+           "\": this run computes on the CPU, and what it computes with is in the host's memory "
+           "already; \"files\" keeps it out of there"),
+      {set(&RunConfig::offload, const_cast<std::string optim::OffloadOptions::*>(where), "files"),
+       set(&RunConfig::offload, const_cast<std::string optim::OffloadOptions::*>(where), "none")});
 }
 
 void check_activations(const ParallelPlan& plan) {
   check_place(plan, "activations", &optim::OffloadOptions::activations);
   if (!plan.offloads_activations() || !plan.config().parallel.recompute) return;
-  throw Refusal(text("offload.activations = \"", plan.config().offload.activations,
-                     "\" with parallel.recompute = true: stages keep nothing but their inputs until their "
-                     "backward, and nothing is left to offload; recompute layers instead, whose inputs "
-                     "can (train.recompute_layers = [\"*\"])"),
-                {[](RunConfig& changed) {
-                   changed.parallel.recompute = false;
-                   changed.train.recompute_layers = {"*"};
-                 },
-                 set(&RunConfig::offload, &optim::OffloadOptions::activations, "none")});
+  throw PlanError(text("offload.activations = \"", plan.config().offload.activations,
+                       "\" with parallel.recompute = true: stages keep nothing but their inputs until their "
+                       "backward, and nothing is left to offload; recompute layers instead, whose inputs "
+                       "can (train.recompute_layers = [\"*\"])"),
+                  {[](RunConfig& changed) {
+                     changed.parallel.recompute = false;
+                     changed.train.recompute_layers = {"*"};
+                   },
+                   set(&RunConfig::offload, &optim::OffloadOptions::activations, "none")});
 }
 
 std::filesystem::path folder_of(const RunConfig& config) {
@@ -49,18 +50,18 @@ void check_offloading(const ParallelPlan& plan) {
   if (!plan.offloads_parameters()) return;
   const RunConfig& config = plan.config();
   const std::string what = text("offload.parameters = \"", config.offload.parameters, "\"");
-  const Cure in_memory = set(&RunConfig::offload, &optim::OffloadOptions::parameters, "none");
-  const auto refuse_if = [&](bool found, Cures cures, const auto&... reason) {
-    cures.push_back(in_memory);
-    if (found) throw Refusal(text(what, reason...), cures);
+  const Fix in_memory = set(&RunConfig::offload, &optim::OffloadOptions::parameters, "none");
+  const auto reject_if = [&](bool found, Fixes fixes, const auto&... reason) {
+    fixes.push_back(in_memory);
+    if (found) throw PlanError(text(what, reason...), fixes);
   };
-  refuse_if(plan.zero() != parallel::ZeroStage::kParameters,
+  reject_if(plan.zero() != parallel::ZeroStage::kParameters,
             {set(&RunConfig::parallel, &ParallelOptions::zero, 3)},
             " with parallel.zero = ", config.parallel.zero,
             ": weights are kept whole between their uses; set parallel.zero = 3, or leave that key out");
-  refuse_if(plan.weight_copies() == 1, {}, ": one rank has the weights, and nothing is sharded; ",
+  reject_if(plan.weight_copies() == 1, {}, ": one rank has the weights, and nothing is sharded; ",
             "start it with more ranks, or leave that key out");
-  refuse_if(config.train.ema_decay > 0, {set(&RunConfig::train, &TrainOptions::ema_decay, 0)},
+  reject_if(config.train.ema_decay > 0, {set(&RunConfig::train, &TrainOptions::ema_decay, 0)},
             " with train.ema_decay = ", config.train.ema_decay,
             ": averages and weights change places for an evaluation, in memory; leave one of the two out");
 }
@@ -97,7 +98,7 @@ class ActivationOffload final : public StepPart {
     for (model::Layer& layer : setup.layers) layer = model::kept_in(store_, std::move(layer));
   }
   void report_memory(MemoryReport& report) const override {
-    report.offloaded_bytes += store_->most_kept_bytes();
+    report.offloaded_bytes += store_->max_kept_bytes();
   }
 
  private:
@@ -110,9 +111,10 @@ std::unique_ptr<StepPart> make_activation_offload(const PartSetup& setup) {
   return setup.plan.offloads_activations() ? std::make_unique<ActivationOffload>(setup) : nullptr;
 }
 
-std::shared_ptr<const checkpoint::Elsewhere> elsewhere_of(const std::shared_ptr<optim::Offload>& offload) {
+std::shared_ptr<const checkpoint::OffloadedStorage> offloaded_storage_of(
+    const std::shared_ptr<optim::Offload>& offload) {
   if (offload == nullptr) return nullptr;
-  return std::make_shared<checkpoint::Elsewhere>(checkpoint::Elsewhere{
+  return std::make_shared<checkpoint::OffloadedStorage>(checkpoint::OffloadedStorage{
       .fetch = [offload](const at::Tensor& view) { return offload->fetch(view); },
       .put = [offload](const at::Tensor& view, const at::Tensor& values) { offload->put(view, values); }});
 }

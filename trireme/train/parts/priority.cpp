@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "trireme/parallel/data/arriving_optimizer.h"
+#include "trireme/parallel/data/lazy_update_optimizer.h"
 #include "trireme/parallel/data/slicing_hook.h"
 #include "trireme/train/parts/internal/serving.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 #include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
@@ -17,19 +17,19 @@ void check_priority(const ParallelPlan& plan) {
   using Parallel = ParallelOptions;
   const Parallel& parallel = config.parallel;
   if (parallel.priority == "none") return;
-  const Cure in_order = set(&RunConfig::parallel, &Parallel::priority, "none");
-  const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
+  const Fix in_order = set(&RunConfig::parallel, &Parallel::priority, "none");
+  const auto reject_if = [&](bool found, const Fix& fix, const auto&... reason) {
     if (found)
-      throw Refusal(text("parallel.priority = \"", parallel.priority, "\": ", reason...), {cure, in_order});
+      throw PlanError(text("parallel.priority = \"", parallel.priority, "\": ", reason...), {fix, in_order});
   };
-  refuse_if(
+  reject_if(
       plan.device() != c10::kCPU, [](RunConfig& changed) { changed.comm.device = "cpu"; },
       "train.device = \"", config.comm.device, "\": slices go from the host's memory");
 }
 
-void reduce_by_need(const RunConfig& config, parallel::DataParallelOptions& options) {
+void reduce_by_priority(const RunConfig& config, parallel::DataParallelOptions& options) {
   const parallel::SlicingOptions slices{.slice_bytes = config.parallel.slice_kib << 10};
-  const double slice_mib = static_cast<double>(parallel::most_slice_bytes(slices)) / (1 << 20);
+  const double slice_mib = static_cast<double>(parallel::max_slice_bytes(slices)) / (1 << 20);
   options.hook = parallel::make_slicing_hook(slices);
   options.end = parallel::ReductionEnd::kByParameter;
   // A bucket begins when its last gradient is there, and is needed with its first parameter.
@@ -49,7 +49,7 @@ class LazyUpdates final : public StepPart {
   std::unique_ptr<optim::Optimizer> wrap_optimizer(std::unique_ptr<optim::Optimizer> optimizer,
                                                    parallel::Pipeline& pipeline,
                                                    const optim::NamedTensors& parameters) override {
-    return std::make_unique<parallel::ArrivingOptimizer>(
+    return std::make_unique<parallel::LazyUpdateOptimizer>(
         std::move(optimizer), parameters,
         [&pipeline](const optim::NamedTensors& asked) { pipeline.finish_gradients(asked); });
   }
@@ -60,17 +60,18 @@ class LazyUpdates final : public StepPart {
   /// Without samples no layer will ask.
   void batch_arrived(Step& /*step*/, const data::StepBatch& batch) override {
     if (std::ranges::all_of(batch.microbatches, [](const auto& each) { return each.rows() == 0; }))
-      objects_->optimizer.arrive();
+      objects_->optimizer.finish_pending_updates();
   }
   void gradients_ready(Step& step) override {
     if (step.is_observed || step.logs) objects_->pipeline.finish_gradients(objects_->parameters.all);
   }
   /// No forward comes before all are needed.
   void updated(Step& step) override {
-    if (objects_->batches.calendar().shows_weights(step.report.step)) objects_->optimizer.arrive();
+    if (objects_->batches.step_schedule().shows_weights(step.report.step))
+      objects_->optimizer.finish_pending_updates();
   }
   Completion completion() const override { return Completion::kCollective; }
-  void synchronize() override { objects_->optimizer.arrive(); }
+  void synchronize() override { objects_->optimizer.finish_pending_updates(); }
 
  private:
   const std::shared_ptr<optim::Optimizer*> optimizer_ = std::make_shared<optim::Optimizer*>(nullptr);
@@ -80,7 +81,7 @@ class LazyUpdates final : public StepPart {
 }  // namespace
 
 std::unique_ptr<StepPart> make_lazy_updates(const PartSetup& setup) {
-  return setup.plan.by_need() ? std::make_unique<LazyUpdates>() : nullptr;
+  return setup.plan.uses_lazy_updates() ? std::make_unique<LazyUpdates>() : nullptr;
 }
 
 }  // namespace trireme::train

@@ -115,7 +115,7 @@ std::vector<plan::Recomputable> measured(const ParallelPlan& plan, comm::Context
 }
 
 /// The most micro-batches of a stage that are between forward and backward at the same time.
-int most_live(const std::vector<schedule::Action>& actions, int stage) {
+int max_live(const std::vector<schedule::Action>& actions, int stage) {
   int live = 0, most = 0;
   for (const schedule::Action& action : actions) {
     if (action.stage != stage) continue;
@@ -133,12 +133,12 @@ struct Held {
 
 Held held_by(const ParallelPlan& plan, const std::vector<schedule::Action>& actions,
              const std::vector<plan::Recomputable>& layers) {
-  // The stages of a rank alone are one behind the other in its backward, too.
+  // The stages of a rank alone are one after the other in its backward, too.
   if (plan.pipeline_ranks() == 1) return {.chains = {{.layers = layers, .live = 1}}, .begins = {0}};
   Held held;
   const std::vector<int>& cuts = plan.cuts();
   for (std::size_t stage = 0; stage <= cuts.size(); ++stage) {
-    const int live = most_live(actions, static_cast<int>(stage));
+    const int live = max_live(actions, static_cast<int>(stage));
     if (live == 0) continue;
     const auto begin = stage == 0 ? 0 : static_cast<std::ptrdiff_t>(cuts[stage - 1]);
     const auto end = stage == cuts.size() ? std::ssize(layers) : static_cast<std::ptrdiff_t>(cuts[stage]);

@@ -12,7 +12,7 @@ class DriftCheck : public StepPart {
   void attach(const TrainerObjects& objects) override { objects_.emplace(objects); }
   /// As layers have computed with them: sharded ones are gathered now, and apart after the update.
   void gradients_ready(Step& step) override {
-    if (objects_->batches.calendar().checks_replicas(step.report.step))
+    if (objects_->batches.step_schedule().checks_replicas(step.report.step))
       compare(text("step ", step.report.step));
   }
 

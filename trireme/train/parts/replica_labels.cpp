@@ -6,8 +6,8 @@ namespace trireme::train {
 namespace {
 
 comm::Group compared_group(const ParallelPlan& plan, const PlanGroups& groups, comm::Context& context) {
-  if (plan.served()) return context.self();
-  if (plan.trains_apart()) return groups.sites->site.value_or(context.self());
+  if (plan.uses_parameter_server()) return context.self();
+  if (plan.uses_local_sgd()) return groups.sites->site.value_or(context.self());
   return context.world();
 }
 
@@ -16,7 +16,7 @@ comm::Group compared_group(const ParallelPlan& plan, const PlanGroups& groups, c
 std::unique_ptr<parallel::ReplicaCheck> make_replica_check(const ParallelPlan& plan, const PlanGroups& groups,
                                                            comm::Context& context,
                                                            const ComparedParameters& parameters) {
-  const HeldParts whole{.cut = parameters.held.cut, .pieces = {}};
+  const ShardSpecs whole{.cut = parameters.held.cut, .pieces = {}};
   const bool stay_gathered = plan.zero() != parallel::ZeroStage::kParameters;
   optim::NamedTensors labelled;
   std::set<std::string> updated_whole;

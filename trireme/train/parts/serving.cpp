@@ -11,7 +11,7 @@
 #include "trireme/parallel/served/served_optimizer.h"
 #include "trireme/parallel/served/served_security.h"
 #include "trireme/train/parts/internal/compression.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 #include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
@@ -19,34 +19,34 @@ namespace trireme::train {
 std::vector<std::string> mode_names() { return {"all-reduce", "ps"}; }
 
 void check_serving(const ParallelPlan& plan) {
-  if (!plan.served()) return;
+  if (!plan.uses_parameter_server()) return;
   const RunConfig& config = plan.config();
   using Parallel = ParallelOptions;
-  const Cure all_reduce = set(&RunConfig::parallel, &Parallel::mode, "all-reduce");
-  const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
-    if (found) throw Refusal(text("parallel.mode = \"ps\": ", reason...), {cure, all_reduce});
+  const Fix all_reduce = set(&RunConfig::parallel, &Parallel::mode, "all-reduce");
+  const auto reject_if = [&](bool found, const Fix& fix, const auto&... reason) {
+    if (found) throw PlanError(text("parallel.mode = \"ps\": ", reason...), {fix, all_reduce});
   };
   const Parallel& parallel = config.parallel;
   const std::vector<std::string> codecs = parallel::served_codec_names();
-  refuse_if(std::ranges::find(codecs, parallel.compression) == codecs.end(),
+  reject_if(std::ranges::find(codecs, parallel.compression) == codecs.end(),
             set(&RunConfig::parallel, &Parallel::compression, "int8"), "parallel.compression = \"",
             parallel.compression, "\" is for gradients that ranks reduce; pushes to servers go with ",
             join(codecs));
-  refuse_if(config.served.delay_compensation > 0 && config.served.staleness == 0,
+  reject_if(config.served.delay_compensation > 0 && config.served.staleness == 0,
             set(&RunConfig::served, &parallel::ServedOptions::delay_compensation, 0.0),
             "ps.delay_compensation = ", config.served.delay_compensation,
             ": with ps.staleness = 0 gradients are of the values that they meet, and there is no delay");
-  refuse_if(config.served.delay_compensation > 0 && parallel.compression != "none",
+  reject_if(config.served.delay_compensation > 0 && parallel.compression != "none",
             set(&RunConfig::served, &parallel::ServedOptions::delay_compensation, 0.0),
             "ps.delay_compensation = ", config.served.delay_compensation,
             ": a push has the values after its gradient, and they are not compressed; found "
             "parallel.compression = \"",
             parallel.compression, "\"");
   const std::vector<std::string> served = parallel::served_optimizer_names();
-  refuse_if(std::ranges::find(served, config.optimizer.name) == served.end(),
+  reject_if(std::ranges::find(served, config.optimizer.name) == served.end(),
             set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "adamw"), "optimizer.name = \"",
             config.optimizer.name, "\": servers have ", join(served));
-  refuse_if(config.optimizer.centered, set(&RunConfig::optimizer, &optim::OptimizerOptions::centered, false),
+  reject_if(config.optimizer.centered, set(&RunConfig::optimizer, &optim::OptimizerOptions::centered, false),
             "optimizer.centered = true: servers have no centered rmsprop");
 }
 
@@ -64,7 +64,7 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
                                                 const std::shared_ptr<optim::Offload>& offload,
                                                 std::shared_ptr<const optim::TensorParts> parts) {
   const RunConfig& config = plan.config();
-  if (!plan.served())
+  if (!plan.uses_parameter_server())
     return optim::make_optimizer(optimizer_options(plan), parameters, offload, std::move(parts));
   const comm::LaunchEnvironment& environment = context.environment();
   parallel::Service service{
@@ -94,7 +94,7 @@ std::vector<model::Layer> waiting_for_values(std::vector<model::Layer> layers,
   for (model::Layer& layer : layers) {
     layer.forward = [inner = std::move(layer.forward), parameters = layer.parameters,
                      optimizer](const Fields& inputs) {
-      if (*optimizer != nullptr) (*optimizer)->arrive(parameters);
+      if (*optimizer != nullptr) (*optimizer)->finish_pending_updates(parameters);
       return inner(inputs);
     };
   }
@@ -104,12 +104,12 @@ std::vector<model::Layer> waiting_for_values(std::vector<model::Layer> layers,
 namespace {
 
 /// Ranks may be that many steps apart where there is no bound: a report is a small tensor.
-constexpr int kMostDrift = 64;
+constexpr int kMaxDrift = 64;
 
 class ServerUpdates final : public StepPart {
  public:
   explicit ServerUpdates(const PartSetup& setup)
-      : drifts_(setup.plan.ranks_drift()),
+      : drifts_(setup.plan.is_stale_synchronous()),
         staleness_(static_cast<int>(setup.plan.config().served.staleness)),
         ranks_(setup.context.world()),
         context_(setup.context) {}
@@ -128,7 +128,7 @@ class ServerUpdates final : public StepPart {
   }
   std::optional<ReportExchange> report_exchange() const override {
     if (!drifts_) return std::nullopt;
-    return ReportExchange{.depth = staleness_ < 0 ? kMostDrift : staleness_ + 1};
+    return ReportExchange{.depth = staleness_ < 0 ? kMaxDrift : staleness_ + 1};
   }
   void begin_step(Step& step) override { step_ = step.report.step; }
   /// The gradients of all ranks added up.
@@ -145,11 +145,11 @@ class ServerUpdates final : public StepPart {
   }
   /// Without a bound of 0 each push is an update of its own, and no step is half done on the servers.
   Completion completion() const override { return drifts_ ? Completion::kOwn : Completion::kCollective; }
-  void complete_own_state() override { objects_->optimizer.bring_state(); }
+  void complete_own_state() override { objects_->optimizer.pull_state(); }
   /// All ranks have rank 0's buffers.
   void synchronize() override {
     context_.status().set_action(text("step ", step_, ": waiting for the steps of all ranks"));
-    objects_->optimizer.meet();
+    objects_->optimizer.synchronize();
     if (ranks_.size() == 1) return;
     const at::NoGradGuard no_grad;
     for (const auto& [name, buffer] : objects_->pipeline.buffers()) {
@@ -172,7 +172,7 @@ class ServerUpdates final : public StepPart {
 }  // namespace
 
 std::unique_ptr<StepPart> make_server_updates(const PartSetup& setup) {
-  return setup.plan.served() ? std::make_unique<ServerUpdates>(setup) : nullptr;
+  return setup.plan.uses_parameter_server() ? std::make_unique<ServerUpdates>(setup) : nullptr;
 }
 
 }  // namespace trireme::train

@@ -4,7 +4,7 @@
 
 #include "trireme/base/text.h"
 #include "trireme/train/config/internal/config_keys.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 
 namespace trireme::train {
 namespace {
@@ -58,7 +58,7 @@ struct Feature {
   const char* key = nullptr;   ///< by which a configuration asks for it
   bool (*is_on)(const ParallelPlan& plan) = nullptr;
   const char* (*key_of)(const ParallelPlan& plan) = nullptr;  ///< where several keys do; null: `key`
-  Cure (*off)() = nullptr;
+  Fix (*off)() = nullptr;
   std::vector<Reason> needs = {}, lacks = {};
 
   /// "parallel.tensor = 2"
@@ -90,7 +90,7 @@ const std::vector<Feature>& features() {
            [](const ParallelPlan& plan) {
              return plan.precision().scales_loss ? "train.precision" : "train.non_finite";
            },
-       .off = []() -> Cure {
+       .off = []() -> Fix {
          return [](RunConfig& changed) {
            changed.train.non_finite = "stop";
            if (changed.train.precision == "fp16") changed.train.precision = "bf16";
@@ -122,7 +122,7 @@ const std::vector<Feature>& features() {
            [](const ParallelPlan& plan) {
              return plan.offloads_state() ? "offload.optimizer" : "offload.parameters";
            },
-       .off = []() -> Cure { return [](RunConfig& changed) { changed.offload = {}; }; },
+       .off = []() -> Fix { return [](RunConfig& changed) { changed.offload = {}; }; },
        .lacks = {{P::kStateInMemory, "they are offloaded and loaded part by part"}}},
       {.key = "parallel.compression",
        .is_on = [](const ParallelPlan& plan) { return plan.config().parallel.compression != "none"; },
@@ -133,7 +133,7 @@ const std::vector<Feature>& features() {
        .key = "parallel.compression",
        .is_on =
            [](const ParallelPlan& plan) {
-             return plan.rounding().is_lossy && !plan.served();  // servers check their codecs
+             return plan.rounding().is_lossy && !plan.uses_parameter_server();  // servers check their codecs
            },
        .off = [] { return set(&RunConfig::parallel, &Parallel::compression, "none"); },
        .needs = {{P::kWholeLayers, "codecs need unsharded gradients"},
@@ -196,7 +196,7 @@ const std::vector<Feature>& features() {
        .off = [] { return set(&RunConfig::run, &RunOptions::exact, false); },
        .needs = {{P::kRankIndependentBits, "this is its guarantee"}}},
       {.key = "parallel.local_steps",
-       .is_on = [](const ParallelPlan& plan) { return plan.trains_apart(); },
+       .is_on = [](const ParallelPlan& plan) { return plan.uses_local_sgd(); },
        .off = replicas_together,
        .needs = {{P::kUpdatesOnRanks, "sites take local steps"},
                  {P::kUpdateAtEnd, "rounds are counted in steps of the whole model"},
@@ -232,7 +232,7 @@ const std::vector<Feature>& features() {
             {P::kRankIndependentBits, "it sums gradients slice by slice, not along one tree"}}},
       {.name = "`parallel.mode = \"ps\"`",
        .key = "parallel.mode",
-       .is_on = [](const ParallelPlan& plan) { return plan.served(); },
+       .is_on = [](const ParallelPlan& plan) { return plan.uses_parameter_server(); },
        .off = [] { return set(&RunConfig::parallel, &Parallel::mode, "all-reduce"); },
        .needs = {{P::kWholeModel, "each rank with a parameter server computes the whole model"},
                  {P::kWholeLayers, "each rank with a parameter server computes whole layers"},
@@ -271,7 +271,7 @@ const std::vector<Feature>& features() {
        .lacks = {{P::kRankIndependentBits, "bits depend on which samples are summed together"}}},
       {.name = "`ps.staleness` other than 0",
        .key = "ps.staleness",
-       .is_on = [](const ParallelPlan& plan) { return plan.ranks_drift(); },
+       .is_on = [](const ParallelPlan& plan) { return plan.is_stale_synchronous(); },
        .off = [] { return set(&RunConfig::served, &parallel::ServedOptions::staleness, std::int64_t{0}); },
        .lacks = {{P::kCommonSteps, "ranks do not wait for each other, and none is idle for a slower one"}}},
   };
@@ -301,11 +301,11 @@ void check_conflicts(const ParallelPlan& plan) {
       for (const Feature* lacking : on) {
         const Reason* lack = find(lacking->lacks, need.property);
         if (lack == nullptr) continue;
-        Cures cures = {needing->off(), lacking->off()};
-        if (lacking < needing) std::swap(cures[0], cures[1]);
-        throw Refusal(text(needing->words(plan), " needs ", words_of(need.property), " (", need.why, "); ",
-                           lacking->words(plan), ": ", lack->why, "; leave one of the two out"),
-                      cures);
+        Fixes fixes = {needing->off(), lacking->off()};
+        if (lacking < needing) std::swap(fixes[0], fixes[1]);
+        throw PlanError(text(needing->words(plan), " needs ", words_of(need.property), " (", need.why, "); ",
+                             lacking->words(plan), ": ", lack->why, "; leave one of the two out"),
+                        fixes);
       }
     }
   }

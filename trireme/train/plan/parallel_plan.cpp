@@ -9,7 +9,7 @@
 #include "trireme/train/parts/internal/compression.h"
 #include "trireme/train/parts/internal/priority.h"
 #include "trireme/train/plan/internal/axis_ranks.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 #include "trireme/train/plan/internal/plan_maker.h"
 
 namespace trireme::train {
@@ -19,7 +19,7 @@ bool updates_under_way(const RunConfig& config) {
   return config.parallel.pipeline > 1 && !is_program_file(name) && schedule::find_schedule(name).asynchronous;
 }
 
-std::int64_t least_ranks(const RunConfig& config) {
+std::int64_t min_ranks(const RunConfig& config) {
   std::int64_t per_replica = 1;
   for (const AxisRow& row : mesh_axes()) {
     if (!row.shares(Shared::kSamples)) per_replica *= ranks_along(row, config);
@@ -43,17 +43,17 @@ MeshShape ParallelPlan::mesh() const {
   return MeshShape(std::move(axes));
 }
 
-void ParallelPlan::check_tensor_form(const ModelShape& model) const {
+void ParallelPlan::check_tensor_parallel(const ModelShape& model) const {
   const std::int64_t ranks = tensor_ranks();
   if (ranks == 1) return;
   const std::string what = text("parallel.tensor = ", ranks, ": the model of type ", model.name);
-  const Cures fewer = other_ranks_along("parallel.tensor", config_, world_size_);
-  refuse_unless(model.tensor.has_value(), fewer, what,
+  const Fixes fewer = other_ranks_along("parallel.tensor", config_, world_size_);
+  reject_unless(model.tensor.has_value(), fewer, what,
                 " has no tensor-parallel form: gpt and mlp have one, and a custom model that derives from "
-                "parallel::HasTensorForm");
-  refuse_unless(ranks <= model.tensor->most_ranks, fewer, what, " has ", model.tensor->of_what,
-                ", and each rank needs at least one; use at most ", model.tensor->most_ranks);
-  refuse_unless(!config_.parallel.sequence || model.tensor->sequences,
+                "parallel::TensorParallelizable");
+  reject_unless(ranks <= model.tensor->max_ranks, fewer, what, " has ", model.tensor->of_what,
+                ", and each rank needs at least one; use at most ", model.tensor->max_ranks);
+  reject_unless(!config_.parallel.sequence || model.tensor->sequences,
                 {set(&RunConfig::parallel, &ParallelOptions::sequence, false)},
                 "parallel.sequence = true: the model of type ", model.name,
                 " has no sequences that could be cut; leave that key out");
@@ -63,12 +63,12 @@ void ParallelPlan::check_context_form(const ModelShape& model) const {
   const std::int64_t ranks = context_ranks();
   if (ranks == 1) return;
   const std::string what = text("parallel.context = ", ranks, ": the model of type ", model.name);
-  const Cures fewer = other_ranks_along("parallel.context", config_, world_size_);
+  const Fixes fewer = other_ranks_along("parallel.context", config_, world_size_);
   const std::int64_t tokens = model.tensor ? model.tensor->tokens : 0;
-  refuse_unless(tokens > 0, fewer, what,
+  reject_unless(tokens > 0, fewer, what,
                 " has no sequences that could be cut: gpt has, and a custom model whose form says so "
                 "(parallel::TensorLimits::tokens)");
-  refuse_unless(
+  reject_unless(
       2 * ranks <= tokens, fewer, what, " has sequences of ", tokens, tokens == 1 ? " token" : " tokens",
       ", and each rank needs an early and a late one; use at most ", std::max<std::int64_t>(1, tokens / 2));
 }
@@ -77,11 +77,11 @@ void ParallelPlan::check_experts(const ModelShape& model) const {
   const std::int64_t ranks = expert_ranks();
   if (ranks == 1) return;
   const std::string what = text("parallel.expert = ", ranks, ": the model of type ", model.name);
-  const Cures fewer = other_ranks_along("parallel.expert", config_, world_size_);
-  refuse_unless(model.experts > 0, fewer, what,
+  const Fixes fewer = other_ranks_along("parallel.expert", config_, world_size_);
+  reject_unless(model.experts > 0, fewer, what,
                 " has no experts to shard over replicas: a custom model has that derives from "
                 "model::HasExperts; take parallel.expert = 1");
-  refuse_unless(
+  reject_unless(
       model.experts % ranks == 0, fewer, what, " has ", model.experts,
       model.experts == 1 ? " expert" : " experts",
       ", which cannot be sharded evenly over so many ranks; possible: ", divisors_in_words(model.experts));
@@ -89,17 +89,17 @@ void ParallelPlan::check_experts(const ModelShape& model) const {
 
 void ParallelPlan::cut(const ModelShape& model) {
   check_experts(model);
-  check_tensor_form(model);
+  check_tensor_parallel(model);
   check_context_form(model);
   if (!is_cut()) return;
   const int num_layers = static_cast<int>(model.parameters.size()), num_stages = program_.num_stages;
-  Cures cures = other_pipelines(config_, world_size_);
-  refuse_unless(num_layers > 0, {cures}, pipeline_in_words(config_), "the model of type ", model.name,
+  Fixes fixes = other_pipelines(config_, world_size_);
+  reject_unless(num_layers > 0, {fixes}, pipeline_in_words(config_), "the model of type ", model.name,
                 " cannot be cut: it has no layers(); train it with parallel.pipeline = 1");
   const std::int64_t chunks = std::max(1, num_layers / pipeline_ranks());
-  cures.insert(cures.begin(), {set(&RunConfig::parallel, &ParallelOptions::chunks, chunks),
+  fixes.insert(fixes.begin(), {set(&RunConfig::parallel, &ParallelOptions::chunks, chunks),
                                set(&RunConfig::parallel, &ParallelOptions::chunks, 0)});
-  refuse_unless(num_stages <= num_layers, cures, pipeline_in_words(config_), "schedule '", program_.name,
+  reject_unless(num_stages <= num_layers, fixes, pipeline_in_words(config_), "schedule '", program_.name,
                 "' has ", num_stages, " stages, the model only ", num_layers,
                 " layers; lower parallel.pipeline or parallel.chunks");
   if (!config_.parallel.cuts.empty()) return take_named_cuts(num_layers);
@@ -120,9 +120,9 @@ ParallelPlan ParallelPlan::for_model(const ModelShape& model) const {
   ParallelPlan plan = *this;
   try {
     plan.cut(model);
-  } catch (const Refusal& refusal) {
-    throw with_nearest(config_, refusal, world_size_,
-                       [&](const RunConfig& changed) { make_plan(changed, world_size_, model); });
+  } catch (const PlanError& plan_error) {
+    throw suggest_fix(config_, plan_error, world_size_,
+                      [&](const RunConfig& changed) { make_plan(changed, world_size_, model); });
   }
   return plan;
 }
@@ -136,12 +136,12 @@ ParallelPlan ParallelPlan::with_cuts(std::vector<int> cuts) const {
 
 parallel::PipelineOptions ParallelPlan::pipeline_options() const {
   parallel::PipelineOptions options = options_;
-  if (served()) return options;
+  if (uses_parameter_server()) return options;
   const parallel::CompressionOptions compression = compression_options(config_);
   options.data_parallel.hook =
       is_sharded() ? parallel::make_shard_hook(compression, config_.parallel.weight_compression)
                    : parallel::make_comm_hook(compression);
-  if (by_need()) reduce_by_need(config_, options.data_parallel);
+  if (uses_lazy_updates()) reduce_by_priority(config_, options.data_parallel);
   return options;
 }
 

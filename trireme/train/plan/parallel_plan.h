@@ -1,6 +1,6 @@
 #pragma once
 // The plan of a run: its configuration on a number of ranks, decided. Every text of the configuration that
-// says how the ranks compute is read here, once, and what cannot work is refused with the reason and the
+// says how the ranks compute is read here, once, and what cannot work is rejected with the reason and the
 // nearest plan that does. Whoever carries a run out (trainer, verify, resume, timeline, command line) takes a
 // plan, and resolve_plan() alone makes one: a program of one's own goes through the checks of the command
 // line. A value: it holds no tensor, talks to no rank, and may be shared by threads that only read it.
@@ -12,7 +12,7 @@
 
 #include "trireme/base/mesh_shape.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
-#include "trireme/parallel/tensor/tensor_form.h"
+#include "trireme/parallel/tensor/tensor_parallel_model.h"
 #include "trireme/schedule/program.h"
 #include "trireme/telemetry/trace.h"
 #include "trireme/train/config/precision.h"
@@ -25,56 +25,56 @@ enum class Balance;
 
 namespace trireme::train {
 
-/// What stages are to be alike in.
+/// The quantity that the cuts of a pipeline balance.
 enum class Partition { kTime, kParameters, kLayers };
 
-/// What a plan has to know of a model.
+/// The properties of a model that a plan needs.
 struct ModelShape {
   std::string name;                ///< for messages
   std::vector<double> parameters;  ///< how many each layer has; empty: the model cannot be cut
-  /// What bounds the ranks that its layers are cut over; none: they cannot be cut.
+  /// Limits of tensor and context parallelism; none: the layers cannot be split.
   std::optional<parallel::TensorLimits> tensor = std::nullopt;
-  std::int64_t experts = 0;  ///< of each layer that has some; 0: none has
+  std::int64_t experts = 0;  ///< of each layer with experts; 0: there are none
 };
 
 class ParallelPlan {
  public:
-  /// What it was made of. For numbers and for names that a module's own table is asked for once; texts that
-  /// decide how ranks compute are decided below. Of cuts that were measured it has the result.
+  /// The source configuration, with the result of measured cuts. Read numbers and names from it; modes are
+  /// resolved into the functions below.
   const RunConfig& config() const { return config_; }
 
   int world_size() const { return world_size_; }
   /// The ranks along the axes of base/mesh_axes.h, without those along which there is one rank, but "pp" and
   /// "dp".
   MeshShape mesh() const;
-  /// That read samples of their own: along "dp", and along "ep".
+  /// Groups of ranks that read different samples: along "dp" and "ep".
   int num_replicas() const { return num_replicas_; }
   int pipeline_ranks() const { return world_size_ / weight_copies() / tensor_ranks(); }
-  /// Ranks that hold parts of the same layers.
+  /// Ranks over which a layer is split.
   int tensor_ranks() const { return static_cast<int>(config_.parallel.tensor); }
-  /// Ranks that hold the same weights, and pieces of the same sequences.
+  /// Ranks over which a sequence is split; they hold the same weights.
   int context_ranks() const { return static_cast<int>(config_.parallel.context); }
-  /// Replicas that share out the experts of the same layers.
+  /// Replicas over which the experts of a layer are distributed.
   int expert_ranks() const { return static_cast<int>(config_.parallel.expert); }
-  /// Ranks that hold the same weights, but those of experts: their gradients are summed, and ZeRO shares them
-  /// out.
+  /// Ranks that hold the same weights, except those of experts: their gradients are summed, and ZeRO shards
+  /// over them.
   int weight_copies() const { return num_replicas_ * context_ranks(); }
-  /// Whether ranks compute a form of the model (parallel/tensor/tensor_form.h), of parts of layers or
-  /// sequences.
-  bool has_form() const { return tensor_ranks() > 1 || context_ranks() > 1; }
-  /// Whether the model has several stages, on several ranks or one behind the other on each.
+  /// Whether ranks compute the tensor-parallel implementation of the model
+  /// (parallel/tensor/tensor_parallel_model.h): parts of layers or of sequences.
+  bool is_model_parallel() const { return tensor_ranks() > 1 || context_ranks() > 1; }
+  /// Whether the model has several stages, on several ranks or one after the other on each.
   bool is_cut() const { return program_.num_stages > 1; }
 
   /// What the ranks of one pipeline do in a step, transfers included, as over a transport that buffers; in an
   /// asynchronous schedule in one update, from the start until it is drained.
   const schedule::Program& program() const { return program_; }
-  /// Whether stages update while micro-batches are under way.
+  /// Whether stages update while micro-batches are in flight.
   bool asynchronous() const { return program_.update_every > 0; }
   /// Ranks of each stage, where micro-batches go to them in turn (1f1b-rr); empty: one each.
   const std::vector<int>& replicas_of_stages() const { return options_.replicas; }
   /// Micro-batches of one replica in a step.
   int num_microbatches() const { return num_microbatches_; }
-  /// Of all replicas.
+  /// Micro-batches of all replicas in a step.
   std::int64_t num_parts() const { return std::int64_t{num_replicas_} * num_microbatches_; }
 
   /// Samples of the largest micro-batch: as many as a model takes at once, in training and in evaluation.
@@ -94,56 +94,56 @@ class ParallelPlan {
   /// With a hook of their own for each call: for one Pipeline. Without `update`.
   parallel::PipelineOptions pipeline_options() const;
 
-  /// Where ranks compute; which of the devices of that kind is a rank's, its Context says.
+  /// The kind of device of the ranks; the Context has the device of a rank.
   c10::DeviceType device() const { return device_; }
   const Precision& precision() const { return precision_; }
   const ConvolutionRule& convolutions() const { return convolutions_; }
-  /// What replicas share out.
+  /// What is sharded over the replicas.
   parallel::ZeroStage zero() const { return options_.zero.stage; }
-  /// Whether what is updated lies in pieces on the replicas.
+  /// Whether the updated tensors are sharded over the replicas.
   bool is_sharded() const { return zero() != parallel::ZeroStage::kNone && weight_copies() > 1; }
-  /// Copies that share out among them what each would hold: all, or those of a group.
+  /// Copies in a shard group: all, or those of parallel.shard_ranks.
   int shard_ranks() const {
     const std::int64_t asked = config_.parallel.shard_ranks;
     return asked == 0 ? weight_copies() : static_cast<int>(asked);
   }
-  /// Whether there are several groups, each of which has all of the state.
+  /// Whether there are several shard groups, each with the whole state (HSDP).
   bool has_shard_groups() const { return is_sharded() && shard_ranks() < weight_copies(); }
-  /// Whether what a rank updates are parts, which only all ranks together are known to hold once.
-  bool is_in_parts() const { return is_sharded() || tensor_ranks() > 1 || expert_ranks() > 1; }
+  /// Whether a rank updates shards, of which only all ranks together hold each once.
+  bool has_sharded_parameters() const { return is_sharded() || tensor_ranks() > 1 || expert_ranks() > 1; }
   /// Whether each layer of the model is to be a stage of its own, once a model is known.
   bool stages_are_layers() const;
-  /// Whether servers add gradients up and update.
-  bool served() const { return config_.parallel.mode == "ps"; }
+  /// Whether parameter servers sum gradients and update.
+  bool uses_parameter_server() const { return config_.parallel.mode == "ps"; }
   /// Whether ranks may be at different steps between two evaluations, or saves.
-  bool ranks_drift() const { return served() && config_.served.staleness != 0; }
-  /// Whether replicas, in sites, take steps of their own and average what they have learnt now and then.
-  bool trains_apart() const { return config_.parallel.local_steps > 1; }
-  /// Whether the next forward begins while gradients that it needs later are still on their way.
-  bool by_need() const { return config_.parallel.priority != "none" && weight_copies() > 1; }
-  /// Replicas that average gradients in every step.
+  bool is_stale_synchronous() const { return uses_parameter_server() && config_.served.staleness != 0; }
+  /// Whether sites of replicas take local steps and average their models every parallel.local_steps steps.
+  bool uses_local_sgd() const { return config_.parallel.local_steps > 1; }
+  /// Whether the next forward may begin before all gradients are reduced: each layer is updated on first use.
+  bool uses_lazy_updates() const { return config_.parallel.priority != "none" && weight_copies() > 1; }
+  /// Replicas of a site, which average gradients in every step.
   int site_ranks() const { return static_cast<int>(config_.parallel.local_ranks); }
   int num_sites() const { return num_replicas_ / site_ranks(); }
-  /// Whether bits do not depend on how ranks share out micro-batches, layers and optimizer.
+  /// Whether results are bitwise independent of how micro-batches, layers and optimizer are distributed.
   bool exact() const { return config_.run.exact; }
-  /// Whether any state lives elsewhere than in memory.
+  /// Whether any state is offloaded.
   bool offloads() const { return offloads_state() || offloads_parameters(); }
   bool offloads_state() const { return config_.offload.optimizer != "none"; }
   bool offloads_parameters() const { return config_.offload.parameters != "none"; }
   bool offloads_activations() const { return config_.offload.activations != "none"; }
-  /// Whether replicas compute with weights that were rounded on their way.
+  /// Whether replicas compute with weights that were rounded for sending.
   bool rounds_weights() const { return is_sharded() && config_.parallel.weight_compression != "none"; }
-  /// Whether stages compute with activations that were rounded on their way.
+  /// Whether stages compute with activations that were rounded for sending.
   bool rounds_activations() const {
     return config_.parallel.pipeline > 1 && config_.parallel.activation_compression != "none";
   }
-  /// How a global batch is dealt to replicas.
+  /// How a global batch is divided among replicas.
   data::Balance balance() const;
-  /// How far gradients are rounded when they travel.
+  /// How gradients are rounded for sending.
   const parallel::GradientRounding& rounding() const { return rounding_; }
-  /// A step whose gradients are no numbers is left out; else it ends the run.
+  /// Whether a step with gradients that are not finite is skipped; otherwise it ends the run.
   bool skips_non_finite() const { return skips_non_finite_; }
-  /// Which steps a trace, or a timeline, takes.
+  /// The steps of a trace or timeline.
   const telemetry::TraceOptions& trace() const { return trace_; }
 
   /// The same plan for that model, cut where that follows from its shape. Throws InvalidArgument as
@@ -157,7 +157,7 @@ class ParallelPlan {
   ParallelPlan() = default;
   void cut(const ModelShape& model);
   void take_named_cuts(int num_layers);
-  void check_tensor_form(const ModelShape& model) const;
+  void check_tensor_parallel(const ModelShape& model) const;
   void check_context_form(const ModelShape& model) const;
   void check_experts(const ModelShape& model) const;
 
@@ -182,7 +182,7 @@ ParallelPlan resolve_plan(const RunConfig& config, int world_size,
                           const std::optional<ModelShape>& model = std::nullopt);
 
 /// As many as the configuration names; where it leaves the replicas open, the fewest that it fits.
-std::int64_t least_ranks(const RunConfig& config);
+std::int64_t min_ranks(const RunConfig& config);
 
 /// Whether stages of that configuration update while micro-batches are under way; opens no file. Throws
 /// InvalidArgument: an unknown schedule.

@@ -41,7 +41,7 @@ Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
 ParallelPlan fit(const ParallelPlan& plan, model::Model& model) {
   check_recomputed_layers(plan.config(), model);
   check_exact(plan, model);
-  if (!plan.is_cut() && !plan.stages_are_layers() && !plan.has_form() && plan.expert_ranks() == 1)
+  if (!plan.is_cut() && !plan.stages_are_layers() && !plan.is_model_parallel() && plan.expert_ranks() == 1)
     return plan;
   ModelShape shape{.name = model.name(),
                    .parameters = {},
@@ -71,11 +71,11 @@ PlanGroups groups_along_axes(const MeshShape& mesh, comm::Context& context) {
     return comm::make_group(context, mesh, mesh.only(fold).names());
   };
   const comm::Group pipeline = comm::make_group(context, mesh, axes_that_share({Shared::kStages}));
-  PlanGroups groups{.pipeline = pipeline, .holders = pipeline};
+  PlanGroups groups{.pipeline = pipeline, .model_parallel = pipeline};
   groups.replicas = along(axes_that_share({Shared::kSamples}));
   groups.context = along(axes_that_share({Shared::kSequences}));
   groups.tensor = along(axes_that_share({Shared::kLayers}));
-  // Apart from the group of cp alone, as gradients are reduced while attention goes on.
+  // Apart from the group of cp alone, as gradients are reduced while attention continues.
   groups.copies = groups.context ? along(axes_of_copies()) : groups.replicas;
   groups.experts = along(axes_that_share({Shared::kExperts}));
   groups.expert_copies =
@@ -109,9 +109,9 @@ PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
   const MeshShape mesh = plan.mesh();
   PlanGroups groups = groups_along_axes(mesh, context);
   groups.draw_number = mesh.place(context.rank(), axes_that_share_none({Shared::kLayers}));
-  if (plan.is_in_parts()) groups.holders = context.world();
+  if (plan.has_sharded_parameters()) groups.model_parallel = context.world();
   if (plan.has_shard_groups()) groups.shard_groups = shard_groups_of(plan, context);
-  if (plan.trains_apart()) groups.sites = site_groups_of(plan, context);
+  if (plan.uses_local_sgd()) groups.sites = site_groups_of(plan, context);
   return groups;
 }
 

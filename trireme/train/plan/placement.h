@@ -7,7 +7,7 @@
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
-#include "trireme/parallel/local/outer_steps.h"
+#include "trireme/parallel/local/outer_optimizer.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
 #include "trireme/train/plan/parallel_plan.h"
 
@@ -25,7 +25,7 @@ struct PlanGroups {
   comm::Group pipeline;
   /// Ranks that together hold all parts of the model, for reductions over all of its gradients: those of a
   /// pipeline or, where replicas or layers are in parts, all ranks.
-  comm::Group holders;
+  comm::Group model_parallel;
   std::optional<comm::Group> copies = {};    ///< ranks that hold the same weights, but those of experts
   std::optional<comm::Group> replicas = {};  ///< of them, those that read samples of their own
   std::optional<comm::Group> context = {};   ///< of them, those that have pieces of the same sequences
@@ -33,7 +33,7 @@ struct PlanGroups {
   std::optional<comm::Group> experts = {};   ///< of `replicas`, those that share out the experts of a layer
   std::optional<comm::Group> expert_copies = {};           ///< of `copies`, those that hold the same experts
   std::optional<parallel::ShardGroups> shard_groups = {};  ///< of `copies`
-  std::optional<parallel::SiteGroups> sites = {};          ///< of `replicas`, where they train apart
+  std::optional<parallel::SiteGroups> sites = {};          ///< of `replicas`, where they use local SGD
   /// Of this rank among those that draw random numbers of their own: ranks with parts of the same layers have
   /// one number.
   int draw_number = 0;
@@ -46,7 +46,7 @@ struct PlanGroups {
   const comm::Group& shards() const { return shard_groups ? shard_groups->shards : *copies; }
   /// Whether replicas on `device` have one copy of the weights between them.
   bool has_common_weights(const ParallelPlan& plan, c10::Device device) const {
-    return plan.is_sharded() && !plan.offloads_parameters() && shards().has_common_memory(device);
+    return plan.is_sharded() && !plan.offloads_parameters() && shards().has_shared_memory(device);
   }
 };
 

@@ -24,22 +24,22 @@
 #include "trireme/train/parts/recomputed_layers.h"
 #include "trireme/train/plan/internal/axis_ranks.h"
 #include "trireme/train/plan/internal/conflicts.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 #include "trireme/train/plan/internal/sharding.h"
 #include "trireme/train/report/run_trace.h"
 
 namespace trireme::train {
 namespace {
 
-/// Runs `check`; what it refuses gets `place` in front, and `cures` where it has none of its own.
+/// Runs `check`; what it rejects gets `place` in front, and `fixes` where it has none of its own.
 template <class Check>
-void at_place(const std::string& place, const Cures& cures, const Check& check) {
+void at_place(const std::string& place, const Fixes& fixes, const Check& check) {
   try {
     check();
-  } catch (const Refusal& refusal) {
-    throw Refusal(place + refusal.what(), refusal.cures());
+  } catch (const PlanError& plan_error) {
+    throw PlanError(place + plan_error.what(), plan_error.fixes());
   } catch (const InvalidArgument& reason) {
-    throw Refusal(place + reason.what(), cures);
+    throw PlanError(place + reason.what(), fixes);
   }
 }
 
@@ -48,7 +48,7 @@ struct PartitionRow {
   Partition partition;
 };
 
-constexpr std::uint64_t kMostProgramBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMaxProgramBytes = std::uint64_t{64} << 20;
 
 constexpr std::array kPartitions = {
     PartitionRow{"auto", Partition::kTime}, PartitionRow{"time", Partition::kTime},
@@ -91,10 +91,10 @@ schedule::Program program_in_file(const RunConfig& config) {
   const std::string& file = config.parallel.schedule;
   schedule::Program program;
   at_place(text("parallel.schedule = \"", file, "\": "), {}, [&] {
-    program = schedule::parse_csv(read_bounded_stream(file, kMostProgramBytes, "schedule"));
+    program = schedule::parse_csv(read_bounded_stream(file, kMaxProgramBytes, "schedule"));
     program.name = file;
     const std::int64_t asked = config.parallel.microbatches;
-    refuse_unless(asked == 0 || asked == program.num_microbatches,
+    reject_unless(asked == 0 || asked == program.num_microbatches,
                   {set(&RunConfig::parallel, &ParallelOptions::microbatches, 0)}, "it has ",
                   program.num_microbatches, " micro-batches, parallel.microbatches = ", asked,
                   "; leave that key out");
@@ -117,7 +117,7 @@ std::vector<std::string> partition_names() {
   return names;
 }
 
-/// Makes a plan in the order in which its parts depend on each other. What it refuses is a Refusal where
+/// Makes a plan in the order in which its parts depend on each other. What it rejects is a PlanError where
 /// something is known that may help.
 class PlanMaker {
  public:
@@ -176,11 +176,11 @@ class PlanMaker {
   void leave_convolutions_to_device() {
     const ConvolutionRule named = plan_.convolutions_;
     const std::string elsewhere = text("\" is for the CPU, and ranks compute on ", plan_.device_, "; leave ");
-    refuse_unless(
+    reject_unless(
         named.kernels == ConvolutionKernels::kMeasured || named.kernels == ConvolutionKernels::kAten,
         {set(&RunConfig::train, &TrainOptions::convolution, "auto")}, "train.convolution = \"",
         config().train.convolution, elsewhere, "it at \"auto\", or take train.device = \"cpu\"");
-    refuse_unless(!named.channels_last.value_or(false),
+    reject_unless(!named.channels_last.value_or(false),
                   {set(&RunConfig::train, &TrainOptions::memory_format, "auto")}, "train.memory_format = \"",
                   config().train.memory_format, elsewhere, "it at \"auto\", or take train.device = \"cpu\"");
     plan_.convolutions_ = {.kernels = ConvolutionKernels::kAten, .channels_last = false};
@@ -189,7 +189,7 @@ class PlanMaker {
   void lay_out_ranks() {
     const std::int64_t asked = config().parallel.data, ranks = plan_.world_size_;
     if (ranks_of_other_axes(config()) == 1) {
-      refuse_unless(asked == 0 || asked == ranks, {replicas_as_there_are_ranks()}, "parallel.data = ", asked,
+      reject_unless(asked == 0 || asked == ranks, {replicas_as_there_are_ranks()}, "parallel.data = ", asked,
                     " needs as many ranks, found ", ranks, "; start it with -n ", asked,
                     ", or leave the key out to use the ranks that there are");
       plan_.num_replicas_ = plan_.world_size_;
@@ -218,19 +218,19 @@ class PlanMaker {
   void check_mesh() const {
     const std::int64_t asked = config().parallel.data, ranks = plan_.world_size_,
                        experts = config().parallel.expert, others = ranks_of_other_axes(config()),
-                       least = least_ranks(config());
-    Cures cures;
-    if (ranks % others == 0) cures.push_back(replicas_as_there_are_ranks());
+                       least = min_ranks(config());
+    Fixes fixes;
+    if (ranks % others == 0) fixes.push_back(replicas_as_there_are_ranks());
     const std::span<const AxisRow> axes = mesh_axes();
     for (auto row = axes.rbegin(); row != axes.rend(); ++row) {
       if (row->is_rest) continue;
-      for (Cure& cure : other_ranks_along(row->key, config(), plan_.world_size_))
-        cures.push_back(std::move(cure));
+      for (Fix& fix : other_ranks_along(row->key, config(), plan_.world_size_))
+        fixes.push_back(std::move(fix));
     }
-    refuse_unless(asked % experts == 0, cures, "parallel.data = ", asked,
+    reject_unless(asked % experts == 0, fixes, "parallel.data = ", asked,
                   asked == 1 ? " replica" : " replicas",
                   " cannot be cut into groups of parallel.expert = ", experts, "; take a multiple of it");
-    refuse_unless(ranks % others == 0 && (asked == 0 || ranks == least), cures, mesh_in_words(),
+    reject_unless(ranks % others == 0 && (asked == 0 || ranks == least), fixes, mesh_in_words(),
                   " does not fit ", ranks, ranks == 1 ? " rank" : " ranks", "; start it with -n ", least,
                   asked == 0 ? " or a multiple of it" : "", "; ", ranks, ranks == 1 ? " rank" : " ranks",
                   " can be cut by ", divisors_in_words(ranks));
@@ -240,21 +240,21 @@ class PlanMaker {
     const ParallelOptions& parallel = config().parallel;
     if (parallel.tensor == 1) return;
     const std::string what = text("parallel.tensor = ", parallel.tensor);
-    Cures cures = other_ranks_along("parallel.tensor", config(), plan_.world_size_);
-    cures.insert(cures.begin(), synchronous_schedule());
+    Fixes fixes = other_ranks_along("parallel.tensor", config(), plan_.world_size_);
+    fixes.insert(fixes.begin(), synchronous_schedule());
     bool asynchronous = false;
     at_place(pipeline_in_words(config()), {}, [&] { asynchronous = updates_under_way(config()); });
-    refuse_unless(!asynchronous, cures, what, " with parallel.schedule = \"", parallel.schedule,
+    reject_unless(!asynchronous, fixes, what, " with parallel.schedule = \"", parallel.schedule,
                   "\": it computes with older weights, so that no run on one rank tells whether parts of "
                   "a layer are put together right; take a schedule that updates at the end");
-    cures[0] = set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "adamw");
-    refuse_unless(
-        config().optimizer.name != "lamb" || parallel.compression != "one-bit", cures, what,
+    fixes[0] = set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "adamw");
+    reject_unless(
+        config().optimizer.name != "lamb" || parallel.compression != "one-bit", fixes, what,
         " with optimizer.name = \"lamb\" and parallel.compression = \"one-bit\": 1-bit LAMB goes by "
         "whole parameters, of which each rank has a part; take adamw, or another compression");
-    cures.insert(cures.begin(), set(&RunConfig::parallel, &ParallelOptions::zero, 0));
-    refuse_unless(
-        parallel.zero == 0 || !optim::needs_whole_tensors(config().optimizer.name), cures, what,
+    fixes.insert(fixes.begin(), set(&RunConfig::parallel, &ParallelOptions::zero, 0));
+    reject_unless(
+        parallel.zero == 0 || !optim::needs_whole_tensors(config().optimizer.name), fixes, what,
         " and parallel.zero = ", parallel.zero, " with optimizer.name = \"", config().optimizer.name,
         "\": it updates whole parameters, and ranks that hold parts of one would have to shard them "
         "alike; leave parallel.zero at 0, or take an optimizer that looks at single numbers");
@@ -262,7 +262,7 @@ class PlanMaker {
 
   void check_objective() const {
     const std::int64_t ranks = config().parallel.context;
-    refuse_unless(
+    reject_unless(
         ranks == 1 || config().objective.name != "model",
         other_ranks_along("parallel.context", config(), plan_.world_size_), "parallel.context = ", ranks,
         " with objective.name = \"model\": each rank of a sequence computes such a loss as a whole, and "
@@ -278,11 +278,11 @@ class PlanMaker {
     at_place(pipeline_in_words(config()),
              {set(&RunConfig::parallel, &ParallelOptions::schedule, near.empty() ? "1f1b" : near)},
              [&] { asynchronous = updates_under_way(config()); });
-    const Cure one_pipeline = [ranks](RunConfig& changed) {
+    const Fix one_pipeline = [ranks](RunConfig& changed) {
       changed.parallel.pipeline = ranks;
       changed.parallel.data = 0;
     };
-    refuse_unless(ranks == config().parallel.pipeline || !asynchronous,
+    reject_unless(ranks == config().parallel.pipeline || !asynchronous,
                   {synchronous_schedule(), one_pipeline}, "parallel.schedule = \"", name,
                   "\" updates each stage on its own time: ", ranks / config().parallel.pipeline,
                   " pipelines side by side cannot share gradients; start it with -n ",
@@ -342,15 +342,15 @@ class PlanMaker {
     const std::int64_t batch = smallest_batch(config().train), replicas = plan_.num_replicas_,
                        of_each = plan_.num_microbatches_, rounds = config().train.accumulation;
     const auto at_most = [&](std::int64_t others) { return std::max<std::int64_t>(1, batch / others); };
-    Cures cures = {
+    Fixes fixes = {
         set(&RunConfig::train, &TrainOptions::accumulation, at_most(replicas * (of_each / rounds)))};
     if (is_pipeline() && !plan_.options_.program)
-      cures.push_back(set(&RunConfig::parallel, &ParallelOptions::microbatches, at_most(replicas * rounds)));
-    cures.push_back([least = replicas * of_each](RunConfig& changed) {
+      fixes.push_back(set(&RunConfig::parallel, &ParallelOptions::microbatches, at_most(replicas * rounds)));
+    fixes.push_back([least = replicas * of_each](RunConfig& changed) {
       std::vector<std::int64_t>& sizes = changed.train.batch_ramp_sizes;
       (sizes.empty() ? changed.train.global_batch : sizes.front()) = least;
     });
-    refuse_unless(batch >= replicas * of_each, cures,
+    reject_unless(batch >= replicas * of_each, fixes,
                   smaller.empty() ? "train.global_batch = " : "a batch of train.batch_ramp_sizes, ", batch,
                   smaller.empty() ? "" : ",", " cannot be split over ", replicas,
                   is_pipeline() ? " pipelines x " : " ranks x ",
@@ -360,13 +360,13 @@ class PlanMaker {
 
   void make_program() {
     const ParallelOptions& parallel = config().parallel;
-    refuse_unless(parallel.stage_replicas.empty() || replicates_stages(config()),
+    reject_unless(parallel.stage_replicas.empty() || replicates_stages(config()),
                   {set(&RunConfig::parallel, &ParallelOptions::stage_replicas, std::vector<std::int64_t>()),
                    set(&RunConfig::parallel, &ParallelOptions::schedule, "1f1b-rr")},
                   "parallel.stage_replicas = ", to_toml(ConfigValue(parallel.stage_replicas)),
                   " is for pipelines with parallel.schedule = \"1f1b-rr\", found parallel.pipeline = ",
                   parallel.pipeline, " with \"", parallel.schedule, "\"; leave that key out");
-    at_place(pipeline_in_words(config()), cures_of_a_program(config(), plan_.world_size_), [&] {
+    at_place(pipeline_in_words(config()), fixes_of_a_program(config(), plan_.world_size_), [&] {
       plan_.program_ =
           parallel::pipeline_program(plan_.options_, plan_.pipeline_ranks(), schedule::Transport::kBuffered);
     });
@@ -379,11 +379,11 @@ class PlanMaker {
              {set(&RunConfig::run, &RunOptions::trace, "trace.json"),
               set(&RunConfig::run, &RunOptions::trace_steps, "")},
              [&] { plan_.trace_ = trace_options(run); });
-    const Cure trace_instead = [](RunConfig& changed) {
+    const Fix trace_instead = [](RunConfig& changed) {
       if (changed.run.trace.empty()) changed.run.trace = "trace.json";
       changed.run.timeline = "";
     };
-    refuse_unless(run.timeline.empty() || !plan_.asynchronous(), {trace_instead, synchronous_schedule()},
+    reject_unless(run.timeline.empty() || !plan_.asynchronous(), {trace_instead, synchronous_schedule()},
                   "run.timeline = \"", run.timeline, "\" draws steps, and parallel.schedule = \"",
                   config().parallel.schedule, "\" has none that ranks begin and end together; use run.trace");
   }
@@ -393,15 +393,15 @@ class PlanMaker {
     const std::int64_t asked = parallel.shard_ranks, replicas = plan_.weight_copies();
     if (asked == 0) return;
     const std::string what = text("parallel.shard_ranks = ", asked);
-    refuse_unless(
+    reject_unless(
         parallel.zero > 0,
         {set(&RunConfig::parallel, &ParallelOptions::zero, 1),
          set(&RunConfig::parallel, &ParallelOptions::shard_ranks, 0)},
         what,
         " with parallel.zero = 0: nothing is sharded over replicas; set parallel.zero, or leave it out");
-    refuse_unless(asked > 1, other_shard_ranks(plan_.weight_copies()), what,
+    reject_unless(asked > 1, other_shard_ranks(plan_.weight_copies()), what,
                   ": a group of one rank shards nothing; take 2 or more, or parallel.zero = 0");
-    refuse_unless(replicas % asked == 0, other_shard_ranks(plan_.weight_copies()), what, " does not cut ",
+    reject_unless(replicas % asked == 0, other_shard_ranks(plan_.weight_copies()), what, " does not cut ",
                   replicas, " replicas into groups: they can be cut into groups of ",
                   divisors_in_words(replicas));
   }
@@ -416,7 +416,7 @@ class PlanMaker {
     if (!config().run.exact) return;
     check_exact(plan_);
     plan_.config_.comm.torch_threads = std::max(1, config().comm.torch_threads);
-    refuse_unless(
+    reject_unless(
         !config().comm.cuda.benchmark, {[](RunConfig& changed) { changed.comm.cuda.benchmark = false; }},
         "run.exact = true with cuda.benchmark = true: the kernel that was fastest decides the bits; "
         "leave one of the two out");
@@ -429,7 +429,7 @@ class PlanMaker {
   void check_update() const {
     optim::make_optimizer(config().optimizer, {});
     if (!plan_.precision_.scales_loss) return;
-    const Cure within_bounds = [](RunConfig& changed) {
+    const Fix within_bounds = [](RunConfig& changed) {
       optim::LossScalerOptions& scaler = changed.scaler;
       scaler.initial = std::max(scaler.least, std::min(scaler.most, scaler.initial));
     };
@@ -446,11 +446,11 @@ ParallelPlan make_plan(const RunConfig& config, int world_size, const std::optio
 ParallelPlan resolve_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model) {
   try {
     return make_plan(config, world_size, model);
-  } catch (const Refusal& refusal) {
+  } catch (const PlanError& plan_error) {
     RunConfig given = config;  // another optimizer keeps them
     given.optimizer = optim::with_defaults(config.optimizer);
-    throw with_nearest(given, refusal, world_size,
-                       [&](const RunConfig& changed) { make_plan(changed, world_size, model); });
+    throw suggest_fix(given, plan_error, world_size,
+                      [&](const RunConfig& changed) { make_plan(changed, world_size, model); });
   }
 }
 

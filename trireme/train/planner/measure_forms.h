@@ -46,7 +46,7 @@ std::optional<std::filesystem::path> kept_measurements(const RunConfig& config, 
 /// The kept measurements; none: there are none, or they cannot be read.
 std::optional<MeasuredForms> read_kept(const RunConfig& config, const RankLayout& layout);
 
-/// The kept ones of rank 0, or, where it has none or `anew`, measured and kept there. A custom model,
+/// The kept ones of rank 0, or, where it has none or `again`, measured and kept there. A custom model,
 /// objective or data set is measured and not kept: no key tells whether it is the same. The same on every
 /// rank. Collective over the world. Throws as measure_forms().
 MeasuredForms known_or_measured(const RunConfig& config, comm::Context& context, const data::DataSource& data,

@@ -9,7 +9,7 @@
 namespace trireme::train {
 namespace {
 
-constexpr double kMostFactor = 4;  ///< beyond it the run was disturbed, rather than the estimate wrong
+constexpr double kMaxFactor = 4;  ///< beyond it the run was disturbed, rather than the estimate wrong
 
 constexpr const char *kForward = "forward", *kBackward = "backward", *kUpdate = "update",
                      *kRest = "exchanges and waiting";
@@ -28,7 +28,7 @@ double factor_of(const PlanReview& review, const std::string& name) {
   const auto term = std::ranges::find(review.times, name, &ReviewedTerm::name);
   if (term == review.times.end() || term->predicted <= 0 || term->measured <= 0) return 1;
   if (std::abs(term->error()) <= PlanReview::kTolerance) return 1;
-  return std::clamp(term->measured / term->predicted, 1 / kMostFactor, kMostFactor);
+  return std::clamp(term->measured / term->predicted, 1 / kMaxFactor, kMaxFactor);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-// A plan's estimate beside the run that followed it, and measurements that have learnt from the difference.
-// Pure.
+// A plan's estimate compared with the run that followed it, and measurements that have learned from the
+// difference. Pure.
 
 #include <string>
 #include <vector>

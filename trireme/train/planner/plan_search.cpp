@@ -37,7 +37,7 @@ double bound_of(const PlanChoice& choice, const ModelUse& model) {
 
 struct BoundedChoice {
   PlanChoice choice;
-  double least_s = 0;
+  double min_s = 0;
 };
 
 class Search {
@@ -51,7 +51,7 @@ class Search {
   PlanSearch run() {
     const std::vector<BoundedChoice> choices = all_choices();
     for (std::size_t i = 0; i < choices.size(); ++i) {
-      if (choices[i].least_s > kNoAlternative * best_s_) {  // and so are all that follow
+      if (choices[i].min_s > kNoAlternative * best_s_) {  // and so are all that follow
         found_.bounded += static_cast<std::int64_t>(choices.size() - i);
         break;
       }
@@ -78,12 +78,12 @@ class Search {
                                .ranks_of_host = costs->ranks_of_host,
                                .layers = std::ssize(costs->costs.front().layers) - 1};
       for (PlanChoice& choice : plan_choices(config_, form, space)) {
-        const double least_s =
+        const double min_s =
             bound_of(choice, model_at(*costs, choice.samples(config_.train.global_batch, world_size_)));
-        choices.push_back({.choice = std::move(choice), .least_s = least_s});
+        choices.push_back({.choice = std::move(choice), .min_s = min_s});
       }
     }
-    std::ranges::stable_sort(choices, {}, &BoundedChoice::least_s);
+    std::ranges::stable_sort(choices, {}, &BoundedChoice::min_s);
     return choices;
   }
 

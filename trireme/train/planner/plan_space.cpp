@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "trireme/schedule/schedule_table.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 #include "trireme/train/planner/planned_keys.h"
 
 namespace trireme::train {
@@ -89,7 +89,7 @@ class Space {
       for (const std::int64_t chunks : chunks_of(name, pipeline)) {
         for (const std::int64_t microbatches :
              kept_or(config_.parallel.microbatches, std::int64_t{0},
-                     doublings(std::min(pipeline, most), most_microbatches(name, pipeline, most)))) {
+                     doublings(std::min(pipeline, most), max_microbatches(name, pipeline, most)))) {
           PlanChoice each = choice();
           each.pipeline = pipeline;
           each.schedule = name;
@@ -103,8 +103,7 @@ class Space {
   }
 
   /// A schedule in a file is not searched.
-  static std::int64_t most_microbatches(const std::string& name, std::int64_t pipeline,
-                                        std::int64_t samples) {
+  static std::int64_t max_microbatches(const std::string& name, std::int64_t pipeline, std::int64_t samples) {
     const auto row = std::ranges::find(schedule::schedules(), name, &schedule::ScheduleRow::name);
     const bool is_searched = row != schedule::schedules().end() && row->is_searched;
     return is_searched ? std::min(samples, kSearchedMicrobatches * pipeline) : samples;

@@ -69,7 +69,7 @@ RunConfig before_planning(const RunConfig& config, int world_size) {
 
 std::vector<PlannedSetting> parse_settings(const std::string& content, const std::string& name) {
   if (const auto line = line_of_deep_key(content))
-    throw InvalidArgument(text(name, ":", *line, ": a key of more than ", kMostKeyParts, " parts"));
+    throw InvalidArgument(text(name, ":", *line, ": a key of more than ", kMaxKeyParts, " parts"));
   std::vector<PlannedSetting> settings;
   try {
     const toml::table tables = toml::parse(content, name);

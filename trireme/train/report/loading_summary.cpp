@@ -76,7 +76,7 @@ LoadingSummary gather(comm::Context& context, const data::LoadingReport& mine, d
     summary.wait_shares.push_back(from[kWaited]);
     summary.stages.push_back(name_at(from[kStage]));
     summary.samples.push_back(std::llround(from[kSamples]));
-    summary.most_workers = std::max(summary.most_workers, static_cast<int>(from[kWorkers]));
+    summary.max_workers = std::max(summary.max_workers, static_cast<int>(from[kWorkers]));
     for (std::size_t i = 0; i < kNumSent; ++i) sums[i] += from[i];
   }
   summary.fill = sums[kFill] / context.world_size();

@@ -18,7 +18,7 @@ struct LoadingSummary {
   std::vector<std::int64_t> samples;     ///< of a full batch that each rank takes, at the end
   std::vector<double> stage_shares;      ///< of the time that all threads were busy, by data::Stage
   double fill = 0;                       ///< mean share of the read-ahead that was there
-  int most_workers = 0;                  ///< of a rank, at the end
+  int max_workers = 0;                   ///< of a rank, at the end
   std::int64_t bytes_read = 0, retries = 0, skipped = 0;  ///< of all ranks
   std::int64_t cache_hits = 0, cache_misses = 0;
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the memory of a rank is used for while it trains, beside what formulas say of it.
+// What the memory of a rank is used for while it trains, next to what formulas say of it.
 
 #include <cstdint>
 #include <string>

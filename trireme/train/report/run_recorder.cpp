@@ -78,7 +78,7 @@ void add_loading(telemetry::Record& record, const LoadingSummary& loading) {
       add(std::string(data::name_of(static_cast<data::Stage>(stage))), loading.stage_shares[stage]);
   }
   add("fill", loading.fill);
-  add("workers", std::int64_t{loading.most_workers});
+  add("workers", std::int64_t{loading.max_workers});
   const std::pair<const char*, std::int64_t> counts[] = {{"read_bytes", loading.bytes_read},
                                                          {"cache_hits", loading.cache_hits},
                                                          {"cache_misses", loading.cache_misses},

@@ -57,7 +57,7 @@ std::vector<std::string> gpus_of_host(const comm::Context& context);
 
 class RunRecorder {
  public:
-  /// Opens the run's files behind the first step, in a folder that is there. Steps say what GPUs with these
+  /// Opens the run's files after the first step, in a folder that is there. Steps say what GPUs with these
   /// PCI bus ids tell. Throws DataError.
   RunRecorder(const RunConfig& config, std::vector<std::string> gpus, const RunOutline& outline);
   ~RunRecorder();

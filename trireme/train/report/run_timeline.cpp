@@ -15,8 +15,8 @@
 namespace trireme::train {
 namespace {
 
-constexpr std::size_t kMostDrawn = 3;
-constexpr std::size_t kMostSteps = 50;
+constexpr std::size_t kMaxDrawn = 3;
+constexpr std::size_t kMaxSteps = 50;
 constexpr int kUnsettledSteps = 2;
 
 /// When this rank did the steps that are looked at. `from_begin`: the trace begins with the process's first
@@ -30,7 +30,7 @@ std::map<std::int64_t, parallel::TimeSpan> spans_of_steps(const telemetry::Trace
   for (int i = 0; i < kUnsettledSteps && steps.size() > 1; ++i) {
     if (from_begin || steps.begin()->first <= kUnsettledSteps) steps.erase(steps.begin());
   }
-  while (steps.size() > kMostSteps) steps.erase(std::prev(steps.end()));
+  while (steps.size() > kMaxSteps) steps.erase(std::prev(steps.end()));
   return steps;
 }
 
@@ -74,7 +74,7 @@ RunTimeline timeline_of(const Trainer& trainer, comm::Context& context, const te
   for (const auto& [number, span] : spans_of_steps(trace, from_begin)) {
     steps.push_back(parallel::gather_actions(context.world(), parallel::actions_in(trace, span, clock)));
     seconds.push_back(seconds_of(steps.back()));
-    if (page.steps.size() < kMostDrawn)
+    if (page.steps.size() < kMaxDrawn)
       page.steps.push_back({.name = text("step ", number), .ranks = steps.back()});
   }
   if (steps.empty()) return {};

@@ -1,5 +1,5 @@
 #pragma once
-// The timeline of a run (run.timeline): planned beside measured rows per rank for a few steps of its
+// The timeline of a run (run.timeline): planned and measured rows per rank for a few steps of its
 // pipeline, as one HTML page (schedule/timeline_page.h).
 
 #include <string>

@@ -61,7 +61,7 @@ fs::path path_beside(const fs::path& whole, const std::string& word) {
 }
 
 /// Of the newest checkpoint, in its folder's name (step-00000120); 0 where there is none. Where that one is
-/// damaged the run goes on from fewer.
+/// damaged the run continues from fewer.
 std::int64_t steps_of_newest(const RunConfig& config, comm::Context& context) {
   std::string steps = "0";
   on_main(context, [&] {
@@ -81,7 +81,7 @@ telemetry::TraceOptions trace_options(const RunOptions& options) {
   telemetry::TraceOptions result;
   const std::string& steps = options.trace_steps;
   if (steps.empty() && options.trace.empty() && !options.timeline.empty()) {
-    // Behind the first steps, in which memory and connections are made.
+    // After the first steps, in which memory and connections are made.
     result.first_step = 3;
     result.last_step = 5;
   }

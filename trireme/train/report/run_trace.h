@@ -1,7 +1,7 @@
 #pragma once
 // The trace of a run (run.trace): turns it on for this rank, aligns the clocks of the ranks, and at the end
 // puts the parts of all ranks into one file, written by rank 0. A run that ends with an error cannot do that
-// any more: each rank that still lives then leaves its own part beside it, as a whole file of its own
+// any more: each rank that still lives then leaves its own part next to it, as a whole file of its own
 // (trace.rank1.json). The timeline (run.timeline) is drawn from the same spans. A run that is resumed has its
 // own: the files of the steps before it stay, as trace.until-step-120.json. To be made before, and to die
 // after, everything that works with the context. Collective. One thread.
@@ -45,7 +45,7 @@ class RunTrace {
   const RunConfig& config_;
   comm::Context& context_;
   const std::filesystem::path path_;
-  std::int64_t steps_before_ = 0;            ///< of the checkpoint that the run goes on from
+  std::int64_t steps_before_ = 0;            ///< of the checkpoint that the run continues from
   std::unique_ptr<telemetry::Trace> trace_;  ///< empty when there is nothing to do
   telemetry::ClockSample first_clock_, last_clock_;
 };

@@ -19,7 +19,7 @@ void check_newest(const RunConfig& config, const fs::path& checkpoints) {
   const std::string name = all.back().filename().string();  // step-00000120
   std::string before;
   try {
-    before = read_bounded_file(all.back() / "config.toml", kMostConfigBytes, "configuration");
+    before = read_bounded_file(all.back() / "config.toml", kMaxConfigBytes, "configuration");
   } catch (const DataError&) {
     return;  // damaged: the ranks look for another one
   }
@@ -34,7 +34,7 @@ void check_run_folder(const ParallelPlan& plan, RunStart start, const Log& log) 
   if (start == RunStart::kResume && !fs::exists(folder.root)) throw no_checkpoint_in(folder.checkpoints());
   const RunLock lock(folder, log);
   if (start != RunStart::kResume) return;
-  lock.take_up();
+  lock.check_existing();
   check_newest(config, folder.checkpoints());
 }
 

@@ -84,7 +84,7 @@ class Comparison {
   Bounds bounds_;
   std::set<std::int64_t> steps_, skipped_;
   bool verified_ = false;
-  std::map<std::string, double> loss_of_gradient_;  ///< of a tensor's step at hand, 2-norm over its size
+  std::map<std::string, double> loss_of_gradient_;  ///< of a current step of a tensor, 2-norm over its size
   TensorDifference largest_;
   std::optional<TensorDifference> first_;
 };

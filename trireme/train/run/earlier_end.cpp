@@ -12,7 +12,7 @@
 namespace trireme::train {
 namespace {
 
-constexpr std::uint64_t kMostSummaryBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxSummaryBytes = std::uint64_t{1} << 20;
 
 RunResult result_of(const telemetry::Record& summary, const std::filesystem::path& folder) {
   const auto whole = [&](const char* name) {
@@ -40,7 +40,7 @@ std::optional<RunResult> earlier_end_of(const Trainer& trainer, comm::Context& c
   std::string content;
   on_main(context, [&] {
     if (std::filesystem::exists(folder.summary()))
-      content = read_bounded_file(folder.summary(), kMostSummaryBytes, "summary of a run");
+      content = read_bounded_file(folder.summary(), kMaxSummaryBytes, "summary of a run");
   });
   content = context.world().all_gather_text(content).front();
   if (content.empty()) return std::nullopt;

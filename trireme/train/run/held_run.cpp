@@ -75,7 +75,7 @@ void HeldRun::keep_own() noexcept {
       if (step_before_ == *step) before.emplace(shard.name, shard.tensor);  // else the step has been done
     }
     for (checkpoint::Shard& shard : state.shards) {
-      if (shard.elsewhere) return;  // ends with the trainer
+      if (shard.offloaded_storage) return;  // ends with the trainer
       if (const auto found = before.find(shard.name); found != before.end()) shard.tensor = found->second;
     }
     memory_.keep(std::move(state));

@@ -8,7 +8,7 @@ namespace trireme::train {
 
 struct Patience {
   double best = -std::numeric_limits<double>::infinity();  ///< score; higher is better
-  std::int64_t since = 0;                                  ///< evaluations behind it
+  std::int64_t since = 0;                                  ///< evaluations after it
 
   /// One that is as good as the best is no better.
   void take(double score) {

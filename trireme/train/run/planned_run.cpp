@@ -42,14 +42,14 @@ class Choice {
     std::string found;
     on_main(context_, [&] {
       const std::filesystem::path file = RunFolder{config_.run_folder()}.plan();
-      if (std::filesystem::exists(file)) found = read_bounded_file(file, kMostConfigBytes, "plan");
+      if (std::filesystem::exists(file)) found = read_bounded_file(file, kMaxConfigBytes, "plan");
     });
     found = from_main(found);
     if (found.empty()) return std::nullopt;
     const std::string name = RunFolder{config_.run_folder()}.plan().string();
     const std::vector<PlannedSetting> settings = parse_settings(found, name);
     const RunConfig config = with_settings(config_, settings, name);
-    if (least_ranks(config) != context_.world_size()) return std::nullopt;
+    if (min_ranks(config) != context_.world_size()) return std::nullopt;
     ChosenPlan chosen{.plan = resolve_plan(config, context_.world_size()), .told = "as in the run's folder"};
     on_main(context_, [&] { chosen.prediction = prediction_of(config); });
     return chosen;
@@ -117,12 +117,12 @@ class Choice {
 }  // namespace
 
 ChosenPlan choose_plan(const RunConfig& config, const ParallelPlan& open, comm::Context& context,
-                       const data::DataSource& data, const RunPlan& run, TakeUp take_up) {
+                       const data::DataSource& data, const RunPlan& run, ResumeMode resume_mode) {
   if (config.parallel.plan != "auto") return {.plan = open};
   Choice choice(config, context, data, run);
   std::string goes_on;
   on_main(context, [&] {
-    if (take_up != TakeUp::kNothing) goes_on = "yes";
+    if (resume_mode != ResumeMode::kNever) goes_on = "yes";
   });
   goes_on = context.world().all_gather_text(goes_on).front();
   if (!goes_on.empty()) {

@@ -247,16 +247,16 @@ checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress) {
   return shards_of(parts_to_save(trainer, progress));
 }
 
-void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
+void resume(const Resumable& run, comm::Context& context, ResumeMode resume_mode) {
   comm::Group& world = context.world();
-  const auto own_answer = std::to_string(static_cast<int>(take_up));
-  take_up = static_cast<TakeUp>(std::stoi(world.all_gather_text(own_answer).front()));
-  if (take_up == TakeUp::kNothing) return;
+  const auto own_answer = std::to_string(static_cast<int>(resume_mode));
+  resume_mode = static_cast<ResumeMode>(std::stoi(world.all_gather_text(own_answer).front()));
+  if (resume_mode == ResumeMode::kNever) return;
   const RunConfig& config = run.trainer.plan().config();
   const auto folder = RunFolder{config.run_folder()}.checkpoints();
   const telemetry::OwnWork work(context.status(), "loading a checkpoint from " + folder.string());
   const auto found = checkpoint::find_latest_checkpoint(world, folder, run.sees, context.log());
-  if (!found && take_up == TakeUp::kMustBeThere) throw no_checkpoint_in(folder);
+  if (!found && resume_mode == ResumeMode::kRequired) throw no_checkpoint_in(folder);
   if (!found) return;
   RunConfig before;
   on_main(context, [&] {
@@ -290,7 +290,7 @@ void check_outcome(const Evaluation& evaluation, std::int64_t step) {
 
 std::optional<checkpoint::CheckpointPart> snapshot_of(Trainer& trainer, checkpoint::SaveShares& shares,
                                                       const Progress& progress, const RunConfig& config) {
-  const data::BatchPlace next = trainer.calendar().batch(trainer.steps_done());
+  const data::BatchPlace next = trainer.step_schedule().batch(trainer.steps_done());
   checkpoint::Shards mine;
   for (StatePart& part : parts_to_save(trainer, progress)) {
     for (checkpoint::Shard& shard : part.shards) {

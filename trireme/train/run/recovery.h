@@ -1,8 +1,8 @@
 #pragma once
-// What a run needs to go on after an interruption, with the same bits as if nothing had happened: parameters,
-// buffers, optimizer state, the number of steps done (which is also the place in the epoch, and the key of
-// all random numbers) and the loss of the epoch so far. A generator of a user's own is not among it. Each
-// rank names its shards of it; who reads and writes what is checkpoint/shared_folder.h.
+// What a run needs to continue after an interruption, with the same bits as if nothing had happened:
+// parameters, buffers, optimizer state, the number of steps done (which is also the place in the epoch, and
+// the key of all random numbers) and the loss of the epoch so far. A generator of a user's own is not among
+// it. Each rank names its shards of it; who reads and writes what is checkpoint/shared_folder.h.
 
 #include <cstdint>
 #include <filesystem>
@@ -29,10 +29,10 @@ struct Progress {
   Patience patience;
 };
 
-enum class TakeUp {
-  kNothing,
-  kWhatIsThere,  ///< the newest checkpoint of the run's folder, where there is one
-  kMustBeThere,  ///< none is an error that says where it was looked for
+enum class ResumeMode {
+  kNever,
+  kIfPresent,  ///< the newest checkpoint of the run's folder, where there is one
+  kRequired,   ///< none is an error that says where it was looked for
 };
 
 /// What a checkpoint is restored into; `sees`: the ranks that see the run's folder.
@@ -49,12 +49,12 @@ RunConfig config_of_checkpoint(const std::string& content, const RunConfig& conf
 /// What to throw where a run cannot be resumed.
 DataError no_checkpoint_in(const std::filesystem::path& folder);
 
-/// Brings the run to the newest checkpoint of its folder, where rank 0 wants that: its `take_up` counts. The
-/// log of rank 0 lists changed_keys(), and the learning rate of the next step, as
-/// it is and as it would be in the configuration of the checkpoint.
-/// Collective. Throws, on every rank, DataError, also when the training data are not those of the checkpoint;
-/// InvalidArgument when the configuration differs from the checkpoint's in a key that decides the numbers.
-void resume(const Resumable& run, comm::Context& context, TakeUp take_up);
+/// Brings the run to the newest checkpoint of its folder, where rank 0 wants that: its `resume_mode` counts.
+/// The log of rank 0 lists changed_keys(), and the learning rate of the next step, as it is and as it would
+/// be in the configuration of the checkpoint. Collective. Throws, on every rank, DataError, also when the
+/// training data are not those of the checkpoint; InvalidArgument when the configuration differs from the
+/// checkpoint's in a key that decides the numbers.
+void resume(const Resumable& run, comm::Context& context, ResumeMode resume_mode);
 
 /// Brings the run to the newest state that processes of the job hold in memory (run_memory.h), where there is
 /// one; false: there is none. A checkpoint of a later step counts more: false, too. Collective.

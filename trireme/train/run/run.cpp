@@ -54,14 +54,15 @@ using Destinations = std::vector<Destination>;
 class Run {
  public:
   /// `lock` is rank 0's. `config`: before the plan was chosen.
-  Run(const RunConfig& config, const ChosenPlan& chosen, TakeUp take_up, comm::Context& context,
+  Run(const RunConfig& config, const ChosenPlan& chosen, ResumeMode resume_mode, comm::Context& context,
       const data::DataSource& data, const RunPlan& plan, RunLock* lock)
       : context_(context),
         plan_(plan),
-        take_up_(take_up),
+        resume_mode_(resume_mode),
         given_(config),
         chosen_(chosen),
-        trainer_(with_saved_cuts(chosen_.plan, context, take_up_), context, data, plan.model, plan.objective),
+        trainer_(with_saved_cuts(chosen_.plan, context, resume_mode_), context, data, plan.model,
+                 plan.objective),
         config_(trainer_.plan().config()),
         folder_{config_.run_folder()},
         held_out_(data.held_out),
@@ -91,7 +92,7 @@ class Run {
       if (held_) held_->before_step();
       step(asked_to_stop());
       if (held_) held_->after_step();
-      if (has_second_split_ && trainer_.calendar().evaluates(trainer_.steps_done())) evaluate();
+      if (has_second_split_ && trainer_.step_schedule().evaluates(trainer_.steps_done())) evaluate();
       if (ended()) break;  // what is due then, finish() does
       if (const Destinations due = destinations_due(Moment::kOnTheWay); !due.empty()) save(due);
       if (interval_->chooses(trainer_.steps_done())) choose_interval();
@@ -136,11 +137,11 @@ class Run {
     while (const std::optional<StepReport> report = trainer_.last_report()) take(report);
   }
   void evaluate();
-  bool runs_out_of_patience();  ///< counts the evaluation at hand
+  bool runs_out_of_patience();  ///< counts the current evaluation
   Destinations destinations_due(Moment moment);
   bool newest_is_due(Moment moment);
   void choose_interval();
-  /// While the run goes on one more stays than the newest, which no step has proven yet.
+  /// While the run continues one more stays than the newest, which no step has proven yet.
   Destination newest() const {
     return {folder_.checkpoints(), static_cast<int>(std::max<std::int64_t>(config_.checkpoint.keep, 2))};
   }
@@ -153,7 +154,7 @@ class Run {
 
   comm::Context& context_;
   const RunPlan& plan_;
-  const TakeUp take_up_;
+  const ResumeMode resume_mode_;
   const RunConfig& given_;  ///< before the plan was chosen
   const ChosenPlan& chosen_;
   Trainer trainer_;
@@ -174,7 +175,7 @@ class Run {
   StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
   std::vector<DataWait> waits_before_;                ///< at the last line of metrics
   StepTimes warm_up_;                                 ///< in which memory and connections are made
-  std::deque<StepTimes> ended_;                       ///< behind steps whose reports are still to come
+  std::deque<StepTimes> ended_;                       ///< after steps whose reports are still to come
   std::optional<Evaluation> evaluation_;
   std::int64_t evaluated_step_ = -1, saved_step_ = -1;  ///< saved_step_: as the newest checkpoint
   double saving_s_ = 0;                                 ///< by the training thread itself
@@ -190,7 +191,7 @@ void Run::restore() {
   if (is_elastic() && context_.environment().restart_count > 0 &&
       resume_from_memory(run, context_, plan_.memory->states()))
     return;
-  resume(run, context_, take_up_);
+  resume(run, context_, resume_mode_);
 }
 
 void Run::open_folder(RunLock& lock) {
@@ -252,12 +253,12 @@ void Run::take(const std::optional<StepReport>& report) {
   times_.samples += report->samples;
   at.samples = times_.samples;
   if (!report->skipped) {
-    const auto epoch = static_cast<std::int64_t>(trainer_.calendar().batch(report->step - 1).epoch);
+    const auto epoch = static_cast<std::int64_t>(trainer_.step_schedule().batch(report->step - 1).epoch);
     progress_.epoch_loss.add(epoch, report->loss, report->count);
   }
   if (stop_signal_ == 0) stop_signal_ = report->stop_signal;
   if (plan_.callbacks.on_step) plan_.callbacks.on_step(*report);
-  if (!recorder_ || !trainer_.calendar().logs(report->step)) return;
+  if (!recorder_ || !trainer_.step_schedule().logs(report->step)) return;
   const telemetry::OwnWork work(context_.status(), "writing metrics to " + folder_.root.string());
   const StepTimes span = at - times_before_;
   recorder_->step(*report, span, most_waiting(report->data_waits, waits_before_, span.steps_s));
@@ -295,7 +296,7 @@ bool Run::newest_is_due(Moment moment) {
   if (saved_step_ == trainer_.steps_done()) return false;
   if (moment == Moment::kAtTheEnd) return true;
   const std::int64_t step = trainer_.steps_done();
-  const bool due = postponed_ || trainer_.calendar().saves(step) || interval_->saves(step);
+  const bool due = postponed_ || trainer_.step_schedule().saves(step) || interval_->saves(step);
   postponed_ = due && trainer_.skipped_in_a_row() > 0;
   return due && !postponed_;
 }
@@ -312,7 +313,7 @@ void Run::choose_interval() {
   if (recorder_ && is_news) recorder_->note(describe(apart, costs, rate));
 }
 
-/// Where the state behind the last step belongs: it is the newest, or the best so far, or nothing of note.
+/// Where the state after the last step belongs: it is the newest, or the best so far, or nothing of note.
 Destinations Run::destinations_due(Moment moment) {
   Destinations due;
   if (newest_is_due(moment)) {
@@ -456,10 +457,10 @@ RunResult carry_out(const RunConfig& config, const ParallelPlan& open, comm::Con
   check_data_of(open, data, plan.objective);
   if (context.rank() == 0) warn_of_data(config, data, context.log());
   const std::unique_ptr<RunLock> lock = lock_folder(config, context, plan.start);
-  const TakeUp take_up = what_to_take_up(plan, context, lock.get());
-  const ChosenPlan chosen = choose_plan(config, open, context, data, plan, take_up);
+  const ResumeMode resume_mode = resume_mode_of(plan, context, lock.get());
+  const ChosenPlan chosen = choose_plan(config, open, context, data, plan, resume_mode);
   RunTrace trace(chosen.plan, context, plan.start);
-  Run run(config, chosen, take_up, context, data, plan, lock.get());
+  Run run(config, chosen, resume_mode, context, data, plan, lock.get());
   if (run.earlier_end()) {
     trace.discard();
     return *run.earlier_end();

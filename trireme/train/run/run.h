@@ -30,12 +30,12 @@ namespace trireme::train {
 
 enum class RunStart {
   kFresh,   ///< a finished or abandoned run of that name is moved to NAME.1, NAME.2, ...
-  kResume,  ///< goes on from the newest valid checkpoint of that name
+  kResume,  ///< continues from the newest valid checkpoint of that name
 };
 
 class Trainer;
 
-/// What a callback decides: to go on, or to end the run behind this step.
+/// What a callback decides: to continue, or to end the run after this step.
 enum class RunControl { kContinue, kStop };
 
 /// What a run came to, as summary.json has it.
@@ -77,7 +77,7 @@ struct RunCallbacks {
   /// it, when the ranks have exchanged their losses.
   std::function<void(const StepReport&)> on_step = nullptr;
   /// After every evaluation. All ranks have the same numbers: an answer that depends on nothing else is the
-  /// same on all of them, as it has to be. kStop ends the run behind this step, as if it had been the last.
+  /// same on all of them, as it has to be. kStop ends the run after this step, as if it had been the last.
   std::function<RunControl(std::int64_t step, const Evaluation&)> on_evaluation = nullptr;
 };
 

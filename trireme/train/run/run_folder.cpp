@@ -49,7 +49,7 @@ std::string utc_now() {
 
 /// What stands in the lock; without keys where nothing does, or a writer was killed in the middle.
 Json read_holder(const fs::path& lock) {
-  const std::string content = read_bounded_file(lock, kMostConfigBytes, "lock of a run");
+  const std::string content = read_bounded_file(lock, kMaxConfigBytes, "lock of a run");
   if (nests_deeper(content, 1)) return Json::object();
   const Json found = Json::parse(content, nullptr, /*allow_exceptions=*/false);
   return found.is_object() ? found : Json::object();
@@ -153,7 +153,7 @@ void RunLock::write_holder() const {
 }
 
 void RunLock::assign_to(const std::string& start) {
-  take_up();
+  check_existing();
   start_ = start;
   write_holder();
 }
@@ -173,7 +173,7 @@ bool RunLock::is_of_a_run() const {
   return fs::exists(folder_.config(), ignored) || fs::exists(folder_.checkpoints(), ignored);
 }
 
-void RunLock::take_up() const {
+void RunLock::check_existing() const {
   for (const fs::path& folder : {folder_.checkpoints(), folder_.best(), folder_.tensorboard()})
     require_no_links(folder_.root, fs::path(folder.filename()) / "any");
 }

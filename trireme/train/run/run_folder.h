@@ -52,9 +52,9 @@ class RunLock {
 
   /// Whether the run in the folder belongs to that start of a world; to none when `start` is empty.
   bool belongs_to(const std::string& start) const { return !start.empty() && start == start_; }
-  /// The run of the folder goes on. Throws InvalidArgument for a symbolic link in the place of a folder of a
-  /// run.
-  void take_up() const;
+  /// The run of the folder continues. Throws InvalidArgument for a symbolic link in the place of a folder of
+  /// a run.
+  void check_existing() const;
   /// From now on it does.
   void assign_to(const std::string& start);
   /// Renames the folder, where there is anything in it, and makes an empty one of that start. Returns where

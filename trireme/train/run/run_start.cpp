@@ -30,7 +30,7 @@ std::unique_ptr<RunLock> lock_folder(const RunConfig& config, comm::Context& con
     if (start == RunStart::kResume && !std::filesystem::exists(folder.root))
       throw no_checkpoint_in(folder.checkpoints());
     lock = std::make_unique<RunLock>(folder, context.log());
-    if (start == RunStart::kResume) lock->take_up();
+    if (start == RunStart::kResume) lock->check_existing();
   });
   return lock;
 }
@@ -40,10 +40,10 @@ bool is_restart(const comm::Context& context, const RunLock& lock) {
   return environment.restart_count > 0 && lock.belongs_to(environment.start_id);
 }
 
-TakeUp what_to_take_up(const RunPlan& plan, const comm::Context& context, const RunLock* lock) {
-  if (plan.start == RunStart::kResume) return TakeUp::kMustBeThere;
+ResumeMode resume_mode_of(const RunPlan& plan, const comm::Context& context, const RunLock* lock) {
+  if (plan.start == RunStart::kResume) return ResumeMode::kRequired;
   const bool goes_on = lock != nullptr && is_restart(context, *lock);
-  return goes_on ? TakeUp::kWhatIsThere : TakeUp::kNothing;
+  return goes_on ? ResumeMode::kIfPresent : ResumeMode::kNever;
 }
 
 bool can_run_on(const RunConfig& config, int num_ranks) {

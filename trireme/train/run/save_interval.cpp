@@ -11,9 +11,9 @@ namespace trireme::train {
 namespace {
 
 constexpr double kAssumed_s = 86400;  // between failures
-constexpr double kLeastSave_s = 1e-4;
-constexpr double kLeastStep_s = 1e-9;
-constexpr double kMostSteps = 1e15;
+constexpr double kMinSave_s = 1e-4;
+constexpr double kMinStep_s = 1e-9;
+constexpr double kMaxSteps = 1e15;
 constexpr std::int64_t kFirstSave = 10, kSettles = 2;
 
 }  // namespace
@@ -32,9 +32,9 @@ FailureRate failure_rate_of(const CheckpointOptions& options, const telemetry::G
 
 std::int64_t steps_between_saves(const SaveCosts& costs) {
   const double interval_s =
-      plan::daly_interval_s(std::max(costs.save_s, kLeastSave_s), costs.between_failures_s);
-  const double steps = interval_s / std::max(costs.step_s, kLeastStep_s);
-  return std::llround(std::clamp(steps, 1.0, kMostSteps));
+      plan::daly_interval_s(std::max(costs.save_s, kMinSave_s), costs.between_failures_s);
+  const double steps = interval_s / std::max(costs.step_s, kMinStep_s);
+  return std::llround(std::clamp(steps, 1.0, kMaxSteps));
 }
 
 std::string describe(std::int64_t steps, const SaveCosts& costs, const FailureRate& rate) {

@@ -4,16 +4,17 @@
 #include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/train/step/held_parts.h"
+#include "trireme/train/step/shard_specs.h"
 
 namespace trireme::train {
 namespace {
 
 void require_complete(const parallel::FullyShardedDataParallel&) {}
 void require_complete(const parallel::Pipeline& pipeline) {
-  require(pipeline.drained(),
-          "micro-batches are under way in the pipeline, so that its stages are at different updates; save and "
-          "restore when it is drained: after finish_after() and the last advance()");
+  require(
+      pipeline.drained(),
+      "micro-batches are under way in the pipeline, so that its stages are at different updates; save and "
+      "restore when it is drained: after finish_after() and the last advance()");
 }
 
 /// Of a FullyShardedDataParallel or Pipeline: both have parameters(), pieces(), buffers().

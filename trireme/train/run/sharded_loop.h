@@ -4,7 +4,7 @@
 //   checkpoint::LoopCheckpoints checkpoints(*context, "runs/mine", train::sharded_loop(sharded, *optimizer));
 //   for (std::int64_t step = checkpoints.restore() + 1; ...)
 //
-// Any number of ranks goes on from it, and so does another kind of loop with the same optimizer: names are
+// Any number of ranks continues from it, and so does another kind of loop with the same optimizer: names are
 // those of the whole model. No rank holds more than its own meanwhile. All refer to what they are given.
 // Throw InvalidArgument where the state of the optimizer is not in memory (optim::Offload).
 

@@ -20,7 +20,7 @@ std::string cuts_saved_in(const RunConfig& config) {
   if (folders.empty()) return "";
   try {
     const RunConfig saved = config_of_checkpoint(
-        read_bounded_file(folders.back() / "config.toml", kMostConfigBytes, "configuration"), config);
+        read_bounded_file(folders.back() / "config.toml", kMaxConfigBytes, "configuration"), config);
     std::string cuts;
     for (const std::int64_t cut : saved.parallel.cuts) {
       if (!std::in_range<int>(cut)) return "";
@@ -34,11 +34,11 @@ std::string cuts_saved_in(const RunConfig& config) {
 
 }  // namespace
 
-ParallelPlan with_saved_cuts(const ParallelPlan& plan, comm::Context& context, TakeUp take_up) {
+ParallelPlan with_saved_cuts(const ParallelPlan& plan, comm::Context& context, ResumeMode resume_mode) {
   if (!plan.measures_cuts()) return plan;
   std::string saved;
   on_main(context, [&] {
-    if (take_up != TakeUp::kNothing) saved = cuts_saved_in(plan.config());
+    if (resume_mode != ResumeMode::kNever) saved = cuts_saved_in(plan.config());
   });
   saved = context.world().all_gather_text(saved).front();
   std::vector<int> cuts;

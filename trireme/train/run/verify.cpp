@@ -13,9 +13,9 @@
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/shard_exchange.h"
 #include "trireme/train/config/batch_ramp.h"
-#include "trireme/train/plan/internal/cures.h"
+#include "trireme/train/plan/internal/fixes.h"
 #include "trireme/train/run/recovery.h"
-#include "trireme/train/step/held_parts.h"
+#include "trireme/train/step/shard_specs.h"
 #include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
@@ -81,7 +81,7 @@ class Recorder {
   checkpoint::Shards shards(const optim::NamedTensors& mine) const {
     checkpoint::Shards shards = shards_of(map_of(mine), trainer_.held());
     for (checkpoint::Shard& shard : shards) {
-      if (shard.tensor.is_meta()) shard.elsewhere = trainer_.elsewhere();
+      if (shard.tensor.is_meta()) shard.offloaded_storage = trainer_.offloaded_storage();
     }
     return shards;
   }
@@ -165,7 +165,7 @@ std::string digests_of(const Trainer& trainer) {
   std::string lines;
   for (const checkpoint::Shard& shard : shards_of(map_of(trainer.parameters()), trainer.held())) {
     const at::Tensor values =
-        shard.tensor.is_meta() ? trainer.elsewhere()->fetch(shard.tensor) : shard.tensor;
+        shard.tensor.is_meta() ? trainer.offloaded_storage()->fetch(shard.tensor) : shard.tensor;
     const checkpoint::TensorMap alone = {{shard.name, values.contiguous()}};
     lines +=
         text(shard.name, '\t', checkpoint::describe(shard.box()), '\t', checkpoint::xxh3_of(alone), '\n');
@@ -207,23 +207,23 @@ void compare_step(Comparison& comparison, std::int64_t step, const optim::NamedT
   comparison.weights(step, before, found.weights, expected.weights);
 }
 
-/// Throws Refusal.
-void refuse_unverifiable(const ParallelPlan& plan) {
+/// Throws PlanError.
+void reject_unverifiable(const ParallelPlan& plan) {
   if (plan.world_size() < 2 && plan.num_parts() < 2 && !plan.offloads() && !plan.offloads_activations()) {
-    throw Refusal(
+    throw PlanError(
         "there is nothing to verify: one rank and train.accumulation = 1 is the serial run; start it with -n "
         "2",
         {set(&RunConfig::train, &TrainOptions::accumulation, 2)});
   }
   if (plan.rounding().is_lossy) {
-    throw Refusal(
+    throw PlanError(
         text("parallel.compression = \"", plan.config().parallel.compression,
              "\" leaves out of a step's gradients what it sends later, or rounds stochastically, by design: "
              "no serial run has the same steps; verify the run without it"),
         {set(&RunConfig::parallel, &ParallelOptions::compression, "none")});
   }
   if (plan.rounds_activations()) {
-    throw Refusal(
+    throw PlanError(
         text(
             "parallel.activation_compression = \"", plan.config().parallel.activation_compression,
             "\" rounds what a stage computes with, by design, and how far that carries is the model's: there "
@@ -231,25 +231,26 @@ void refuse_unverifiable(const ParallelPlan& plan) {
         {set(&RunConfig::parallel, &ParallelOptions::activation_compression, "none")});
   }
   if (plan.rounds_weights()) {
-    throw Refusal(
+    throw PlanError(
         text("parallel.weight_compression = \"", plan.config().parallel.weight_compression,
              "\" rounds the weights that ranks compute with, by design, and how far that carries is the "
              "model's: "
              "there is no bound within which one rank has the same steps; verify the run without it"),
         {set(&RunConfig::parallel, &ParallelOptions::weight_compression, "none")});
   }
-  if (plan.trains_apart()) {
-    throw Refusal(
+  if (plan.uses_local_sgd()) {
+    throw PlanError(
         text("parallel.local_steps = ", plan.config().parallel.local_steps,
              ": sites take steps of their own, by design, and no serial run of the whole batch has the "
              "same; verify the run without it"),
         {replicas_together()});
   }
   if (!plan.asynchronous()) return;
-  throw Refusal(text("parallel.schedule = \"", plan.config().parallel.schedule,
-                     "\" computes with older weights than one rank would, by design: there is no serial run "
-                     "that it is to equal step by step; verify a schedule that updates at the end"),
-                {synchronous_schedule()});
+  throw PlanError(
+      text("parallel.schedule = \"", plan.config().parallel.schedule,
+           "\" computes with older weights than one rank would, by design: there is no serial run "
+           "that it is to equal step by step; verify a schedule that updates at the end"),
+      {synchronous_schedule()});
 }
 
 }  // namespace
@@ -273,7 +274,7 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
   const std::int64_t parts = plan.num_parts();
   const bool adaptive = optim::normalises_gradients(config.optimizer.name);
   const bool adds_by_rank = ranks.backend == "shm" || ranks.backend == "threads";
-  const bool whole_layers = !plan.has_form();
+  const bool whole_layers = !plan.is_model_parallel();
   const bool one_each = plan.num_microbatches() == 1 && adds_by_rank && !plan.has_shard_groups();
   const bool one_pipeline = plan.weight_copies() == 1 && finishes_in_order(plan.program());
   const bool in_order = whole_layers && ((parts <= 2 && !ranks.share_parameters) || one_each ||
@@ -297,7 +298,7 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
             .reason =
                 "the parts are added in the same order, the norm to which gradients are clipped in another"};
   }
-  if (in_order && plan.served()) {
+  if (in_order && plan.uses_parameter_server()) {
     return {
         .loss = 1e-6,
         .gradient = 0,
@@ -326,10 +327,10 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
 
 void check_verifiable(const ParallelPlan& plan) {
   try {
-    refuse_unverifiable(plan);
-  } catch (const Refusal& refusal) {
-    throw with_nearest(plan.config(), refusal, plan.world_size(), [&](const RunConfig& changed) {
-      refuse_unverifiable(resolve_plan(changed, plan.world_size()));
+    reject_unverifiable(plan);
+  } catch (const PlanError& plan_error) {
+    throw suggest_fix(plan.config(), plan_error, plan.world_size(), [&](const RunConfig& changed) {
+      reject_unverifiable(resolve_plan(changed, plan.world_size()));
     });
   }
 }

@@ -35,7 +35,7 @@ struct Ranks {
 /// that divide a gradient by its own size turn rounding into steps where a gradient is nothing but rounding.
 Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks);
 
-/// Refuses what has no serial run that it is to equal: one rank with one micro-batch, a schedule that updates
+/// Rejects what has no serial run that it is to equal: one rank with one micro-batch, a schedule that updates
 /// while micro-batches are under way. Throws InvalidArgument. Not collective: for before ranks start.
 void check_verifiable(const ParallelPlan& plan);
 

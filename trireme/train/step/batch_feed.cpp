@@ -15,7 +15,7 @@ namespace trireme::train {
 namespace {
 
 /// Threads that read ahead without being asked for: a rank's share of the host's, a few where disks are slow.
-int most_readers(const comm::Context& context) {
+int max_readers(const comm::Context& context) {
   constexpr int kFew = 4;
   return std::max(kFew, available_cores() / context.local_world_size());
 }
@@ -36,7 +36,7 @@ data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context
           .rank = groups.replicas ? groups.replicas->rank() : 0,
           .world_size = groups.replicas ? groups.replicas->size() : 1,
           .workers = config.data.workers,
-          .most_workers = most_readers(context),
+          .max_workers = max_readers(context),
           .prefetch = static_cast<int>(config.data.prefetch),
           .memory_bytes = config.data.read_ahead_mib << 20,
           .seed = static_cast<std::uint64_t>(config.run.seed),
@@ -59,7 +59,7 @@ BatchFeed::BatchFeed(const ParallelPlan& plan, comm::Context& context, const Pla
       count_of_sample_(model.count_of_sample),
       num_microbatches_(plan.num_microbatches()),
       needed_(objective_->counts_by_value() ? data::Needed() : computed),
-      calendar_(plan.config(), batch_layout(plan.config(), data.train->size())),
+      step_schedule_(plan.config(), batch_layout(plan.config(), data.train->size())),
       feed_(data.train->open(stream_options(plan, context, groups, model, needed_)), model.device, computed) {
 }
 
@@ -79,7 +79,7 @@ const data::StepBatch& BatchFeed::next(std::int64_t steps) {
   const std::int64_t looked = std::max<std::int64_t>(loading.batches - 1, 0);  // not at the first
   context_.status().usage().set_loader(loading.fill * static_cast<double>(looked), looked, loading.prefetch);
   const data::StepBatch& batch = feed_.batch();
-  const std::int64_t samples = calendar_.batch(steps).size;
+  const std::int64_t samples = step_schedule_.batch(steps).size;
   require(batch.global_size == samples, "the data have handed over ", batch.global_size,
           " samples as the batch of step ", steps + 1, ", which has ", samples,
           "; a custom stream follows StreamOptions::global_batch and ramp, see data::layout_of");

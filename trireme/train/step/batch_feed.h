@@ -10,8 +10,8 @@
 #include "trireme/data/dataset.h"
 #include "trireme/train/plan/parallel_plan.h"
 #include "trireme/train/plan/placement.h"
-#include "trireme/train/step/calendar.h"
-#include "trireme/train/step/device_feed.h"
+#include "trireme/train/step/device_prefetcher.h"
+#include "trireme/train/step/step_schedule.h"
 #include "trireme/train/step/trained_model.h"
 
 namespace trireme::train {
@@ -22,10 +22,10 @@ class BatchFeed {
   BatchFeed(const ParallelPlan& plan, comm::Context& context, const PlanGroups& groups,
             const data::DataSource& data, const TrainedModel& model, const data::Needed& computed);
 
-  const Calendar& calendar() const { return calendar_; }
+  const StepSchedule& step_schedule() const { return step_schedule_; }
   /// Where the batches come from.
-  DeviceFeed& feed() { return feed_; }
-  const DeviceFeed& feed() const { return feed_; }
+  DevicePrefetcher& feed() { return feed_; }
+  const DevicePrefetcher& feed() const { return feed_; }
   /// What this rank reads: what losses are divided by may be counted on all stages.
   const data::Needed& needed() const { return needed_; }
 
@@ -43,7 +43,7 @@ class BatchFeed {
 
   /// Waits for the batch after `steps` steps. Throws DataError, which names the step.
   const data::StepBatch& next(std::int64_t steps);
-  /// What the losses of the batch at hand are divided by: the count of the global batch. Collective where
+  /// What the losses of the current batch are divided by: the count of the global batch. Collective where
   /// the objective counts by value.
   double global_count();
   /// Of a micro-batch's targets.
@@ -59,8 +59,8 @@ class BatchFeed {
   const double count_of_sample_;
   const int num_microbatches_;  ///< of a step
   const data::Needed needed_;
-  const Calendar calendar_;
-  DeviceFeed feed_;
+  const StepSchedule step_schedule_;
+  DevicePrefetcher feed_;
   std::int64_t stream_begin_ = 0;
   double waited_s_ = 0;
 };

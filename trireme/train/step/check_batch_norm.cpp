@@ -14,8 +14,8 @@
 #include "trireme/model/deferred.h"
 #include "trireme/model/untouched.h"
 #include "trireme/train/config/batch_ramp.h"
-#include "trireme/train/step/calendar.h"
 #include "trireme/train/step/internal/check.h"
+#include "trireme/train/step/step_schedule.h"
 
 namespace trireme::train {
 namespace {
@@ -35,7 +35,7 @@ bool has_batch_norm(const torch::nn::Module& module) {
 /// The first step of the run in which a micro-batch has one sample. Steps of a phase are alike, but for the
 /// last one of an epoch.
 std::optional<std::int64_t> first_single_sample(const ParallelPlan& plan, const data::BatchLayout& batches) {
-  const std::int64_t end = Calendar(plan.config(), batches).total_steps();
+  const std::int64_t end = StepSchedule(plan.config(), batches).total_steps();
   std::set<std::int64_t> steps;
   for (const std::int64_t first : batches.phases_in(0, end)) {
     const std::uint64_t epoch = batches.at(static_cast<std::uint64_t>(first)).epoch;

@@ -33,7 +33,7 @@ class Samples {
   comm::Context& context_;
 };
 
-/// Numbers that grow where they are: a device is read once, behind the last batch.
+/// Numbers that grow where they are: a device is read once, after the last batch.
 class Sums {
  public:
   explicit Sums(std::size_t count) : known_(count, 0), computed_(count) {}

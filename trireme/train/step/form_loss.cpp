@@ -4,8 +4,8 @@
 
 namespace trireme::train {
 
-at::Tensor loss_of_form(const objective::Objective& objective, const parallel::TensorForm& form,
-                        const parallel::TensorFormOptions& options, const OutputsAndTargets& of) {
+at::Tensor loss_of_form(const objective::Objective& objective, const parallel::TensorParallelModel& form,
+                        const parallel::TensorParallelOptions& options, const OutputsAndTargets& of) {
   const auto of_classes = objective.class_loss();
   if (!of_classes) return objective.loss_all(parallel::whole_outputs(form, of.outputs, options), of.targets);
   const Fields own = parallel::own_targets(form, of.targets, options);

@@ -79,7 +79,7 @@ class PartsOfGroup : public optim::TensorParts {
 }  // namespace
 
 std::shared_ptr<const optim::TensorParts> parts_of_tensors(const std::optional<comm::Group>& tensor,
-                                                           const HeldParts& held,
+                                                           const ShardSpecs& held,
                                                            const std::string& optimizer) {
   if (!tensor || held.cut.empty() || !optim::needs_whole_tensors(optimizer)) return nullptr;
   return std::make_shared<PartsOfGroup>(*tensor, held.cut);

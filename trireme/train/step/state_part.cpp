@@ -4,7 +4,8 @@
 
 namespace trireme::train {
 
-StatePart state_part(const std::string& prefix, const checkpoint::TensorMap& tensors, const HeldParts& held) {
+StatePart state_part(const std::string& prefix, const checkpoint::TensorMap& tensors,
+                     const ShardSpecs& held) {
   StatePart part{.prefix = prefix, .shards = shards_of(tensors, held)};
   for (checkpoint::Shard& shard : part.shards) shard.name = prefix + shard.name;
   return part;

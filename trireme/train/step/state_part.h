@@ -12,7 +12,7 @@
 
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/checkpoint/shard.h"
-#include "trireme/train/step/held_parts.h"
+#include "trireme/train/step/shard_specs.h"
 
 namespace trireme::train {
 
@@ -42,7 +42,7 @@ struct StatePart {
 using StateParts = std::vector<StatePart>;
 
 /// The part of those tensors, whose names get the prefix: boxes of what `held` says is a part of a whole.
-StatePart state_part(const std::string& prefix, const checkpoint::TensorMap& tensors, const HeldParts& held);
+StatePart state_part(const std::string& prefix, const checkpoint::TensorMap& tensors, const ShardSpecs& held);
 
 /// The shards of all parts, in their order.
 checkpoint::Shards shards_of(const StateParts& parts);

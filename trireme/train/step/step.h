@@ -21,7 +21,7 @@ struct Step {
   bool wants_norm = false;  ///< a part reads report.grad_norm
   at::Tensor grad_norm =
       {};  ///< 2-norm of all gradients before clipping, f32 without dims; undefined: not computed
-  /// What the losses of the batch at hand are divided by: an asynchronous pipeline takes one during the step
+  /// What the losses of the current batch are divided by: an asynchronous pipeline takes one during the step
   /// before its own. Unset when a batch arrives: the count of the global batch.
   std::optional<double> count = std::nullopt;
   /// Complete the report when the device's numbers are on the host: the loss is there before those of parts.

@@ -18,7 +18,7 @@ enum Slot {
   kLoss,
   kCount,
   kSeconds,
-  kHoles,
+  kSkipped,
   kInterrupts,
   kTerminations,
   kNextWorlds,
@@ -32,12 +32,12 @@ enum Slot {
 /// whose numbers began it, the norm says nothing more.
 constexpr double kFine = 0, kNormIsNotFinite = 1, kLossIsNotFinite = 2;
 
-/// What a rank says, by kind: of each the values of all ranks, one behind the other.
+/// What a rank says, by kind: of each the values of all ranks, one after the other.
 enum PerRank { kNotFinite, kDataWait, kDataStage, kWork, kNumPerRank };
 
 /// Of a bundle: an exchange over a link of 50 ms takes about as long.
 constexpr double kBundleSeconds = 0.25;
-constexpr std::size_t kMostInBundle = 64;
+constexpr std::size_t kMaxInBundle = 64;
 
 /// 0: not told.
 double code_of(std::string_view stage) {
@@ -51,11 +51,11 @@ std::string_view stage_of(double code) {
   return code == 0 ? "" : data::name_of(static_cast<data::Stage>(std::lround(code) - 1));
 }
 
-std::string ranks_to_blame(const double* votes, int num_ranks) {
-  const double worst = *std::max_element(votes, votes + num_ranks);
+std::string ranks_to_blame(const double* slots, int num_ranks) {
+  const double worst = *std::max_element(slots, slots + num_ranks);
   std::vector<std::string> ranks;
   for (int rank = 0; rank < num_ranks; ++rank) {
-    if (worst != kFine && votes[rank] == worst) ranks.push_back(std::to_string(rank));
+    if (worst != kFine && slots[rank] == worst) ranks.push_back(std::to_string(rank));
   }
   return join(ranks);
 }
@@ -67,34 +67,34 @@ StepReports::StepReports(comm::Group group, int depth, Bundling bundling, Number
       depth_(static_cast<std::size_t>(depth)),
       bundling_(bundling),
       numbers_(numbers) {
-  const std::size_t most = bundling == Bundling::kNone ? 1 : kMostInBundle;
+  const std::size_t most = bundling == Bundling::kNone ? 1 : kMaxInBundle;
   for (int i = 0; i <= depth; ++i)
-    spare_.push_back(group_.allocate(static_cast<std::int64_t>(most) * num_votes(), at::kDouble));
+    spare_.push_back(group_.allocate(static_cast<std::int64_t>(most) * num_slots(), at::kDouble));
 }
 
-std::int64_t StepReports::num_votes() const { return kFirstRank + kNumPerRank * group_.size(); }
+std::int64_t StepReports::num_slots() const { return kFirstRank + kNumPerRank * group_.size(); }
 
-void StepReports::write(const StepReport& mine, double* votes) const {
+void StepReports::write(const StepReport& mine, double* slots) const {
   const auto own = [&](PerRank kind) -> double& {
-    return votes[kFirstRank + kind * group_.size() + group_.rank()];
+    return slots[kFirstRank + kind * group_.size() + group_.rank()];
   };
-  std::fill_n(votes, num_votes(), 0.0);
-  votes[kCount] = mine.own_count.value_or(0);
-  votes[kSeconds] = began_s_ > 0 ? now_s() - began_s_ : 0;
+  std::fill_n(slots, num_slots(), 0.0);
+  slots[kCount] = mine.own_count.value_or(0);
+  slots[kSeconds] = began_s_ > 0 ? now_s() - began_s_ : 0;
   if (std::isfinite(mine.loss) && std::isfinite(mine.grad_norm.value_or(0))) {
-    votes[kLoss] = mine.loss;
+    slots[kLoss] = mine.loss;
   } else if (mine.skipped) {
-    votes[kHoles] = 1;
+    slots[kSkipped] = 1;
   } else {
     own(kNotFinite) = std::isfinite(mine.loss) ? kNormIsNotFinite : kLossIsNotFinite;
   }
-  votes[kInterrupts] = mine.stop_signal == SIGINT;
-  votes[kTerminations] = mine.stop_signal == SIGTERM;
-  votes[kNextWorlds] = mine.stop_signal == kNextWorld;
+  slots[kInterrupts] = mine.stop_signal == SIGINT;
+  slots[kTerminations] = mine.stop_signal == SIGTERM;
+  slots[kNextWorlds] = mine.stop_signal == kNextWorld;
   if (mine.squares) {
-    votes[kSquaresOfParts] = mine.squares->of_parts;
-    votes[kSquaresOfShares] = mine.squares->shares;
-    if (group_.rank() == 0) votes[kSquareOfMean] = mine.squares->of_mean;  // all have it
+    slots[kSquaresOfParts] = mine.squares->of_parts;
+    slots[kSquaresOfShares] = mine.squares->shares;
+    if (group_.rank() == 0) slots[kSquareOfMean] = mine.squares->of_mean;  // all have it
   }
   if (!mine.data_waits.empty()) {
     own(kDataWait) = mine.data_waits.front().seconds;
@@ -115,64 +115,64 @@ std::optional<StepReport> StepReports::start(StepReport mine, Completions comple
   } else if (std::optional<Unread> before = std::exchange(unread_, std::move(unread))) {
     add(before->complete());
   }
-  if (told_.empty()) return std::nullopt;
+  if (ready_.empty()) return std::nullopt;
   return told();
 }
 
 void StepReports::add(const StepReport& mine) {
-  if (is_due(filling_.reports.size() + 1) && under_way_.size() == depth_) land();
+  if (is_due(filling_.reports.size() + 1) && under_way_.size() == depth_) complete();
   if (filling_.reports.empty()) {
-    filling_.votes = std::move(spare_.back());
+    filling_.slots = std::move(spare_.back());
     spare_.pop_back();
   }
   write(mine,
-        filling_.votes.data_ptr<double>() + static_cast<std::int64_t>(filling_.reports.size()) * num_votes());
+        filling_.slots.data_ptr<double>() + static_cast<std::int64_t>(filling_.reports.size()) * num_slots());
   began_s_ = now_s();
   filling_.reports.push_back(mine);
   if (is_due(filling_.reports.size())) send();
 }
 
 void StepReports::send() {
-  at::Tensor votes =
-      filling_.votes.narrow(0, 0, static_cast<std::int64_t>(filling_.reports.size()) * num_votes());
-  filling_.pending = group_.all_reduce_async(votes);
+  at::Tensor slots =
+      filling_.slots.narrow(0, 0, static_cast<std::int64_t>(filling_.reports.size()) * num_slots());
+  filling_.pending = group_.all_reduce_async(slots);
   under_way_.push_back(std::exchange(filling_, {}));
 }
 
 /// The oldest exchange. What its steps took is the same number on all ranks, and so is what follows from it.
-void StepReports::land() {
+void StepReports::complete() {
   Exchange exchange = std::move(under_way_.front());
   under_way_.pop_front();
   exchange.pending.wait();
-  spare_.push_back(exchange.votes);
-  const double* votes = exchange.votes.const_data_ptr<double>();
+  spare_.push_back(exchange.slots);
+  const double* slots = exchange.slots.const_data_ptr<double>();
   double seconds = 0;
   for (StepReport& report : exchange.reports) {
-    told_.push_back({.report = std::move(report), .votes = {votes, votes + num_votes()}});
-    seconds += votes[kSeconds] / group_.size();
-    votes += num_votes();
+    ready_.push_back({.report = std::move(report), .slots = {slots, slots + num_slots()}});
+    seconds += slots[kSeconds] / group_.size();
+    slots += num_slots();
   }
   if (bundling_ == Bundling::kNone || seconds <= 0) return;
   const double steps = kBundleSeconds / seconds * static_cast<double>(exchange.reports.size());
-  most_in_bundle_ = std::clamp<std::size_t>(static_cast<std::size_t>(std::min(steps, 1e3)), 1, kMostInBundle);
+  max_in_bundle_ = std::clamp<std::size_t>(static_cast<std::size_t>(std::min(steps, 1e3)), 1, kMaxInBundle);
 }
 
 std::optional<StepReport> StepReports::finish() {
-  if (told_.empty()) {
+  if (ready_.empty()) {
     if (std::optional<Unread> last = std::exchange(unread_, std::nullopt)) add(last->complete());
     if (under_way_.empty() && !filling_.reports.empty()) send();
     if (under_way_.empty()) return std::nullopt;
-    land();
+    complete();
   }
   return told();
 }
 
 StepReport StepReports::told() {
-  const Told oldest = std::move(told_.front());
-  told_.pop_front();
+  const Ready oldest = std::move(ready_.front());
+  ready_.pop_front();
   StepReport report = oldest.report;
-  const double* votes = oldest.votes.data();
-  const std::string diverged = ranks_to_blame(votes + kFirstRank, group_.size());
+  const double* slots = oldest.slots.data();
+  const std::string diverged = ranks_to_blame(slots + kFirstRank, group_.size());
   if (!diverged.empty()) {
     throw DivergedError(text("step ", report.step,
                              ": the loss or the gradient is not a finite number on rank ", diverged,
@@ -180,25 +180,25 @@ StepReport StepReports::told() {
                              "); lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
   }
   if (report.squares) {
-    report.squares->of_parts = votes[kSquaresOfParts];
-    report.squares->shares = votes[kSquaresOfShares];
-    report.squares->of_mean = votes[kSquareOfMean];
+    report.squares->of_parts = slots[kSquaresOfParts];
+    report.squares->shares = slots[kSquaresOfShares];
+    report.squares->of_mean = slots[kSquareOfMean];
   }
   report.data_waits.clear();
   report.work_s.clear();
   for (int rank = 0; rank < group_.size(); ++rank) {
-    const auto of_rank = [&](PerRank kind) { return votes[kFirstRank + kind * group_.size() + rank]; };
+    const auto of_rank = [&](PerRank kind) { return slots[kFirstRank + kind * group_.size() + rank]; };
     report.data_waits.push_back({.seconds = of_rank(kDataWait), .stage = stage_of(of_rank(kDataStage))});
     report.work_s.push_back(of_rank(kWork));
   }
-  report.loss = votes[kHoles] > 0 ? std::numeric_limits<double>::quiet_NaN() : votes[kLoss];
-  if (votes[kCount] > 0) {
-    report.loss /= votes[kCount];
-    report.count = votes[kCount];
+  report.loss = slots[kSkipped] > 0 ? std::numeric_limits<double>::quiet_NaN() : slots[kLoss];
+  if (slots[kCount] > 0) {
+    report.loss /= slots[kCount];
+    report.count = slots[kCount];
   }
-  report.stop_signal = votes[kTerminations] > 0 ? SIGTERM
-                       : votes[kInterrupts] > 0 ? SIGINT
-                       : votes[kNextWorlds] > 0 ? kNextWorld
+  report.stop_signal = slots[kTerminations] > 0 ? SIGTERM
+                       : slots[kInterrupts] > 0 ? SIGINT
+                       : slots[kNextWorlds] > 0 ? kNextWorld
                                                 : 0;
   return report;
 }

@@ -86,12 +86,12 @@ class StepReports {
  private:
   struct Exchange {
     std::vector<StepReport> reports = {};
-    at::Tensor votes;  ///< of each: loss and count, ranks with SIGINT and SIGTERM, then what each rank says
+    at::Tensor slots;  ///< of each: loss and count, ranks with SIGINT and SIGTERM, then what each rank says
     comm::Pending pending = {};
   };
-  struct Told {
+  struct Ready {
     StepReport report;
-    std::vector<double> votes;
+    std::vector<double> slots;
   };
 
   /// A report whose numbers may still be on a device.
@@ -101,12 +101,12 @@ class StepReports {
     StepReport complete();
   };
 
-  std::int64_t num_votes() const;
+  std::int64_t num_slots() const;
   void add(const StepReport& mine);
-  bool is_due(std::size_t num_reports) const { return num_reports >= most_in_bundle_; }
-  void write(const StepReport& mine, double* votes) const;
+  bool is_due(std::size_t num_reports) const { return num_reports >= max_in_bundle_; }
+  void write(const StepReport& mine, double* slots) const;
   void send();
-  void land();
+  void complete();
   StepReport told();
 
   comm::Group group_;
@@ -114,12 +114,12 @@ class StepReports {
   const Bundling bundling_;
   const Numbers numbers_;
   std::optional<Unread> unread_;  ///< of the last step
-  std::size_t most_in_bundle_ = 1;
+  std::size_t max_in_bundle_ = 1;
   double began_s_ = 0;             ///< the last start()
-  std::vector<at::Tensor> spare_;  ///< votes of no exchange
+  std::vector<at::Tensor> spare_;  ///< slots of no exchange
   Exchange filling_;
   std::deque<Exchange> under_way_;
-  std::deque<Told> told_;  ///< their exchanges are over
+  std::deque<Ready> ready_;  ///< their exchanges are over
 };
 
 }  // namespace trireme::train

@@ -5,8 +5,8 @@
 namespace trireme::train {
 
 at::Tensor TrainedModel::loss_of(const Fields& outputs, const Fields& targets) const {
-  return has_form() ? loss_of_form(*objective, form, form_options, {outputs, targets})
-                    : objective->loss_all(outputs, targets);
+  return is_model_parallel() ? loss_of_form(*objective, form, form_options, {outputs, targets})
+                             : objective->loss_all(outputs, targets);
 }
 
 }  // namespace trireme::train

@@ -1,5 +1,5 @@
 #pragma once
-// The model of a trainer as this rank computes it, and what is learnt. A value; tensors are shared.
+// The model of a trainer as this rank computes it, and what is learned. A value; tensors are shared.
 
 #include <c10/core/Device.h>
 
@@ -12,14 +12,14 @@
 #include "trireme/objective/objective.h"
 #include "trireme/optim/offload.h"
 #include "trireme/optim/optimizer.h"
-#include "trireme/parallel/tensor/tensor_form.h"
-#include "trireme/train/step/held_parts.h"
+#include "trireme/parallel/tensor/tensor_parallel_model.h"
+#include "trireme/train/step/shard_specs.h"
 
 namespace trireme::train {
 
 struct TrainedModel {
-  parallel::TensorFormOptions form_options;
-  parallel::TensorForm form;  ///< where layers or sequences are cut; else of the whole model
+  parallel::TensorParallelOptions form_options;
+  parallel::TensorParallelModel form;  ///< where layers or sequences are cut; else of the whole model
   std::shared_ptr<const objective::Objective> objective;
   double count_of_sample = 1;  ///< of the objective, where targets of all samples count alike
   c10::Device device = c10::kCPU;
@@ -27,7 +27,7 @@ struct TrainedModel {
 
   model::Model& module() const { return *form.model; }
   /// Whether layers or sequences are cut over ranks.
-  bool has_form() const { return form_options.group.size() > 1 || form_options.context; }
+  bool is_model_parallel() const { return form_options.group.size() > 1 || form_options.context; }
   /// True on the one rank of those that hold parts of the same layers, or pieces of the same sequences, that
   /// reports results of their whole.
   bool reports() const {
@@ -43,10 +43,10 @@ struct TrainedModel {
 struct UpdatedParameters {
   optim::NamedTensors all;  ///< whole ones or, where replicas share them out, pieces; in the model's order
   /// Those whose gradients decide clipping and skipping: all, or with exact sums the whole weights.
-  optim::NamedTensors judged;
-  HeldParts held;                                          ///< what of them is a part of a whole
-  std::shared_ptr<optim::Offload> offload;                 ///< null: they and their state are in memory
-  std::shared_ptr<const checkpoint::Elsewhere> elsewhere;  ///< the same, as shards know it
+  optim::NamedTensors clip_parameters;
+  ShardSpecs held;                          ///< what of them is a part of a whole
+  std::shared_ptr<optim::Offload> offload;  ///< null: they and their state are in memory
+  std::shared_ptr<const checkpoint::OffloadedStorage> offloaded_storage;  ///< the same, as shards know it
 };
 
 }  // namespace trireme::train

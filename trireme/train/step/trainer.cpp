@@ -27,10 +27,10 @@ namespace {
 UpdatedParameters updated_parameters(const TrainerSetup& setup, const parallel::Pipeline& pipeline) {
   const optim::NamedTensors all = pipeline.parameters();
   return {.all = all,
-          .judged = setup.options.exact ? pipeline.weights() : all,
+          .clip_parameters = setup.options.exact ? pipeline.weights() : all,
           .held = {.cut = cut_parameters(*setup.model.form.model), .pieces = pipeline.pieces()},
           .offload = setup.offload,
-          .elsewhere = elsewhere_of(setup.offload)};
+          .offloaded_storage = offloaded_storage_of(setup.offload)};
 }
 
 data::Needed computed_by(const parallel::Pipeline& pipeline) {
@@ -52,12 +52,13 @@ bool is_finite(const at::Tensor& tensor) {
 
 /// The same of one that lives elsewhere, piece by piece.
 bool is_finite(const checkpoint::Shard& shard) {
-  if (!shard.elsewhere) return is_finite(shard.tensor);
+  if (!shard.offloaded_storage) return is_finite(shard.tensor);
   const checkpoint::Box whole = checkpoint::whole_box(shard.tensor.sizes());
   return std::ranges::all_of(
       checkpoint::pieces_of(whole, shard.tensor.element_size(), checkpoint::kPieceBytes),
       [&](const checkpoint::Box& piece) {
-        return is_finite(shard.elsewhere->fetch(checkpoint::view_of(shard.tensor.detach(), whole, piece)));
+        return is_finite(
+            shard.offloaded_storage->fetch(checkpoint::view_of(shard.tensor.detach(), whole, piece)));
       });
 }
 
@@ -112,13 +113,13 @@ Trainer::~Trainer() = default;
 
 double Trainer::rate_of(const RunConfig& config, std::int64_t step) const {
   const at::NoGradGuard no_grad;
-  const Calendar calendar(config, batch_layout(config, data_.train->size()));
-  const auto rate = make_learning_rate(config, calendar.total_steps());
+  const StepSchedule step_schedule(config, batch_layout(config, data_.train->size()));
+  const auto rate = make_learning_rate(config, step_schedule.total_steps());
   const std::map<std::string, at::Tensor> learnt = learning_rate_->state();
   for (auto& [name, tensor] : rate->state()) {
     if (const auto found = learnt.find(name); found != learnt.end()) at::Tensor(tensor).copy_(found->second);
   }
-  return rate_for_batch(config, rate->at(step - 1), calendar.batch(step - 1).full);
+  return rate_for_batch(config, rate->at(step - 1), step_schedule.batch(step - 1).full);
 }
 
 // A step.
@@ -147,7 +148,7 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
 }
 
 Step Trainer::begin_step(int stop_signal) const {
-  const data::BatchPlace batch = calendar().batch(steps_done_);
+  const data::BatchPlace batch = step_schedule().batch(steps_done_);
   const std::int64_t number = steps_done_ + 1;
   return {.report = {.step = number,
                      .lr = rate_for_batch(plan_.config(), learning_rate_->at(steps_done_), batch.full),
@@ -155,7 +156,7 @@ Step Trainer::begin_step(int stop_signal) const {
                      .full_batch = batch.full,
                      .count = model_.count_of_sample * static_cast<double>(batch.size),
                      .stop_signal = stop_signal},
-          .logs = calendar().logs(number),
+          .logs = step_schedule().logs(number),
           .is_observed = listeners_.gradients != nullptr,
           .count = step_.count};
 }
@@ -249,7 +250,7 @@ void Trainer::synchronize() {
 void Trainer::complete_state() {
   synchronize();
   for (const auto& part : parts_) part->complete_state();
-  optimizer_->bring_state();
+  optimizer_->pull_state();
 }
 
 Evaluation Trainer::evaluate() {
@@ -286,7 +287,7 @@ Evaluation Trainer::evaluate() {
 
 Fields Trainer::evaluated(const Fields& inputs) {
   Fields outputs = pipeline_.evaluate(pipeline_.has_first_stage() ? inputs.on(model_.device) : inputs);
-  if (!model_.has_form() || !outputs.at(0).defined()) return outputs;
+  if (!model_.is_model_parallel() || !outputs.at(0).defined()) return outputs;
   outputs = parallel::whole_outputs(model_.form, outputs, model_.form_options);
   return model_.reports() ? outputs : Fields(at::Tensor());
 }
@@ -327,7 +328,7 @@ StateParts Trainer::model_state() {
                       state_part("", buffers, parameters_.held)};
   state[0].must_be_finite = true;
   for (checkpoint::Shard& shard : state[0].shards) {
-    if (shard.tensor.is_meta()) shard.elsewhere = parameters_.elsewhere;
+    if (shard.tensor.is_meta()) shard.offloaded_storage = parameters_.offloaded_storage;
   }
   // Each replica changes them for itself.
   state[1].changes = ChangesIn::kForward;
@@ -341,7 +342,7 @@ StateParts Trainer::state() {
   state.push_back(state_part(checkpoint::kOptimizerPrefix, optimizer_->state(), parameters_.held));
   state.back().must_be_finite = true;
   for (checkpoint::Shard& shard : state.back().shards) {
-    if (shard.tensor.is_meta()) shard.elsewhere = parameters_.elsewhere;
+    if (shard.tensor.is_meta()) shard.offloaded_storage = parameters_.offloaded_storage;
   }
   state.push_back(
       state_part(text(checkpoint::kOptimizerPrefix, "lr/"), learning_rate_->state(), parameters_.held));

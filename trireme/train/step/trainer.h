@@ -8,7 +8,7 @@
 // every rank makes one and calls the same methods in the same order. One thread.
 //
 // What a model draws from torch's generators in a step or an evaluation is a function of run.seed, the step
-// and the rank (ADR 0012): they are seeded anew at each. Ranks that are threads of one process share them.
+// and the rank (ADR 0012): they are seeded again at each. Ranks that are threads of one process share them.
 
 #include <cstdint>
 #include <functional>
@@ -30,12 +30,12 @@
 #include "trireme/train/plan/placement.h"
 #include "trireme/train/report/memory_report.h"
 #include "trireme/train/step/batch_feed.h"
-#include "trireme/train/step/calendar.h"
 #include "trireme/train/step/evaluate.h"
-#include "trireme/train/step/held_parts.h"
+#include "trireme/train/step/shard_specs.h"
 #include "trireme/train/step/state_part.h"
 #include "trireme/train/step/step.h"
 #include "trireme/train/step/step_reports.h"
+#include "trireme/train/step/step_schedule.h"
 #include "trireme/train/step/trained_model.h"
 
 namespace trireme::train {
@@ -50,7 +50,7 @@ class Trainer {
   /// model each rank makes its own stages alone. With `own`, that model is trained, from the values that rank
   /// 0's has or, deferred (model/deferred.h), from run.seed, and the configuration's is not made;
   /// its modules stay in the modes, training or evaluation, that their owner puts them into. With
-  /// `own_objective` that is learnt, instead of the configuration's. Refuses what the command line refuses.
+  /// `own_objective` that is learned, instead of the configuration's. Rejects what the command line rejects.
   /// `context` and `data` outlive it. Throws InvalidArgument, CommError, DataError.
   Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
           std::shared_ptr<model::Model> own = nullptr,
@@ -64,31 +64,30 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// What its stages are made of.
+  /// The layers of its stages.
   const std::vector<model::Layer>& layers() const { return model_.layers; }
-  /// What it carries out, cuts included.
+  /// The plan that it runs, cuts included.
   const ParallelPlan& plan() const { return plan_; }
 
   /// Steps of the whole run, and those done so far.
-  std::int64_t total_steps() const { return calendar().total_steps(); }
+  std::int64_t total_steps() const { return step_schedule().total_steps(); }
   std::int64_t steps_done() const { return steps_done_; }
   bool finished() const { return steps_done_ >= total_steps(); }
-  const Calendar& calendar() const { return batches_.calendar(); }
+  const StepSchedule& step_schedule() const { return batches_.step_schedule(); }
   const data::DataSource& data() const { return data_; }
-  /// The learning rate of step number `step`, 1 for the first, in a run of that configuration that has this
-  /// one's data and what its schedule has learnt from metrics.
+  /// The learning rate of step number `step`, 1 for the first, in a run of that configuration with the data
+  /// of this run, and with what its schedule has learned from metrics.
   double rate_of(const RunConfig& config, std::int64_t step) const;
 
-  /// One step. `stop_signal` is what this rank was asked (0: nothing). Returns the report of the step before,
-  /// none for the first. Of an asynchronous pipeline: up to and with this rank's next update; the report is
-  /// some steps older. Throws DivergedError, CommError, DataError.
+  /// One step. `stop_signal`: the signal that this rank has received (0: none). Returns the report of the
+  /// previous step, none for the first. An asynchronous pipeline runs up to and including this rank's next
+  /// update, and its report is some steps older. Throws DivergedError, CommError, DataError.
   std::optional<StepReport> step(int stop_signal = 0);
-  /// The oldest report that is still to come; none when all have come.
+  /// The oldest report that was not returned yet; none when all were.
   std::optional<StepReport> last_report() { return known(reports_.finish()); }
 
-  /// The step whose state state() is on this rank by itself, also after an exception; nothing where an update
-  /// was under way, or other ranks have a part of it. What changes in forward or backward (StatePart) may be
-  /// further.
+  /// The step whose state this rank's state() is, also after an exception. None if an update was running, or
+  /// if other ranks have a part of it. State that changes in forward or backward (StatePart) may be newer.
   std::optional<std::int64_t> whole_step() const;
   /// Then: state() is whole, also where servers have a part of it. Not collective. Throws CommError.
   void complete_own_state();
@@ -97,32 +96,32 @@ class Trainer {
   /// report with a stop signal; others are always.
   bool drained() const { return pipeline_.drained(); }
 
-  /// This rank's parameters become what all ranks' steps have made of them, and buffers rank 0's, where ranks
-  /// may be at different steps (servers update, gradients go by need, sites train apart: model_state() is
-  /// their mean). Else nothing is to be done. Collective.
+  /// Brings parameters to the result of all ranks' steps, and buffers to those of rank 0, if ranks may be at
+  /// different steps: servers update, updates are lazy, or sites use local SGD (model_state() is their mean).
+  /// Otherwise does nothing. Collective.
   void synchronize();
-  /// synchronize(), and state() has the values of then, too: before a save. Collective.
+  /// synchronize() for state() as well: before a save. Collective.
   void complete_state();
 
-  /// Loss and metrics of the objective on the test data. A learning rate that follows a metric follows that
+  /// Loss and metrics of the objective on the test data. A learning rate that follows a metric uses this
   /// loss.
   Evaluation evaluate();
 
   /// Calls `observer` in every step with the gradients of this rank's parameters by name, when they are
-  /// reduced and not yet clipped; not in a step that is left out. For those who look: they must not be
-  /// changed.
+  /// reduced and not yet clipped; not in a skipped step. The observer must not change them.
   void on_gradients(std::function<void(const optim::NamedTensors&)> observer) {
     listeners_.gradients = std::move(observer);
   }
 
-  /// Calls `prepare`, besides those that were given before, whenever parameters or state() are about to
-  /// change, in updates and evaluations: whoever reads them meanwhile has to be done when it returns.
+  /// Adds a function that is called before updates and evaluations change parameters or state(): readers of
+  /// them have to be done when it returns. Parts that change in forward or backward (StatePart) are not
+  /// covered.
   void before_changes(std::function<void()> prepare) {
     listeners_.before_changes.push_back(std::move(prepare));
   }
 
-  /// Steps that were left out since the last update, because gradients were not finite.
-  /// May wait for the device.
+  /// Steps that were skipped since the last update because gradients were not finite. May wait for the
+  /// device.
   std::int64_t skipped_in_a_row() const;
   /// A tensor of state() that must be finite (StatePart) and holds, on this rank, a number that is not; empty
   /// when all are. One pass over them.
@@ -132,40 +131,43 @@ class Trainer {
   void seek(std::int64_t step);
 
   /// While the result lives, the model has the weights that are evaluated and exported: moving averages, or
-  /// the mean of all sites, where there are any. Empty: its own.
+  /// the mean of all sites. Empty if these are the model's own.
   [[nodiscard]] std::vector<std::shared_ptr<void>> evaluated_weights();
 
   /// The model, or its tensor-parallel form. On a rank of a pipeline only the parameters of its own stages
   /// have values: others are empty.
   model::Model& model() { return model_.module(); }
-  /// Of this rank, its pieces where they are sharded: in the model's order, where it is not cut.
+  /// The parameters of this rank, or its shards of them; in the model's order if the model is not cut.
   const optim::NamedTensors& parameters() const { return parameters_.all; }
-  /// What of parameters(), and of tensors in state() that are called PREFIX/NAME and have their sizes, are
-  /// parts of a whole.
-  const HeldParts& held() const { return parameters_.held; }
+  /// Which of parameters() are shards of a whole; also for tensors of state() that are called PREFIX/NAME and
+  /// have their sizes.
+  const ShardSpecs& held() const { return parameters_.held; }
   optim::NamedTensors buffers() const { return pipeline_.buffers(); }
-  /// Parameters and buffers of this rank; where sites train apart, what they were on the mean at
-  /// synchronize(). Shared, not copied.
+  /// Parameters and buffers of this rank; with local SGD their mean over the sites at the last synchronize().
+  /// Shared, not copied.
   StateParts model_state();
   const parallel::Pipeline& pipeline() const { return pipeline_; }
-  /// All that steps and evaluations change, the model included, as a checkpoint has it. Shared, not copied:
-  /// restore it in place, then seek(). What lives elsewhere is of the meta device, with who has its values.
+  /// The state of a checkpoint: all that steps and evaluations change, the model included. Shared, not
+  /// copied: restore it in place, then seek(). Offloaded tensors are meta tensors, with the storage of their
+  /// values.
   StateParts state();
-  /// Who has the values of parameters on the meta device; null where all is in memory.
-  const std::shared_ptr<const checkpoint::Elsewhere>& elsewhere() const { return parameters_.elsewhere; }
-  /// Which of the pipelines side by side this rank belongs to.
+  /// The storage of offloaded parameters, which are meta tensors; null if all are in memory.
+  const std::shared_ptr<const checkpoint::OffloadedStorage>& offloaded_storage() const {
+    return parameters_.offloaded_storage;
+  }
+  /// The index of this rank's replica: its pipeline, among those of other samples.
   int replica() const { return groups_.replicas ? groups_.replicas->rank() : 0; }
-  /// How this rank's data have come so far.
+  /// Waits of this rank for data so far.
   data::LoadingReport loading() const { return batches_.feed().report(); }
-  /// What this rank has waited and sent so far.
+  /// This rank's waits and sent bytes so far.
   StepCounters counters() const;
   /// Fields of a run's result that the features of the run fill.
   void summarize(RunResult& result) const;
-  /// What this rank's memory holds. Of the process: ranks that are its threads have one between them.
+  /// The use of this rank's memory. Figures of the process are shared by ranks that are its threads.
   MemoryReport memory() const;
 
  private:
-  /// What a program hangs into its steps.
+  /// Callbacks of the program.
   struct Listeners {
     std::function<void(const optim::NamedTensors&)> gradients;
     std::vector<std::function<void()>> before_changes;
@@ -179,13 +181,14 @@ class Trainer {
   parallel::UnreadLoss run_program();
   void update();
   void observe_gradients();
-  /// A report that all ranks have, completed by the parts.
+  /// Feeds a completed report to the parts; returns it.
   std::optional<StepReport> known(std::optional<StepReport> report);
-  /// Of a micro-batch of the stream; takes the next batch where that is its first. Losses are weighed so that
+  /// A micro-batch of the stream; the first one of a batch fetches that batch. Losses are weighted so that
   /// they add up to the mean over the global batch.
   parallel::MicroBatch microbatch(int m);
+  /// Fetches the batch of step `steps + 1`.
   void take_batch(std::int64_t steps);
-  /// What an evaluation looks at; undefined on ranks that do not look.
+  /// The inputs of an evaluation; undefined on ranks that do not compute it.
   Fields evaluated(const Fields& inputs);
 
   comm::Context& context_;

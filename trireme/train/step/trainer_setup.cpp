@@ -12,7 +12,7 @@
 #include "trireme/train/parts/internal/offloading.h"
 #include "trireme/train/parts/internal/serving.h"
 #include "trireme/train/step/internal/check.h"
-#include "trireme/train/step/internal/first_weights.h"
+#include "trireme/train/step/internal/initial_weights.h"
 #include "trireme/train/step/internal/parts_of_tensors.h"
 #include "trireme/train/step/model_state.h"
 
@@ -59,17 +59,17 @@ void materialise(const std::vector<model::Layer>& layers, model::Model& model, s
 
 /// Gives the model the values that all ranks begin with, those of rank 0, unless it is deferred: then they
 /// follow from the seed, or from what is returned, on whichever rank they are made.
-std::shared_ptr<const FirstWeights> prepare(const ParallelPlan& plan, comm::Context& context,
-                                            model::Model& model) {
+std::shared_ptr<const InitialWeights> prepare(const ParallelPlan& plan, comm::Context& context,
+                                              model::Model& model) {
   if (model::is_deferred(model)) {
     const std::string& path = plan.config().model.weights;
     if (path.empty()) return nullptr;
-    if (auto weights = FirstWeights::open(path, context, model)) return weights;
+    if (auto weights = InitialWeights::open(path, context, model)) return weights;
     materialise({model::whole(model)}, model, plan.config().run.seed, c10::kCPU);
   }
   take_weights(plan.config(), context, model);
   // Replicas of a stage get the values of the first one; stages, and sites, have to come from one rank, too.
-  if (plan.is_cut() || plan.has_form() || plan.trains_apart())
+  if (plan.is_cut() || plan.is_model_parallel() || plan.uses_local_sgd())
     parallel::broadcast_module(context.world(), model);
   return nullptr;
 }
@@ -84,7 +84,7 @@ TrainedModel trained_model(const TrainerRequest& request, const PlanGroups& grou
                      .form = {.model = whole},
                      .objective = nullptr,
                      .layers = {}};
-  if (plan.has_form()) model.form = parallel::make_tensor_form(*whole, model.form_options);
+  if (plan.is_model_parallel()) model.form = parallel::make_tensor_parallel(*whole, model.form_options);
   model.objective = objective_for(plan.config(), request.own_objective,
                                   {.data = request.data, .model = model.form.model.get()});
   model.count_of_sample = model.objective->count_all(request.data.train->trial_batch(1));
@@ -92,7 +92,7 @@ TrainedModel trained_model(const TrainerRequest& request, const PlanGroups& grou
 }
 
 /// Called with the layers of each stage of this rank before anything computes with them.
-auto materialiser(const TrainerSetup& setup, std::shared_ptr<const FirstWeights> first_weights) {
+auto materialiser(const TrainerSetup& setup, std::shared_ptr<const InitialWeights> first_weights) {
   return [model = setup.model.form.model, device = setup.model.device, seed = setup.plan.config().run.seed,
           deferred = model::is_deferred(setup.model.module()),
           first_weights = std::move(first_weights)](const std::vector<model::Layer>& layers) {
@@ -103,19 +103,20 @@ auto materialiser(const TrainerSetup& setup, std::shared_ptr<const FirstWeights>
 }
 
 /// What the stages compute, and in which order: cuts are measured where the plan leaves them open.
-void set_up_pipeline(TrainerSetup& setup, std::shared_ptr<const FirstWeights> first_weights) {
+void set_up_pipeline(TrainerSetup& setup, std::shared_ptr<const InitialWeights> first_weights) {
   std::vector<std::shared_ptr<void>> scopes;
   for (const auto& part : setup.parts) scopes.push_back(part->compute_scope());
   std::vector<model::Layer> layers = layers_for(setup.plan, setup.model.module());
   // One rank measures, alone: the whole model's layers are alike to their parts in how they compare.
-  setup.plan = measure(setup.plan, setup.context,
-                       setup.plan.has_form() ? layers_for(setup.plan, *setup.whole) : layers, setup.data);
+  setup.plan =
+      measure(setup.plan, setup.context,
+              setup.plan.is_model_parallel() ? layers_for(setup.plan, *setup.whole) : layers, setup.data);
   PipelineSetup pipeline{.plan = setup.plan,
                          .groups = setup.groups.of_pipeline(),
                          .layers = std::move(layers),
                          .options = setup.plan.pipeline_options()};
   pipeline.options.device = setup.model.device;
-  if (setup.plan.offloads_parameters()) pipeline.options.elsewhere = setup.offload;
+  if (setup.plan.offloads_parameters()) pipeline.options.offload = setup.offload;
   pipeline.options.materialise = materialiser(setup, std::move(first_weights));
   pipeline.options.update = [update = setup.update] { (*update)(); };
   for (const auto& part : setup.parts) part->configure(pipeline);
@@ -129,7 +130,7 @@ void set_up_pipeline(TrainerSetup& setup, std::shared_ptr<const FirstWeights> fi
 TrainerSetup set_up_trainer(const TrainerRequest& request) {
   PlanGroups groups = make_groups(request.plan, request.context);
   const std::shared_ptr<model::Model> whole = checked(request);
-  std::shared_ptr<const FirstWeights> first_weights = prepare(request.plan, request.context, *whole);
+  std::shared_ptr<const InitialWeights> first_weights = prepare(request.plan, request.context, *whole);
   TrainedModel model = trained_model(request, groups, whole);
   ParallelPlan plan = fit(request.plan, *whole);
   require(plan.expert_ranks() == 1, "parallel.expert = ", plan.expert_ranks(),

@@ -23,7 +23,7 @@ class ChannelOwner {
   virtual ~ChannelOwner() = default;
   virtual void channel_opened(Channel& channel) = 0;
   virtual void channel_message(Channel& channel, Message message) = 0;
-  /// The owner closes it. `refusal` is a word for counters, empty where the cause says it all.
+  /// The owner closes it. `rejection` is a word for counters, empty where the cause says it all.
   virtual void channel_failed(Channel& channel, CloseCause cause, const std::string& refusal,
                               const std::string& reason) = 0;
 };
@@ -132,7 +132,7 @@ class Channel {
   std::optional<PeerIdentity> proved_;  ///< by a certificate
   std::unique_ptr<RingMemory> memory_;  ///< until the stream has it
   std::optional<Handshake> handshake_;
-  std::string meeting_out_;
+  std::string handshake_out_;
   std::string far_end_;
   Deadline deadline_;
   FrameDecoder decoder_;

@@ -3,7 +3,7 @@
 // records begins with "TRWH", version, step and the length of the rest (2 bytes; 4 KiB with everything):
 //   1 challenge, by the listening end:  how it proves, nonce, role, name, limits
 //   2 hello, by the connecting end:     the same, whether it wants shared memory, proof
-//   3 welcome, by the listening end:    verdict, whether shared memory follows, proof, reason of a refusal
+//   3 welcome, by the listening end:    verdict, whether shared memory follows, proof, reason of a rejection
 // A proof is an HMAC of who speaks, the addresses of both ends as each sees them, and every byte of the first
 // two records: it is of use in no other connection, between no other addresses and to nobody else. Its key is
 // that of the connecting end's role and name (Secret::of_role), in both directions: an end with that key
@@ -21,7 +21,7 @@
 
 namespace trireme::wire {
 
-inline constexpr std::size_t kMostHandshakeBytes = 4096;
+inline constexpr std::size_t kMaxHandshakeBytes = 4096;
 
 struct HandshakeOptions {
   bool listening = false;
@@ -43,17 +43,17 @@ class Handshake {
   explicit Handshake(HandshakeOptions options);
 
   State state() const { return state_; }
-  /// What has to be sent, also after a refusal. Empties it.
+  /// What has to be sent, also after a rejection. Empties it.
   std::string take_output() { return std::exchange(output_, {}); }
   /// How many more bytes it can take: never one that belongs to what follows.
   std::size_t wanted() const;
   /// At most wanted() bytes.
   void take(std::string_view bytes);
 
-  /// With kRefused: why.
+  /// With kRejected: why.
   const std::string& reason() const { return reason_; }
   /// A word for counters: "wrong secret".
-  const std::string& refusal() const { return refusal_; }
+  const std::string& refusal() const { return rejection_; }
   /// With kDone; so below.
   const PeerIdentity& peer() const { return peer_; }
   const FrameLimits& peer_limits() const { return peer_limits_; }
@@ -64,7 +64,7 @@ class Handshake {
   void challenged(std::string_view body);
   void greeted(std::string_view body);
   void welcomed(std::string_view body);
-  /// Reads what both ends say of themselves; false after a refusal.
+  /// Reads what both ends say of themselves; false after a rejection.
   bool take_introduction(class RecordReader& reader);
   std::string introduction() const;
   const char* words_of(Security::Kind kind) const;
@@ -81,7 +81,7 @@ class Handshake {
   PeerIdentity peer_;
   FrameLimits peer_limits_;
   bool shared_memory_ = false;
-  std::string reason_, refusal_;
+  std::string reason_, rejection_;
 };
 
 }  // namespace trireme::wire

@@ -1,5 +1,5 @@
 #pragma once
-// Two rings in memory beside the Unix socket over which their ends have met. The socket rings the bell, one
+// Two rings in memory next to the Unix socket over which their ends have met. The socket rings the bell, one
 // byte for a wake-up, and says when the other process is gone. The listening end makes the memory and passes
 // it over the socket; it is sealed, so that nobody can cut it off under the other (memfd_create(2),
 // fcntl(2)).

@@ -18,7 +18,7 @@ namespace trireme::wire {
 struct SendQueueOptions {
   std::int64_t chunk_bytes = 1 << 20;
   std::int64_t age_bytes = 4 << 20;
-  std::int64_t most_unfinished_bytes = FrameLimits{}.most_unfinished_bytes;  ///< that the receiver takes
+  std::int64_t max_unfinished_bytes = FrameLimits{}.max_unfinished_bytes;  ///< that the receiver takes
 };
 
 class SendQueue {
@@ -27,15 +27,15 @@ class SendQueue {
 
   /// Whether frames have hashes of their payloads. Before the first frame.
   void set_hashes(bool hashes) { hashes_ = hashes; }
-  void set_most_unfinished_bytes(std::int64_t bytes) { options_.most_unfinished_bytes = bytes; }
+  void set_max_unfinished_bytes(std::int64_t bytes) { options_.max_unfinished_bytes = bytes; }
   void push(Message message);
   bool empty() const { return waiting_bytes_ == 0; }
   /// With the headers of messages whose end has not gone.
   std::size_t waiting_bytes() const { return waiting_bytes_; }
   std::uint64_t num_frames() const { return num_frames_; }
 
-  /// The next bytes to write: about `most_bytes`, in at most `most_parts` parts. Valid until gone().
-  std::span<const iovec> next(std::size_t most_bytes, std::size_t most_parts);
+  /// The next bytes to write: about `most_bytes`, in at most `max_parts` parts. Valid until gone().
+  std::span<const iovec> next(std::size_t most_bytes, std::size_t max_parts);
   /// The first `bytes` of next() have been written.
   void gone(std::size_t bytes);
 

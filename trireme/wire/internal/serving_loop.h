@@ -107,7 +107,7 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
 
   const NodeLoopOptions options_;
   ChannelSettings settings_;
-  const std::size_t most_guests_, most_accepted_;
+  const std::size_t max_guests_, max_accepted_;
   const double spin_s_;
   double next_spin_s_;           ///< adapts: shorter after a spin that saw nothing
   double spins_again_at_s_ = 0;  ///< after a spin on a core that was not free
@@ -121,13 +121,15 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   Node* node_ = nullptr;
   ConnectionId last_id_;
   std::unordered_map<ConnectionId, Known> channels_;
-  std::set<ConnectionId> strangers_, guests_;   ///< accepted; not open, and open and no member; oldest first
+  std::set<ConnectionId> unauthenticated_,
+      guests_;                                  ///< accepted; not open, and open and no member; oldest first
   std::size_t num_accepted_ = 0;                ///< of channels_
   std::unordered_set<ConnectionId> unflushed_;  ///< have something to send
   std::unordered_set<ConnectionId> busy_;       ///< have input that epoll does not know of
   std::unordered_set<ConnectionId> unarmed_;    ///< have to be asked before the loop sleeps
-  std::vector<std::unique_ptr<Channel>> graves_;  ///< closed, perhaps while one of its functions runs
-  std::vector<std::function<void()>> later_;      ///< what may not happen within a call of the node's
+  std::vector<std::unique_ptr<Channel>>
+      closing_channels_;                      ///< closed, perhaps while one of its functions runs
+  std::vector<std::function<void()>> later_;  ///< what may not happen within a call of the node's
   struct Ended {
     CloseCause cause;
     std::string reason;

@@ -2,7 +2,7 @@
 // What a store's client and server say to each other. All numbers are little-endian.
 //   server: 8 bytes kGreeting, 32 bytes nonce
 //   client: 8 bytes kGreeting, 32 bytes nonce, 32 bytes proof that it knows the secret
-//   server: 1 byte verdict, 32 bytes proof that it knows the secret (zeros where it refuses)
+//   server: 1 byte verdict, 32 bytes proof that it knows the secret (zeros where it rejects)
 // then frames, a request and its reply in turn: 4 bytes length, that many bytes, 32 bytes proof of the frame.
 // Proofs are HMACs of who speaks and both nonces; those of frames cover the frame and its number as well. No
 // proof is of use in another connection, to the other side, at another place or of another frame: who passes
@@ -26,7 +26,7 @@ constexpr std::size_t kVerdictBytes = 1 + 32;
 constexpr std::size_t kLengthBytes = 4;
 constexpr std::size_t kProofBytes = 32;
 /// More is no message of ours.
-constexpr std::size_t kMostFrameBytes = 16u << 20;
+constexpr std::size_t kMaxFrameBytes = 16u << 20;
 
 enum class Side { kServer, kClient };
 Digest proof(const Secret& secret, Side speaker, const Nonce& of_server, const Nonce& of_client);
@@ -40,7 +40,7 @@ std::string encode_hello(const Nonce& nonce);
 std::optional<Nonce> decode_hello(std::string_view bytes);
 std::string encode_answer(const Answer& answer);
 std::optional<Answer> decode_answer(std::string_view bytes);
-/// Null: refused.
+/// Null: rejected.
 std::string encode_verdict(const Digest* proof);
 std::optional<Digest> decode_verdict(std::string_view bytes);
 

@@ -1,6 +1,6 @@
 #pragma once
 // What a channel runs over: bytes both ways, none of which is ever waited for. The ways are a socket, TLS
-// over a socket, and shared memory beside a socket. One thread.
+// over a socket, and shared memory next to a socket. One thread.
 
 #include <sys/uio.h>
 

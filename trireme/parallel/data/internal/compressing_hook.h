@@ -1,10 +1,9 @@
 #pragma once
-// What all compressions of gradients have in common. Of a bucket, large gradients of several dims are
-// compressed, each by itself, so that neither their order nor the buckets matter; what is small, vectors and
-// the flag go together, as they are. Gradients are f32; those of a device are compressed there, and what is
-// kept of them stays there. A gradient that is not finite is never hidden: it ends as NaN on all ranks, and
-// what was kept of earlier ones stays as it was. Scaled ones are divided by their scale before they are
-// looked at, and what comes is multiplied by it. One thread.
+// The common part of all gradient compressions. Each large gradient with several dims is compressed on its
+// own, independent of bucketing; small ones, vectors and the flag are sent uncompressed. Gradients are f32;
+// those of a device are compressed there, and what is kept of them stays there. A gradient that is not finite
+// is never hidden: it ends as NaN on all ranks, and what was kept of earlier ones stays as it was. Scaled
+// ones are divided by their scale before they are looked at, and what comes is multiplied by it. One thread.
 
 #include <map>
 #include <set>

@@ -25,7 +25,7 @@ inline constexpr const char* kOneJoin =
 inline constexpr const char* kNoJoin = "give all ranks the same number of batches, and use no Join";
 
 /// Throws InvalidArgument where a Join is under way over two or more of the group's ranks.
-void refuse_beside_join(const JoinsUnderWay& joins, const comm::Group& group, const char* what,
+void reject_beside_join(const JoinsUnderWay& joins, const comm::Group& group, const char* what,
                         const char* advice = kOneJoin);
 
 }  // namespace trireme::parallel

@@ -16,7 +16,7 @@
 
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/data/internal/bucket.h"
-#include "trireme/parallel/data/internal/gradient_places.h"
+#include "trireme/parallel/data/internal/gradient_buffer_allocator.h"
 #include "trireme/parallel/data/internal/joins.h"
 #include "trireme/parallel/data/internal/replicas.h"
 #include "trireme/parallel/data/replica_check.h"
@@ -34,9 +34,9 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
 
   /// Takes part in a pass of the others without one of its own (Join). Then calls `follow`, if there is one,
   /// with the reduced gradients in place; else leaves the gradients as they were.
-  void shadow(const std::function<void()>& follow);
+  void join_reduction(const std::function<void()>& follow);
   /// Takes part in a pass of the others, and has its result in place like them.
-  void take_part();
+  void join_and_keep();
   /// Everybody takes over the parameters and buffers of rank `from`.
   void broadcast_state(int from);
   void start_reduction();
@@ -77,8 +77,8 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   bool is_in_place(std::size_t number) const;
   at::Tensor place_of(std::size_t number) const;
   void make_room(std::size_t number);
-  void refuse_second_gradient(const Parameter& parameter);
-  void refuse_stale_sum(const Parameter& parameter) const;
+  void reject_second_gradient(const Parameter& parameter);
+  void reject_stale_sum(const Parameter& parameter) const;
 
   // A module that changes: reducer_follow.cpp.
   void require_same_parameters() const;
@@ -89,7 +89,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void hook_up(std::size_t number);
   void take_early_gradient(std::size_t number);
 
-  void refuse_outside_of_join() const;
+  void reject_outside_of_join() const;
   void announce_pass();
   void begin_pass();
   void watch_graph_task();
@@ -97,13 +97,13 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void mark_ready(std::size_t number);
   void start_ready_buckets();
 
-  void start_shadow();
+  void start_join();
   void complete_buckets(Role role);
   void finish_pass(Role role, const std::function<void()>& follow = nullptr);
-  void stand_in(std::size_t number);
+  void fill_missing_gradient(std::size_t number);
   void recognise_view(Parameter& parameter) const;
   bool keeps_gradient(const Parameter& parameter) const;
-  void stand_in_for_unfired(Role role);
+  void fill_missing_gradients(Role role);
   /// What the ranks know of a pass together.
   struct Usage {
     /// For each parameter whether any rank has a gradient; all true where nobody asks.
@@ -140,7 +140,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   BucketMemory memory_;
   std::vector<Bucket> buckets_;
   /// Backward makes gradients in their buckets; null where there are none on the CPU.
-  std::shared_ptr<GradientPlaces> made_in_place_;
+  std::shared_ptr<GradientBufferAllocator> made_in_place_;
   std::vector<Coalesced> buffers_;
   std::vector<ParameterForm> forms_of_buffers_;
   std::optional<ReplicaCheck> replica_check_;  ///< since the first comparison

@@ -1,7 +1,7 @@
 #pragma once
 // Reductions in stages: what follows the first stage of a bucket is begun when the next bucket comes, or when
-// its result is asked for, always in the order of the buckets. So the first stage runs beside backward, and
-// all ranks issue the same operations in the same order. One thread.
+// its result is asked for, always in the order of the buckets. So the first stage runs concurrently with
+// backward, and all ranks issue the same operations in the same order. One thread.
 
 #include <deque>
 #include <functional>

@@ -15,6 +15,6 @@ extern const char* const kUnreachedAdvice;
 extern const char* const kUnreachedLater;  ///< of those that were reached at first
 
 /// Throws InvalidArgument; `advice` is one of the above.
-[[noreturn]] void refuse_unreached(const std::string& where, const char* advice);
+[[noreturn]] void reject_unreached(const std::string& where, const char* advice);
 
 }  // namespace trireme::parallel

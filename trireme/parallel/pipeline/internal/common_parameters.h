@@ -22,7 +22,7 @@ class CommonParameters {
 
   const std::set<std::string>& names() const { return names_; }
   void make_equal();
-  /// Of all stages' gradients: behind them, and before anything is updated. One that no stage has reached
+  /// Of all stages' gradients: after them, and before anything is updated. One that no stage has reached
   /// counts as zero.
   void reduce();
 

@@ -35,7 +35,7 @@ class EdgeCodec {
  private:
   const at::ScalarType rounded_to_;        ///< kFloat: not so
   const compress::Codec* const by_block_;  ///< null: not so
-  const std::int64_t least_numel_;
+  const std::int64_t min_numel_;
   const c10::Device device_;
 };
 

@@ -36,10 +36,10 @@ class Engine {
   void begin(Pipeline::Stream stream);
   /// Up to and with the next update of this rank; at the end everything that was sent has been delivered.
   void run_to_update(std::uint64_t number);
-  /// For programs that update in the middle: another one, between two streams; and one that goes on where
+  /// For programs that update in the middle: another one, between two streams; and one that continues where
   /// this one is.
   void set_program(schedule::Program program);
-  void go_on_with(schedule::Program program);
+  void continue_with(schedule::Program program);
   bool at_end() const { return executor_.at_end(); }
   /// Updates of this rank in the whole program.
   int num_updates() const;
@@ -118,7 +118,7 @@ class Engine {
   void recompute(const Action& action) { local(action.stage).recompute(action.microbatch); }
   void update();
   bool has_samples_of_update();
-  /// What goes to the stage behind `stage`; for the last one it is nothing.
+  /// What goes to the stage after `stage`; for the last one it is nothing.
   const EdgeSpec& edge_behind(int stage, int microbatch);
   void check_outputs(const Action& action, const Fields& outputs);
   Tensors take_output_gradients(const Action& action);

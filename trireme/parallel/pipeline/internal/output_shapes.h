@@ -24,7 +24,7 @@ class OutputShapes {
   /// Asks the stages where these sizes are new. Collective. Throws CommError.
   void learn(const Fields& inputs);
   /// For inputs of the first stage the outputs of every stage but the last; known for this rank's stages
-  /// and their neighbours. Throws InvalidArgument: sizes that were not learnt.
+  /// and their neighbours. Throws InvalidArgument: sizes that were not learned.
   const std::vector<EdgeSpec>& of(const Fields& inputs) const;
 
  private:
@@ -37,7 +37,7 @@ class OutputShapes {
   std::map<int, Stage>& mine_;
   const WeightsOfStages& weights_;
   const c10::Device device_;
-  std::map<std::vector<std::int64_t>, std::vector<EdgeSpec>> known_;  ///< by sizes, -1 behind each input's
+  std::map<std::vector<std::int64_t>, std::vector<EdgeSpec>> known_;  ///< by sizes, -1 after each input's
 };
 
 }  // namespace trireme::parallel

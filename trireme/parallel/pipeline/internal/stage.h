@@ -29,7 +29,7 @@ class Stage {
   /// Turns the outputs of the last layer into the loss of the micro-batch, on the last stage.
   using Head = std::function<at::Tensor(const Fields& outputs, int microbatch)>;
 
-  /// `carried`: skips that travel to each layer, and behind the last. Empty: none.
+  /// `carried`: skips that travel to each layer, and after the last. Empty: none.
   Stage(std::vector<model::Layer> layers, const StageOptions& options,
         std::vector<model::SkipNames> carried = {});
 
@@ -79,7 +79,7 @@ class Stage {
     Fields inputs, outputs;
     model::ForwardRecord record;        ///< of the forward, where it has to run again
     torch::autograd::edge_list begins;  ///< of the first values that have a gradient: where the input's ends
-    WeightBackward weights;             ///< behind backward_input()
+    WeightBackward weights;             ///< after backward_input()
   };
 
   Fields run(Live& live, int microbatch) const;

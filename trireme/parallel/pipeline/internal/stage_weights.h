@@ -28,52 +28,53 @@ class StageWeights {
   StageWeights(const StageWeights&) = delete;
   StageWeights& operator=(const StageWeights&) = delete;
 
-  /// `rank` begins the program from its first action; what an error has left behind is forgotten.
+  /// `rank` begins the program from its first action; the rest of a failed pass is discarded.
   virtual void begin(const schedule::Program& /*program*/, int /*rank*/) {}
-  /// The same actions so far, and others from here on.
-  virtual void go_on_with(const schedule::Program& /*program*/, int /*rank*/) {}
+  /// Replaces the remainder of the program; actions executed so far are unchanged.
+  virtual void continue_with(const schedule::Program& /*program*/, int /*rank*/) {}
 
   /// The whole weights are gathered; before() waits for them.
   virtual void unshard() {}
-  /// What unshard() has gathered is given back.
+  /// Frees the weights that unshard() gathered.
   virtual void reshard() {}
 
   /// Around every F, B, I, W and RECOMPUTE of the stage, with or without samples.
   virtual void before(const schedule::Action& /*action*/) {}
   virtual void after(const schedule::Action& /*action*/) {}
-  /// In place of after(), where what is between them has thrown.
-  virtual void broken_off() {}
+  /// Called instead of after() if the action threw.
+  virtual void aborted() {}
 
-  /// Starts what the last backward has not. Nothing is added to the gradients from here on.
+  /// Launches the reductions that the last backward has not started. Gradients are complete from here on.
   virtual void reduce() {}
   /// Waits until the gradients are reduced.
   virtual void finish() {}
-  /// Where finish() leaves gradients on their way (ReductionEnd::kByParameter): waits for these alone.
+  /// If finish() does not wait (ReductionEnd::kByParameter): waits for the gradients of these parameters
+  /// only.
   virtual void finish(const optim::NamedTensors& /*parameters*/) {}
 
-  /// Around the optimizer's step: in between parameters() have the gradients.
+  /// Called around the optimizer's step: in between parameters() have the gradients.
   virtual void begin_update() {}
   virtual void end_update() {}
 
-  /// Evaluations compute with the newest weights: they are there when it returns, until end_showing().
+  /// Provides the newest weights to evaluations, until end_showing().
   virtual void show_newest() {}
   virtual void end_showing() {}
-  /// While the result lives, leaves() have memory, with any values: for who asks for shapes alone.
+  /// While the result lives, leaves() have memory with arbitrary values: to find shapes.
   virtual std::shared_ptr<void> lend() { return nullptr; }
-  /// Somebody else than an update has written parameters(): all ranks that hold the stage say so.
+  /// parameters() were written by something other than an update. Called by all ranks of the stage.
   virtual void changed() {}
 
   virtual void zero_grad() {
     for (const auto& [name, leaf] : leaves_) leaf.mutable_grad().reset();
   }
-  /// What is updated, saved and loaded, by the names of the model.
+  /// The tensors that are updated, saved and loaded, by the names of the model.
   virtual const optim::NamedTensors& parameters() const { return leaves_; }
-  /// Those of parameters() that are pieces.
+  /// Which of parameters() are shards.
   virtual const Pieces& pieces() const {
     static const Pieces none;
     return none;
   }
-  /// What the stage computes with.
+  /// The tensors that the stage computes with.
   const optim::NamedTensors& leaves() const { return leaves_; }
   virtual Pipeline::Staleness staleness() const { return {}; }
   /// Seconds for which finish() has waited so far.
@@ -95,7 +96,7 @@ struct StageWeightsOptions {
   std::optional<ShardGroups> shard_groups = {};
   const DataParallelOptions& reduction;
   ZeroOptions zero = {};
-  std::shared_ptr<optim::Offload> elsewhere = nullptr;  ///< where parts of parameters live; null: in memory
+  std::shared_ptr<optim::Offload> offload = nullptr;  ///< where parts of parameters live; null: in memory
   bool exact = false;
   std::shared_ptr<BucketPool> buckets = nullptr;  ///< of make_bucket_pool(), for all stages of this rank
   std::set<std::string> common =

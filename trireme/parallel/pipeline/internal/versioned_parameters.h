@@ -4,7 +4,7 @@
 // stashing: Narayanan et al., "PipeDream", SOSP 2019, section 3.3).
 //
 // The parameters of the modules (the leaves of autograd's graph) show one version at a time, the one that the
-// computation at hand asks for; newest() are tensors of their own, which an optimizer updates in place. A
+// current computation asks for; newest() are tensors of their own, which an optimizer updates in place. A
 // version that is still asked for stays in its storage, and the newest moves on to another one before it is
 // updated; storages go round. Showing a version copies nothing. One thread.
 

@@ -16,7 +16,7 @@ class VersionedWeights final : public StageWeights {
       : StageWeights(leaves), stage_(stage), holders_(holders), versions_(leaves) {}
 
   void begin(const schedule::Program& program, int rank) override;
-  void go_on_with(const schedule::Program& program, int rank) override;
+  void continue_with(const schedule::Program& program, int rank) override;
   void before(const schedule::Action& action) override;
   void after(const schedule::Action& action) override;
   void begin_update() override;

@@ -1,6 +1,6 @@
 #pragma once
 // Weights of a stage that no other rank has, and whose updates somebody else makes: he is told of each
-// gradient as soon as nothing more is added to it, while the backward goes on. One thread.
+// gradient as soon as nothing more is added to it, while the backward continues. One thread.
 
 #include <functional>
 #include <vector>
@@ -18,7 +18,7 @@ class WatchedWeights final : public StageWeights {
   void begin(const schedule::Program& program, int rank) override;
   void before(const schedule::Action& action) override;
   void after(const schedule::Action& /*action*/) override { is_last_ = false; }
-  void broken_off() override { is_last_ = false; }
+  void aborted() override { is_last_ = false; }
 
  private:
   const int stage_;

@@ -1,5 +1,5 @@
 #pragma once
-// Parameters that lie one behind the other in a table of a parameter server. What is pushed and pulled goes
+// Parameters that lie one after the other in a table of a parameter server. What is pushed and pulled goes
 // by chunks: each is pushed as soon as all of its gradients are there, and waited for when somebody needs one
 // of its parameters; of what waits for a connection goes first what the next forward uses first. One thread.
 
@@ -37,7 +37,7 @@ class ServedTable {
   /// The gradient of parameter i is what it will be in this step; chunks that are whole are pushed. Throws
   /// InvalidArgument: no gradient, or a second time in a step.
   void give(std::size_t i, double lr, std::deque<ps::Pending>& pushes);
-  /// Those that have not been given; the next step's come behind it.
+  /// Those that have not been given; the next step's come after it.
   void give_rest(double lr, std::deque<ps::Pending>& pushes);
   /// Something was given in a step that has not ended.
   bool is_amid_step() const;
@@ -55,14 +55,14 @@ class ServedTable {
   bool has_arrived(std::size_t i) const;
   /// Waits until parameter i has the values that were asked for. The lowest clock of a worker that they know
   /// of; none where they were there. Throws what became of the pull, each time.
-  std::optional<ps::WorkerClock> arrive(std::size_t i);
+  std::optional<ps::WorkerClock> finish_pull(std::size_t i);
 
   /// This rank's values to the servers, and with them, where there is one, the optimizer's state of these
   /// names ("momentum/fc1.weight"). Waits.
   void assign();
   void restore(const std::map<std::string, at::Tensor>& state);
   /// The servers' values into the parameters, and their state into these tensors. Waits.
-  void bring_state(const std::map<std::string, at::Tensor>& state);
+  void pull_state(const std::map<std::string, at::Tensor>& state);
 
  private:
   struct Item {

@@ -3,17 +3,17 @@
 
 #include "trireme/model/gpt.h"
 #include "trireme/model/mlp.h"
-#include "trireme/parallel/tensor/tensor_form.h"
+#include "trireme/parallel/tensor/tensor_parallel_model.h"
 
 namespace trireme::parallel {
 
 /// Heads, features and vocabulary are cut; the classes of its logits, too.
-TensorForm form_of(const model::Gpt& whole, const TensorFormOptions& options);
+TensorParallelModel form_of(const model::Gpt& whole, const TensorParallelOptions& options);
 TensorLimits limits_of(const model::Gpt& whole);
 
 /// Layers in pairs: of the first the outputs are cut, of the second the inputs. Where a layer is left over,
 /// the classes of the logits are cut.
-TensorForm form_of(const model::Mlp& whole, const TensorFormOptions& options);
+TensorParallelModel form_of(const model::Mlp& whole, const TensorParallelOptions& options);
 TensorLimits limits_of(const model::Mlp& whole);
 
 }  // namespace trireme::parallel

@@ -2,7 +2,7 @@
 // The gradients of a stage whose weights lie in shards: taken from the parameters as backward brings them,
 // bucket by bucket, and reduced so that each rank gets the sum for its own part. A reduction is of one pass,
 // or of what several have added up: in the parameters, or, where those are rounded, in the buckets, whose
-// type is that of the sums. Buckets start in one order on all ranks, while backward goes on. Collective but
+// type is that of the sums. Buckets start in one order on all ranks, while backward continues. Collective but
 // for part(). One thread.
 
 #include <map>
@@ -13,7 +13,7 @@
 
 #include "trireme/comm/group.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
-#include "trireme/parallel/data/internal/gradient_places.h"
+#include "trireme/parallel/data/internal/gradient_buffer_allocator.h"
 #include "trireme/parallel/zero/internal/bucket_pool.h"
 #include "trireme/parallel/zero/internal/shard_codec.h"
 #include "trireme/parallel/zero/internal/shard_layout.h"
@@ -49,7 +49,7 @@ class GradientShards {
   void begin_pass();
   /// Starts what the pass has left: what parameters keep counts, or zeros.
   void end_pass();
-  /// The same behind the last pass, or where there was none; nothing is added any more. All ranks have done
+  /// The same after the last pass, or where there was none; nothing is added any more. All ranks have done
   /// with the weights of the step when finish() returns on one.
   void complete();
   /// Waits. Throws InvalidArgument: a parameter without a gradient, by name and rank (kError); CommError.
@@ -113,11 +113,11 @@ class GradientShards {
     std::size_t bucket = 0;
     std::int64_t begin = 0;
   };
-  std::vector<Place> slots_;                       ///< by parameter
-  std::vector<at::Tensor> likes_;                  ///< by bucket: of the type and device of its sums
-  std::map<std::size_t, ShardCodec> codecs_;       ///< of buckets whose gradients are encoded
-  std::vector<std::int64_t> numel_;                ///< by parameter, whose weights may be elsewhere
-  std::shared_ptr<GradientPlaces> made_in_place_;  ///< where parameters are the CPU's; else null
+  std::vector<Place> slots_;                                ///< by parameter
+  std::vector<at::Tensor> likes_;                           ///< by bucket: of the type and device of its sums
+  std::map<std::size_t, ShardCodec> codecs_;                ///< of buckets whose gradients are encoded
+  std::vector<std::int64_t> numel_;                         ///< by parameter, whose weights may be elsewhere
+  std::shared_ptr<GradientBufferAllocator> made_in_place_;  ///< where parameters are the CPU's; else null
 
   std::vector<Filling> filling_;  ///< by bucket
   std::vector<bool> taken_;       ///< by parameter: in this pass

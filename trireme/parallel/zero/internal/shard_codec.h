@@ -26,7 +26,7 @@ class ShardCodec {
     std::function<at::Tensor()> sum;  ///< of this rank's part, when that has ended; once
   };
   /// Encodes a bucket and sends to each rank what is for it. What ranks, or hosts, send is added up in their
-  /// order. A parameter that is not finite on one rank is NaN in the sums. The bucket's memory is free behind
+  /// order. A parameter that is not finite on one rank is NaN in the sums. The bucket's memory is free after
   /// wait(). Collective.
   Reduction start(const at::Tensor& flat);
 

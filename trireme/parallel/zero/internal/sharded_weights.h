@@ -30,7 +30,7 @@ class ShardedWeights final : public StageWeights {
   void reshard() override { weights_->release(); }
   void before(const schedule::Action& action) override;
   void after(const schedule::Action& action) override;
-  void broken_off() override { end_backward(); }
+  void aborted() override { end_backward(); }
   void reduce() override;
   void finish() override;
   void end_update() override { weights_->changed(); }
@@ -53,7 +53,7 @@ class ShardedWeights final : public StageWeights {
   void begin_step();
   void begin_backward(Gradients of_pass);
   void end_backward();
-  /// The step will not go on: where reductions have begun, the group fails, for this reason.
+  /// The step will not continue: where reductions have begun, the group fails, for this reason.
   void give_up(const std::string& why) {
     if (gradients_) gradients_->give_up(why);
   }
@@ -78,9 +78,9 @@ class ShardedWeights final : public StageWeights {
   const bool keeps_gradients_;      ///< whole, until the last backward of a step
   std::vector<Parameter> sharded_;  ///< by number
   std::optional<WeightShards> weights_;
-  std::optional<GradientShards> gradients_;  ///< where anything is learnt
+  std::optional<GradientShards> gradients_;  ///< where anything is learned
   std::vector<Updated> updated_;
-  std::optional<DistributedDataParallel> shared_;  ///< where there are any; reduced behind the rest
+  std::optional<DistributedDataParallel> shared_;  ///< where there are any; reduced after the rest
   std::optional<DistributedDataParallel::NoSync> shared_adds_up_;
   std::optional<ExactSum> exact_;  ///< in the place of gradients_ and shared_
   std::vector<Coalesced> buffers_;

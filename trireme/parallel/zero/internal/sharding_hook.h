@@ -42,7 +42,7 @@ class ShardingHook final : public CommHook {
   bool reduces_whole_gradients() const { return reduces_whole_; }
   /// Whether such a parameter is large enough to be encoded, if any is.
   bool takes(const at::Tensor& parameter) const {
-    return parameter.dim() > 1 && parameter.numel() >= options_.least_numel;
+    return parameter.dim() > 1 && parameter.numel() >= options_.min_numel;
   }
   /// Whether a reduction sends again when it is waited for.
   bool goes_in_stages() const { return reduces_whole_ || hosts_.has_value(); }

@@ -23,8 +23,8 @@
 namespace trireme::parallel {
 
 struct WeightShardOptions {
-  std::shared_ptr<optim::Offload> elsewhere = nullptr;  ///< where parts are that are not kept; null: here
-  std::shared_ptr<ShardingHook> hook = nullptr;         ///< null: nothing is encoded, and nobody counts
+  std::shared_ptr<optim::Offload> offload = nullptr;  ///< where parts are that are not kept; null: here
+  std::shared_ptr<ShardingHook> hook = nullptr;       ///< null: nothing is encoded, and nobody counts
 };
 
 /// A tensor of its own, no view of another, over part of the memory of `flat`, in row-major order.
@@ -104,7 +104,7 @@ class WeightShards {
   void count(std::int64_t bytes) const;
 
   comm::Group group_;
-  const std::shared_ptr<optim::Offload> elsewhere_;  ///< null: all is in memory
+  const std::shared_ptr<optim::Offload> offload_;  ///< null: all is in memory
   const std::shared_ptr<ShardingHook> hook_;
   std::vector<std::string> names_;    ///< of the parameters, by number
   std::vector<std::size_t> numbers_;  ///< of the leaves' parameters

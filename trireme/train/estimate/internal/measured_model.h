@@ -1,5 +1,5 @@
 #pragma once
-// The layers of a plan's model, measured on micro-batches by the ranks at hand.
+// The layers of a plan's model, measured on micro-batches by the available ranks.
 
 #include <cstdint>
 #include <memory>
@@ -16,7 +16,7 @@ namespace trireme::train {
 
 struct MeasuredModelOptions {
   std::vector<std::int64_t> samples;              ///< of the micro-batches, by rising samples
-  bool times = false;                             ///< beside bytes; with backwards in one part and in two
+  bool times = false;                             ///< next to bytes; with backwards in one part and in two
   std::shared_ptr<model::Model> model = nullptr;  ///< null: the configuration's. One's own is as before
   std::shared_ptr<const objective::Objective> objective = nullptr;
 };

@@ -5,7 +5,7 @@
 
 namespace trireme::train {
 
-/// Throws a Refusal: what cannot be had where sites train apart.
+/// Throws a PlanError: what cannot be had where sites use local SGD.
 void check_local_steps(const ParallelPlan& plan);
 
 }  // namespace trireme::train

@@ -10,7 +10,7 @@
 
 namespace trireme::train {
 
-/// Throws Refusal: what cannot live elsewhere in such a plan.
+/// Throws PlanError: what cannot live elsewhere in such a plan.
 void check_offloading(const ParallelPlan& plan);
 
 /// Of this rank; null where nothing lives elsewhere.
@@ -18,6 +18,7 @@ std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm
                                             c10::Device device);
 
 /// The same, as shards know it; null for null.
-std::shared_ptr<const checkpoint::Elsewhere> elsewhere_of(const std::shared_ptr<optim::Offload>& offload);
+std::shared_ptr<const checkpoint::OffloadedStorage> offloaded_storage_of(
+    const std::shared_ptr<optim::Offload>& offload);
 
 }  // namespace trireme::train

@@ -7,10 +7,10 @@
 
 namespace trireme::train {
 
-/// Throws a Refusal: what cannot be had where updates come layer by layer.
+/// Throws a PlanError: what cannot be had where updates come layer by layer.
 void check_priority(const ParallelPlan& plan);
 
 /// Gradients are reduced in slices, and asked for by parameter.
-void reduce_by_need(const RunConfig& config, parallel::DataParallelOptions& options);
+void reduce_by_priority(const RunConfig& config, parallel::DataParallelOptions& options);
 
 }  // namespace trireme::train

@@ -19,7 +19,7 @@ checkpoint::Shard row_shard(const std::string& name, const at::Tensor& tensor, s
 std::int64_t stored_rows(const std::string& prefix, const StoredSizes& stored);
 
 /// Rows of a checkpoint for one of the replicas that there are now: its own and, `num_rows` by `num_rows`,
-/// those behind the last one.
+/// those after the last one.
 class StoredRows {
  public:
   void add(const std::string& name, const at::Tensor& row, std::int64_t index, std::int64_t num_rows,

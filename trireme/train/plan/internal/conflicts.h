@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/train/plan/internal/refusal.h"
+#include "trireme/train/plan/internal/plan_error.h"
 #include "trireme/train/plan/parallel_plan.h"
 
 namespace trireme::train {
@@ -34,8 +34,8 @@ enum class Property {
 /// Whether a feature of the plan leaves it without that. The program of the plan need not be there.
 bool lacks(const ParallelPlan& plan, Property property);
 
-/// Throws a Refusal for the first pair of features that do not fit together: "A needs PROPERTY (why); B: why
-/// not". Its cures turn one of the two off, that of the earlier row first.
+/// Throws a PlanError for the first pair of features that do not fit together: "A needs PROPERTY (why); B:
+/// why not". Its fixes turn one of the two off, that of the earlier row first.
 void check_conflicts(const ParallelPlan& plan);
 
 /// All pairs of rows that do not fit together, for docs/hybrid.md: feature, property with the reason, feature

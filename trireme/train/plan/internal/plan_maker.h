@@ -7,7 +7,7 @@
 
 namespace trireme::train {
 
-/// Throws InvalidArgument, a Refusal where something is known that may help; DataError.
+/// Throws InvalidArgument, a PlanError where something is known that may help; DataError.
 ParallelPlan make_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model);
 
 }  // namespace trireme::train

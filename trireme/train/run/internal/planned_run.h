@@ -1,5 +1,5 @@
 #pragma once
-// parallel.plan = "auto": the plan of a run, chosen at its start on the ranks at hand.
+// parallel.plan = "auto": the plan of a run, chosen at its start on the available ranks.
 
 #include <filesystem>
 #include <optional>
@@ -23,11 +23,11 @@ struct ChosenPlan {
 };
 
 /// `open`, unless `config` has parallel.plan = "auto": then the plan in the run's folder where rank 0 resumes
-/// (its `take_up` counts) on as many ranks, else the fastest plan within the memory of the host. Costs are
-/// read where they are kept for this machine, and measured otherwise. The same on every rank. Collective.
+/// (its `resume_mode` counts) on as many ranks, else the fastest plan within the memory of the host. Costs
+/// are read where they are kept for this machine, and measured otherwise. The same on every rank. Collective.
 /// Throws as search_plans(); DataError: a plan in the folder that cannot be read.
 ChosenPlan choose_plan(const RunConfig& config, const ParallelPlan& open, comm::Context& context,
-                       const data::DataSource& data, const RunPlan& run, TakeUp take_up);
+                       const data::DataSource& data, const RunPlan& run, ResumeMode resume_mode);
 
 /// Writes the plan into the run's folder, as `trireme train --plan` reads it, and notes it. On rank 0.
 void write_plan(const ChosenPlan& chosen, const std::filesystem::path& file, RunRecorder& recorder);
@@ -35,9 +35,9 @@ void write_plan(const ChosenPlan& chosen, const std::filesystem::path& file, Run
 /// Of so many steps of a rank, without waiting for data.
 MeasuredStep mean_step(const StepTimes& steps, int pipeline_rank, const MemoryUse& at_peak);
 
-/// The estimate beside the mean of `steps` steps, of a plan that the run has chosen; costs that are kept on
-/// this machine learn from it. `memory` is the rank's. None on other ranks than 0, and where the estimate or
-/// the steps are missing. Collective.
+/// The estimate compared with the mean of `steps` steps, of a plan that the run has chosen; costs that are
+/// kept on this machine learn from it. `memory` is the rank's. None on other ranks than 0, and where the
+/// estimate or the steps are missing. Collective.
 std::optional<PlanReview> review_run(const ChosenPlan& chosen, const RunConfig& config,
                                      comm::Context& context, const RunPlan& run, const StepTimes& steps,
                                      const MemoryUse& memory);

@@ -25,6 +25,6 @@ bool is_restart(const comm::Context& context, const RunLock& lock);
 
 /// A restart resumes checkpoints of the start that it belongs to, and of no earlier run. `lock` is rank 0's,
 /// whose answer counts.
-TakeUp what_to_take_up(const RunPlan& plan, const comm::Context& context, const RunLock* lock);
+ResumeMode resume_mode_of(const RunPlan& plan, const comm::Context& context, const RunLock* lock);
 
 }  // namespace trireme::train

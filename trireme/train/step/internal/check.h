@@ -1,5 +1,5 @@
 #pragma once
-// What is refused before a step is done, with the reason. Whoever trains goes through all of it: the command
+// What is rejected before a step is done, with the reason. Whoever trains goes through all of it: the command
 // line before it starts ranks, every Trainer when it is made, run_training() before it touches a file. In
 // this order: the plan (parallel_plan.h), the data, the model. Not collective.
 
@@ -23,8 +23,8 @@ ObjectivePtr objective_for(const RunConfig& config, const ObjectivePtr& own, con
 /// with shape and dtype found and expected; DataError for a sample that is wrong or cannot be read.
 void check_data(const data::DataSource& data, const objective::Objective& objective);
 
-/// Warns of what is taken and hardly ever meant: files that are left out, a global batch of more than all
-/// training samples.
+/// Warns of legal settings that are probably a mistake: files that are left out, a global batch larger than
+/// the training data.
 void warn_of_data(const RunConfig& config, const data::DataSource& data, const Log& log);
 
 /// Throws DataError where an objective whose counts do not depend on values counts another number for a batch

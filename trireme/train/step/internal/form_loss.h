@@ -1,9 +1,9 @@
 #pragma once
-// The loss of ranks that compute a form of a model (parallel/tensor/tensor_form.h): of parts of its layers,
-// or pieces of sequences.
+// The loss of ranks that compute a form of a model (parallel/tensor/tensor_parallel_model.h): of parts of its
+// layers, or pieces of sequences.
 
 #include "trireme/objective/objective.h"
-#include "trireme/parallel/tensor/tensor_form.h"
+#include "trireme/parallel/tensor/tensor_parallel_model.h"
 
 namespace trireme::train {
 
@@ -14,7 +14,7 @@ struct OutputsAndTargets {
 };
 
 /// Of the samples that this rank speaks of: all, or its pieces of them. Collective over the form's ranks.
-at::Tensor loss_of_form(const objective::Objective& objective, const parallel::TensorForm& form,
-                        const parallel::TensorFormOptions& options, const OutputsAndTargets& of);
+at::Tensor loss_of_form(const objective::Objective& objective, const parallel::TensorParallelModel& form,
+                        const parallel::TensorParallelOptions& options, const OutputsAndTargets& of);
 
 }  // namespace trireme::train

@@ -7,14 +7,14 @@
 
 #include "trireme/comm/group.h"
 #include "trireme/optim/tensor_parts.h"
-#include "trireme/train/step/held_parts.h"
+#include "trireme/train/step/shard_specs.h"
 
 namespace trireme::train {
 
 /// Null where no layer is cut, or nobody asks: the optimizer looks at single numbers. `held` may go.
 /// Collective over the group.
 std::shared_ptr<const optim::TensorParts> parts_of_tensors(const std::optional<comm::Group>& tensor,
-                                                           const HeldParts& held,
+                                                           const ShardSpecs& held,
                                                            const std::string& optimizer);
 
 }  // namespace trireme::train

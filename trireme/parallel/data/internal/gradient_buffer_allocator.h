@@ -1,0 +1,83 @@
+#pragma once
+// Gradients are allocated in the buckets in which they are reduced, without a copy. Backward makes the same
+// allocations in every step: one step is recorded to learn which of them become the gradients of which
+// parameters, and in the next step these get memory in the parameters' buckets. If the allocation pattern
+// changes, gradients are copied instead; results are unaffected.
+//
+// For this libtorch's CPU allocator is wrapped, permanently, when the first allocator is made; otherwise it
+// behaves as before. Used by one thread at a time.
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace trireme::parallel {
+
+class GradientBufferAllocator : public std::enable_shared_from_this<GradientBufferAllocator> {
+ public:
+  /// Memory for the gradient of a parameter, in a tensor that nobody else lends out; undefined: none now.
+  using MakeBuffer = std::function<at::Tensor(std::size_t parameter)>;
+
+  /// To be held by a shared pointer.
+  GradientBufferAllocator(std::size_t num_parameters, MakeBuffer lease);
+  GradientBufferAllocator(const GradientBufferAllocator&) = delete;
+  GradientBufferAllocator& operator=(const GradientBufferAllocator&) = delete;
+
+  /// What was learned in the step before is used from here on.
+  void begin_step();
+  /// What nodes of a backward allocate on this thread, and no more on another, is watched until stop().
+  /// Again: nothing. Others may watch the same.
+  void start();
+  void stop();
+  /// The parameter has got this gradient.
+  void arrived(std::size_t parameter, const at::Tensor& gradient);
+  /// Whether a tensor lives in the memory that was lent for the parameter.
+  bool is_leased(std::size_t parameter) const;
+  /// The parameter's place is other memory from now on, which nobody has.
+  void moved(std::size_t parameter) { leases_[parameter].reset(); }
+  /// Nothing is lent any more. What has been is known until it is gone.
+  void end_leasing();
+
+  /// While it lives, nobody watches this thread: what it allocates is no part of a backward.
+  class Pause {
+   public:
+    Pause();
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+  };
+
+ private:
+  class Allocator;
+  struct Allocation {
+    std::size_t bytes = 0;
+    const void* data = nullptr;
+    std::optional<std::size_t> parameter = {};  ///< whose gradient it became
+  };
+  struct Lease;
+
+  void forget();
+  c10::DataPtr lease_next(std::size_t bytes);
+  c10::DataPtr lease(std::size_t parameter, std::size_t bytes);
+  void note(std::size_t bytes, const void* data);
+
+  const MakeBuffer make_buffer_;
+  std::atomic<std::thread::id> thread_ = {};  ///< that is watched; none
+  std::vector<std::weak_ptr<Lease>> leases_;  ///< by parameter
+  std::vector<Allocation> expected_;          ///< of the step before
+  std::vector<Allocation> made_;              ///< of this step
+  bool as_expected_ = false;                  ///< so far
+  bool lends_ = true;
+};
+
+/// Whether a gradient that has just come has its memory for itself: a hook of a user's may have kept a tensor
+/// over it, which must not change with what becomes of the gradient.
+bool has_memory_alone(const at::Tensor& gradient);
+
+}  // namespace trireme::parallel

@@ -1,0 +1,72 @@
+#pragma once
+// data.balance = "dynamic": replicas that are slower, for whatever reason, take fewer samples of a batch, and
+// those that would wait for them take these over. All ranks see the same reports and decide the same. The
+// gradient stays the mean over the global batch, whoever has computed which part of it; only the order of its
+// sums differs, from run to run. Semi-dynamic load balancing (Chen et al., "Semi-Dynamic Load Balancing",
+// SoCC 2020): shares are changed between steps, in proportion to what each has done in a second. One thread.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/data/sampler.h"
+#include "trireme/train/plan/parallel_plan.h"
+#include "trireme/train/step/step_reports.h"
+
+namespace trireme::train {
+
+class LoadBalancer {
+ public:
+  /// Who shares out what.
+  struct Options {
+    data::Shares equal;             ///< of each replica, at the start
+    std::int64_t least = 1;         ///< that a replica keeps
+    std::int64_t microbatches = 1;  ///< of a replica
+    std::vector<int> replica = {};  ///< of each rank
+  };
+  /// What a stream is to be told.
+  struct Change {
+    std::int64_t from = 0;  ///< the step, counted from 0, from which on
+    data::Shares shares;
+    std::string why;
+  };
+
+  explicit LoadBalancer(Options options);
+  /// Null where the plan does not ask for it, or has one replica.
+  static std::unique_ptr<LoadBalancer> make(const ParallelPlan& plan);
+
+  /// Of a batch of train.global_batch samples; smaller full ones, of a ramp, are shared out in proportion.
+  const data::Shares& now() const { return shares_; }
+  /// What all ranks have said of a step, in the order of steps. A change, from step `from` on, where the
+  /// slowest replica would need a twentieth less: after kWindow steps that were done in the shares of now.
+  /// A change by which steps took no less is taken back, and the next one waits longer.
+  std::optional<Change> observe(const StepReport& report, std::int64_t from);
+  /// After step number `step`, in equal shares, as a stream after seek().
+  void start_over(std::int64_t step);
+
+  static constexpr std::size_t kWindow = 16;  ///< steps, of which the median is taken
+
+ private:
+  void begin_batches_of(std::int64_t samples, std::int64_t step);
+  std::optional<Change> decide(const std::vector<double>& work_s, std::int64_t from);
+  data::Shares in_proportion(const std::vector<double>& work_s) const;
+  /// Of a full batch as it is looked at.
+  data::Shares of_batch(const data::Shares& shares) const;
+  Change change_to(data::Shares shares, std::int64_t from, std::string why);
+
+  const Options options_;
+  const std::int64_t batch_, most_;  ///< samples: of all, and that a replica takes
+  data::Shares shares_;
+  std::int64_t looked_at_;                   ///< samples of the full batches in the window
+  std::int64_t from_ = 0;                    ///< the step from which these hold, in those shares
+  std::vector<std::vector<double>> window_;  ///< of each replica, what it worked in each step
+  struct Before {
+    data::Shares shares;
+    double slowest_s = 0;
+  };
+  std::optional<Before> before_;    ///< what the last change has to be better than
+  int patience_ = 1, waiting_ = 0;  ///< windows
+};
+
+}  // namespace trireme::train
