@@ -43,9 +43,7 @@ struct Training {
   Training(trireme::Context& world, nn::Sequential& net, const std::string& precision)
       : context(world),
         autocast_to(trireme::precision_of(precision)),
-        sharded(trireme::fully_shard(
-            world, net,
-            {.zero = {.stage = trireme::ZeroStage::kParameters, .working_type = working_type(precision)}})),
+        sharded(trireme::fully_shard(world, net, {.zero = {.working_type = working_type(precision)}})),
         optimizer(trireme::tensors_of(sharded.parameters()), torch::optim::AdamWOptions(0.01)) {}
 
   double step(std::int64_t number) {

@@ -450,11 +450,23 @@ TEST(FullyShardedParameters, HaveNoElementsBetweenUses) {
 
 TEST(FullyShardedOptions, AreRejectedWhereNothingIsSharedOut) {
   run_ranks_as_threads(2, [](Context& context) {
-    EXPECT_THROW(FullyShardedDataParallel(context, chain(), {.zero = {.stage = ZeroStage::kNone}}),
-                 InvalidArgument);
     EXPECT_THROW(FullyShardedDataParallel(context, {}, {}), InvalidArgument);
     EXPECT_THROW(FullyShardedDataParallel(context, {function([](const at::Tensor& x) { return x; })}, {}),
                  InvalidArgument);
+  });
+}
+
+TEST(FullyShardedOptions, OtherOptionsOfZeroKeepTheDefaultStage) {
+  run_ranks_as_threads(2, [](Context& context) {
+    const auto elements = [&](const ZeroOptions& zero) {
+      const std::vector<model::Layer> layers = chain();
+      const FullyShardedDataParallel sharded(context, layers, {.zero = zero});
+      for (const model::Layer& layer : layers)
+        for (const auto& [name, parameter] : layer.parameters) EXPECT_EQ(parameter.numel(), 0) << name;
+      return sharded.pieces().size();
+    };
+    EXPECT_EQ(elements({.keep_gradients = true}), elements({.stage = ZeroStage::kParameters}));
+    EXPECT_EQ(elements({.gathered_stages = 1}), elements({.stage = ZeroStage::kParameters}));
   });
 }
 

@@ -24,10 +24,6 @@ namespace {
 
 const FullyShardedOptions& checked(const FullyShardedOptions& options,
                                    const std::vector<model::Layer>& layers) {
-  require(
-      options.zero.stage != ZeroStage::kNone,
-      "nothing is sharded with ZeroStage::kNone: use .stage = ZeroStage::kParameters (with other options of "
-      ".zero, too), or DistributedDataParallel");
   require(options.zero.gathered_stages >= 0,
           "layers that are gathered at a time are a number, or 0 for all, not ",
           options.zero.gathered_stages);
@@ -59,6 +55,12 @@ std::vector<at::Tensor> own_parameters(const std::vector<model::Layer>& layers,
     }
   }
   return parameters;
+}
+
+/// kNone is the default of ZeroOptions, whose other fields may be set alone.
+FullyShardedOptions with_stage(FullyShardedOptions options) {
+  if (options.zero.stage == ZeroStage::kNone) options.zero.stage = ZeroStage::kParameters;
+  return options;
 }
 
 DataParallelOptions when_asked(DataParallelOptions options) {
@@ -200,13 +202,14 @@ double FullyShardedDataParallel::Passes::waited_s() const {
 
 FullyShardedDataParallel::FullyShardedDataParallel(comm::Context& context, std::vector<model::Layer> layers,
                                                    const FullyShardedOptions& options)
-    : passes_(std::make_shared<Passes>(context.world(), std::move(layers), options, context.log())) {
+    : passes_(
+          std::make_shared<Passes>(context.world(), std::move(layers), with_stage(options), context.log())) {
   passes_->hook_leaves();
 }
 
 FullyShardedDataParallel::FullyShardedDataParallel(comm::Group group, std::vector<model::Layer> layers,
                                                    const FullyShardedOptions& options)
-    : passes_(std::make_shared<Passes>(group, std::move(layers), options,
+    : passes_(std::make_shared<Passes>(group, std::move(layers), with_stage(options),
                                        Log(text("trireme[rank ", group.rank(), "]")))) {
   passes_->hook_leaves();
 }

@@ -35,7 +35,8 @@
 namespace trireme::parallel {
 
 struct FullyShardedOptions {
-  /// A stage is a layer. With gathered_stages = 0 a layer's weights stay from its forward to its backward.
+  /// A stage of a pipeline is a layer here. With gathered_stages = 0 a layer's weights stay gathered from its
+  /// forward to its backward. ZeroStage::kNone, the default of ZeroOptions, means kParameters.
   ZeroOptions zero = {.stage = ZeroStage::kParameters};
   /// Buckets, the mean or sum over ranks, parameters that a backward does not reach.
   DataParallelOptions data_parallel = {};
@@ -46,7 +47,7 @@ struct FullyShardedOptions {
 class FullyShardedDataParallel {
  public:
   /// Takes the values of the first rank. A parameter that several layers list stays whole on every rank.
-  /// Throws InvalidArgument (nothing to share out, no parameter learns, skips without their counterpart),
+  /// Throws InvalidArgument (no layers, no parameter learns, skips without their counterpart),
   /// CommError.
   FullyShardedDataParallel(comm::Context& context, std::vector<model::Layer> layers,
                            const FullyShardedOptions& options = {});
