@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/recipes/Containerfile is well formed, and each path and command that it names is in the tree. No engine builds it here.
+"""docs/recipes/Containerfile is well formed, and each path and command that it names is in the tree. The test needs no container engine.
 
     containerfile_test.py TRIREME        the program that the image starts
 """
