@@ -170,6 +170,17 @@ TEST_F(ElasticHosts, ARankIsReplacedOnItsHost) {
   EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, undisturbed({{4}}, {}));
 }
 
+TEST_F(ElasticHosts, ALoopOfYourOwnTakesInAHostThatJoins) {
+  const Words options = {"--nnodes", "1:2", "--elastic", "--join-wait", "0"};
+  const auto first = hosts_.launch_on(0, 2, options, {bin("rank_elastic_loop"), "grow"});
+  const auto second = hosts_.launch_on(1, 1, options, {bin("rank_elastic_loop"), "grow"});
+  const ChildResult result = first->wait(60), joined = second->wait(60);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(joined.exit_code, 0) << joined.err;
+  EXPECT_THAT(result.out, HasSubstr("generation 1: rank 0 of 3, world 2 of this process, sum 6"));
+  EXPECT_THAT(joined.out, HasSubstr("generation 1: rank 2 of 3, world 1 of this process, sum 6"));
+}
+
 TEST_F(ElasticHosts, CtrlCOnOneHostStopsTheJob) {
   const auto first = start(0, {"--max-restarts", "3"}, {}), second = start(1, {}, {});
   ASSERT_TRUE(evaluates(*first, 100));

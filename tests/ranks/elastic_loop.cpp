@@ -1,5 +1,5 @@
 // A loop of one's own in an elastic job: elastic_loop WHAT. WHAT of the first world: "kill": rank 1 kills
-// itself; "lose": every rank loses each world.
+// itself; "lose": every rank loses each world; "grow": the ranks wait in a loop for other hosts.
 
 #include <ATen/ops/full.h>
 #include <signal.h>
@@ -19,6 +19,11 @@ int main(int argc, char** argv) {
       ++num_worlds;
       if (what == "lose") throw trireme::CommError("this world is lost");
       if (what == "kill" && context.environment().restart_count == 0 && context.rank() == 1) ::raise(SIGKILL);
+      while (what == "grow" && context.environment().restart_count == 0) {
+        at::Tensor asked = at::full({1}, trireme::comm::next_world_is_asked(context) ? 1.0 : 0.0);
+        context.world().all_reduce(asked);
+        if (asked.item<double>() > 0) throw trireme::comm::WorldChange();
+      }
       at::Tensor sum = at::full({1}, context.rank() + 1.0);
       context.world().all_reduce(sum);
       std::printf("generation %d: rank %d of %d, world %d of this process, sum %g\n",

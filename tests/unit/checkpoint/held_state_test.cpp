@@ -11,14 +11,16 @@ namespace {
 
 constexpr Cut kAllCuts[] = {Cut::kReplicas, Cut::kRows, Cut::kColumns, Cut::kFlat, Cut::kByName};
 
-/// By rank of a world of three, each with the states that it holds.
+/// By rank of a world, each with the states that it holds.
 using Memories = std::vector<std::vector<HeldState>>;
 
-Memories copies_of(Cut cut, std::int64_t step) {
-  Memories memories(3);
-  comm::run_ranks_as_threads(3, [&](comm::Context& context) {
-    const Shards mine = shards_of(cut, context.rank(), 3, true);
-    PeerCopies copies(context.world(), mine);
+/// `hosts`: of each rank.
+Memories copies_of(Cut cut, std::int64_t step, const std::vector<int>& hosts = {0, 0, 0}) {
+  const int size = static_cast<int>(hosts.size());
+  Memories memories(hosts.size());
+  comm::run_ranks_as_threads(size, [&](comm::Context& context) {
+    const Shards mine = shards_of(cut, context.rank(), size, true);
+    PeerCopies copies(context.world(), mine, hosts);
     memories[static_cast<std::size_t>(context.rank())].push_back(copies.copy(mine, step));
   });
   return memories;
@@ -62,6 +64,19 @@ TEST(PeerCopies, AnyRankMayBeLost) {
     for (const Cut to : {Cut::kReplicas, Cut::kRows, Cut::kFlat}) {
       for (int lost = 0; lost < 3; ++lost)
         EXPECT_EQ(restored_step(without(memories, lost), to), 7) << static_cast<int>(from) << " " << lost;
+    }
+  }
+}
+
+TEST(PeerCopies, AnyHostMayBeLost) {
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, {5, 2, 5, 2}, {0, 1, 1, 1}}) {
+    for (const Cut cut : kAllCuts) {
+      for (const int lost : hosts) {
+        Memories left = copies_of(cut, 7, hosts);
+        for (int rank = 3; rank >= 0; --rank)
+          if (hosts[static_cast<std::size_t>(rank)] == lost) left = without(std::move(left), rank);
+        EXPECT_EQ(restored_step(left, Cut::kRows), 7) << static_cast<int>(cut) << " " << lost;
+      }
     }
   }
 }
