@@ -157,6 +157,17 @@ TEST_F(Elastic, ASmallerWorldEndsWithTheBitsOfAResumeOnAsManyRanks) {
   EXPECT_EQ(found.weights_xxh3, expected.weights_xxh3);
 }
 
+TEST_F(Elastic, TheNextWorldIsPlannedAgain) {
+  ChildProcess launcher(command("disturbed", 3, {"--elastic", "--min-ranks", "2"}, {"parallel.plan=auto"}));
+  kill_after(launcher, 100, 1);
+  const ChildResult result = launcher.wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("plan: [^\n]*estimate(.|\n)*plan: [^\n]*estimate"))
+      << "one in each world";
+  EXPECT_GE(step_in(result), 100);
+  EXPECT_EQ(read_run(folder_ / "disturbed").world_size, 2);
+}
+
 TEST_F(Elastic, ASpareTakesThePlaceWithoutAStart) {
   const TrainedRun expected = undisturbed(2, {});
   ChildProcess launcher(command("disturbed", 2, {"--elastic", "--spares", "1"}, {}));
