@@ -72,7 +72,7 @@ class Job:
         self.mode = draw.choice(sorted(MODES))
         self.settings = ["run.exact=true", *MODES[self.mode]]
         self.hosts, self.restarts, self.spares = draw.randint(1, 3), draw.randint(1, 4), draw.randint(0, 1)
-        self.ranks = 2 if self.hosts > 1 else draw.randint(2, 4)
+        self.ranks = 2 if self.hosts > 1 else draw.choice([2, 4]) if self.mode == "pipeline" else draw.randint(2, 4)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]

@@ -184,9 +184,10 @@ std::optional<Verdict> killed(const Case& about) {
       .summary = text(name_of(*rank, about), " was killed by ", signal_name(rank->signal), " after ",
                       human_duration(rank->ended_s),
                       reason != nullptr ? text(": ", reason->reason) : ", sent by another process"),
-      .advice = reason != nullptr
-                    ? reason->advice
-                    : "look for a user or a scheduler that ended it, and start again with --resume"};
+      .advice = reason != nullptr ? reason->advice
+                                  : "look for a user or a scheduler that ended it, and start the same "
+                                    "command again (trireme train: with "
+                                    "--resume)"};
   if (rank->signal == SIGKILL) {
     verdict.evidence.push_back(rank->log_read ? "The kernel's log has no kill of it for lack of memory"
                                               : "The kernel counted no process killed for memory meanwhile");
