@@ -25,6 +25,10 @@ ElasticHost::ElasticHost(wire::StoreClientOptions store, bool is_first, int capa
   report_.capacity = capacity;
 }
 
+std::string ElasticHost::agree_on_start(const std::string& own) {
+  return store_.compare_set(wire::kJobStartKey, "", own, store_.options().timeout_s);
+}
+
 wire::ElasticMember ElasticHost::new_spare() {
   return {.id = text(node_, ".spare-", num_spares_++), .node = node_};
 }

@@ -18,6 +18,8 @@ class ElasticHost {
   ElasticHost(wire::StoreClientOptions store, bool is_first, int capacity);
 
   int node() const { return node_; }
+  /// The start id of the job: that of the host which has come first. Throws CommError.
+  std::string agree_on_start(const std::string& own);
   const wire::Endpoint& store() const { return store_.options().endpoint; }
   /// An id for a spare of this host.
   wire::ElasticMember new_spare();

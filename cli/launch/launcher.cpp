@@ -388,6 +388,7 @@ void join_elastic_job(Launcher& launcher) {
   const LaunchOptions& options = launcher.options;
   const wire::StoreClientOptions store{.endpoint = launcher.job.store, .secret = launcher.job.secret};
   launcher.elastic.emplace(store, options.node_rank == 0, options.num_ranks);
+  launcher.job.start_id = launcher.elastic->agree_on_start(launcher.job.start_id);
   if (options.node_rank != 0) return;
   const int min_hosts = options.min_nodes > 0 ? options.min_nodes : options.num_nodes;
   launcher.leader.emplace(
@@ -409,6 +410,7 @@ int launch(const LaunchOptions& options) {
   Launcher launcher{.options = options, .program = find_program(options.command.front())};
   Screen& screen = launcher.screen;
   launcher.job = prepare_job(options, launcher.notes);
+  if (options.elastic) join_elastic_job(launcher);
   launcher.evidence = evidence_writer(options, launcher.job, launcher.notes);
   if (options.num_servers > 0) launcher.servers = std::make_unique<Servers>(options);
   if (options.metrics_port) {
@@ -417,7 +419,6 @@ int launch(const LaunchOptions& options) {
                        .token_file = options.metrics_token_file});
     screen.note(launcher.metrics->describe());
   }
-  if (options.elastic) join_elastic_job(launcher);
   const int cores = available_cores();
   if (options.num_ranks > cores) {
     screen.note(

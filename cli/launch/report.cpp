@@ -134,6 +134,9 @@ int exit_code_of(const WorldStory& world) {
 bool ends_the_job(int exit_code) { return exit_code == kExitUsage || exit_code == kExitDiverged; }
 
 std::vector<std::string> report(const WorldStory& world) {
+  if (world.told_to_stop != 0 && world.ranks.empty())
+    return {
+        text("stopped by ", autopsy::signal_name(world.told_to_stop), "; this host has no rank any more")};
   if (world.told_to_stop != 0) {
     return {text("stopped by ", autopsy::signal_name(world.told_to_stop), "; all ", world.ranks.size(),
                  " rank(s) have ended")};

@@ -124,6 +124,7 @@ TEST_F(ElasticHosts, AHostThatIsToldToStopHandsItsStateOver) {
   const ChildResult left = second->wait(60);
   EXPECT_EQ(left.exit_code, 143) << left.err;
   EXPECT_THAT(left.err, HasSubstr("this host leaves the job"));
+  EXPECT_THAT(left.err, HasSubstr("stopped by SIGTERM; this host has no rank any more"));
   const ChildResult result = first->wait(120);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.err, HasSubstr("elastic: host 1 leaves"));
@@ -168,6 +169,20 @@ TEST_F(ElasticHosts, ARankIsReplacedOnItsHost) {
     EXPECT_THAT(each.err, HasSubstr("elastic: world 1 has 4 rank(s): rank 2 is a new process"));
   EXPECT_THAT(other.err, HasSubstr("rank 2 (pid"));
   EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, undisturbed({{4}}, {}));
+}
+
+/// The first rank is on another host then, and the folder still belongs to this job.
+TEST_F(ElasticHosts, ACheckpointOfTheJobIsRestoredByAnotherHost) {
+  const Words settings = {"parallel.zero=3", "checkpoint.every_steps=40"};
+  const auto first = start(0, {}, settings), second = start(1, {"--spares", "1"}, settings);
+  ASSERT_TRUE(evaluates(*first, 100));
+  ASSERT_EQ(::kill(first->children().at(0), SIGKILL), 0);
+  const ChildResult result = first->wait(120), other = second->wait(30);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has 4 rank(s): rank 0 is a new process"));
+  EXPECT_THAT(other.out, testing::ContainsRegex("\\[0\\] resuming [^\n]*: steps [0-9]+[1-9] to 1024"))
+      << other.out;
+  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, undisturbed({{4}}, {"parallel.zero=3"}));
 }
 
 TEST_F(ElasticHosts, ALoopOfYourOwnTakesInAHostThatJoins) {

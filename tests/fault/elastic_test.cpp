@@ -301,6 +301,24 @@ INSTANTIATE_TEST_SUITE_P(Staleness, ElasticWorkers, testing::Values(2, -1), [](c
   return param.param < 0 ? "Unbounded" : text("Of", param.param);
 });
 
+TEST_F(Elastic, WrongNumbersOfHostsAreRejected) {
+  for (const auto& [given, told] :
+       std::vector<std::pair<std::string, std::string>>{{"3:2", "expected MIN:MAX with MIN from 1 to MAX"},
+                                                        {"0:2", "expected a number of hosts"},
+                                                        {"two", "expected a number of hosts"},
+                                                        {"1:", "expected a number of hosts"},
+                                                        {"1:2:3", "expected a number of hosts"}}) {
+    const ChildResult result =
+        run({bin("trireme"), "launch", "-n", "2", "--elastic", "--nnodes", given, "--", "true"}, {}, 20);
+    EXPECT_EQ(result.exit_code, 2) << given;
+    EXPECT_THAT(result.err, HasSubstr(told)) << given;
+  }
+  const ChildResult fixed =
+      run({bin("trireme"), "launch", "-n", "2", "--nnodes", "1:2", "--", "true"}, {}, 20);
+  EXPECT_EQ(fixed.exit_code, 2);
+  EXPECT_THAT(fixed.err, HasSubstr("add --elastic"));
+}
+
 TEST_F(Elastic, OptionsOfOtherJobsAreRejected) {
   const ChildResult result =
       run({bin("trireme"), "launch", "-n", "2", "--spares", "1", "--", "true"}, {}, 20);

@@ -100,6 +100,8 @@ std::string lost_world_key(int generation);
 std::string elastic_host_key(int node);
 inline constexpr const char* kElasticHostsKey = "elastic/hosts";
 inline constexpr const char* kJobStateKey = "elastic/job";
+/// The start id of the job, for all its hosts: the folder of a run belongs to it.
+inline constexpr const char* kJobStartKey = "elastic/start";
 /// What became of the rendezvous of a world: whoever sets it first decides. "complete", or why it failed.
 std::string rendezvous_outcome_key(int generation);
 
