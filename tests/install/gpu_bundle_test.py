@@ -43,8 +43,8 @@ def main():
         check(code == 2 and "has no torch; run this script with a Python that has it" in error, "found:", code, out, error)
         torch = {"PYTHONPATH": str(TORCH.parent)}
         sections = ["device", "tests", "verify", "resume", "figures"]
-        code, out, error = run(sys.executable, bundle / "gpu_check", "--device", "stand_in", "--short", "--only", *sections, "--out",
-                               f"{work}/out", **torch)
+        code, out, error = run(sys.executable, bundle / "gpu_check", "--device", "stand_in", "--short", "--budget", "3600", "--only",
+                               *sections, "--out", f"{work}/out", **torch)  # limits for a busy machine
         records = records_of(out)
         check(code == 0 and records[-1]["what"] == "all" and records[-1]["ok"], "found:", code, out, error)
         check({each["section"] for each in records} == {*sections, "all"}, "sections are missing:", out)
