@@ -31,13 +31,13 @@ constexpr std::array kShown = {MemoryKind::kWeights, MemoryKind::kGradients, Mem
 
 /// A way to train, and what it takes.
 struct Mode {
-  Settings settings;  ///< next to the configuration
+  Settings settings;  ///< besides the configuration
   train::MemoryForecast forecast;
 
   const MemoryUse& tensors() const { return forecast.largest().at_peak; }
 };
 
-/// What modes have to fit into, and what a process has next to tensors; a device has tensors alone.
+/// What modes have to fit into, and what a process has besides tensors; a device has tensors alone.
 struct Room {
   std::uint64_t limit_bytes = 0;
   std::optional<std::int64_t> base_bytes = {};

@@ -2,7 +2,7 @@
 //   static   one in a static object, which ends after main
 //   exit     the same, and the process ends in std::exit()
 //   again    three, one after the other; ranks pause between them, first the one and then the other
-//   next to   two that live together, the first of which ends first
+//   beside   two that live together, the first of which ends first
 //   late     rank 1 comes too late for the first, whatever rank 0 says of that, and in time for the next
 #include <ATen/ops/full.h>
 

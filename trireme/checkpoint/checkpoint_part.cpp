@@ -217,7 +217,7 @@ void abandon_checkpoint(const fs::path& folder, const CheckpointPart& part,
                         const std::function<bool()>& wait) noexcept {
   const fs::path temporary = working_folder(folder, part);
   std::error_code ignored;
-  // Who still writes would leave something after in a folder that is gone.
+  // Who still writes would leave something behind in a folder that is gone.
   for (int number = 1; number < part.attempt.num_parts; ++number) {
     while (!fs::exists(record_path(temporary, number), ignored) && wait()) {
     }

@@ -274,7 +274,7 @@ TEST(BetweenHostsAlone, GradientsOfAnotherGroupAreRejected) {
   });
 }
 
-/// What ranks have to say next to gradients goes by hosts, too.
+/// What ranks have to say besides gradients goes by hosts, too.
 TEST(BetweenHostsAlone, AParameterThatOneRankDoesNotReachIsNamedOnAll) {
   run_ranks_as_threads(4, [](Context& context) {
     context.world().state().parts.host_ids = kPairs;

@@ -1,4 +1,4 @@
-// What a loop does with the module and the optimizer next to the shards: it is followed, or rejected by name.
+// What a loop does with the module and the optimizer besides the shards: it is followed, or rejected by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>

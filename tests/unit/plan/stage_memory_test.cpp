@@ -5,7 +5,7 @@
 namespace trireme::plan {
 namespace {
 
-/// Keeps its input and 100 bytes of its own; on its way forward it has 130 at most, backward 40 next to.
+/// Keeps its input and 100 bytes of its own; on its way forward it has 130 at most, backward 40 besides.
 LayerMemory layer() {
   return {.kept = {.inner_bytes = 100, .output_bytes = 10, .saves_input = true},
           .forward_bytes = 130,

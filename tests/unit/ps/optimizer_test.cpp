@@ -1,4 +1,4 @@
-// Rules next to what PyTorch made (tests/parity/data, see tests/parity/optim_reference.py), ftrl and
+// Rules compared with what PyTorch made (tests/parity/data, see tests/parity/optim_reference.py), ftrl and
 // rowwise_adagrad compared with their papers in f64.
 
 #include "trireme/ps/optimizer.h"

@@ -14,7 +14,7 @@ namespace trireme::ps {
 
 class RealCluster {
  public:
-  /// `loop`: what all nodes are served with, next to where they listen and who they are.
+  /// `loop`: what all nodes are served with, besides where they listen and who they are.
   explicit RealCluster(int num_servers, CoordinatorOptions options = {}, wire::NodeLoopOptions loop = {})
       : loop_(std::move(loop)) {
     if (options.num_partitions == CoordinatorOptions{}.num_partitions) options.num_partitions = 16;

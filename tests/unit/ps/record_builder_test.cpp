@@ -9,7 +9,7 @@ namespace {
 
 constexpr WorkerLife kLife = {.worker = 1, .incarnation = 5};
 
-/// What a snapshot says next to the contents of tables.
+/// What a snapshot says besides the contents of tables.
 struct Meta {
   WorkerClock min_clock = 0;
   std::map<TableId, TableSpec> tables;
