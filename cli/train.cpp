@@ -87,6 +87,15 @@ TrainArguments with_plan(TrainArguments train) {
   return train;
 }
 
+/// A spare has no world yet: its plan is that of the largest world which the configuration allows.
+int world_size_of(const train::RunConfig& config, const RankPlan& ranks) {
+  const comm::LaunchEnvironment environment = comm::read_launch_environment();
+  if (!environment.is_spare) return ranks.world_size;
+  int size = environment.most_ranks;
+  while (size > 1 && !train::can_run_on(config, size)) --size;
+  return size;
+}
+
 }  // namespace
 
 int run_train(const Home& home, const TrainArguments& given) {
@@ -103,9 +112,10 @@ int run_train(const Home& home, const TrainArguments& given) {
       "--metrics-port needs -n N with N > 1: a launcher serves the metrics; for one rank, or with another "
       "launcher: trireme launch -n 1 --metrics-port P -- trireme train FILE.toml");
   const auto config = train::load_run_config(train.ranks.file, train.ranks.overrides, home.registry);
+  const int world_size = world_size_of(config, ranks);
   const bool is_open = config.parallel.plan == "auto";
-  const train::ParallelPlan plan = train::check_run_config(
-      is_open ? train::before_planning(config, ranks.world_size) : config, ranks.world_size);
+  const train::ParallelPlan plan =
+      train::check_run_config(is_open ? train::before_planning(config, world_size) : config, world_size);
   if (ranks.launches) {
     train::check_run_folder(plan, train.resume ? train::RunStart::kResume : train::RunStart::kFresh, Log());
     RankCommand command{.name = "train",

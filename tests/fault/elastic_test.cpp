@@ -180,6 +180,18 @@ TEST_F(Elastic, ASpareTakesThePlaceWithoutAStart) {
   EXPECT_EQ(read_run(folder_ / "disturbed").weights_xxh3, expected.weights_xxh3);
 }
 
+TEST_F(Elastic, ASpareTakesAPlaceInAPipeline) {
+  const Words pipeline = {"parallel.pipeline=2", "parallel.microbatches=4",
+                          "checkpoint.in_memory_every_steps=1"};
+  const TrainedRun expected = undisturbed(4, pipeline);
+  ChildProcess launcher(command("disturbed", 4, {"--elastic", "--spares", "1"}, pipeline));
+  kill_after(launcher, 100, 2);
+  const ChildResult result = launcher.wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has 4 rank(s)"));
+  EXPECT_EQ(read_run(folder_ / "disturbed").weights_xxh3, expected.weights_xxh3);
+}
+
 TEST_F(Elastic, WorldsHaveSizesThatTheConfigurationAllows) {
   ChildProcess launcher(
       command("disturbed", 4, {"--elastic", "--min-ranks", "1"},
