@@ -8,8 +8,12 @@
 
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
+#include "trireme/train/config/registry.h"
 #include "trireme/train/planner/measure_forms.h"
+#include "trireme/train/planner/plan_search.h"
 #include "trireme/train/planner/planned_keys.h"
+#include "trireme/train/run/fastest_plan.h"
+#include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
 namespace {
@@ -159,6 +163,52 @@ TEST_F(PlannedRuns, OfAParameterServerAreRejected) {
   RunConfig served = planned("served");
   served.parallel.mode = "ps";
   EXPECT_THROW(run(2, served), InvalidArgument);
+}
+
+/// The plan of a loop without run_training(), in words, on ranks that all have it.
+std::string planned_loop(int ranks, const RunConfig& config, const std::filesystem::path& file,
+                         const std::function<void(const ParallelPlan&, comm::Context&)>& use = {}) {
+  std::string words;
+  comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+    const data::DataSource data = open_data(config);
+    const ParallelPlan plan = fastest_plan(config, context, data, {.file = file});
+    const std::string mine = to_toml(planned_settings(plan.config()));
+    for (const std::string& other : context.world().all_gather_text(mine)) EXPECT_EQ(other, mine);
+    if (use) use(plan, context);
+    if (context.is_main()) words = in_words(plan.config(), ranks);
+  });
+  return words;
+}
+
+TEST_F(PlannedRuns, OwnLoopsTrainByTheFastestPlan) {
+  const RunConfig config = this->config("loop");
+  planned_loop(2, config, {}, [&](const ParallelPlan& plan, comm::Context& context) {
+    EXPECT_EQ(plan.world_size(), 2);
+    EXPECT_GT(plan.config().parallel.planned_step_s, 0);
+    const data::DataSource data = open_data(config);
+    Trainer trainer(plan, context, data);
+    while (!trainer.finished()) trainer.step();
+    EXPECT_EQ(trainer.steps_done(), 12);
+  });
+}
+
+TEST_F(PlannedRuns, OwnLoopsKeepThePlanOfTheirFileOnAsManyRanks) {
+  const std::filesystem::path file = folder_ / "plan.toml";
+  planned_loop(2, config("loop"), file);
+  EXPECT_THAT(read_file(file), HasSubstr("planned_step_s = "));
+  write_file_atomic(file, "[parallel]\ndata = 1\npipeline = 2\nschedule = \"gpipe\"\nmicrobatches = 2\n");
+  EXPECT_THAT(planned_loop(2, config("loop"), file), HasSubstr("gpipe"));
+  EXPECT_THAT(planned_loop(1, config("loop"), file), Not(HasSubstr("gpipe")));
+  EXPECT_THAT(read_file(file), Not(HasSubstr("gpipe")));
+}
+
+TEST_F(PlannedRuns, OwnLoopsWithFixedKeysKeepThem) {
+  RunConfig fixed = config("loop");
+  fixed.parallel.pipeline = 2;
+  planned_loop(2, fixed, {}, [](const ParallelPlan& plan, comm::Context&) {
+    EXPECT_EQ(plan.config().parallel.pipeline, 2);
+    EXPECT_EQ(plan.pipeline_options().cuts.size(), 1U);
+  });
 }
 
 }  // namespace

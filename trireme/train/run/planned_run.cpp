@@ -9,9 +9,12 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/train/plan/placement.h"
 #include "trireme/train/planner/measure_forms.h"
+#include "trireme/train/run/fastest_plan.h"
 #include "trireme/train/run/internal/on_main.h"
 #include "trireme/train/run/run_folder.h"
+#include "trireme/train/step/internal/check.h"
 
 namespace trireme::train {
 namespace {
@@ -28,35 +31,33 @@ FormOptions forms_of(const RunPlan& run) {
 }
 
 std::optional<MeasuredForms> kept_costs(const RunConfig& config, const comm::Context& context,
-                                        const RunPlan& run) {
-  return forms_of(run).has_own_parts() ? std::nullopt : read_kept(config, layout_of(context));
+                                        const FormOptions& parts) {
+  return parts.has_own_parts() ? std::nullopt : read_kept(config, layout_of(context));
 }
 
 class Choice {
  public:
-  Choice(const RunConfig& config, comm::Context& context, const data::DataSource& data, const RunPlan& run)
-      : config_(config), context_(context), data_(data), run_(run) {}
+  Choice(const RunConfig& config, comm::Context& context, const FormOptions& parts)
+      : config_(config), context_(context), parts_(parts) {}
 
-  /// None: the folder has no plan for as many ranks.
-  std::optional<ChosenPlan> of_folder() {
+  /// None: the file has no plan for as many ranks.
+  std::optional<ChosenPlan> of_file(const std::filesystem::path& file) {
     std::string found;
     on_main(context_, [&] {
-      const std::filesystem::path file = RunFolder{config_.run_folder()}.plan();
       if (std::filesystem::exists(file)) found = read_bounded_file(file, kMaxConfigBytes, "plan");
     });
     found = from_main(found);
     if (found.empty()) return std::nullopt;
-    const std::string name = RunFolder{config_.run_folder()}.plan().string();
-    const std::vector<PlannedSetting> settings = parse_settings(found, name);
-    const RunConfig config = with_settings(config_, settings, name);
+    const std::vector<PlannedSetting> settings = parse_settings(found, file.string());
+    const RunConfig config = with_settings(config_, settings, file.string());
     if (min_ranks(config) != context_.world_size()) return std::nullopt;
     ChosenPlan chosen{.plan = resolve_plan(config, context_.world_size()), .told = "as in the run's folder"};
     on_main(context_, [&] { chosen.prediction = prediction_of(config); });
     return chosen;
   }
 
-  ChosenPlan of_search() {
-    const MeasuredForms measured = known_or_measured(config_, context_, data_, forms_of(run_));
+  ChosenPlan of_search(const data::DataSource& data) {
+    const MeasuredForms measured = known_or_measured(config_, context_, data, parts_);
     std::string settings, told;
     std::optional<PlannedStep> prediction;
     on_main(context_, [&] {
@@ -66,12 +67,12 @@ class Choice {
           search_plans(config_, context_.world_size(), measured,
                        {.limit_bytes = limit_bytes(), .is_over = [end_s] { return now_s() > end_s; }});
       if (search.plans.empty())
-        throw InvalidArgument(text(
-            "parallel.plan = \"auto\": no plan ", search.is_complete ? "" : "of those tried in time ",
-            "fits into ", human_bytes(static_cast<std::uint64_t>(search.limit_bytes)),
-            " per rank; the smallest, ", in_words(search.too_large.front().config, context_.world_size()),
-            ", ", why_not(search.too_large.front(), search.too_large.front(), search.limit_bytes),
-            "; use more ranks, or a smaller model or train.global_batch"));
+        throw InvalidArgument(
+            text("no plan ", search.is_complete ? "" : "of those tried in time ", "fits into ",
+                 human_bytes(static_cast<std::uint64_t>(search.limit_bytes)), " per rank; the smallest, ",
+                 in_words(search.too_large.front().config, context_.world_size()), ", ",
+                 why_not(search.too_large.front(), search.too_large.front(), search.limit_bytes),
+                 "; use more ranks, or a smaller model or train.global_batch"));
       prediction = search.plans.front();
       settings = to_toml(prediction->settings);
       told = text("fastest of ", search.plans.size() + search.too_large.size());
@@ -99,7 +100,7 @@ class Choice {
   }
 
   std::optional<PlannedStep> prediction_of(const RunConfig& config) const {
-    const auto measured = kept_costs(config_, context_, run_);
+    const auto measured = kept_costs(config_, context_, parts_);
     if (!measured) return std::nullopt;
     try {
       return plan_step(config, context_.world_size(), *measured);
@@ -110,31 +111,57 @@ class Choice {
 
   const RunConfig& config_;  ///< with its plan open
   comm::Context& context_;
-  const data::DataSource& data_;
-  const RunPlan& run_;
+  const FormOptions& parts_;
 };
+
+std::string words_and_settings(const ParallelPlan& plan) {
+  return text("# ", in_words(plan.config(), plan.world_size()), "\n",
+              to_toml(planned_settings(plan.config())));
+}
 
 }  // namespace
 
 ChosenPlan choose_plan(const RunConfig& config, const ParallelPlan& open, comm::Context& context,
                        const data::DataSource& data, const RunPlan& run, ResumeMode resume_mode) {
   if (config.parallel.plan != "auto") return {.plan = open};
-  Choice choice(config, context, data, run);
+  const FormOptions parts = forms_of(run);
+  Choice choice(config, context, parts);
   std::string goes_on;
   on_main(context, [&] {
     if (resume_mode != ResumeMode::kNever) goes_on = "yes";
   });
   goes_on = context.world().all_gather_text(goes_on).front();
   if (!goes_on.empty()) {
-    if (std::optional<ChosenPlan> chosen = choice.of_folder()) return *std::move(chosen);
+    const std::filesystem::path file = RunFolder{config.run_folder()}.plan();
+    if (std::optional<ChosenPlan> chosen = choice.of_file(file)) return *std::move(chosen);
   }
-  return choice.of_search();
+  return choice.of_search(data);
+}
+
+ParallelPlan fastest_plan(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+                          const FastestPlanOptions& options) {
+  const FormOptions& parts = options.parts;
+  RunConfig open = config;
+  open.parallel.plan = "none";  // the result is a plan like any other
+  check_data_of(resolve_plan(before_planning(open, context.world_size()), context.world_size()), data,
+                parts.objective);
+  Choice choice(open, context, parts);
+  const auto fitted = [&](const ParallelPlan& plan) {
+    return fit(plan, parts.model ? *parts.model : *make_checked_model(plan, data, parts.objective));
+  };
+  if (!options.file.empty()) {
+    if (const std::optional<ChosenPlan> kept = choice.of_file(options.file)) return fitted(kept->plan);
+  }
+  const ParallelPlan plan = choice.of_search(data).plan;
+  if (!options.file.empty())
+    on_main(context, [&] { write_file_atomic(options.file, words_and_settings(plan)); });
+  return fitted(plan);
 }
 
 void write_plan(const ChosenPlan& chosen, const std::filesystem::path& file, RunRecorder& recorder) {
   const RunConfig& config = chosen.plan.config();
   const std::string words = in_words(config, chosen.plan.world_size());
-  write_file_atomic(file, text("# ", words, "\n", to_toml(planned_settings(config))));
+  write_file_atomic(file, words_and_settings(chosen.plan));
   recorder.note(text("plan: ", words, ", ", chosen.told, "; ",
                      std::round(1e5 * config.parallel.planned_step_s) / 1e2, " ms per step by the estimate; ",
                      file.string(), " repeats it"));
@@ -168,7 +195,7 @@ std::optional<PlanReview> review_run(const ChosenPlan& chosen, const RunConfig& 
   }
   if (!chosen.prediction) return std::nullopt;
   PlanReview review = review_plan(*chosen.prediction, ranks);
-  if (const auto kept = kept_costs(config, context, run))
+  if (const auto kept = kept_costs(config, context, forms_of(run)))
     keep(config, layout_of(context), corrected(*kept, chosen.plan, review));
   return review;
 }
