@@ -1,6 +1,7 @@
 #include "cli/launch/rank_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -8,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -61,6 +63,21 @@ struct ChildPlan {
   ::_exit(127);
 }
 
+/// The errno of a failed exec; 0: the program has begun, or nobody can tell yet. A process that is stopped,
+/// or whose program lies on a disk that does not answer, does not keep the launcher from the other ranks.
+int failure_of_exec(pid_t pid, int failure) {
+  constexpr auto kSlice = std::chrono::milliseconds(10);
+  const auto deadline = Deadline::after_s(10);
+  pollfd polled{failure, POLLIN, 0};
+  while (!deadline.expired() && ::poll(&polled, 1, static_cast<int>(kSlice.count())) <= 0) {
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0)
+      return 0;
+  }
+  int error = 0;
+  return polled.revents != 0 && ::read(failure, &error, sizeof error) == sizeof error ? error : 0;
+}
+
 }  // namespace
 
 RankProcess::RankProcess(const RankStart& start) : rank_(start.rank), member_(start.member) {
@@ -87,8 +104,7 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank), member_(st
   }
   ::setpgid(pid_, pid_);  // here too: a signal may be sent before the child has got that far
   failure.write.close();
-  int error = 0;
-  if (::read(failure.read.get(), &error, sizeof error) == sizeof error) {
+  if (const int error = failure_of_exec(pid_, failure.read.get()); error != 0) {
     ::waitpid(pid_, nullptr, 0);
     throw InvalidArgument(text("cannot execute ", start.program, ": ", std::strerror(error),
                                error == ENOEXEC ? "; a script needs a first line like #!/bin/sh" : ""));
