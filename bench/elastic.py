@@ -4,10 +4,14 @@ pipeline: a restart of all ranks from the latest checkpoint, and an elastic job 
 or fewer ranks.
 
     bench/elastic.py [--ranks 8] [--repeats 5] [--hidden 512]
+    bench/elastic.py --goodput 10 [--every 120] [--ranks 4]
 
 Seconds are from the kill to the report of the next new step, by the clock of this script. Steps lost are those that the
 run computes again: reported before the kill, or under way, without the one that was under way. The median and the range
 of REPEATS kills of a rank drawn at random. Each row also has the time of a step without and with copies in memory.
+
+With --goodput a random rank is killed every EVERY seconds, for that many minutes. Shares of the wall time are those of the
+run's summary.json.
 """
 import argparse
 import json
@@ -20,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -96,6 +101,38 @@ def step_ms(folder, ranks, options, keys):
     return 64 / float(rate[1]) * 1000 if rate else sys.exit(out)
 
 
+def goodput(folder, ranks, options, keys, minutes, every, draw):
+    """The summary of a run that loses a rank every `every` seconds, and the number of kills."""
+    command = start(folder, ranks, options, keys, steps=100000000)
+    kills, end = 0, time.monotonic() + 60 * minutes
+    # What it prints is read, so that its pipe does not fill.
+    reader = threading.Thread(target=command.stdout.read, daemon=True)
+    reader.start()
+    while (left := end - time.monotonic()) > every:
+        time.sleep(every)
+        os.kill(draw.choice(ranks_of(command)), signal.SIGKILL)
+        kills += 1
+    time.sleep(left)
+    command.send_signal(signal.SIGINT)
+    command.wait()
+    return json.loads((folder / "run/summary.json").read_text()), kills
+
+
+def print_goodput(arguments, draw):
+    shares = ["", "_data_wait", "_saving", "_evaluation", "_lost", "_starting", "_recovering"]
+    print("| way | kills | steps lost | training | data wait | saving | evaluation | lost steps | starting | recovering |")
+    print("| --- |" + " ---: |" * 9)
+    for way, options, keys in [
+            ("restart of all ranks", ["--max-restarts", "1000"], ["checkpoint.interval=auto"]),
+            ("elastic, new process", ["--elastic", "--max-restarts", "1000"], ["checkpoint.interval=auto", "checkpoint.in_memory_every_steps=1"])]:
+        with tempfile.TemporaryDirectory() as temporary:
+            keys = [*keys, f"checkpoint.mean_time_between_failures_s={arguments.every}", "parallel.zero=3",
+                    f"model.hidden={[arguments.hidden] * 2}"]
+            summary, kills = goodput(pathlib.Path(temporary), arguments.ranks, options, keys, arguments.goodput, arguments.every, draw)
+        cells = [f"{100 * summary['goodput' + share]:.1f} %" for share in shares]
+        print(f"| {way} | {kills} | {summary['lost_steps']:.0f} | {' | '.join(cells)} |", flush=True)
+
+
 def spread(values, form):
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
@@ -105,8 +142,12 @@ def main():
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--goodput", type=float, default=0, metavar="MINUTES")
+    parser.add_argument("--every", type=float, default=120, help="seconds between kills (with --goodput)")
     arguments = parser.parse_args()
     draw = random.Random(1)
+    if arguments.goodput:
+        return print_goodput(arguments, draw)
     print("| state | way | from the kill to the next step, s | steps lost | step, ms |")
     print("| --- | --- | ---: | ---: | ---: |")
     for mode, (keys, in_memory) in MODES.items():
