@@ -289,6 +289,38 @@ TEST(ElasticLoop, WorldsThatAreLostWithoutAFailedProcessAreCounted) {
   EXPECT_THAT(result.err, HasSubstr("no restart is left (--max-restarts 2)"));
 }
 
+TEST(ElasticLoop, ALoopOfOnesOwnContinuesFromItsCheckpointOnFewerRanks) {
+  const TemporaryFolder folder;
+  const auto weights_of = [](const ChildResult& result) {
+    const auto at = result.out.find("weights ");
+    EXPECT_NE(at, std::string::npos) << result.out << result.err;
+    return std::stod(result.out.substr(at + 8));
+  };
+  const auto command = [&](const std::string& name, int ranks) {
+    return Words{bin("trireme"),
+                 "launch",
+                 "-n",
+                 text(ranks),
+                 "--no-prefix",
+                 "--elastic",
+                 "--min-ranks",
+                 "1",
+                 "--",
+                 bin("example_own_loop_elastic"),
+                 (folder.path() / name).string(),
+                 "3000"};
+  };
+  const ChildResult quiet = run(command("quiet", 2), {}, 60);
+  ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
+  ChildProcess launcher(command("disturbed", 3));
+  ASSERT_TRUE(launcher.wait_for_output("saved step 150", 60));
+  ASSERT_EQ(::kill(launcher.children().at(1), SIGKILL), 0);
+  const ChildResult result = launcher.wait(60);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("2 ranks begin after step [1-9]"));
+  EXPECT_NEAR(weights_of(result), weights_of(quiet), 0.001);
+}
+
 /// Workers that may be steps apart: the values of the servers are the state, and no copy is needed.
 class ElasticWorkers : public Elastic, public testing::WithParamInterface<int> {};
 
