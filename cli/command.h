@@ -93,13 +93,15 @@ Command estimate_command(std::function<int(const EstimateArguments&)> run);
 /// `trireme plan FILE.toml`.
 struct PlanArguments {
   RankArguments ranks;
-  double memory_gib = 0;     ///< of a rank; 0: its share of the host's
-  double budget_s = 0;       ///< of the search; 0: until it is complete
-  std::string measurements;  ///< file to read; empty: kept ones, or the ranks measure
-  std::string save;          ///< file to write; empty: none
-  std::string page;          ///< file of the page; empty: none
-  bool measures = false;     ///< even if measurements are kept
-  bool checks = false;       ///< the fastest plans are run for some steps
+  double memory_gib = 0;        ///< of a rank; 0: its share of the host's
+  double budget_s = 0;          ///< of the search; 0: until it is complete
+  std::string measurements;     ///< file to read; empty: kept ones, or the ranks measure
+  std::string save;             ///< file to write; empty: none
+  std::string machine;          ///< file that describes it; empty: this one
+  std::int64_t vocabulary = 0;  ///< tokens of a model on a described machine
+  std::string page;             ///< file of the page; empty: none
+  bool measures = false;        ///< even if measurements are kept
+  bool checks = false;          ///< the fastest plans are run for some steps
   bool json = false, toml = false, shows_all = false;
 };
 

@@ -17,6 +17,8 @@
 #include "trireme/comm/on_every_rank.h"
 #include "trireme/data/dataset.h"
 #include "trireme/train/config/registry.h"
+#include "trireme/train/machine/described_forms.h"
+#include "trireme/train/machine/machine.h"
 #include "trireme/train/planner/measure_forms.h"
 #include "trireme/train/planner/plan_search.h"
 #include "trireme/train/planner/planned_keys.h"
@@ -26,12 +28,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kOthersShown = 10;  ///< of the plans that lost, unless all are asked for
+constexpr double kAlternatives = 1.02;         ///< on a described machine: times the fastest plan's time
+constexpr std::int64_t kMaxWork = 50'000'000;  ///< of its search: under a minute
+constexpr std::size_t kOthersShown = 10;       ///< of the plans that lost, unless all are asked for
 
 std::string counts_in_words(const train::PlanSearch& search) {
   std::string words = text(search.estimated, " plans estimated, ", search.rejected, " that cannot run, ",
                            search.bounded, " that a bound rules out");
-  if (!search.is_complete) words += "; the time was over before all were";
+  if (!search.is_complete) words += "; the search ended early, at its limit of time or work";
   return words;
 }
 
@@ -66,7 +70,7 @@ class PlanText {
 
   void print_smallest() const {
     const train::PlannedStep& smallest = search_.too_large.front();
-    std::cout << "\nno plan " << (search_.is_complete ? "" : "of those tried in time ") << "fits into "
+    std::cout << "\nno plan " << (search_.is_complete ? "" : "of those tried ") << "fits into "
               << in_bytes(search_.limit_bytes) << " per rank; the smallest, "
               << train::in_words(smallest.config, world_size_) << ", needs "
               << in_bytes(smallest.memory_bytes) << " on rank " << smallest.memory_rank
@@ -140,6 +144,7 @@ ordered_json as_json(const train::PlanSearch& search, int world_size) {
           {"estimated", search.estimated},
           {"rejected", search.rejected},
           {"bounded", search.bounded},
+          {"work", search.work},
           {"is_complete", search.is_complete},
           {"plans", plans},
           {"too_large", too_large},
@@ -161,6 +166,10 @@ train::PlanSearch searched(const PlanArguments& arguments, const train::RunConfi
                            const train::MeasuredForms& measured) {
   const double end_s = now_s() + arguments.budget_s;
   train::PlanSearchOptions options{.limit_bytes = limit_bytes(arguments, config, world_size, measured)};
+  if (!arguments.machine.empty()) {
+    options.alternatives = kAlternatives;
+    if (arguments.budget_s == 0) options.max_work = kMaxWork;
+  }
   if (arguments.budget_s > 0) options.is_over = [end_s] { return now_s() > end_s; };
   return train::search_plans(config, world_size, measured, options);
 }
@@ -188,6 +197,16 @@ void print_search(const PlanArguments& arguments, const std::string& name, int w
 void search_and_print(const PlanArguments& arguments, const train::RunConfig& config, int world_size,
                       const train::MeasuredForms& measured) {
   print_search(arguments, config.run.name, world_size, searched(arguments, config, world_size, measured), {});
+}
+
+void plan_for_machine(const PlanArguments& given, const train::RunConfig& config) {
+  const train::Machine machine = train::read_machine(given.machine);
+  PlanArguments arguments = given;
+  const int world_size = given.ranks.num_ranks == 0 ? machine.num_ranks() : given.ranks.num_ranks;
+  if (given.memory_gib == 0) arguments.memory_gib = static_cast<double>(machine.limit_bytes()) / 0x1p30;
+  const train::RunConfig there = train::on_described_machine(config);
+  search_and_print(arguments, there, world_size,
+                   train::described_forms(there, world_size, machine, given.vocabulary));
 }
 
 /// The same command on each rank.
@@ -239,6 +258,10 @@ int plan_on_this_rank(const PlanArguments& arguments, const train::RunConfig& co
 
 int run_plan(const Home& home, const PlanArguments& arguments) {
   const auto config = train::load_run_config(arguments.ranks.file, arguments.ranks.overrides, home.registry);
+  if (!arguments.machine.empty()) {
+    plan_for_machine(arguments, config);
+    return kExitOk;
+  }
   if (!arguments.measurements.empty()) {
     const int world_size = std::max(1, arguments.ranks.num_ranks);
     search_and_print(arguments, config, world_size, train::read_measurements(arguments.measurements));

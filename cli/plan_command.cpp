@@ -186,13 +186,26 @@ Command plan_command(std::function<int(const PlanArguments&)> run) {
     CLI::Option* read = app.add_option("--measurements", search->measurements,
                                        "Read the costs from this file; no rank is started")
                             ->type_name("FILE.json");
-    app.add_option("--save", search->save, "Write the measured costs to this file")
-        ->type_name("FILE.json")
-        ->excludes(read);
-    app.add_flag("--measure", search->measures, "Measure, even if costs are kept for this machine")
-        ->excludes(read);
-    app.add_flag("--check", search->checks, "Run the three fastest plans for some steps, and compare")
-        ->excludes(read);
+    CLI::Option* save = app.add_option("--save", search->save, "Write the measured costs to this file")
+                            ->type_name("FILE.json")
+                            ->excludes(read);
+    CLI::Option* measure =
+        app.add_flag("--measure", search->measures, "Measure, even if costs are kept for this machine")
+            ->excludes(read);
+    CLI::Option* check =
+        app.add_flag("--check", search->checks, "Run the three fastest plans for some steps, and compare")
+            ->excludes(read);
+    CLI::Option* machine =
+        app.add_option("--machine", search->machine,
+                       "Plan for the machine that this file describes; nothing is measured")
+            ->type_name("FILE.toml");
+    for (CLI::Option* other : {read, save, measure, check}) machine->excludes(other);
+    CLI::Option* vocabulary =
+        app.add_option("--vocabulary", search->vocabulary, "Tokens that the model knows, with --machine")
+            ->type_name("N")
+            ->check(above_zero());
+    vocabulary->needs(machine);
+    machine->needs(vocabulary);
     app.add_option("--page", search->page, "Write a page with all plans, and time against memory as a chart")
         ->type_name("FILE.html");
     app.add_flag("--all", search->shows_all, "Show all plans");
@@ -240,6 +253,9 @@ Command plan_command(std::function<int(const PlanArguments&)> run) {
           "  trireme plan examples/gpt_char.toml --set data.path=TEXT.txt -n 4\n"
           "  trireme plan examples/gpt_char.toml --set data.path=TEXT.txt -n 4 --memory 0.2 --toml > "
           "plan.toml\n"
+          "  trireme plan examples/gpt_large.toml --set data.path=TEXT.txt -n 3072 --vocabulary 51200 "
+          "--machine "
+          "examples/machines/a100_selene.toml\n"
           "  trireme plan --profile vgg16.csv --workers 4 --bandwidth 1e9\n"
           "  trireme plan --profile vgg16.csv --workers 4,4 --bandwidth 1e10,1.25e9 --json\n"
           "  trireme plan --profile vgg16.csv --workers 8 --bandwidth 1e9 --method time\n"

@@ -7,10 +7,11 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORD = re.compile(r'(?<![\w./\-"{*\\])([a-z][a-z_]*)\.([a-z][a-z0-9_]*)(?![\w./(*:-])')
-# A dot in a word also stands in names of files, of Python, of calls between processes, and of fields of ps::TableSpec.
+# A dot in a word also stands in names of files, of Python, of calls between processes, of fields of ps::TableSpec and of described
+# machines (docs/machines.md).
 FILES = {"bin", "csv", "h", "html", "json", "jsonl", "key", "lock", "log", "npz", "pkl", "pt", "safetensors", "secret", "snapshot", "so", "svg", "toml",
          "txt", "current", "max", "stat", "limit_in_bytes", "usage_in_bytes", "cfs_quota_us", "cfs_period_us"}
-OTHERS = {"compression", "delay", "events", "np", "numpy", "pickle", "rows", "std", "torch", "trireme"}
+OTHERS = {"compression", "delay", "device", "events", "hosts", "links", "ln_f", "np", "numpy", "pickle", "rows", "std", "torch", "trireme", "wpe", "wte"}
 KNOWN = {"table.key", "c_proj.weight", "out_proj.bias", "worker.all", "observer.team", "observer.status"}
 
 

@@ -13,26 +13,29 @@ namespace {
 
 using Actions = std::vector<Action>;
 
-/// The next `count` different stages that the rank computes from `cell` on.
-std::vector<int> next_stages(const std::vector<Cell>& cells, std::size_t cell, std::size_t count) {
-  std::vector<int> stages;
-  for (; cell < cells.size(); ++cell) {
-    for (const Action& action : cells[cell]) {
-      if (!is_compute(action.kind) || std::count(stages.begin(), stages.end(), action.stage) > 0) continue;
-      stages.push_back(action.stage);
-      if (stages.size() == count) return stages;
+/// Of each cell the next `count` different stages that the rank computes from there on.
+std::vector<std::vector<int>> next_stages(const std::vector<Cell>& cells, std::size_t count) {
+  std::vector<std::vector<int>> next(cells.size());
+  std::vector<int> all;  // by their first use after the cell
+  for (std::size_t i = cells.size(); i-- > 0;) {
+    for (auto action = cells[i].rbegin(); action != cells[i].rend(); ++action) {
+      if (!is_compute(action->kind)) continue;
+      std::erase(all, action->stage);
+      all.insert(all.begin(), action->stage);
     }
+    next[i].assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(count, all.size())));
   }
-  return stages;
+  return next;
 }
 
 /// UNSHARD for the stages that come next, RESHARD for the others.
 Actions with_sharding(const Actions& actions, int max_stages) {
   const std::vector<Cell> cells = cells_of(actions);
+  const std::vector<std::vector<int>> next_of = next_stages(cells, static_cast<std::size_t>(max_stages));
   std::vector<int> gathered;
   Actions result;
   for (std::size_t i = 0; i < cells.size(); ++i) {
-    const std::vector<int> next = next_stages(cells, i, static_cast<std::size_t>(max_stages));
+    const std::vector<int>& next = next_of[i];
     std::erase_if(gathered, [&](int stage) {
       const bool evict = std::count(next.begin(), next.end(), stage) == 0;
       if (evict) result.push_back({.stage = stage, .kind = ActionKind::kReshard});

@@ -7,6 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/plan/chain_cuts.h"
+#include "trireme/train/estimate/internal/exchange_times.h"
 #include "trireme/train/estimate/internal/stage_layout.h"
 
 namespace trireme::train {
@@ -14,22 +15,10 @@ namespace {
 
 using schedule::ActionKind;
 
-/// Of the bytes of a tensor, what each of so many ranks sends in a reduce-scatter or all-gather.
-double share_sent(int ranks) { return 1.0 - 1.0 / ranks; }
-
-/// A line that was measured on `line.ranks` ranks, for a group of another size: messages of a ring, so many
-/// per operation, so many bytes in all.
-double seconds_of(const CostLine& line, double bytes, int measured_ranks, int ranks) {
-  if (ranks == 1) return 0;
-  const double messages = static_cast<double>(ranks - 1) / std::max(measured_ranks - 1, 1);
-  const double sent = share_sent(ranks) / share_sent(std::max(measured_ranks, 2));
-  return line.fixed_s * messages + line.unit_s * bytes * sent;
-}
-
 class StepCosts {
  public:
   StepCosts(const StageLayout& layout, const Measurements& measured, WeightsMemory weights)
-      : layout_(layout), plan_(layout.plan()), measured_(measured), weights_(weights) {}
+      : layout_(layout), plan_(layout.plan()), measured_(measured), times_(measured), weights_(weights) {}
 
   schedule::Costs costs() const {
     schedule::Costs costs;
@@ -37,7 +26,7 @@ class StepCosts {
       costs.stages.push_back(of_stage(stage));
       costs.message_bytes = std::max(costs.message_bytes, layout_.bytes_sent(stage));
     }
-    const CostLine& send = exchanges_over(plan_.world_size()).send;
+    const CostLine& send = times_.over(plan_.world_size()).send;
     costs.hop = send.fixed_s;
     costs.bandwidth = send.unit_s > 0 ? 1 / send.unit_s : 0;
     costs.share_of_core = measured_.exchanges.share_of_core;
@@ -60,7 +49,7 @@ class StepCosts {
     }
     const double bytes = bytes_of_stage(stage);
     cost.unshard = gathers_in_program() ? gather_s(bytes) : 0;
-    cost.reduce = reduce_s(bytes);
+    cost.reduce = times_.reduce_s(sharing(), bytes);
     cost.update = update_s(stage, bytes);
     return cost;
   }
@@ -71,43 +60,17 @@ class StepCosts {
     return bytes;
   }
 
-  /// Of groups within so many consecutive ranks.
-  const ExchangeCosts& exchanges_over(int span) const {
-    const bool is_within = span <= measured_.ranks_of_host && measured_.within_host.ranks > 1;
-    return is_within ? measured_.within_host : measured_.exchanges;
+  WeightSharing sharing() const {
+    return {.copies = plan_.weight_copies(),
+            .shards = plan_.shard_ranks(),
+            .tensor = plan_.tensor_ranks(),
+            .zero = static_cast<int>(plan_.config().parallel.zero),
+            .keeps_gradients = plan_.config().parallel.keep_gradients,
+            .microbatches = plan_.num_microbatches()};
   }
-
-  /// Of a group of `ranks` within `span` consecutive ranks.
-  double exchange_s(CostLine ExchangeCosts::*line, double bytes, int ranks, int span) const {
-    const ExchangeCosts& costs = exchanges_over(span);
-    return seconds_of(costs.*line, bytes, costs.ranks, ranks);
-  }
-
-  /// Of the copies of a stage, which are neighbours but for ranks with parts of the same layers.
-  int span_of(int copies) const { return copies * plan_.tensor_ranks(); }
-
-  /// Ranks that have weights in one memory gather nothing, and wait for each other.
-  double gather_s(double bytes) const {
-    if (!plan_.is_sharded()) return 0;
-    const int ranks = plan_.shard_ranks(), span = span_of(ranks);
-    return weights_ == WeightsMemory::kCommon ? exchange_s(&ExchangeCosts::all_reduce, 0, ranks, span)
-                                              : exchange_s(&ExchangeCosts::all_gather, bytes, ranks, span);
-  }
+  double gather_s(double bytes) const { return times_.gather_s(sharing(), bytes, weights_); }
   /// Weights that stay whole are gathered once, after the update.
   bool gathers_in_program() const { return plan_.zero() == parallel::ZeroStage::kParameters; }
-
-  /// All reductions of a step: shards of gradients are reduced with each micro-batch, unless they add up
-  /// whole.
-  double reduce_s(double bytes) const {
-    const int copies = plan_.weight_copies();
-    if (!plan_.is_sharded()) return exchange_s(&ExchangeCosts::all_reduce, bytes, copies, span_of(copies));
-    const int shards = plan_.shard_ranks();
-    const bool each_time =
-        plan_.zero() >= parallel::ZeroStage::kGradients && !plan_.config().parallel.keep_gradients;
-    return exchange_s(&ExchangeCosts::reduce_scatter, bytes, shards, span_of(shards)) *
-               (each_time ? plan_.num_microbatches() : 1) +
-           exchange_s(&ExchangeCosts::all_reduce, bytes / shards, copies / shards, span_of(copies));
-  }
 
   /// Of this rank's part of the stage, with the norm of all gradients where they are clipped. What an update
   /// costs whatever its size, the stages of a rank share.
@@ -117,7 +80,7 @@ class StepCosts {
     if (plan_.is_sharded()) numel /= plan_.shard_ranks();
     const bool has_norm = plan_.config().train.clip_norm > 0;
     const int world = plan_.world_size();
-    const double norm_s = has_norm ? exchange_s(&ExchangeCosts::all_reduce, 0, world, world) : 0;
+    const double norm_s = has_norm ? times_.exchange_s(&ExchangeCosts::all_reduce, 0, world, world) : 0;
     const auto num_stages = static_cast<double>(layout_.stages_of(layout_.holder(stage)).size());
     return (measured_.update.fixed_s + norm_s) / num_stages + measured_.update.unit_s * numel +
            (gathers_in_program() ? 0 : gather_s(bytes));
@@ -126,6 +89,7 @@ class StepCosts {
   const StageLayout& layout_;
   const ParallelPlan& plan_;
   const Measurements& measured_;
+  const ExchangeTimes times_;
   const WeightsMemory weights_;
 };
 

@@ -105,7 +105,7 @@ void each_field(ModelUse& model, const Visit& visit) {
 
 template <class Visit>
 void each_field(Measurements& measured, const Visit& visit) {
-  static_assert(num_fields<Measurements>() == 10);
+  static_assert(num_fields<Measurements>() == 11);
   visit("processor", measured.processor);
   visit("threads", measured.threads);
   visit("model", measured.model);

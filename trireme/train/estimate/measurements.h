@@ -13,6 +13,7 @@
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
 #include "trireme/objective/objective.h"
+#include "trireme/train/estimate/link_levels.h"
 #include "trireme/train/estimate/model_costs.h"
 #include "trireme/train/plan/parallel_plan.h"
 
@@ -50,6 +51,7 @@ struct Measurements {
   /// What a step takes next to computations and exchanges: batches, reports, the program itself. Units:
   /// micro-batches of a stage. 0: not measured.
   CostLine overhead = {};
+  LinkLevels links = {};  ///< of a described machine: then they time collectives; not part of a file
   double base_bytes = 0;  ///< of a rank's process next to tensors (process_memory.h); 0: a device, or unknown
 };
 

@@ -121,7 +121,8 @@ std::vector<std::string> partition_names() {
 /// something is known that may help.
 class PlanMaker {
  public:
-  static ParallelPlan make(const RunConfig& config, int world_size, const std::optional<ModelShape>& model) {
+  static ParallelPlan make(const RunConfig& config, int world_size, const std::optional<ModelShape>& model,
+                           MadeSchedules* schedules) {
     PlanMaker maker(config, world_size);
     maker.read_names();
     maker.lay_out_ranks();
@@ -129,7 +130,7 @@ class PlanMaker {
     maker.choose_clipping();
     maker.check_batch();
     check_conflicts(maker.plan_);
-    maker.make_program();
+    maker.make_program(schedules);
     maker.check_records();
     maker.check_update();
     comm::check_gpu_options(config.comm.cuda, config.comm.nccl);
@@ -358,7 +359,7 @@ class PlanMaker {
                   replicas * of_each, " samples");
   }
 
-  void make_program() {
+  void make_program(MadeSchedules* schedules) {
     const ParallelOptions& parallel = config().parallel;
     reject_unless(parallel.stage_replicas.empty() || replicates_stages(config()),
                   {set(&RunConfig::parallel, &ParallelOptions::stage_replicas, std::vector<std::int64_t>()),
@@ -367,8 +368,13 @@ class PlanMaker {
                   " is for pipelines with parallel.schedule = \"1f1b-rr\", found parallel.pipeline = ",
                   parallel.pipeline, " with \"", parallel.schedule, "\"; leave that key out");
     at_place(pipeline_in_words(config()), fixes_of_a_program(config(), plan_.world_size_), [&] {
+      parallel::PipelineOptions options = plan_.options_;
+      if (schedules != nullptr && !options.program && schedule::find_schedule(options.schedule).is_searched)
+        options.program = schedules->make(options.schedule, {.ranks = plan_.pipeline_ranks(),
+                                                             .chunks = options.num_chunks,
+                                                             .microbatches = options.num_microbatches});
       plan_.program_ =
-          parallel::pipeline_program(plan_.options_, plan_.pipeline_ranks(), schedule::Transport::kBuffered);
+          parallel::pipeline_program(options, plan_.pipeline_ranks(), schedule::Transport::kBuffered);
     });
   }
 
@@ -439,8 +445,9 @@ class PlanMaker {
   ParallelPlan plan_;
 };
 
-ParallelPlan make_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model) {
-  return PlanMaker::make(config, world_size, model);
+ParallelPlan make_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model,
+                       MadeSchedules* schedules) {
+  return PlanMaker::make(config, world_size, model, schedules);
 }
 
 ParallelPlan resolve_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model) {

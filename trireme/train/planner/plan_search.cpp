@@ -5,59 +5,69 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/train/estimate/process_memory.h"
 #include "trireme/train/parts/recomputed_layers.h"
 #include "trireme/train/plan/internal/plan_maker.h"
+#include "trireme/train/planner/internal/plan_bound.h"
 #include "trireme/train/planner/internal/plan_space.h"
+#include "trireme/train/planner/internal/plan_work.h"
 
 namespace trireme::train {
 namespace {
 
-/// Plans that take so many times the best plan's time are not estimated: they are no alternative.
-constexpr double kNoAlternative = 3;
 /// Plans whose times differ by less are as fast: no measurement tells them apart.
 constexpr double kAsFast = 0.01;
+/// At least so many plans are estimated within a limit of work.
+constexpr std::int64_t kPlansOfLimit = 8;
 /// Of the search for layers to recompute: each halves the interval of budgets.
 constexpr int kBudgets = 8;
 
-/// The least time of a step that any schedule reaches: the rank of a pipeline that has most to compute has
-/// the mean or more.
-double bound_of(const PlanChoice& choice, const ModelUse& model) {
-  double work_s = 0;
-  for (const LayerUse& layer : model.layers) {
-    const LayerTime& time = layer.time;
-    const double in_parts_s = time.backward_input_s + time.backward_weight_s;
-    work_s += std::min(time.forward_s, time.bare_forward_s) + std::min(time.backward_s, in_parts_s);
-  }
-  return work_s * static_cast<double>(choice.num_microbatches()) / static_cast<double>(choice.pipeline);
-}
+/// Of plans that no bound lets fit, so many are estimated where none fits: the smallest.
+constexpr std::size_t kSmallest = 4;
 
-struct BoundedChoice {
+/// A plan that was not estimated yet.
+struct OpenChoice {
   PlanChoice choice;
-  double min_s = 0;
+  const Measurements* costs = nullptr;
+  PlanBound bound;
+  bool is_tight = false;
 };
 
 class Search {
  public:
   Search(const RunConfig& config, int world_size, const MeasuredForms& measured,
          const PlanSearchOptions& options)
-      : config_(config), world_size_(world_size), measured_(measured), options_(options) {
+      : config_(config),
+        world_size_(world_size),
+        measured_(measured),
+        options_(options),
+        bounds_(config, world_size, options.limit_bytes, schedules_) {
     found_.limit_bytes = options.limit_bytes;
   }
 
   PlanSearch run() {
-    const std::vector<BoundedChoice> choices = all_choices();
-    for (std::size_t i = 0; i < choices.size(); ++i) {
-      if (choices[i].min_s > kNoAlternative * best_s_) {  // and so are all that follow
-        found_.bounded += static_cast<std::int64_t>(choices.size() - i);
+    open_choices();
+    while (!open_.empty()) {
+      const std::size_t next = open_.begin()->second;
+      if (open_.begin()->first > options_.alternatives * best_s_) {  // and so are all that follow
+        found_.bounded += std::ssize(open_);
         break;
       }
-      const bool has_any = !found_.plans.empty() || !found_.too_large.empty();
-      if (has_any && is_over()) break;
-      consider(with_choice(config_, choices[i].choice));
+      if (has_any() && is_over()) break;
+      open_.erase(open_.begin());
+      if (choices_[next].is_tight)
+        consider_open(next);
+      else
+        tighten(next);
+    }
+    if (found_.plans.empty()) consider_smallest();
+    if (!has_any() && least_left_out_) {
+      has_limit_ = false;
+      consider(with_choice(config_, choices_[least_left_out_->second].choice), {});
     }
     require(!found_.plans.empty() || !found_.too_large.empty(), "no plan runs on ", world_size_,
             world_size_ == 1 ? " rank: " : " ranks: ", first_rejection_);
@@ -68,9 +78,7 @@ class Search {
   }
 
  private:
-  /// By rising bound.
-  std::vector<BoundedChoice> all_choices() {
-    std::vector<BoundedChoice> choices;
+  void open_choices() {
     for (const ModelForm& form : model_forms(config_, world_size_)) {
       const Measurements* costs = costs_of(form);
       if (costs == nullptr) continue;
@@ -78,13 +86,56 @@ class Search {
                                .ranks_of_host = costs->ranks_of_host,
                                .layers = std::ssize(costs->costs.front().layers) - 1};
       for (PlanChoice& choice : plan_choices(config_, form, space)) {
-        const double min_s =
-            bound_of(choice, model_at(*costs, choice.samples(config_.train.global_batch, world_size_)));
-        choices.push_back({.choice = std::move(choice), .min_s = min_s});
+        const PlanBound bound = bounds_.loose(choice, *costs);
+        found_.work += kWorkOfLooseBound;
+        choices_.push_back({.choice = std::move(choice), .costs = costs, .bound = bound});
+        add(choices_.size() - 1);
       }
     }
-    std::ranges::stable_sort(choices, {}, &BoundedChoice::min_s);
-    return choices;
+  }
+
+  /// To those that are estimated by rising bound; of equal ones the first of the space.
+  void add(std::size_t index) {
+    const PlanBound& bound = choices_[index].bound;
+    if (options_.limit_bytes > 0 && bound.memory_bytes > static_cast<double>(options_.limit_bytes)) {
+      ++found_.bounded;
+      smallest_.emplace(bound.memory_bytes, index);
+      if (smallest_.size() > kSmallest) smallest_.erase(std::prev(smallest_.end()));
+    } else {
+      open_.emplace(bound.step_s, index);
+    }
+  }
+
+  void tighten(std::size_t index) {
+    OpenChoice& open = choices_[index];
+    const std::int64_t work = bounds_.work_of_tight(open.choice, *open.costs);
+    if (!begin_work(work)) return leave_out(work, index);
+    open.bound = bounds_.tight(open.choice, *open.costs);
+    open.is_tight = true;
+    add(index);
+  }
+
+  void consider_open(std::size_t index) {
+    const RunConfig config = with_choice(config_, choices_[index].choice);
+    const std::int64_t work = work_of(config);
+    if (!is_allowed(work)) return leave_out(work, index);
+    consider(config, choices_[index].bound);
+  }
+
+  void leave_out(std::int64_t work, std::size_t index) {
+    found_.is_complete = false;
+    const std::pair each(work, index);
+    least_left_out_ = least_left_out_ ? std::min(*least_left_out_, each) : each;
+  }
+
+  bool has_any() const { return !found_.plans.empty() || !found_.too_large.empty(); }
+
+  void consider_smallest() {
+    for (const auto& [bytes, index] : smallest_) {
+      if (!found_.too_large.empty() && is_over()) return;
+      --found_.bounded;
+      consider(with_choice(config_, choices_[index].choice), {});
+    }
   }
 
   /// Null: this form was not measured, or cannot be.
@@ -102,8 +153,33 @@ class Search {
 
   /// The result says so.
   bool is_over() {
-    if (options_.is_over && options_.is_over()) found_.is_complete = false;
-    return !found_.is_complete;
+    if (!is_late_ && options_.is_over && options_.is_over()) is_late_ = true;
+    if (is_late_) found_.is_complete = false;
+    return is_late_;
+  }
+
+  /// Of an estimate.
+  std::int64_t work_of(const RunConfig& config) const {
+    const ParallelOptions& parallel = config.parallel;
+    const ScheduleSize size{.ranks = static_cast<int>(parallel.pipeline),
+                            .chunks = static_cast<int>(parallel.chunks),
+                            .microbatches = static_cast<int>(parallel.microbatches)};
+    const bool searches = parallel.pipeline > 1 && schedules_.has_to_search(parallel.schedule, size);
+    return work_of_estimate(config, num_layers()) + (searches ? kWorkOfScheduleSearch : 0);
+  }
+
+  std::int64_t num_layers() const { return std::ssize(measured_.front().costs.front().layers); }
+
+  bool is_allowed(std::int64_t work) const {
+    if (options_.max_work == 0 || !has_limit_) return true;
+    return work <= options_.max_work / kPlansOfLimit && found_.work + work <= options_.max_work;
+  }
+
+  /// False: it is left out, and the result says so.
+  bool begin_work(std::int64_t work) {
+    if (!is_allowed(work)) return found_.is_complete = false;
+    found_.work += work;
+    return true;
   }
 
   void reject(const InvalidArgument& reason) {
@@ -114,13 +190,26 @@ class Search {
     return options_.limit_bytes == 0 || plan.memory_bytes <= options_.limit_bytes;
   }
 
-  void consider(const RunConfig& config) {
+  void consider(const RunConfig& config, const PlanBound& bound) {
+    if (bound.recomputes && may_recompute()) {
+      if (std::optional<PlannedStep> smaller = recomputed_to_fit(config, options_.limit_bytes))
+        return take(*std::move(smaller));
+    }
     std::optional<PlannedStep> plain = estimate_of(config);
     if (!plain) return;
-    if (!fits(*plain)) {
-      if (std::optional<PlannedStep> smaller = recomputed_to_fit(*plain)) take(*std::move(smaller));
+    if (!fits(*plain) && may_recompute()) {
+      const auto rank = static_cast<std::size_t>(plain->memory_rank);
+      const std::int64_t most = plain->ranks[rank].memory.at_peak[MemoryKind::kActivations];
+      std::optional<PlannedStep> smaller = recomputed_to_fit(plain->config, most);
+      if (smaller && smaller->memory_bytes < plain->memory_bytes) take(*std::move(smaller));
     }
     take(*std::move(plain));
+  }
+
+  /// Layers are not chosen already.
+  bool may_recompute() const {
+    const TrainOptions& train = config_.train;
+    return train.recompute_layers.empty() && train.activation_budget.empty() && !config_.parallel.recompute;
   }
 
   void take(PlannedStep plan) {
@@ -148,8 +237,9 @@ class Search {
 
   /// None: it cannot run.
   std::optional<PlannedStep> estimate_of(const RunConfig& config) {
+    if (!begin_work(work_of(config))) return std::nullopt;
     try {
-      PlannedStep step = plan_step(config, world_size_, measured_);
+      PlannedStep step = plan_step(config, world_size_, measured_, schedules_);
       ++found_.estimated;
       return step;
     } catch (const InvalidArgument& reason) {
@@ -159,24 +249,20 @@ class Search {
     }
   }
 
-  /// The same plan with the layers recomputed that cost least time for the memory that is missing; with all,
-  /// where nothing else is enough. None: layers are chosen already, or it would not be smaller.
-  std::optional<PlannedStep> recomputed_to_fit(const PlannedStep& plain) {
-    const TrainOptions& train = config_.train;
-    if (!train.recompute_layers.empty() || !train.activation_budget.empty() || config_.parallel.recompute)
-      return std::nullopt;
-    RunConfig all = plain.config;
+  /// The plan with the layers recomputed that cost least time for the memory that is missing; with all, where
+  /// nothing else is enough. `max_bytes`: of activations, too many. None: it cannot run.
+  std::optional<PlannedStep> recomputed_to_fit(const RunConfig& plain, std::int64_t max_bytes) {
+    RunConfig all = plain;
     all.train.recompute_layers = {"*"};
     std::optional<PlannedStep> least = estimate_of(all);
-    if (!least || least->memory_bytes >= plain.memory_bytes) return std::nullopt;
+    if (!least) return std::nullopt;
     if (!fits(*least)) return least;
     std::optional<PlannedStep> best = least;
     double too_small = 0;
-    auto too_large = static_cast<double>(
-        plain.ranks[static_cast<std::size_t>(plain.memory_rank)].memory.at_peak[MemoryKind::kActivations]);
-    for (int i = 0; i < kBudgets && !is_over(); ++i) {
+    auto too_large = static_cast<double>(max_bytes);
+    for (int i = 0; i < kBudgets && !is_over() && begin_work(work_of(plain)); ++i) {
       const double budget = (too_small + too_large) / 2;
-      const std::optional<RunConfig> config = within_budget(plain.config, budget);
+      const std::optional<RunConfig> config = within_budget(plain, budget);
       const std::optional<PlannedStep> tried = config ? estimate_of(*config) : std::nullopt;
       if (!tried) {
         too_small = budget;
@@ -191,10 +277,10 @@ class Search {
   }
 
   /// Names the layers. None: nothing reaches the budget.
-  std::optional<RunConfig> within_budget(RunConfig config, double budget_bytes) const {
+  std::optional<RunConfig> within_budget(RunConfig config, double budget_bytes) {
     config.train.activation_budget = text(static_cast<std::int64_t>(budget_bytes));
     try {
-      const ParallelPlan open = make_plan(config, world_size_, std::nullopt);
+      const ParallelPlan open = make_plan(config, world_size_, std::nullopt, &schedules_);
       const ModelUse model = model_at(form_of(measured_, open), open.samples_of_microbatch());
       const ParallelPlan plan = cut_by_time(open, model);
       std::vector<std::string> names;
@@ -218,7 +304,14 @@ class Search {
   const int world_size_;
   const MeasuredForms& measured_;
   const PlanSearchOptions& options_;
+  MadeSchedules schedules_;
+  PlanBounds bounds_;
+  std::vector<OpenChoice> choices_;
+  std::set<std::pair<double, std::size_t>> open_, smallest_;  ///< by seconds; by bytes
   PlanSearch found_;
+  /// Of plans beyond the limit of work the one that takes least, with it.
+  std::optional<std::pair<std::int64_t, std::size_t>> least_left_out_;
+  bool has_limit_ = true, is_late_ = false;
   double best_s_ = std::numeric_limits<double>::infinity();
   std::string first_rejection_;
 };
@@ -254,11 +347,18 @@ std::vector<const PlannedStep*> PlanSearch::frontier() const {
 }
 
 PlannedStep plan_step(const RunConfig& config, int world_size, const MeasuredForms& measured) {
-  const ParallelPlan plan = make_plan(config, world_size, std::nullopt);
+  MadeSchedules schedules;
+  return plan_step(config, world_size, measured, schedules);
+}
+
+PlannedStep plan_step(const RunConfig& config, int world_size, const MeasuredForms& measured,
+                      MadeSchedules& schedules) {
+  const ParallelPlan plan = make_plan(config, world_size, std::nullopt, &schedules);
   require(!plan.asynchronous(), "a planner compares steps, and the stages of parallel.schedule = \"",
           config.parallel.schedule, "\" update at different times; use a schedule with a flush");
   const Measurements& costs = form_of(measured, plan);
-  Estimate found = estimate(plan, costs, weights_memory(plan));
+  Estimate found =
+      estimate(plan, costs, costs.links.is_described() ? WeightsMemory::kOwn : weights_memory(plan));
   PlannedStep step{.config = config, .settings = {}, .step_s = found.step_s, .ranks = std::move(found.ranks)};
   ParallelOptions& parallel = step.config.parallel;
   if (parallel.pipeline > 1) parallel.cuts.assign(found.plan.cuts().begin(), found.plan.cuts().end());

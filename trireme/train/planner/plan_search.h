@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/train/estimate/estimate.h"
+#include "trireme/train/plan/made_schedules.h"
 #include "trireme/train/planner/planned_keys.h"
 
 namespace trireme::train {
@@ -39,7 +40,8 @@ struct PlanSearch {
   std::int64_t estimated = 0;          ///< combinations
   std::int64_t bounded = 0;            ///< combinations that a bound has ruled out
   std::int64_t rejected = 0;           ///< combinations that cannot run
-  bool is_complete = true;             ///< false: the time was over
+  std::int64_t work = 0;               ///< actions of step programs, with those that bounds looked at
+  bool is_complete = true;             ///< false: the time was over, or the limit of work left plans out
 
   /// No other plan, of those that fit and those that do not, is both faster and smaller. By rising time.
   std::vector<const PlannedStep*> frontier() const;
@@ -47,6 +49,12 @@ struct PlanSearch {
 
 struct PlanSearchOptions {
   std::int64_t limit_bytes = 0;  ///< of a rank; 0: no limit
+  /// Plans that take so many times the fastest one's time are no alternative, and are not estimated.
+  double alternatives = 3;
+  /// Of the search, in actions of all step programs that it makes and simulates (internal/plan_work.h). Plans
+  /// that would exceed it are left out, and so are plans that alone take an eighth of it. So the time is
+  /// bounded, and the result does not depend on the machine; 0: no limit.
+  std::int64_t max_work = 0;
   /// Asked now and then; true ends the search with what was found. Null: never.
   std::function<bool()> is_over = nullptr;
 };
@@ -55,13 +63,16 @@ struct PlanSearchOptions {
 /// resolve_plan() rejects are left out. Deterministic, unless `is_over` ends it. Throws InvalidArgument: a
 /// configuration whose memory or time cannot be estimated (check_forecast()), or whose stages update at
 /// different times; no plan runs, with the reason of the first. Cost: about a millisecond for each
-/// combination.
+/// combination that a bound does not rule out, and a tenth of a second where a pipeline has 64 ranks.
 PlanSearch search_plans(const RunConfig& config, int world_size, const MeasuredForms& measured,
                         const PlanSearchOptions& options = {});
 
 /// The estimate of the plan that `config` names. Throws InvalidArgument: a plan that cannot run, or that the
 /// measurements do not cover.
 PlannedStep plan_step(const RunConfig& config, int world_size, const MeasuredForms& measured);
+/// The same, for many plans: searched schedules are made once.
+PlannedStep plan_step(const RunConfig& config, int world_size, const MeasuredForms& measured,
+                      MadeSchedules& schedules);
 
 /// Why `other` is not the best plan, in words: "needs 3.1 GiB more on rank 2", "12 % slower: exchanges take
 /// 31.2 ms instead of 4.0 ms".

@@ -28,6 +28,8 @@ Counts doublings(std::int64_t first, std::int64_t most) {
 /// Of schedules whose generator searches, for each rank of a pipeline: a search takes seconds for many, and
 /// brings nothing there, since the bubble is of the first and the last ones.
 constexpr std::int64_t kSearchedMicrobatches = 2;
+/// Ranks of a pipeline up to which such schedules are tried.
+constexpr std::int64_t kSearchedRanks = 16;
 
 bool is_free(const schedule::ScheduleRow& row) {
   return !row.asynchronous && row.placement != schedule::Placement::kBothWays &&
@@ -82,7 +84,9 @@ class Space {
     if (most < 1) return;
     std::vector<std::string> schedules;
     for (const schedule::ScheduleRow& row : schedule::schedules()) {
-      if (is_free(row)) schedules.emplace_back(row.name);
+      const bool has_layers = pipeline * row.default_chunks <= options_.layers;
+      const bool is_quick = !row.is_searched || pipeline <= kSearchedRanks;
+      if (is_free(row) && has_layers && is_quick) schedules.emplace_back(row.name);
     }
     for (const std::string& name :
          kept_or(config_.parallel.schedule, standard_.schedule, std::move(schedules))) {

@@ -3,11 +3,14 @@
 
 #include <optional>
 
+#include "trireme/train/plan/made_schedules.h"
 #include "trireme/train/plan/parallel_plan.h"
 
 namespace trireme::train {
 
-/// Throws InvalidArgument, a PlanError where something is known that may help; DataError.
-ParallelPlan make_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model);
+/// `schedules`: keeps searched ones from one plan to the next; null: none are kept. Throws InvalidArgument, a
+/// PlanError where something is known that may help; DataError.
+ParallelPlan make_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model,
+                       MadeSchedules* schedules = nullptr);
 
 }  // namespace trireme::train

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/train/config/run_config.h"
+#include "trireme/train/planner/model_form.h"
 
 namespace trireme::train {
 
@@ -28,13 +29,6 @@ struct PlanChoice {
 
 /// `config` with the keys of the choice.
 RunConfig with_choice(const RunConfig& config, const PlanChoice& choice);
-
-/// A form of the model: ranks that hold parts of its layers and of its sequences.
-struct ModelForm {
-  std::int64_t tensor = 1, context = 1;
-  bool sequence = false;
-  bool operator==(const ModelForm&) const = default;
-};
 
 /// What a form of the model is measured with: before_planning() with the ranks of the form.
 RunConfig in_form(const RunConfig& config, const ModelForm& form, int world_size);

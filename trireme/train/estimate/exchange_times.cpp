@@ -1,0 +1,56 @@
+#include "trireme/train/estimate/internal/exchange_times.h"
+
+#include <algorithm>
+
+namespace trireme::train {
+namespace {
+
+/// Of the bytes of a tensor, what each of so many ranks sends in a reduce-scatter or all-gather.
+double share_sent(int ranks) { return 1.0 - 1.0 / ranks; }
+
+/// A line that was measured on `line.ranks` ranks, for a group of another size: messages of a ring, so many
+/// per operation, so many bytes in all.
+double seconds_of(const CostLine& line, double bytes, int measured_ranks, int ranks) {
+  if (ranks == 1) return 0;
+  const double messages = static_cast<double>(ranks - 1) / std::max(measured_ranks - 1, 1);
+  const double sent = share_sent(ranks) / share_sent(std::max(measured_ranks, 2));
+  return line.fixed_s * messages + line.unit_s * bytes * sent;
+}
+
+}  // namespace
+
+const ExchangeCosts& ExchangeTimes::over(int span) const {
+  const bool is_within = span <= measured_.ranks_of_host && measured_.within_host.ranks > 1;
+  return is_within ? measured_.within_host : measured_.exchanges;
+}
+
+double ExchangeTimes::exchange_s(CostLine ExchangeCosts::*line, double bytes, int ranks, int span) const {
+  if (ranks > 1 && measured_.links.is_described()) {
+    const GroupOfRanks group{.ranks = ranks, .span = span};
+    return line == &ExchangeCosts::all_reduce ? all_reduce_s(measured_.links, group, bytes)
+                                              : trireme::train::gather_s(measured_.links, group, bytes);
+  }
+  const ExchangeCosts& costs = over(span);
+  return seconds_of(costs.*line, bytes, costs.ranks, ranks);
+}
+
+double ExchangeTimes::reduce_s(const WeightSharing& sharing, double bytes) const {
+  const int copies = sharing.copies, span = copies * sharing.tensor;
+  if (!sharing.is_sharded()) return exchange_s(&ExchangeCosts::all_reduce, bytes, copies, span);
+  const int shards = sharing.shards;
+  const bool each_time = sharing.zero >= 2 && !sharing.keeps_gradients;
+  return exchange_s(&ExchangeCosts::reduce_scatter, bytes, shards, shards * sharing.tensor) *
+             (each_time ? sharing.microbatches : 1) +
+         exchange_s(&ExchangeCosts::all_reduce, bytes / shards, copies / shards, span);
+}
+
+/// Ranks that have weights in one memory gather nothing, and wait for each other.
+double ExchangeTimes::gather_s(const WeightSharing& sharing, double bytes, WeightsMemory weights) const {
+  if (!sharing.is_sharded()) return 0;
+  const int span = sharing.shards * sharing.tensor;
+  return weights == WeightsMemory::kCommon
+             ? exchange_s(&ExchangeCosts::all_reduce, 0, sharing.shards, span)
+             : exchange_s(&ExchangeCosts::all_gather, bytes, sharing.shards, span);
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,39 @@
+#pragma once
+// How long exchanges of weights and gradients take in groups of other sizes than were measured. Pure.
+
+#include "trireme/train/estimate/measurements.h"
+#include "trireme/train/report/memory_report.h"
+
+namespace trireme::train {
+
+/// Of a step, how the copies of a stage's weights share them out.
+struct WeightSharing {
+  int copies = 1;  ///< of the stage, over all ranks
+  int shards = 1;  ///< ranks of a group that holds one copy of what is sharded
+  int tensor = 1;  ///< ranks that hold parts of the same layers; copies are that far apart
+  int zero = 0;
+  bool keeps_gradients = false;
+  int microbatches = 1;
+
+  bool is_sharded() const { return zero > 0 && copies > 1; }
+};
+
+class ExchangeTimes {
+ public:
+  explicit ExchangeTimes(const Measurements& measured) : measured_(measured) {}
+
+  /// Of groups within so many consecutive ranks.
+  const ExchangeCosts& over(int span) const;
+  /// Of a group of `ranks` within `span` consecutive ranks.
+  double exchange_s(CostLine ExchangeCosts::*line, double bytes, int ranks, int span) const;
+  /// All reductions of a step: shards of gradients are reduced with each micro-batch, unless they add up
+  /// whole.
+  double reduce_s(const WeightSharing& sharing, double bytes) const;
+  /// The weights of a stage on a rank that has a part of them.
+  double gather_s(const WeightSharing& sharing, double bytes, WeightsMemory weights) const;
+
+ private:
+  const Measurements& measured_;
+};
+
+}  // namespace trireme::train
