@@ -192,6 +192,19 @@ TEST_F(Elastic, ASpareTakesAPlaceInAPipeline) {
   EXPECT_EQ(read_run(folder_ / "disturbed").weights_xxh3, expected.weights_xxh3);
 }
 
+TEST_F(Elastic, ANewWorldHasCopiesBeforeItsFirstStep) {
+  const Words settings = {"parallel.zero=3", "checkpoint.in_memory_every_steps=99"};
+  const TrainedRun expected = undisturbed(4, settings);
+  ChildProcess launcher(command("disturbed", 4, {"--elastic", "--max-restarts", "2"}, settings));
+  kill_after(launcher, 100, 1);
+  kill_after(launcher, 150, 1);  // it has the copy of the rank that died first
+  const ChildResult result = launcher.wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out + result.err,
+              ContainsRegex("memory of the ranks at step 99(.|\n)*memory of the ranks at step 99"));
+  EXPECT_EQ(read_run(folder_ / "disturbed").weights_xxh3, expected.weights_xxh3);
+}
+
 TEST_F(Elastic, WorldsHaveSizesThatTheConfigurationAllows) {
   ChildProcess launcher(
       command("disturbed", 4, {"--elastic", "--min-ranks", "1"},

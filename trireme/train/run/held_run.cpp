@@ -35,6 +35,10 @@ HeldRun::HeldRun(RunMemory& memory, Trainer& trainer, const Progress& progress, 
   });
 }
 
+void HeldRun::before_first_step() {
+  if (every_steps_ > 0 && trainer_.steps_done() > 0) hand_over();
+}
+
 void HeldRun::before_step() {
   memory_.forget_own();
   if (!changes_in_forward_) return;

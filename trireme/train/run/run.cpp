@@ -87,6 +87,7 @@ class Run {
   void train() {
     if (config_.checkpoint.asynchronous) save_in_background();
     if (plan_.callbacks.on_start) plan_.callbacks.on_start(trainer_);
+    if (held_) held_->before_first_step();
     meter_.begin_steps();
     while (!ended()) {
       if (held_) held_->before_step();

@@ -17,6 +17,8 @@ class HeldRun {
   /// All of them outlive it. Collective.
   HeldRun(RunMemory& memory, Trainer& trainer, const Progress& progress, comm::Context& context);
 
+  /// Copies a restored state: the next failure may come before the next copy is due. Collective.
+  void before_first_step();
   /// Copies what forward and backward change before the update (running statistics).
   void before_step();
   /// Copies the state where that is due. Collective.
