@@ -87,6 +87,7 @@ def write_images(folder, count=256):
 def furnish(folder, programs, page_text):
     """What a reader has before the first command of a page."""
     (folder / "examples").mkdir()
+    shutil.copytree(ROOT / "examples/machines", folder / "examples/machines")
     for path in (ROOT / "examples").glob("*.toml"):
         text = re.sub(r'(?m)^name = "fashion_mnist"\n(?=\n\[model\])', f'name = "fashion_mnist"\npath = "{folder}/images"\n', path.read_text())
         text = re.sub(r"(?m)^(epochs|max_steps) = .*$", f"max_steps = {STEPS}", text)

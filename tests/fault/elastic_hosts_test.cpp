@@ -188,6 +188,7 @@ TEST_F(ElasticHosts, ACheckpointOfTheJobIsRestoredByAnotherHost) {
 TEST_F(ElasticHosts, ALoopOfYourOwnTakesInAHostThatJoins) {
   const Words options = {"--nnodes", "1:2", "--elastic", "--join-wait", "0"};
   const auto first = hosts_.launch_on(0, 2, options, {bin("rank_elastic_loop"), "grow"});
+  ASSERT_TRUE(first->wait_for_output("generation 0 begins", 60));
   const auto second = hosts_.launch_on(1, 1, options, {bin("rank_elastic_loop"), "grow"});
   const ChildResult result = first->wait(60), joined = second->wait(60);
   EXPECT_EQ(result.exit_code, 0) << result.err;

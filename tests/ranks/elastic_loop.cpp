@@ -19,6 +19,10 @@ int main(int argc, char** argv) {
       ++num_worlds;
       if (what == "lose") throw trireme::CommError("this world is lost");
       if (what == "kill" && context.environment().restart_count == 0 && context.rank() == 1) ::raise(SIGKILL);
+      if (context.is_main()) {
+        std::printf("generation %d begins\n", context.environment().restart_count);
+        std::fflush(stdout);
+      }
       while (what == "grow" && context.environment().restart_count == 0) {
         at::Tensor asked = at::full({1}, trireme::comm::next_world_is_asked(context) ? 1.0 : 0.0);
         context.world().all_reduce(asked);
