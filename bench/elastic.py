@@ -3,7 +3,7 @@
 pipeline: a restart of all ranks from the latest checkpoint, and an elastic job that continues with a spare, a new process,
 or fewer ranks.
 
-    bench/elastic.py [--ranks 8] [--repeats 5] [--hidden 512]
+    bench/elastic.py [--ranks 8] [--repeats 5] [--hidden 512] [--only STATE]
     bench/elastic.py --goodput 10 [--every 120] [--ranks 4]
 
 Seconds are from the kill to the report of the next new step, by the clock of this script. Steps lost are those that the
@@ -144,6 +144,7 @@ def main():
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--goodput", type=float, default=0, metavar="MINUTES")
     parser.add_argument("--every", type=float, default=120, help="seconds between kills (with --goodput)")
+    parser.add_argument("--only", default="", help="rows whose state contains this")
     arguments = parser.parse_args()
     draw = random.Random(1)
     if arguments.goodput:
@@ -151,6 +152,8 @@ def main():
     print("| state | way | from the kill to the next step, s | steps lost | step, ms |")
     print("| --- | --- | ---: | ---: | ---: |")
     for mode, (keys, in_memory) in MODES.items():
+        if arguments.only not in mode:
+            continue
         layers = [arguments.hidden] * (arguments.ranks if "all ranks" in mode else 2)
         keys = [key.replace("RANKS", str(arguments.ranks)).replace("LAYERS", str(layers)) for key in keys]
         if not any(key.startswith("model.hidden") for key in keys):
