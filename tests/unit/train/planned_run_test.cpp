@@ -193,7 +193,7 @@ TEST_F(PlannedRuns, OwnLoopsTrainByTheFastestPlan) {
 }
 
 TEST_F(PlannedRuns, OwnLoopsKeepThePlanOfTheirFileOnAsManyRanks) {
-  const std::filesystem::path file = folder_ / "plan.toml";
+  const std::filesystem::path file = folder_ / "new" / "plan.toml";
   planned_loop(2, config("loop"), file);
   EXPECT_THAT(read_file(file), HasSubstr("planned_step_s = "));
   write_file_atomic(file, "[parallel]\ndata = 1\npipeline = 2\nschedule = \"gpipe\"\nmicrobatches = 2\n");

@@ -154,7 +154,10 @@ ParallelPlan fastest_plan(const RunConfig& config, comm::Context& context, const
   }
   const ParallelPlan plan = choice.of_search(data).plan;
   if (!options.file.empty())
-    on_main(context, [&] { write_file_atomic(options.file, words_and_settings(plan)); });
+    on_main(context, [&] {
+      if (options.file.has_parent_path()) make_folder(options.file.parent_path());
+      write_file_atomic(options.file, words_and_settings(plan));
+    });
   return fitted(plan);
 }
 
