@@ -118,7 +118,7 @@ PlanBounds::PlanBounds(const RunConfig& config, int world_size, std::int64_t lim
       limit_bytes_(static_cast<double>(limit_bytes)),
       schedules_(schedules) {}
 
-const PlanBounds::Sums& PlanBounds::sums_of(const Measurements& costs, std::int64_t samples) {
+PlanBounds::Sums& PlanBounds::sums_of(const Measurements& costs, std::int64_t samples) {
   std::shared_ptr<Sums>& sums = sums_[{&costs, samples}];
   if (sums) return *sums;
   sums = std::make_shared<Sums>();
@@ -159,8 +159,7 @@ const PlanBounds::Sums& PlanBounds::sums_of(const Measurements& costs, std::int6
   return *sums;
 }
 
-const std::vector<int>& PlanBounds::cuts_of(const Sums& of, std::size_t num_stages) {
-  Sums& sums = const_cast<Sums&>(of);
+const std::vector<int>& PlanBounds::cuts_of(Sums& sums, std::size_t num_stages) {
   std::vector<int>& cuts = sums.cuts[num_stages];
   if (cuts.empty() && num_stages > 1) {
     const std::vector<std::size_t> found = plan::cut_chain(sums.layers, {.num_stages = num_stages});
@@ -301,7 +300,7 @@ PlanBound PlanBounds::tight(const PlanChoice& choice, const Measurements& costs)
     if (is_known) bound.step_s = kNone;
     return bound;
   }
-  const Sums& sums = sums_of(costs, choice.samples(config_.train.global_batch, world_size_));
+  Sums& sums = sums_of(costs, choice.samples(config_.train.global_batch, world_size_));
   std::size_t num_stages = 0;
   for (const std::vector<int>& stages : facts->stages) num_stages += stages.size();
   if (num_stages > sums.layers.size()) return bound;

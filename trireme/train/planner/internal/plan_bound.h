@@ -46,8 +46,8 @@ class PlanBounds {
 
  private:
   struct Sums;  ///< of layers, from the first on
-  const Sums& sums_of(const Measurements& costs, std::int64_t samples);
-  const std::vector<int>& cuts_of(const Sums& sums, std::size_t num_stages);
+  Sums& sums_of(const Measurements& costs, std::int64_t samples);
+  const std::vector<int>& cuts_of(Sums& sums, std::size_t num_stages);
   using FactsKey = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t>;
   static FactsKey facts_key(const PlanChoice& choice);
   static ScheduleSize size_of_facts(const PlanChoice& choice);
