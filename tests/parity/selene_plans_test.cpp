@@ -138,21 +138,22 @@ TEST_P(MegatronPlans, PublishedMeshIsNearlyAsFastAsTheBest) {
     return search_plans(config, row.gpus, described_forms(config, row.gpus, machine, kVocabulary), options);
   };
   const PlanSearch all = search(config_of(row)), of_mesh = search(on_published_mesh(row));
-  if (all.plans.empty() || of_mesh.plans.empty()) {
-    ASSERT_FALSE(all.is_complete && of_mesh.is_complete);
-    GTEST_SKIP() << "the search ended before it found a plan that fits";
-  }
-  const PlannedStep &best = all.plans.front(), &there = of_mesh.plans.front();
+  const bool is_complete = all.is_complete && of_mesh.is_complete;
+  const bool found = !all.plans.empty() && !of_mesh.plans.empty();
+  EXPECT_TRUE(found || !is_complete);
   const MeasuredForms forms = described_forms(config_of(row), row.gpus, machine, kVocabulary);
   const auto way = published_way(row, forms, options.limit_bytes),
              best_way = published_way_on_any_mesh(row, forms, options.limit_bytes);
   ASSERT_TRUE(way.has_value() && best_way.has_value());
   const double tflops = paper_tflops(row, way->step_s);
+  const auto words_of = [&](const PlanSearch& search) {
+    return search.plans.empty() ? "none found" : in_words(search.plans.front().config, row.gpus);
+  };
+  const double slower = found ? of_mesh.plans.front().step_s / all.plans.front().step_s - 1 : 0;
   std::cout << std::fixed << std::setprecision(1) << "| " << row.parameters << " | " << row.gpus << " | "
             << row.batch << " | " << row.tensor << " x " << row.pipeline << " x " << row.replicas() << " | "
-            << in_words(there.config, row.gpus) << " | " << in_words(best.config, row.gpus)
-            << (all.is_complete && of_mesh.is_complete ? "" : " (ended early)") << " | "
-            << 100 * (there.step_s / best.step_s - 1) << " % | " << in_words(way->config, row.gpus) << " | "
+            << words_of(of_mesh) << " | " << words_of(all) << (is_complete ? "" : " (ended early)") << " | "
+            << 100 * slower << " % | " << in_words(way->config, row.gpus) << " | "
             << in_words(best_way->config, row.gpus) << " | " << 100 * (way->step_s / best_way->step_s - 1)
             << " % | " << std::setprecision(0) << tflops << " | " << row.tflops << " | " << std::showpos
             << 100 * (tflops / row.tflops - 1) << " % |\n"
@@ -160,8 +161,8 @@ TEST_P(MegatronPlans, PublishedMeshIsNearlyAsFastAsTheBest) {
   EXPECT_LT(way->step_s, kBehind * best_way->step_s) << in_words(best_way->config, row.gpus);
   // Beyond 5 % the best plan has ZeRO 3, which the estimate makes too fast between hosts: the page of results
   // says why.
-  if (there.step_s > 1.05 * best.step_s) {
-    EXPECT_EQ(best.config.parallel.zero, 3) << in_words(best.config, row.gpus);
+  if (slower > 0.05) {
+    EXPECT_EQ(all.plans.front().config.parallel.zero, 3) << words_of(all);
   }
   EXPECT_GT(tflops, row.tflops) << "overheads that are not described are missing";
   EXPECT_LT(tflops, 1.75 * row.tflops);
