@@ -164,7 +164,12 @@ TEST_P(MegatronPlans, PublishedMeshIsNearlyAsFastAsTheBest) {
   if (slower > 0.05) {
     EXPECT_EQ(all.plans.front().config.parallel.zero, 3) << words_of(all);
   }
-  EXPECT_GT(tflops, row.tflops) << "overheads that are not described are missing";
+  // The paper interleaves. Where only 1F1B fits by the forecast of memory, ranks wait longer, up to all of
+  // 1F1B's bubble.
+  const bool waits = way->config.parallel.schedule == "1f1b" && row.pipeline > 1;
+  const double bubble =
+      waits ? (row.pipeline - 1) / static_cast<double>(way->config.parallel.microbatches) : 0;
+  EXPECT_GT(tflops, row.tflops / (1 + bubble)) << "overheads that are not described are missing";
   EXPECT_LT(tflops, 1.75 * row.tflops);
 }
 
