@@ -35,10 +35,33 @@ std::shared_ptr<Term> Election::term() const {
   return term_;
 }
 
+std::string Election::leader() const {
+  const std::lock_guard lock(mutex_);
+  return leader_;
+}
+
+void Election::note_leader(std::string address) {
+  const std::lock_guard lock(mutex_);
+  leader_ = std::move(address);
+}
+
 void Election::resign() {
   const std::lock_guard lock(mutex_);
-  resigns_ = true;
+  resigns_ = term_ != nullptr;
   woken_.notify_all();
+}
+
+void Election::stand_down() {
+  {
+    const std::lock_guard lock(mutex_);
+    stands_down_ = true;
+  }
+  resign();
+}
+
+bool Election::stands_down() const {
+  const std::lock_guard lock(mutex_);
+  return stands_down_;
 }
 
 void Election::set(std::shared_ptr<Term> term) {
@@ -70,7 +93,7 @@ void Election::serve(std::stop_token stop) {
       continue;
     }
     set(term);
-    bool resigned = false;
+    bool resigned = stands_down();
     while (term->holds() && !stop.stop_requested() && !resigned) {
       resigned = rest(std::min(keep_s, 1.0));
       if (resigned || stop.stop_requested()) break;
@@ -84,13 +107,15 @@ void Election::serve(std::stop_token stop) {
     term->lose();
     set(nullptr);
     if (is_left) give_back(*term);
-    if (resigned) rest(static_cast<double>(lease_s_));
+    if (resigned && !stands_down()) rest(static_cast<double>(lease_s_));
   }
 }
 
 /// Null where another leads.
 std::shared_ptr<Term> Election::campaign() {
-  if (client_.get(options_.key)) return nullptr;
+  const auto present = client_.get(options_.key);
+  note_leader(present ? present->value : "");
+  if (present || stands_down()) return nullptr;
   const std::int64_t asked_ns = now_ns();
   const LeaseId lease = client_.grant(lease_s_);
   const Transaction transaction = {
@@ -109,6 +134,7 @@ std::shared_ptr<Term> Election::campaign() {
     }
     made_at = leader->created;
   }
+  note_leader(options_.address);
   return std::make_shared<Term>(options_.key, made_at, lease,
                                 asked_ns + in_ns(static_cast<double>(lease_s_)));
 }
@@ -118,6 +144,7 @@ void Election::keep(Term& term) {
   if (!client_.keep_alive(term.lease())) return term.lose();
   term.extend(asked_ns + in_ns(static_cast<double>(lease_s_)));
   const auto leader = client_.get(options_.key);  // somebody may have removed it by hand
+  note_leader(leader ? leader->value : "");
   if (!leader || leader->created != term.made_at()) term.lose();
   last_trouble_.clear();
 }

@@ -35,8 +35,12 @@ class Election {
 
   /// Null while this process does not lead.
   std::shared_ptr<Term> term() const;
-  /// Another may lead now; this one campaigns again after a lease.
+  /// The address of the leader, as last read; empty: there was none, or it has not been read yet.
+  std::string leader() const;
+  /// Another may lead now; this one campaigns again after a lease. No effect while it does not lead.
   void resign();
+  /// Resigns, and only reads from now on who leads.
+  void stand_down();
 
  private:
   void serve(std::stop_token stop);
@@ -44,6 +48,8 @@ class Election {
   void keep(Term& term);
   void set(std::shared_ptr<Term> term);
   void give_back(const Term& term);
+  void note_leader(std::string address);
+  bool stands_down() const;
   void say(const std::string& trouble);
 
   const ElectionOptions options_;
@@ -53,7 +59,8 @@ class Election {
   mutable std::mutex mutex_;
   std::condition_variable_any woken_;
   std::shared_ptr<Term> term_;
-  bool resigns_ = false;
+  std::string leader_;
+  bool resigns_ = false, stands_down_ = false;
   std::jthread thread_;  ///< last: it uses all of the above
 };
 
