@@ -47,6 +47,12 @@ std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
       ->type_name("A");
   app.add_option("--master-port", options->master_port, "Port for the rendezvous (one host: a free one)")
       ->type_name("P");
+  app.add_option("--rendezvous", options->rendezvous,
+                 "Elastic: etcd://HOST:PORT,HOST:PORT/JOB in place of a first host, whose loss ends the job")
+      ->type_name("A");
+  app.add_option("--local-addr", options->local_addr,
+                 "With --rendezvous: address of this host for the others (default: the one that faces etcd)")
+      ->type_name("A");
   app.add_option("--secret-file", options->secret_file, "The job's secret (several hosts: the same on each)")
       ->type_name("F");
   app.add_option("--servers", options->num_servers, "Servers of a parameter server to start with them")
@@ -94,18 +100,21 @@ std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
 }  // namespace
 
 Command launch_command(const Arguments& arguments) {
-  return {.name = "launch",
-          .summary = "Start a program as N ranks, supervise them, report failures",
-          .usage = "-n N [OPTIONS] -- PROGRAM [ARGUMENTS]",
-          .examples =
-              "  trireme launch -n 4 -- ./my_program --epochs 3\n"
-              "  trireme launch -n 2 --max-restarts 3 -- ./my_program\n"
-              "  trireme launch -n 2 --servers 2 -- ./my_program\n"
-              "  trireme launch -n 8 --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 \\\n"
-              "      --secret-file job.secret -- ./my_program\n"
-              "  trireme launch -n 8 --nnodes 2:4 --elastic --node-rank 1 --master-addr node0 \\\n"
-              "      --master-port 29500 --secret-file job.secret -- ./my_program\n",
-          .declare = [arguments](CLI::App& app) { return declare(app, arguments); }};
+  return {
+      .name = "launch",
+      .summary = "Start a program as N ranks, supervise them, report failures",
+      .usage = "-n N [OPTIONS] -- PROGRAM [ARGUMENTS]",
+      .examples =
+          "  trireme launch -n 4 -- ./my_program --epochs 3\n"
+          "  trireme launch -n 2 --max-restarts 3 -- ./my_program\n"
+          "  trireme launch -n 2 --servers 2 -- ./my_program\n"
+          "  trireme launch -n 8 --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 \\\n"
+          "      --secret-file job.secret -- ./my_program\n"
+          "  trireme launch -n 8 --nnodes 2:4 --elastic --node-rank 1 --master-addr node0 \\\n"
+          "      --master-port 29500 --secret-file job.secret -- ./my_program\n"
+          "  trireme launch -n 8 --nnodes 2:4 --elastic --rendezvous etcd://e1:2379,e2:2379,e3:2379/job7 \\\n"
+          "      --secret-file job.secret -- ./my_program\n",
+      .declare = [arguments](CLI::App& app) { return declare(app, arguments); }};
 }
 
 }  // namespace trireme::cli

@@ -9,24 +9,38 @@
 namespace trireme::cli {
 namespace {
 
-constexpr double kStoreCall_s = 2, kSilentStore_s = 15;
+constexpr double kStoreCall_s = 2;
 constexpr double kBeat_s = 0.25, kRead_s = 0.05, kReadWhileLost_s = 0.01;
 constexpr int kMostBeats = 1 << 30;
 
-int number_of_host(wire::StoreClient& store, bool is_first) {
-  if (is_first) return 0;
-  return static_cast<int>(store.add(wire::kElasticHostsKey, 1, store.options().timeout_s));
-}
-
 }  // namespace
 
-ElasticHost::ElasticHost(wire::StoreClientOptions store, bool is_first, int capacity)
-    : store_(std::move(store)), node_(number_of_host(store_, is_first)) {
+ElasticHost::ElasticHost(wire::StoreClientOptions store, int node, int capacity, double patience_s)
+    : store_(std::make_unique<wire::StoreClient>(std::move(store))), node_(node), patience_s_(patience_s) {
   report_.capacity = capacity;
+  join(*store_);
 }
 
-std::string ElasticHost::agree_on_start(const std::string& own) {
-  return store_.compare_set(wire::kJobStartKey, "", own, store_.options().timeout_s);
+/// The leader reads the reports of hosts up to the highest number.
+void ElasticHost::join(wire::StoreClient& store) const {
+  std::string highest = store.get(wire::kElasticHostsKey, kStoreCall_s).value_or("");
+  while (highest.empty() || std::stoi(highest) < node_) {
+    const std::string found = store.compare_set(wire::kElasticHostsKey, highest, text(node_), kStoreCall_s);
+    if (found == text(node_)) return;
+    highest = found;
+  }
+}
+
+void ElasticHost::move_to(const wire::StoreClientOptions& store) {
+  wire::StoreClientOptions options = store;
+  options.timeout_s = kStoreCall_s;
+  auto next = std::make_unique<wire::StoreClient>(std::move(options));
+  join(*next);
+  store_ = std::move(next);
+  job_ = {};
+  waiting_.clear();
+  next_.reset();
+  reported_s_ = read_s_ = silent_since_s_ = 0;
 }
 
 wire::ElasticMember ElasticHost::new_spare() {
@@ -65,33 +79,34 @@ bool ElasticHost::exchange(std::vector<wire::MemberReport> members) {
     read_s_ = at_s;
     call([&] { read_job(); });
   }
-  return silent_since_s_ == 0 || now_s() - silent_since_s_ < kSilentStore_s;
+  return silent_since_s_ == 0 || now_s() - silent_since_s_ < patience_s_;
 }
 
 void ElasticHost::write_report(double at_s) {
   report_.beat = (report_.beat + 1) % kMostBeats;
-  store_.set(wire::elastic_host_key(node_), to_text(report_), kStoreCall_s);
+  store_->set(wire::elastic_host_key(node_), to_text(report_), kStoreCall_s);
   reported_s_ = at_s;
 }
 
 void ElasticHost::read_job() {
-  if (const auto told = store_.get(wire::kJobStateKey, kStoreCall_s)) job_ = wire::parse_job_state(*told);
+  if (const auto told = store_->get(wire::kJobStateKey, kStoreCall_s)) job_ = wire::parse_job_state(*told);
   if (job_.generation > world_.generation) {
-    if (const auto told = store_.get(wire::elastic_world_key(job_.generation), kStoreCall_s))
+    if (const auto told = store_->get(wire::elastic_world_key(job_.generation), kStoreCall_s))
       next_ = wire::parse_elastic_world(*told);
   } else if (world_.generation >= 0 && !is_lost_) {
-    is_lost_ = store_.check({wire::lost_world_key(world_.generation)}, kStoreCall_s);
+    is_lost_ = store_->check({wire::lost_world_key(world_.generation)}, kStoreCall_s);
   }
 }
 
 void ElasticHost::give_up(const std::string& cause) {
-  call([&] { store_.compare_set(wire::rendezvous_outcome_key(world_.generation), "", cause, kStoreCall_s); });
+  call(
+      [&] { store_->compare_set(wire::rendezvous_outcome_key(world_.generation), "", cause, kStoreCall_s); });
 }
 
 bool ElasticHost::waits(const std::string& id) {
   if (waiting_.contains(id)) return true;
   call([&] {
-    if (store_.check({wire::waiting_member_key(world_.generation + 1, id)}, kStoreCall_s))
+    if (store_->check({wire::waiting_member_key(world_.generation + 1, id)}, kStoreCall_s))
       waiting_.insert(id);
   });
   return waiting_.contains(id);

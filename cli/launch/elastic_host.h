@@ -2,6 +2,7 @@
 // A host of an elastic job, in its launcher: reports its processes to the leader, and reads worlds and the
 // state of the job, all in the job's store. Not thread-safe.
 
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,13 +15,15 @@ namespace trireme::cli {
 
 class ElasticHost {
  public:
-  /// The host with the leader has the number 0. Others get theirs here. Throws CommError.
-  ElasticHost(wire::StoreClientOptions store, bool is_first, int capacity);
+  /// `node`: a number that no other host of the job has had. `patience_s`: for a store that does not answer.
+  /// Throws CommError.
+  ElasticHost(wire::StoreClientOptions store, int node, int capacity, double patience_s);
 
+  /// The number of this host.
   int node() const { return node_; }
-  /// The start id of the job: that of the host which has come first. Throws CommError.
-  std::string agree_on_start(const std::string& own);
-  const wire::Endpoint& store() const { return store_.options().endpoint; }
+  const wire::Endpoint& store() const { return store_->options().endpoint; }
+  /// The job has another store now. Throws CommError, after which the old one is used.
+  void move_to(const wire::StoreClientOptions& store);
   /// An id for a spare of this host.
   wire::ElasticMember new_spare();
   /// The present one, of generation -1 before the first.
@@ -47,13 +50,15 @@ class ElasticHost {
   double left_s() const { return left_s_; }  ///< when, on the monotonic clock
 
  private:
+  void join(wire::StoreClient& store) const;
   void write_report(double at_s);
   void read_job();
   template <class Call>
   void call(const Call& call);
 
-  wire::StoreClient store_;
+  std::unique_ptr<wire::StoreClient> store_;
   const int node_;
+  const double patience_s_;
   int num_spares_ = 0;
   wire::ElasticWorld world_{.generation = -1};
   std::optional<wire::ElasticWorld> next_;

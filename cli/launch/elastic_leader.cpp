@@ -3,9 +3,11 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/error.h"
 #include "trireme/base/text.h"
 
 namespace trireme::cli {
@@ -16,13 +18,52 @@ constexpr double kOwnStoreCall_s = 10;
 constexpr double kLook_s = 0.05, kLookWhileLost_s = 0.01;
 // Several beats.
 constexpr double kStillHeard_s = 2;
+// For launchers to find the store of a new leader.
+constexpr double kFindLeader_s = 10;
 
 }  // namespace
 
-ElasticLeader::ElasticLeader(wire::StoreClientOptions store, const JobLimits& limits,
-                             std::function<void(const std::string&)> say)
-    : limits_(limits), say_(std::move(say)), store_(std::move(store)) {
+std::string to_text(const JobRecord& record) {
+  nlohmann::json placed = nlohmann::json::array();
+  for (const auto& [node, number] : record.num_placed) placed.push_back({node, number});
+  return nlohmann::json{
+      {"world", to_text(record.world)}, {"restarts", record.num_restarts}, {"placed", placed}}
+      .dump();
+}
+
+JobRecord parse_job_record(const std::string& text) {
+  try {
+    const auto json = nlohmann::json::parse(text);
+    JobRecord record{.world = wire::parse_elastic_world(json.at("world")),
+                     .num_restarts = json.at("restarts")};
+    for (const auto& pair : json.at("placed")) record.num_placed[pair.at(0)] = pair.at(1);
+    return record;
+  } catch (const nlohmann::json::exception& error) {
+    throw CommError(trireme::text("the record of the job is '", text.substr(0, 100), "', which is none (",
+                                  error.what(), "): give the job a prefix of its own"));
+  }
+}
+
+ElasticLeader::ElasticLeader(ElasticLeaderOptions options)
+    : options_(std::move(options)), store_(options_.store) {
   joined_s_ = now_s();
+}
+
+void ElasticLeader::take_over(const JobRecord& record) {
+  world_ = record.world;
+  num_restarts_ = record.num_restarts;
+  for (const auto& [node, number] : record.num_placed) {
+    Host& host = hosts_[node];
+    // Launchers that live report soon: a host that does not counts as lost, whatever its ranks do.
+    host.heard_s = now_s() - options_.limits.gone_host_s + kFindLeader_s;
+    host.view.node = node;
+    host.view.num_placed = number;
+  }
+  if (world_.generation < 0) return;
+  store_.set(wire::elastic_world_key(world_.generation), to_text(world_), kOwnStoreCall_s);
+  state_.generation = world_.generation;
+  state_.wants_next = true;
+  write_state();
 }
 
 void ElasticLeader::look() {
@@ -35,14 +76,21 @@ void ElasticLeader::look() {
   looked_s_ = at_s;
   read_hosts(at_s);
   if (world_.generation >= 0) {
-    is_lost_ = is_lost_ || store_.check({wire::lost_world_key(world_.generation)}, kOwnStoreCall_s);
+    if (!is_lost_ && store_.check({wire::lost_world_key(world_.generation)}, kOwnStoreCall_s)) {
+      is_lost_ = true;
+      // Ranks that still wait in its rendezvous would wait for those that have left.
+      store_.compare_set(wire::rendezvous_outcome_key(world_.generation), "", "a rank has lost this world",
+                         kOwnStoreCall_s);
+    }
     read_waiting();
   }
-  carry_out(decide(view(at_s), limits_));
+  const Decision decision = decide(view(at_s), options_.limits);
+  const bool is_done = decision.kind == Decision::Kind::kEnd && decision.end.exit_code == kExitOk;
+  if (is_done || options_.leads()) carry_out(decision);
 }
 
 void ElasticLeader::read_hosts(double at_s) {
-  const int num_hosts = 1 + std::stoi(store_.get(wire::kElasticHostsKey, kOwnStoreCall_s).value_or("0"));
+  const int num_hosts = 1 + std::stoi(store_.get(wire::kElasticHostsKey, kOwnStoreCall_s).value_or("-1"));
   for (int node = 0; node < num_hosts; ++node) {
     const auto told = store_.get(wire::elastic_host_key(node), kOwnStoreCall_s);
     if (!told) continue;  // it writes its first report
@@ -51,9 +99,10 @@ void ElasticLeader::read_hosts(double at_s) {
     wire::HostReport report = wire::parse_host_report(*told);
     if (is_new || report.beat != host.view.report.beat) host.heard_s = at_s;
     if (is_new) joined_s_ = at_s;
-    if (is_new && limits_.wanted_hosts > 1)
-      say_(text("elastic: host ", node, " has joined, with ", report.capacity, " rank(s)"));
-    if (report.is_leaving && !host.view.report.is_leaving) say_(text("elastic: host ", node, " leaves"));
+    if (is_new && options_.limits.wanted_hosts > 1)
+      options_.say(text("elastic: host ", node, " has joined, with ", report.capacity, " rank(s)"));
+    if (report.is_leaving && !host.view.report.is_leaving)
+      options_.say(text("elastic: host ", node, " leaves"));
     host.view.node = node;
     host.view.report = std::move(report);
   }
@@ -92,25 +141,29 @@ void ElasticLeader::carry_out(const Decision& decision) {
     case Decision::Kind::kNone:
       return;
     case Decision::Kind::kNextWorld:
-      num_restarts_ += decision.num_restarts;
-      return begin(decision.next);
+      return begin(decision.next, decision.num_restarts);
     case Decision::Kind::kAskForNext:
       state_.wants_next = true;
       return write_state();
     case Decision::Kind::kStop:
-      say_(text("elastic: too few ranks would be left (--min-ranks ", limits_.min_ranks,
-                "): the ranks save their state and end"));
+      options_.say(text("elastic: too few ranks would be left (--min-ranks ", options_.limits.min_ranks,
+                        "): the ranks save their state and end"));
       return stop(SIGTERM);
     case Decision::Kind::kEnd:
       return end(decision.end);
   }
 }
 
-void ElasticLeader::begin(const wire::ElasticWorld& world) {
+void ElasticLeader::begin(const wire::ElasticWorld& world, int num_restarts) {
+  JobRecord next{.world = world, .num_restarts = num_restarts_ + num_restarts, .num_placed = {}};
+  for (const auto& [node, host] : hosts_) next.num_placed[node] = host.view.num_placed;
   for (const wire::ElasticMember& each : world.ranks) {
     const bool is_new = each.id.starts_with(text(each.node, ".", world.generation, "-"));
-    hosts_[each.node].view.num_placed += is_new ? 1 : 0;
+    next.num_placed[each.node] += is_new ? 1 : 0;
   }
+  options_.save(next);
+  num_restarts_ = next.num_restarts;
+  for (const auto& [node, number] : next.num_placed) hosts_[node].view.num_placed = number;
   world_ = world;
   waiting_.clear();
   is_lost_ = false;
@@ -124,7 +177,7 @@ bool ElasticLeader::hears_others() {
   const double at_s = now_s();
   read_hosts(at_s);
   return std::ranges::any_of(hosts_, [&](const auto& host) {
-    return host.first != 0 && at_s - host.second.heard_s < kStillHeard_s;
+    return host.first != options_.node && at_s - host.second.heard_s < kStillHeard_s;
   });
 }
 

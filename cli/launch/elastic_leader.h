@@ -1,7 +1,7 @@
 #pragma once
-// The leader of an elastic job, in the launcher of the first host: reads from the job's store what hosts
-// report, decides (job_decision.h), and writes worlds and the state of the job there. Its calls of the store,
-// which this process serves, end within seconds. Not thread-safe.
+// The leader of an elastic job, in the launcher that serves the job's store: reads there what hosts report,
+// decides (job_decision.h), and writes worlds and the state of the job. Its calls of the store end within
+// seconds. Not thread-safe.
 
 #include <functional>
 #include <map>
@@ -13,17 +13,40 @@
 
 namespace trireme::cli {
 
+/// What a leader leaves to its successor.
+struct JobRecord {
+  wire::ElasticWorld world{.generation = -1};
+  int num_restarts = 0;
+  std::map<int, int> num_placed = {};  ///< by host: processes that worlds have started there so far
+};
+std::string to_text(const JobRecord& record);
+/// Throws CommError for a text that is none.
+JobRecord parse_job_record(const std::string& text);
+
+struct ElasticLeaderOptions {
+  wire::StoreClientOptions store;
+  int node = 0;  ///< of this launcher's host
+  JobLimits limits = {};
+  std::function<void(const std::string&)> say;  ///< for the launcher's output
+  /// Whether no other launcher may lead. While one may, the job only ends where all ranks are done.
+  std::function<bool()> leads = [] { return true; };
+  /// Saves the record before a world is published. Throws CommError, and then it is not published.
+  std::function<void(const JobRecord&)> save = [](const JobRecord&) {};
+};
+
 class ElasticLeader {
  public:
-  /// `say`: for the launcher's output.
-  ElasticLeader(wire::StoreClientOptions store, const JobLimits& limits,
-                std::function<void(const std::string&)> say);
+  explicit ElasticLeader(ElasticLeaderOptions options);
+
+  /// Continues the job of a leader that is gone, in a store of its own. Ranks leave the present world, whose
+  /// store is lost, for the next one.
+  void take_over(const JobRecord& record);
 
   /// Reads, decides and writes, where it is time: as often as the caller likes.
   void look();
   /// Whether launchers of other hosts still report.
   bool hears_others();
-  /// The first launcher was told to stop: the ranks of all hosts save and end.
+  /// This launcher was told to stop: the ranks of all hosts save and end.
   void stop(int signal);
 
  private:
@@ -36,12 +59,11 @@ class ElasticLeader {
   void read_waiting();
   JobView view(double at_s) const;
   void carry_out(const Decision& decision);
-  void begin(const wire::ElasticWorld& world);
+  void begin(const wire::ElasticWorld& world, int num_restarts);
   void end(const wire::JobEnd& end);
   void write_state();
 
-  const JobLimits limits_;
-  const std::function<void(const std::string&)> say_;
+  const ElasticLeaderOptions options_;
   wire::StoreClient store_;
   wire::ElasticWorld world_{.generation = -1};
   wire::JobState state_;

@@ -192,6 +192,11 @@ Decision after_failure(const JobView& view, const JobLimits& limits, const Proce
                                     "; no restart is left (--max-restarts ", limits.max_restarts, ")"));
   }
   const auto next = next_of(view, limits, processes);
+  if (!next && processes.num_done > 0) {
+    return end_with(processes.exit_code.value_or(kExitComm),
+                    text(processes.num_done, " rank(s) have ended well, and ", processes.num_failed,
+                         " failed, or were lost with their host, before they reported their end"));
+  }
   if (!next) {
     return end_with(
         processes.exit_code.value_or(kExitComm),

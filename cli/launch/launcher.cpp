@@ -41,6 +41,13 @@ constexpr int kMostProcesses = 4096;
 constexpr int kMostHosts = 65536;
 
 void check_elasticity(const LaunchOptions& options) {
+  require(options.elastic || options.rendezvous.empty(),
+          "--rendezvous is for elastic jobs: add --elastic, or give --master-addr and --master-port");
+  require(!options.rendezvous.empty() || options.local_addr.empty(),
+          "--local-addr is for --rendezvous, which is missing");
+  require(options.rendezvous.empty() || options.master_addr.empty(), "--rendezvous ", options.rendezvous,
+          " and --master-addr ", options.master_addr,
+          " both say where the hosts find each other; expected one of them");
   require(options.elastic || (options.min_ranks == 0 && options.num_spares == 0 && options.min_nodes == 0),
           "--min-ranks, --spares and --nnodes MIN:MAX are for elastic jobs: add --elastic");
   if (!options.elastic) return;
@@ -79,7 +86,8 @@ void check(const LaunchOptions& options) {
           "; expected seconds, or 0 to wait without end");
   require(options.max_restarts >= 0, "--max-restarts is ", options.max_restarts, "; 0 means none");
   check_elasticity(options);
-  require(options.num_nodes == 1 || (!options.master_addr.empty() && options.master_port != 0),
+  require(options.num_nodes == 1 || !options.rendezvous.empty() ||
+              (!options.master_addr.empty() && options.master_port != 0),
           "with --nnodes ", options.num_nodes,
           " all hosts have to know the same address: give --master-addr (a name or address of the host with "
           "--node-rank 0) and --master-port (a free port there)");
@@ -94,6 +102,13 @@ struct Job {
   std::shared_ptr<wire::Socket> reserved{};  ///< keeps master_port free; null: the user has chosen it
   int master_port = 0;                       ///< for programs that serve a rendezvous of their own
   std::string start_id{};                    ///< of this start and its restarts
+
+  /// The store of an elastic job may move.
+  void use_store(const wire::Endpoint& present) {
+    if (present.text() == store.text()) return;
+    store = present;
+    master_port = present.port + 1;
+  }
 };
 
 std::optional<std::string> variable(const std::string& name) {
@@ -105,7 +120,8 @@ std::optional<std::string> variable(const std::string& name) {
 wire::Secret find_secret(const LaunchOptions& options) {
   if (!options.secret_file.empty()) return wire::Secret::from_file(options.secret_file);
   auto given = wire::Secret::from_variables(variable);
-  return given.empty() && options.num_nodes == 1 ? wire::Secret::random() : given;
+  return given.empty() && options.num_nodes == 1 && options.rendezvous.empty() ? wire::Secret::random()
+                                                                               : given;
 }
 
 /// Bound before any rank is started, so that no other program is given the port in between. It does not
@@ -127,7 +143,8 @@ Job prepare_job(const LaunchOptions& options, Notes& notes) {
           .secret = find_secret(options),
           .secret_of_servers = wire::Secret::from_variables(variable, "TRIREME_PS_SECRET"),
           .start_id = new_start_id()};
-  wire::secret_at(job.store, job.secret);  // throws where one has to be given
+  if (!options.rendezvous.empty()) return job;  // the launcher that leads serves the store
+  wire::secret_at(job.store, job.secret);       // throws where one has to be given
   if (options.node_rank == 0) {
     try {
       job.served = std::make_shared<wire::StoreServer>(
@@ -154,7 +171,7 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
     const bool foreign = name.starts_with("TORCHELASTIC_") || name == "TRIREME_SECRET_FILE" ||
                          name == "TRIREME_PS_SECRET" || name == "TRIREME_PS_SECRET_FILE" ||
                          name == "TRIREME_STATUS_FD" || name == "GROUP_RANK" || name == "TRIREME_MEMBER" ||
-                         name == "TRIREME_SPARE";
+                         name == "TRIREME_SPARE" || name == "TRIREME_STORE_FILE";
     if (!foreign && !changes.contains(name)) result.emplace_back(line);
   }
   for (const auto& [name, value] : changes) result.push_back(name + "=" + value);
@@ -183,8 +200,7 @@ struct Launcher {
   std::unique_ptr<Servers> servers{};          ///< null: none
   std::unique_ptr<EvidenceWriter> evidence{};  ///< null: it is not kept
   std::unique_ptr<LaunchMetrics> metrics{};    ///< null: none
-  std::optional<ElasticHost> elastic{};        ///< none: the job is not elastic
-  std::optional<ElasticLeader> leader{};       ///< of an elastic job, on its first host
+  std::unique_ptr<ElasticJob> elastic{};       ///< null: the job is not elastic
 };
 
 /// What a process is in a world, and its name for a parameter server.
@@ -199,7 +215,8 @@ RankStart plan_rank(const Launcher& launcher, const Place& place) {
   const LaunchOptions& options = launcher.options;
   const Job& job = launcher.job;
   const Screen& screen = launcher.screen;
-  const std::string addr = options.master_addr.empty() ? kLoopback : options.master_addr;
+  const std::string given = options.rendezvous.empty() ? options.master_addr : job.store.host;
+  const std::string addr = given.empty() ? kLoopback : given;
   std::map<std::string, std::string> variables = {
       {"RANK", text(place.rank)},
       {"WORLD_SIZE", text(place.world_size)},
@@ -237,11 +254,13 @@ RankStart plan_member(const Launcher& launcher, const wire::ElasticMember& membe
   start.environment.push_back("TRIREME_MEMBER=" + member.id);
   start.environment.push_back(
       text("TRIREME_MOST_RANKS=", launcher.options.num_nodes * launcher.options.num_ranks));
+  if (const std::string file = launcher.elastic->store_file(); !file.empty())
+    start.environment.push_back("TRIREME_STORE_FILE=" + file);
   return start;
 }
 
 RankStart plan_spare(Launcher& launcher) {
-  RankStart start = plan_member(launcher, launcher.elastic->new_spare(), {});
+  RankStart start = plan_member(launcher, launcher.elastic->host().new_spare(), {});
   start.rank = -1;
   start.inherits_stdin = false;
   start.environment.push_back("TRIREME_SPARE=1");
@@ -251,7 +270,7 @@ RankStart plan_spare(Launcher& launcher) {
 /// The ranks of this host that the present world starts; spares, before the first.
 std::vector<RankStart> plan_new_members(Launcher& launcher, const std::vector<SupervisedRank>& living) {
   std::vector<RankStart> starts;
-  const wire::ElasticWorld& world = launcher.elastic->world();
+  const wire::ElasticWorld& world = launcher.elastic->host().world();
   if (world.generation < 0) {
     for (int spare = 0; spare < launcher.options.num_spares; ++spare) starts.push_back(plan_spare(launcher));
   }
@@ -259,7 +278,7 @@ std::vector<RankStart> plan_new_members(Launcher& launcher, const std::vector<Su
     const wire::ElasticMember& member = world.ranks[static_cast<std::size_t>(rank)];
     const bool is_there = std::ranges::any_of(
         living, [&](const SupervisedRank& each) { return each.process->member() == member; });
-    if (member.node != launcher.elastic->node() || is_there) continue;
+    if (member.node != launcher.elastic->host().node() || is_there) continue;
     starts.push_back(plan_member(launcher, member,
                                  {.rank = rank,
                                   .world_size = world.size(),
@@ -279,14 +298,13 @@ struct LeftOfWorld {
 
 /// The present world; before the first, the wait for it.
 LeftOfWorld run_elastic_world(Launcher& launcher, std::vector<SupervisedRank> living) {
+  launcher.job.use_store(launcher.elastic->host().store());
   const std::vector<RankStart> starts = plan_new_members(launcher, living);
-  const Elasticity elasticity{.host = *launcher.elastic,
-                              .leader = launcher.leader ? &*launcher.leader : nullptr};
   const auto keep = [&](const autopsy::Evidence& evidence) {
     if (launcher.evidence) launcher.evidence->write(evidence);
   };
   Supervisor supervisor(launcher.options, launcher.screen, launcher.signals, launcher.notes, keep,
-                        launcher.servers ? &launcher.servers->cluster : nullptr, &elasticity);
+                        launcher.servers ? &launcher.servers->cluster : nullptr, launcher.elastic.get());
   supervisor.adopt(std::move(living));
   supervisor.start(starts);
   if (launcher.metrics) launcher.metrics->set_ranks(supervisor.ranks());
@@ -340,20 +358,23 @@ void wait_for_other_hosts(Launcher& launcher) {
   }
 }
 
-/// They read in the store that the job has ended.
-void wait_for_elastic_hosts(Launcher& launcher) {
+/// Other hosts read in the store that the job has ended.
+void end_elastic_job(Launcher& launcher) {
   const auto deadline = Deadline::after_s(kGoodbye_s);
-  while (launcher.leader->hears_others() && !deadline.expired() && launcher.signals.next() == 0)
+  while (launcher.elastic->hears_others() && !deadline.expired() && launcher.signals.next() == 0)
     std::this_thread::sleep_for(std::chrono::duration<double>(kLookForSignals_s));
+  launcher.elastic->finish();
 }
 
-std::unique_ptr<EvidenceWriter> evidence_writer(const LaunchOptions& options, const Job& job, Notes& notes) {
+std::unique_ptr<EvidenceWriter> evidence_writer(Launcher& launcher) {
+  const LaunchOptions& options = launcher.options;
   if (options.autopsy_folder.empty()) return nullptr;
   const std::filesystem::path folder = options.autopsy_folder;
-  return std::make_unique<EvidenceWriter>(
-      EvidenceWriter::Options{.file = folder / autopsy::file_name(options.node_rank, options.num_nodes),
-                              .start_id = job.start_id,
-                              .complain = [&notes](const std::string& what) { notes.add(what); }});
+  const int node = launcher.elastic ? launcher.elastic->host().node() : options.node_rank;
+  return std::make_unique<EvidenceWriter>(EvidenceWriter::Options{
+      .file = folder / autopsy::file_name(node, options.num_nodes),
+      .start_id = launcher.job.start_id,
+      .complain = [&notes = launcher.notes](const std::string& what) { notes.add(what); }});
 }
 
 /// "elastic: world 2 has 3 rank(s): rank 3 continues as rank 2; the others keep their ranks".
@@ -377,29 +398,34 @@ WorldStory run_worlds(Launcher& launcher) {
     LeftOfWorld left = run_elastic_world(launcher, std::move(living));
     if (!left.next) return left.story;
     for (const auto& line : report(left.story)) launcher.screen.note(line);
-    const wire::ElasticWorld before = launcher.elastic->world();
+    const wire::ElasticWorld before = launcher.elastic->host().world();
     if (before.generation >= 0) launcher.screen.note(describe_next(before, *left.next));
-    launcher.elastic->enter(*left.next);
+    launcher.elastic->host().enter(*left.next);
     living = std::move(left.living);
   }
 }
 
-void join_elastic_job(Launcher& launcher) {
+std::unique_ptr<ElasticJob> join_elastic_job(Launcher& launcher) {
   const LaunchOptions& options = launcher.options;
-  const wire::StoreClientOptions store{.endpoint = launcher.job.store, .secret = launcher.job.secret};
-  launcher.elastic.emplace(store, options.node_rank == 0, options.num_ranks);
-  launcher.job.start_id = launcher.elastic->agree_on_start(launcher.job.start_id);
-  if (options.node_rank != 0) return;
   const int min_hosts = options.min_nodes > 0 ? options.min_nodes : options.num_nodes;
-  launcher.leader.emplace(
-      store,
-      JobLimits{.wanted_ranks = options.num_nodes * options.num_ranks,
-                .min_ranks = options.min_ranks > 0 ? options.min_ranks : min_hosts * options.num_ranks,
-                .wanted_hosts = options.num_nodes,
-                .min_hosts = min_hosts,
-                .max_restarts = options.max_restarts,
-                .join_wait_s = options.join_wait_s},
-      [&screen = launcher.screen](const std::string& line) { screen.note(line); });
+  ElasticJobOptions job{
+      .capacity = options.num_ranks,
+      .limits = {.wanted_ranks = options.num_nodes * options.num_ranks,
+                 .min_ranks = options.min_ranks > 0 ? options.min_ranks : min_hosts * options.num_ranks,
+                 .wanted_hosts = options.num_nodes,
+                 .min_hosts = min_hosts,
+                 .max_restarts = options.max_restarts,
+                 .join_wait_s = options.join_wait_s},
+      .secret = launcher.job.secret,
+      .store = launcher.job.store,
+      .is_first = options.node_rank == 0,
+      .rendezvous = options.rendezvous,
+      .address = options.local_addr,
+      .port = options.master_port,
+      .start_id = launcher.job.start_id,
+      .say = [&screen = launcher.screen](const std::string& line) { screen.note(line); },
+      .note = [&notes = launcher.notes](const std::string& line) { notes.add(line); }};
+  return std::make_unique<ElasticJob>(std::move(job));
 }
 
 }  // namespace
@@ -410,8 +436,9 @@ int launch(const LaunchOptions& options) {
   Launcher launcher{.options = options, .program = find_program(options.command.front())};
   Screen& screen = launcher.screen;
   launcher.job = prepare_job(options, launcher.notes);
-  if (options.elastic) join_elastic_job(launcher);
-  launcher.evidence = evidence_writer(options, launcher.job, launcher.notes);
+  if (options.elastic) launcher.elastic = join_elastic_job(launcher);
+  if (options.elastic) launcher.job.start_id = launcher.elastic->start_id();
+  launcher.evidence = evidence_writer(launcher);
   if (options.num_servers > 0) launcher.servers = std::make_unique<Servers>(options);
   if (options.metrics_port) {
     launcher.metrics = std::make_unique<LaunchMetrics>(
@@ -428,7 +455,7 @@ int launch(const LaunchOptions& options) {
     const auto world = launcher.elastic ? run_worlds(launcher) : run_world(launcher, restart);
     for (const auto& line : report(world)) screen.note(line);
     const int code = exit_code_of(world);
-    if (launcher.leader) wait_for_elastic_hosts(launcher);
+    if (launcher.elastic) end_elastic_job(launcher);
     if (!options.elastic && code == kExitOk) wait_for_other_hosts(launcher);
     const bool may_restart = !options.elastic && restart < options.max_restarts;
     if (code == kExitOk || world.told_to_stop != 0 || ends_the_job(code) || !may_restart) {

@@ -19,6 +19,8 @@ struct LaunchOptions {
   int node_rank = 0;
   std::string master_addr;  ///< empty: 127.0.0.1
   int master_port = 0;      ///< where the launcher of the first host serves the store; 0: a free one
+  std::string rendezvous;   ///< of an elastic job: etcd://..., in place of a first host; empty: none
+  std::string local_addr;   ///< with rendezvous: of this host, for the others; empty: the one that faces etcd
   std::string secret_file;  ///< with the job's secret; empty: the environment's, or, on one host, a new one
   int num_servers = 0;      ///< of a parameter server beside the ranks, on this host; they are started again
   int max_restarts = 0;    ///< of all ranks; of an elastic job also: processes started in the place of others

@@ -36,17 +36,16 @@ bool ends_each_time(int exit_code) {
 }  // namespace
 
 Supervisor::Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes,
-                       const Keep& keep, ParameterCluster* servers, const Elasticity* elasticity)
+                       const Keep& keep, ParameterCluster* servers, ElasticJob* job)
     : options_(options),
       screen_(screen),
       signals_(signals),
       notes_(notes),
       keep_(keep),
       servers_(servers),
-      elasticity_(elasticity),
-      witness_(elasticity != nullptr ? elasticity->host.world().size()
-                                     : options.num_nodes * options.num_ranks),
-      told_to_stop_(elasticity != nullptr && elasticity->host.is_leaving() ? SIGTERM : 0) {
+      job_(job),
+      witness_(job != nullptr ? job->host().world().size() : options.num_nodes * options.num_ranks),
+      told_to_stop_(job != nullptr && job->host().is_leaving() ? SIGTERM : 0) {
   started_s_ = looked_s_ = now_s();
   oom_kills_before_ = count_oom_kills();
 }
@@ -66,7 +65,7 @@ void Supervisor::start(const std::vector<RankStart>& starts) {
 void Supervisor::adopt(std::vector<SupervisedRank> ranks) {
   for (SupervisedRank& member : ranks) {
     RankProcess& process = *member.process;
-    process.set_rank(elasticity_->host.world().rank_of(process.member().id));
+    process.set_rank(job_->host().world().rank_of(process.member().id));
     if (!process.is_spare()) witness_.add(process);
     member.out.set_prefix(prefix_of(options_, process));
     member.err.set_prefix(prefix_of(options_, process));
@@ -96,7 +95,7 @@ WorldStory Supervisor::run() {
   while (!is_over() && !next_world_) {
     const bool timed =
         phase_ == Phase::kSettling || phase_ == Phase::kStopping || phase_ == Phase::kInterrupted;
-    const double most_s = elasticity_ == nullptr         ? kLookAgain_s
+    const double most_s = job_ == nullptr                ? kLookAgain_s
                           : phase_ == Phase::kRegrouping ? kFollowWhileLost_s
                                                          : kFollowJob_s;
     wait_and_relay(timed ? std::min(most_s, std::max(0.0, phase_ends_s_ - now_s())) : most_s);
@@ -107,7 +106,7 @@ WorldStory Supervisor::run() {
     look_after_servers();
     look_after_the_frozen();
     advance();
-    if (elasticity_ != nullptr) follow_job();
+    if (job_ != nullptr) follow_job();
   }
   if (next_world_) return story();
   end_spares();
@@ -119,8 +118,8 @@ WorldStory Supervisor::run() {
 
 /// Ranks of an elastic job that have all ended may be followed by others, until the job has ended.
 bool Supervisor::is_over() const {
-  const bool is_final = elasticity_ == nullptr || told_to_stop_ != 0 || job_exit_code_ != 0 ||
-                        elasticity_->host.job().end.has_value();
+  const bool is_final =
+      job_ == nullptr || told_to_stop_ != 0 || job_exit_code_ != 0 || job_->host().job().end.has_value();
   return is_final && all_ended();
 }
 
@@ -182,9 +181,9 @@ void Supervisor::interrupt(int signal) {
   }
   told_to_stop_ = signal;
   witness_.note_stop(signal, signals_.sender());
-  if (elasticity_ != nullptr && elasticity_->leader == nullptr && signal == SIGTERM) {
+  if (job_ != nullptr && signal == SIGTERM && job_->can_leave()) {
     screen_.note("SIGTERM: this host leaves the job; SIGTERM again kills its ranks");
-    return elasticity_->host.leave();
+    return job_->leave();
   }
   screen_.note(text(autopsy::signal_name(signal), ": stopping ", members_.size(), " rank(s)",
                     signal == SIGINT ? "; Ctrl-C again kills them" : ""));
@@ -222,8 +221,8 @@ void Supervisor::fail(const RankProcess& rank) {
   if (phase_ != Phase::kRunning) return;
   if (rank.is_spare()) return screen_.note(text("a spare (pid ", rank.pid(), ") has ended"));
   witness_.note_failure();
-  if (elasticity_ == nullptr || is_final) return enter(Phase::kSettling, options_.settle_s);
-  elasticity_->host.give_up(text("rank ", rank.rank(), " (pid ", rank.pid(), ") has ended"));
+  if (job_ == nullptr || is_final) return enter(Phase::kSettling, options_.settle_s);
+  job_->host().give_up(text("rank ", rank.rank(), " (pid ", rank.pid(), ") has ended"));
   begin_regrouping();
 }
 
@@ -252,16 +251,10 @@ std::vector<wire::MemberReport> Supervisor::member_reports() const {
 /// Reports to the leader of the job, and does what the job has come to. Ends run() where the next world has
 /// been formed.
 void Supervisor::follow_job() {
-  ElasticHost& host = elasticity_->host;
-  const bool answers = host.exchange(member_reports());
-  if (elasticity_->leader != nullptr) {
-    if (told_to_stop_ != 0) elasticity_->leader->stop(told_to_stop_);
-    elasticity_->leader->look();
-  }
-  if (!answers) {
-    return follow_end({.exit_code = kExitComm,
-                       .reason = text("the store of the job, ", host.store().text(), ", does not answer")});
-  }
+  ElasticHost& host = job_->host();
+  const bool continues = job_->exchange(member_reports());
+  if (told_to_stop_ != 0 && !host.is_leaving()) job_->stop(told_to_stop_);
+  if (!continues) return follow_end({.exit_code = kExitComm, .reason = job_->why_over()});
   if (host.job().end) return follow_end(*host.job().end);
   const bool goes_on = phase_ == Phase::kRunning || phase_ == Phase::kRegrouping;
   if (!goes_on) return;
@@ -291,7 +284,7 @@ void Supervisor::follow_job() {
 }
 
 void Supervisor::follow_end(const wire::JobEnd& end) {
-  const bool ends_already = told_to_stop_ != 0 && !elasticity_->host.is_leaving();
+  const bool ends_already = told_to_stop_ != 0 && !job_->host().is_leaving();
   if (end.exit_code == 0 || job_exit_code_ != 0 || ends_already) return;
   job_exit_code_ = end.exit_code;
   if (end.exit_code > 128) {  // its ranks end as they have agreed
@@ -309,11 +302,11 @@ void Supervisor::end_those_who_do_not_come() {
   std::vector<Member*> late;
   for (auto& member : members_) {
     const RankProcess& process = *member.process;
-    if (process.ended() || process.is_spare() || elasticity_->host.waits(process.member().id)) continue;
+    if (process.ended() || process.is_spare() || job_->host().waits(process.member().id)) continue;
     late.push_back(&member);
   }
   const bool all_are_frozen = std::ranges::all_of(late, [](const Member* m) { return m->process->frozen(); });
-  if (late.empty() || !elasticity_->host.is_lost()) return static_cast<void>(all_but_some_wait_s_ = 0);
+  if (late.empty() || !job_->host().is_lost()) return static_cast<void>(all_but_some_wait_s_ = 0);
   if (all_but_some_wait_s_ == 0) all_but_some_wait_s_ = now_s();
   const double grace_s = all_are_frozen ? 0 : options_.frozen_grace_s;
   if ((grace_s == 0 && !all_are_frozen) || now_s() - all_but_some_wait_s_ < grace_s) return;

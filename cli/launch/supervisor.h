@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/launch/elastic_host.h"
-#include "cli/launch/elastic_leader.h"
+#include "cli/launch/elastic_job.h"
 #include "cli/launch/launcher.h"
 #include "cli/launch/parameter_cluster.h"
 #include "cli/launch/rank_process.h"
@@ -33,21 +32,15 @@ struct SupervisedRank {
   bool stopped = false;
 };
 
-/// What a supervisor needs of an elastic job.
-struct Elasticity {
-  ElasticHost& host;
-  ElasticLeader* leader = nullptr;  ///< of the job; null: another host has it
-};
-
 class Supervisor {
  public:
   /// Saves the evidence of a stall or a failure.
   using Keep = std::function<void(const autopsy::Evidence&)>;
 
-  /// `servers`: of a parameter server beside the ranks, to be looked after, too; null: none. `elasticity`:
-  /// null: when a rank fails, the others are stopped.
+  /// `servers`: of a parameter server beside the ranks, to be looked after, too; null: none. `job`: of
+  /// elastic ranks; null: when a rank fails, the others are stopped.
   Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes,
-             const Keep& keep, ParameterCluster* servers = nullptr, const Elasticity* elasticity = nullptr);
+             const Keep& keep, ParameterCluster* servers = nullptr, ElasticJob* job = nullptr);
 
   /// Starts all the ranks; when one cannot be started, those before it are killed and the error is thrown.
   void start(const std::vector<RankStart>& starts);
@@ -99,7 +92,7 @@ class Supervisor {
   Notes& notes_;
   const Keep keep_;
   ParameterCluster* servers_;
-  const Elasticity* elasticity_;
+  ElasticJob* job_;
   std::optional<wire::ElasticWorld> next_world_;
   int job_exit_code_ = 0;           ///< of an elastic job that has ended
   double all_but_some_wait_s_ = 0;  ///< for the next world, since when; 0: not yet

@@ -4,9 +4,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include <filesystem>
-#include <regex>
-
+#include "tests/fault/runs_of_worlds.h"
 #include "tests/support/child_process.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
@@ -29,68 +27,14 @@ class ElasticHosts : public testing::Test {
     if (!hosts_.unavailable_because().empty()) GTEST_SKIP() << hosts_.unavailable_because();
   }
 
-  Words train(const std::string& name, const Words& settings) const {
-    Words words = {bin("trireme"), "train", checkout("examples/quick.toml")};
-    Words all = {text("run.folder=", folder_.path().string()),
-                 text("run.name=", name),
-                 "run.exact=true",
-                 "run.log_every_steps=5",
-                 "train.epochs=16",
-                 "model.hidden=[256,128]",
-                 "checkpoint.every_steps=0",
-                 "eval.every_steps=50",
-                 "comm.timeout_s=5"};
-    all.insert(all.end(), settings.begin(), settings.end());
-    for (const std::string& setting : all) words.insert(words.end(), {"--set", setting});
-    return words;
-  }
   std::unique_ptr<ChildProcess> start(int host, const Words& options, const Words& settings) const {
     Words words = {"--nnodes", "1:2", "--elastic", "--join-wait", "30"};
     words.insert(words.end(), options.begin(), options.end());
-    return hosts_.launch_on(host, 2, words, train("run", settings));
+    return hosts_.launch_on(host, 2, words, runs_.command("run", settings));
   }
-  static bool evaluates(ChildProcess& launcher, int step) {
-    return launcher.wait_for_output(text("step ", step, "  test accuracy"), 90);
-  }
-  /// A world on one host: its ranks, and the step after which it ends.
-  struct World {
-    int ranks = 0;
-    int end = 0;  ///< 0: of the run
-  };
-  /// The weights of a run that had these worlds, by checkpoints.
-  std::string undisturbed(const std::vector<World>& worlds, const Words& settings) const {
-    for (std::size_t i = 0; i < worlds.size(); ++i) {
-      Words all = settings;
-      if (worlds[i].end > 0)
-        all.insert(all.end(), {text("checkpoint.every_steps=", worlds[i].end), "checkpoint.keep=99"});
-      Words words = train("quiet", all);
-      words.insert(words.end(), {"-n", text(worlds[i].ranks)});
-      if (i > 0) words.push_back("--resume");
-      const ChildResult quiet = run(words, {}, 120);
-      EXPECT_EQ(quiet.exit_code, 0) << quiet.err;
-      if (worlds[i].end > 0) go_back_to(worlds[i].end);
-    }
-    return read_run(folder_ / "quiet").weights_xxh3;
-  }
-  /// Leaves the checkpoint of that step alone.
-  void go_back_to(int step) const {
-    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "quiet/checkpoints")) {
-      const std::string name = entry.path().filename().string();
-      if (name.starts_with("step-") && std::stoi(name.substr(5)) != step)
-        std::filesystem::remove_all(entry.path());
-    }
-    std::filesystem::remove(folder_ / "quiet/summary.json");
-  }
-  /// The step at which that world has begun.
-  static int step_of_world(const std::string& out, int world) {
-    const std::regex line("resumed from the memory of the ranks at step ([0-9]+)");
-    auto found = std::sregex_iterator(out.begin(), out.end(), line);
-    for (int i = 1; i < world && found != std::sregex_iterator(); ++i) ++found;
-    return found == std::sregex_iterator() ? -1 : std::stoi((*found)[1]);
-  }
-
   const TwoHosts hosts_;
   const TemporaryFolder folder_;
+  const RunsOfWorlds runs_{folder_.path()};
 };
 
 TEST_F(ElasticHosts, ALostHostIsReplacedByOneThatJoins) {
@@ -112,8 +56,9 @@ TEST_F(ElasticHosts, ALostHostIsReplacedByOneThatJoins) {
   EXPECT_EQ(second->wait(30).exit_code, 0);
   const TrainedRun found = read_run(folder_ / "run");
   EXPECT_EQ(found.world_size, 4);
-  EXPECT_EQ(found.weights_xxh3, undisturbed({{4, step_of_world(said, 1)}, {2, step_of_world(said, 2)}, {4}},
-                                            {"parallel.zero=3"}));
+  EXPECT_EQ(found.weights_xxh3,
+            runs_.undisturbed({{4, step_of_world(said, 1)}, {2, step_of_world(said, 2)}, {4}},
+                              {"parallel.zero=3"}));
 }
 
 TEST_F(ElasticHosts, AHostThatIsToldToStopHandsItsStateOver) {
@@ -131,7 +76,7 @@ TEST_F(ElasticHosts, AHostThatIsToldToStopHandsItsStateOver) {
   EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has 2 rank(s)"));
   const int step = step_of_world(result.out + result.err, 1);
   EXPECT_GE(step, 100) << "without copies before";
-  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, undisturbed({{4, step}, {2}}, settings));
+  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, runs_.undisturbed({{4, step}, {2}}, settings));
 }
 
 TEST_F(ElasticHosts, AllRanksSaveWhereTooFewWouldBeLeft) {
@@ -155,7 +100,7 @@ TEST_F(ElasticHosts, ACutCableLeavesTheHostOfTheStore) {
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has 2 rank(s)"));
   EXPECT_EQ(read_run(folder_ / "run").weights_xxh3,
-            undisturbed({{4, step_of_world(result.out + result.err, 1)}, {2}}, {}));
+            runs_.undisturbed({{4, step_of_world(result.out + result.err, 1)}, {2}}, {}));
 }
 
 TEST_F(ElasticHosts, ARankIsReplacedOnItsHost) {
@@ -168,7 +113,7 @@ TEST_F(ElasticHosts, ARankIsReplacedOnItsHost) {
   for (const ChildResult& each : {result, other})
     EXPECT_THAT(each.err, HasSubstr("elastic: world 1 has 4 rank(s): rank 2 is a new process"));
   EXPECT_THAT(other.err, HasSubstr("rank 2 (pid"));
-  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, undisturbed({{4}}, {}));
+  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, runs_.undisturbed({{4}}, {}));
 }
 
 /// The first rank is on another host then, and the folder still belongs to this job.
@@ -182,7 +127,7 @@ TEST_F(ElasticHosts, ACheckpointOfTheJobIsRestoredByAnotherHost) {
   EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has 4 rank(s): rank 0 is a new process"));
   EXPECT_THAT(other.out, testing::ContainsRegex("\\[0\\] resuming [^\n]*: steps [0-9]+[1-9] to 1024"))
       << other.out;
-  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, undisturbed({{4}}, {"parallel.zero=3"}));
+  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, runs_.undisturbed({{4}}, {"parallel.zero=3"}));
 }
 
 TEST_F(ElasticHosts, ALoopOfYourOwnTakesInAHostThatJoins) {

@@ -21,8 +21,6 @@ constexpr double kStart_s = 30;
 constexpr const char* kTaken = "address already in use";
 constexpr const char* kReady = "ready to serve client requests";
 
-std::string at(int port) { return text("http://127.0.0.1:", port); }
-
 std::string content(const std::filesystem::path& path) {
   std::ostringstream all;
   all << std::ifstream(path).rdbuf();
@@ -39,12 +37,15 @@ bool EtcdCluster::is_installed() {
   return false;
 }
 
-EtcdCluster::EtcdCluster(int num_members) {
+EtcdCluster::EtcdCluster(int num_members, std::string address, std::vector<std::string> entrance)
+    : address_(std::move(address)), entrance_(std::move(entrance)) {
   for (int i = 0; i < kTries; ++i) {
     if (starts(num_members)) return;
   }
   throw std::runtime_error("etcd did not start: " + content(folder_ / "0.log"));
 }
+
+std::string EtcdCluster::at(int port) const { return text("http://", address_, ":", port); }
 
 bool EtcdCluster::starts(int num_members) {
   members_.clear();
@@ -71,7 +72,9 @@ bool EtcdCluster::starts(int num_members) {
                                   client, " --advertise-client-urls ", client, " --listen-peer-urls ", peer,
                                   " --initial-advertise-peer-urls ", peer, " --initial-cluster ",
                                   join(peers, ","), " >'", data, ".log' 2>&1");
-    members_.push_back(std::make_unique<ChildProcess>(std::vector<std::string>{"sh", "-c", line}));
+    std::vector<std::string> words = entrance_;
+    words.insert(words.end(), {"sh", "-c", line});
+    members_.push_back(std::make_unique<ChildProcess>(words));
   }
   const auto deadline = Deadline::after_s(kStart_s);
   for (int i = 0; i < num_members; ++i) {
@@ -86,7 +89,7 @@ bool EtcdCluster::starts(int num_members) {
 }
 
 std::string EtcdCluster::member(int i) const {
-  return text("127.0.0.1:", ports_.at(static_cast<std::size_t>(i)));
+  return text(address_, ":", ports_.at(static_cast<std::size_t>(i)));
 }
 
 std::string EtcdCluster::address(const std::string& prefix) const {

@@ -16,18 +16,24 @@ class EtcdCluster {
   /// Whether the program is on this machine.
   static bool is_installed();
 
-  /// Throws std::runtime_error, with what etcd wrote, when the members do not come up.
-  explicit EtcdCluster(int num_members);
+  /// `address`: where the members listen. `entrance`: words that their commands begin with, as of
+  /// NamespaceHosts. Throws std::runtime_error, with what etcd wrote, when the members do not come up.
+  explicit EtcdCluster(int num_members, std::string address = "127.0.0.1",
+                       std::vector<std::string> entrance = {});
 
   /// "etcd://127.0.0.1:1234,.../PREFIX".
   std::string address(const std::string& prefix = "test") const;
-  std::string member(int i) const;  ///< "127.0.0.1:1234"
+  std::string member(int i) const;  ///< "ADDRESS:1234"
   int size() const { return static_cast<int>(members_.size()); }
   void kill(int i);
   void signal(int i, int number) { members_.at(static_cast<std::size_t>(i))->send_signal(number); }
 
  private:
   bool starts(int num_members);
+  std::string at(int port) const;
+
+  const std::string address_;
+  const std::vector<std::string> entrance_;
 
   TemporaryFolder folder_;
   std::vector<int> ports_;

@@ -45,24 +45,18 @@ std::vector<std::unique_ptr<ChildProcess>> NamespaceHosts::launch(
 std::unique_ptr<ChildProcess> NamespaceHosts::launch_on(int host, int ranks,
                                                         const std::vector<std::string>& options,
                                                         const std::vector<std::string>& command) const {
-  std::vector<std::string> words = {"ip",
-                                    "netns",
-                                    "exec",
-                                    name(host),
-                                    bin("trireme"),
-                                    "launch",
-                                    "-n",
-                                    text(ranks),
-                                    "--node-rank",
-                                    text(host),
-                                    "--master-addr",
-                                    address(0),
-                                    "--master-port",
-                                    kPort,
-                                    "--secret-file",
-                                    (folder_ / "secret").string()};
+  std::vector<std::string> words = {
+      bin("trireme"), "launch",        "-n",  text(ranks),     "--node-rank", text(host), "--master-addr",
+      address(0),     "--master-port", kPort, "--secret-file", secret_file()};
   words.insert(words.end(), options.begin(), options.end());
   words.push_back("--");
+  words.insert(words.end(), command.begin(), command.end());
+  return start_on(host, words);
+}
+
+std::unique_ptr<ChildProcess> NamespaceHosts::start_on(int host,
+                                                       const std::vector<std::string>& command) const {
+  std::vector<std::string> words = entrance(host);
   words.insert(words.end(), command.begin(), command.end());
   // The namespaces share kernel and processes: only this tells the ranks that memory is not shared.
   return std::make_unique<ChildProcess>(words,

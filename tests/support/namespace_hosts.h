@@ -28,6 +28,12 @@ class NamespaceHosts {
   /// The same on one host, with these options of `trireme launch`.
   std::unique_ptr<ChildProcess> launch_on(int host, int ranks, const std::vector<std::string>& options,
                                           const std::vector<std::string>& command) const;
+  /// Starts any program on one host.
+  std::unique_ptr<ChildProcess> start_on(int host, const std::vector<std::string>& command) const;
+  /// A file with the secret of a job.
+  std::string secret_file() const { return (folder_ / "secret").string(); }
+  /// What a command begins with that runs on one host.
+  std::vector<std::string> entrance(int host) const { return {"ip", "netns", "exec", name(host)}; }
   /// Calls it on a thread whose new sockets are that host's, and waits for its end.
   void on_host(int host, const std::function<void()>& body) const;
   /// What has gone into the cable at that end so far, with all headers.

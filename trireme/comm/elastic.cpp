@@ -1,11 +1,15 @@
 #include "trireme/comm/elastic.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
+#include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/run_main.h"
 #include "trireme/comm/internal/context_state.h"
@@ -16,16 +20,14 @@ namespace trireme::comm {
 namespace {
 
 constexpr auto kLookForWorld = std::chrono::milliseconds(10);
+// Of a store that another may replace: calls end soon, and the launcher needs less to find the next one.
+constexpr double kMovableStoreCall_s = 2, kStoreMoves_s = 120;
 
 /// The worlds of a job, as one of its processes comes to them.
 class Worlds {
  public:
   explicit Worlds(const ElasticOptions& options, LaunchEnvironment environment)
-      : options_(options),
-        environment_(std::move(environment)),
-        store_({.endpoint = {environment_.master_addr, environment_.master_port},
-                .secret = environment_.secret,
-                .timeout_s = options.context.timeout_s}) {}
+      : options_(options), environment_(std::move(environment)) {}
 
   const LaunchEnvironment& environment() const { return environment_; }
 
@@ -34,22 +36,64 @@ class Worlds {
   bool wait_for_next(const std::string& cause) {
     if (sizes_.empty() && !environment_.is_spare) find_sizes();
     do {
-      const int generation = environment_.restart_count + 1;
-      const double timeout_s = options_.context.timeout_s;
-      store_.set(wire::waiting_member_key(generation, environment_.member),
-                 to_text(wire::WaitingMember{.sizes = sizes_, .cause = cause}), timeout_s);
-      if (!environment_.is_spare) store_.set(wire::lost_world_key(generation - 1), cause, timeout_s);
-      std::optional<std::string> told;
-      while (!(told = store_.get(wire::elastic_world_key(generation), timeout_s))) {
+      has_registered_ = false;
+      std::optional<wire::ElasticWorld> next;
+      while (!(next = look_for_next(cause))) {
         if (options_.stop != nullptr && options_.stop->signal() != 0) return false;
         std::this_thread::sleep_for(kLookForWorld);
       }
-      take(wire::parse_elastic_world(*told));
+      take(*next);
     } while (environment_.is_spare);
     return true;
   }
 
  private:
+  /// The next world, once it is there. A store that may move is looked for until the launcher has had the
+  /// time to find it.
+  std::optional<wire::ElasticWorld> look_for_next(const std::string& cause) {
+    try {
+      find_store();
+      const double timeout_s = store_->options().timeout_s;
+      if (!has_registered_) wait_in_store(cause, timeout_s);
+      const auto told = store_->get(wire::elastic_world_key(environment_.restart_count + 1), timeout_s);
+      silent_since_s_ = 0;
+      return told ? std::optional(wire::parse_elastic_world(*told)) : std::nullopt;
+    } catch (const CommError&) {
+      if (silent_since_s_ == 0) silent_since_s_ = now_s();
+      if (environment_.store_file.empty() || now_s() - silent_since_s_ > kStoreMoves_s) throw;
+      return std::nullopt;
+    }
+  }
+
+  /// Where the launcher says that it is now.
+  void find_store() {
+    if (!environment_.store_file.empty()) {
+      std::string address;
+      std::getline(std::ifstream(environment_.store_file), address);
+      const auto endpoint = wire::Endpoint::parse(address, environment_.store_file);
+      const bool has_moved =
+          endpoint.host != environment_.master_addr || endpoint.port != environment_.master_port;
+      if (has_moved) store_.reset();
+      environment_.master_addr = endpoint.host;
+      environment_.master_port = endpoint.port;
+    }
+    if (store_) return;
+    const double most_s = options_.context.timeout_s;
+    store_ = std::make_unique<wire::StoreClient>(wire::StoreClientOptions{
+        .endpoint = {environment_.master_addr, environment_.master_port},
+        .secret = environment_.secret,
+        .timeout_s = environment_.store_file.empty() ? most_s : std::min(most_s, kMovableStoreCall_s)});
+    has_registered_ = false;
+  }
+
+  void wait_in_store(const std::string& cause, double timeout_s) {
+    const int generation = environment_.restart_count + 1;
+    store_->set(wire::waiting_member_key(generation, environment_.member),
+                to_text(wire::WaitingMember{.sizes = sizes_, .cause = cause}), timeout_s);
+    if (!environment_.is_spare) store_->set(wire::lost_world_key(generation - 1), cause, timeout_s);
+    has_registered_ = true;
+  }
+
   void find_sizes() {
     for (int size = 1; options_.can_run_on && size <= environment_.most_ranks; ++size) {
       if (options_.can_run_on(size)) sizes_.push_back(size);
@@ -70,7 +114,9 @@ class Worlds {
   const ElasticOptions& options_;
   LaunchEnvironment environment_;
   std::vector<int> sizes_;  ///< of worlds that the program can run in, once it has lost one
-  wire::StoreClient store_;
+  std::unique_ptr<wire::StoreClient> store_;
+  bool has_registered_ = false;  ///< in the store, as one that waits for the next world
+  double silent_since_s_ = 0;    ///< the store; 0: it answers
 };
 
 }  // namespace

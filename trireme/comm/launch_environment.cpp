@@ -134,6 +134,7 @@ LaunchEnvironment read_plain(const Variables& variables) {
   if (!torchrun && store) {
     result.member = variables.find("TRIREME_MEMBER").value_or("");
     result.is_spare = variables.find("TRIREME_SPARE").has_value();
+    result.store_file = variables.find("TRIREME_STORE_FILE").value_or("");
     result.most_ranks =
         variables.find_number({"TRIREME_MOST_RANKS"}, 1, kMostRanks).value_or(result.world_size);
   }

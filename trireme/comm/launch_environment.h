@@ -39,6 +39,9 @@ struct LaunchEnvironment {
   std::string member{};
   int most_ranks = 0;     ///< of an elastic job: ranks that a world may have (TRIREME_MOST_RANKS)
   bool is_spare = false;  ///< of an elastic job: it has no rank yet (TRIREME_SPARE)
+  /// Of an elastic job whose store may move to another host: the file with the store's present address
+  /// (TRIREME_STORE_FILE); empty: the store does not move.
+  std::string store_file{};
 };
 
 /// Looks one variable up; empty when it is not set.

@@ -83,6 +83,18 @@ TEST(JobDecision, RanksOfASilentHostHaveFailed) {
   EXPECT_EQ(decide(view, limits_of(0, 2)).kind, Kind::kNone) << "its ranks may be fine";
 }
 
+TEST(JobDecision, EndedRanksAreCountedWhereTheOthersAreLost) {
+  JobView view = failed_job();
+  view.waiting.clear();
+  view.hosts[0].report.members = {{"0.0-0", MemberState::kDone}, {"0.0-1", MemberState::kDone}};
+  view.hosts[1].silent_s = 100;
+  view.hosts[1].report.members = {{"1.0-0"}, {"1.0-1"}};
+  const Decision end = decide(view, limits_of(0, 2));
+  EXPECT_EQ(end.kind, Kind::kEnd);
+  EXPECT_EQ(end.end.exit_code, kExitComm);
+  EXPECT_THAT(end.end.reason, HasSubstr("2 rank(s) have ended well, and 2 failed"));
+}
+
 TEST(JobDecision, AHostThatJoinsGrowsTheWorldInGoodOrder) {
   JobView view = failed_job();
   view.world.ranks.pop_back();

@@ -1,0 +1,229 @@
+#include "cli/launch/elastic_job.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+#include "trireme/etcd/store_address.h"
+
+namespace trireme::cli {
+namespace {
+
+constexpr double kSilentStore_s = 15;
+// A lease, an election, and the time for a store to be found.
+constexpr double kNoLeader_s = 60;
+constexpr double kTryStore_s = 3;
+constexpr auto kLookForLeader = std::chrono::milliseconds(50);
+
+wire::Endpoint parse_leader(const wire::Address& address) {
+  return wire::Endpoint::parse(address, "the leader of the job in etcd");
+}
+
+std::string own_address(const ElasticJobOptions& options) {
+  if (!options.address.empty()) return options.address;
+  for (const wire::Endpoint& member : etcd::StoreAddress::parse(options.rendezvous).members) {
+    const std::string address = wire::local_address_towards(member);
+    if (!address.empty()) return address;
+  }
+  throw CommError(text("this host has no way to ", options.rendezvous,
+                       ": check the address and the network, or give --local-addr"));
+}
+
+}  // namespace
+
+ElasticJob::ElasticJob(ElasticJobOptions options) : options_(std::move(options)) {
+  if (options_.rendezvous.empty()) {
+    const wire::StoreClientOptions store = store_at(options_.store);
+    wire::StoreClient client(store);
+    const int node =
+        options_.is_first ? 0 : static_cast<int>(client.add(wire::kElasticHostsKey, 1, store.timeout_s));
+    start_id_ = client.compare_set(wire::kJobStartKey, "", options_.start_id, store.timeout_s);
+    host_.emplace(store, node, options_.capacity, kSilentStore_s);
+    if (options_.is_first) make_leader(options_.store);
+    return;
+  }
+  folder_ = std::make_unique<TemporaryFolder>();
+  leadership_ = std::make_unique<etcd::JobLeadership>(
+      etcd::JobLeadershipOptions{.store = options_.rendezvous, .trouble = options_.note});
+  const int node = leadership_->claim_number();
+  start_id_ = leadership_->agree("start", options_.start_id);
+  serve_own_store();
+  join_leader(node);
+  write_store_file();
+}
+
+wire::StoreClientOptions ElasticJob::store_at(const wire::Endpoint& endpoint) const {
+  return {.endpoint = endpoint, .secret = options_.secret};
+}
+
+std::string ElasticJob::store_file() const { return folder_ ? folder_->path() + "/store" : ""; }
+
+/// A new one for each candidacy: a store of an earlier term has worlds that are past.
+void ElasticJob::serve_own_store() {
+  own_store_.reset();
+  const wire::Endpoint endpoint{own_address(options_), options_.port};
+  try {
+    own_store_ = std::make_shared<wire::StoreServer>(
+        wire::listen_at(endpoint),
+        wire::StoreServerOptions{.secret = options_.secret, .complain = options_.note});
+  } catch (const CommError& error) {
+    throw CommError(text("cannot serve a store at ", endpoint.text(), ": ", error.what()));
+  }
+  leadership_->campaign(own_store_->endpoint().text());
+}
+
+/// A leader that is lost has a successor after its lease.
+void ElasticJob::join_leader(int node) {
+  const auto deadline = Deadline::after_s(kNoLeader_s);
+  for (std::string trouble = "there is none"; !host_; std::this_thread::sleep_for(kLookForLeader)) {
+    if (deadline.expired())
+      throw CommError(text("no launcher that leads the job in ", options_.rendezvous, " was found within ",
+                           human_duration(kNoLeader_s), ": ", trouble, "; check that etcd answers"));
+    const wire::Address address = leadership_->leader();
+    if (address.empty()) continue;
+    try {
+      wire::StoreClientOptions store = store_at(parse_leader(address));
+      store.timeout_s = kTryStore_s;
+      host_.emplace(store, node, options_.capacity, kNoLeader_s);
+    } catch (const CommError& error) {
+      trouble = error.what();
+    }
+  }
+}
+
+void ElasticJob::make_leader(const wire::Endpoint& store) {
+  ElasticLeaderOptions options{
+      .store = store_at(store), .node = host_->node(), .limits = options_.limits, .say = options_.say};
+  if (leadership_) {
+    options.leads = [this] { return leadership_->term() != 0; };
+    options.save = [this](const JobRecord& record) {
+      leadership_->save(to_text(record));
+      saved_ = to_text(record);
+    };
+  }
+  leader_.emplace(std::move(options));
+}
+
+void ElasticJob::begin_to_lead(std::int64_t term) {
+  const std::optional<std::string> saved = leadership_->load();
+  const bool has_led = leader_.has_value();
+  if (has_led && saved != saved_) return start_over();  // another launcher has led in between
+  if (!has_led && !saved && host_->world().generation >= 0) {
+    has_ended_ = true;
+    return;
+  }
+  term_ = term;
+  if (has_led) return;
+  saved_ = saved;
+  const JobRecord record = saved ? parse_job_record(*saved) : JobRecord();
+  use(own_store_->endpoint());
+  make_leader(own_store_->endpoint());
+  if (record.world.generation < 0) return;
+  options_.say(text("elastic: this host, ", host_->node(), ", leads the job now"));
+  leader_->take_over(record);
+}
+
+/// As a host that has never led.
+void ElasticJob::start_over() {
+  leader_.reset();
+  serve_own_store();
+}
+
+void ElasticJob::use(const wire::Endpoint& store) {
+  if (store.text() == host_->store().text()) return;
+  host_->move_to(store_at(store));
+  write_store_file();
+}
+
+/// Readers find the old address or the new one.
+void ElasticJob::write_store_file() const {
+  const std::filesystem::path next = store_file() + ".next";
+  std::ofstream(next) << host_->store().text() << '\n';
+  std::filesystem::rename(next, store_file());
+}
+
+/// Another launcher may lead now, or this one.
+void ElasticJob::follow_leader() {
+  if (const std::int64_t term = leadership_->term(); term != 0) {
+    if (term != term_) begin_to_lead(term);
+    return;
+  }
+  const wire::Address address = leadership_->leader();
+  const bool is_own = address == own_store_->endpoint().text();
+  if (address.empty() || is_own) return;
+  const bool has_led = leader_.has_value();
+  leader_.reset();
+  use(parse_leader(address));
+  if (!has_led) return;
+  options_.say("elastic: another host leads the job now");
+  start_over();
+}
+
+bool ElasticJob::exchange(std::vector<wire::MemberReport> members) {
+  if (!leadership_) {
+    const bool answers = host_->exchange(std::move(members));
+    if (leader_) leader_->look();
+    return answers;
+  }
+  if (!host_->job().end) or_later([this] { follow_leader(); });
+  const bool answers = host_->exchange(std::move(members));
+  if (leader_) or_later([this] { leader_->look(); });
+  if (!leader_ && host_->job().end) leadership_->stand_down();
+  return answers && !has_ended_ && !waits_in_vain();
+}
+
+/// What etcd or a store prevents now is tried again by the next exchange().
+template <class Call>
+void ElasticJob::or_later(const Call& call) {
+  try {
+    call();
+  } catch (const CommError& error) {
+    if (std::exchange(trouble_, error.what()) != error.what()) options_.note("elastic: " + trouble_);
+  }
+}
+
+/// The ranks have lost their world, and this launcher, which has led, may not form the next one.
+bool ElasticJob::waits_in_vain() {
+  const bool waits = leader_ && host_->is_lost() && leadership_->term() == 0;
+  if (!waits) waits_since_s_ = 0;
+  if (waits && waits_since_s_ == 0) waits_since_s_ = now_s();
+  return waits && now_s() - waits_since_s_ > kNoLeader_s;
+}
+
+std::string ElasticJob::why_over() const {
+  if (has_ended_) return "it has ended on the other hosts";
+  const std::string silent = text("the store of the job, ", host_->store().text(), ", does not answer");
+  return leadership_ ? text(silent, ", and no other launcher leads in ", options_.rendezvous) : silent;
+}
+
+bool ElasticJob::can_leave() { return !leader_ || (leadership_ && hears_others()); }
+
+void ElasticJob::leave() {
+  host_->leave();
+  if (leadership_) leadership_->stand_down();
+  if (leadership_) leader_.reset();
+}
+
+void ElasticJob::stop(int signal) {
+  if (leader_) leader_->stop(signal);
+}
+
+bool ElasticJob::hears_others() { return leader_ && leader_->hears_others(); }
+
+void ElasticJob::finish() {
+  if (!leadership_ || !leader_) return;
+  try {
+    if (leadership_->term() == 0) throw CommError("this launcher does not lead any more");
+    leadership_->remove_all();
+  } catch (const CommError& error) {
+    options_.note(text("elastic: the keys of the job stay in ", options_.rendezvous, ": ", error.what(),
+                       ". Give the next job another prefix"));
+  }
+}
+
+}  // namespace trireme::cli

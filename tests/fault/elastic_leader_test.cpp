@@ -1,0 +1,204 @@
+// Elastic jobs that etcd elects the leader of: the host that leads is lost, leaves, or sleeps, and the run
+// continues on the others.
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/fault/runs_of_worlds.h"
+#include "tests/support/child_process.h"
+#include "tests/support/etcd_cluster.h"
+#include "tests/support/paths.h"
+#include "tests/support/switched_hosts.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/trained_run.h"
+#include "trireme/base/text.h"
+#include "trireme/etcd/internal/client.h"
+#include "trireme/etcd/store_address.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+using Words = std::vector<std::string>;
+
+/// Launchers of one machine, each a host of the job with two ranks.
+class ElasticLeaders : public testing::Test {
+ protected:
+  void SetUp() override {
+    TRIREME_NEEDS_ETCD();
+    etcd_ = std::make_unique<EtcdCluster>(1);
+    std::ofstream(folder_ / "secret") << "the secret of these hosts\n";
+    std::filesystem::permissions(folder_ / "secret", std::filesystem::perms(0600));
+  }
+
+  std::unique_ptr<ChildProcess> start(int host, int most_hosts, const Words& settings) const {
+    Words words = {bin("trireme"),
+                   "launch",
+                   "-n",
+                   "2",
+                   "--nnodes",
+                   text("1:", most_hosts),
+                   "--elastic",
+                   "--rendezvous",
+                   etcd_->address(),
+                   "--join-wait",
+                   join_wait_,
+                   "--secret-file",
+                   (folder_ / "secret").string()};
+    words.push_back("--");
+    const Words command = runs_.command("run", settings);
+    words.insert(words.end(), command.begin(), command.end());
+    return std::make_unique<ChildProcess>(
+        words, std::map<std::string, std::string>{{"TRIREME_HOST_ID", text("host", host)}});
+  }
+  /// The first host leads: the others start when it does.
+  void start_hosts(int num_hosts, const Words& settings) {
+    for (int host = 0; host < num_hosts; ++host) {
+      launchers_.push_back(start(host, std::max(num_hosts, 2), settings));
+      ASSERT_TRUE(launchers_[0]->wait_for_output(text("elastic: host ", host, " has joined"), 30))
+          << launchers_[0]->wait(1).err;
+    }
+  }
+  const TemporaryFolder folder_;
+  const RunsOfWorlds runs_{folder_.path()};
+  std::string join_wait_ = "30";
+  std::unique_ptr<EtcdCluster> etcd_;
+  std::vector<std::unique_ptr<ChildProcess>> launchers_;
+};
+
+TEST_F(ElasticLeaders, LossOfLeaderDoesNotEndJob) {
+  ASSERT_NO_FATAL_FAILURE(
+      start_hosts(3, {"parallel.zero=3", "train.epochs=8", "checkpoint.in_memory_every_steps=1"}));
+  ASSERT_TRUE(evaluates(*launchers_[0], 50));
+  launchers_[0]->send_signal(SIGKILL);  // its ranks end with it
+  launchers_[0]->wait(10);
+  const ChildResult second = launchers_[1]->wait(120), third = launchers_[2]->wait(120);
+  EXPECT_EQ(second.exit_code, 0) << second.out << second.err;
+  EXPECT_EQ(third.exit_code, 0) << third.out << third.err;
+  const std::string said = second.err + third.err;
+  EXPECT_THAT(said, HasSubstr("leads the job now"));
+  EXPECT_THAT(said, HasSubstr("elastic: world 1 has 4 rank(s)"));
+  const int step = step_of_world(second.out + third.out + said, 1);
+  EXPECT_GE(step, 50);
+  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3,
+            runs_.undisturbed({{6, step}, {4}}, {"parallel.zero=3", "train.epochs=8"}));
+}
+
+TEST_F(ElasticLeaders, LeaderThatLeavesHandsJobOver) {
+  ASSERT_NO_FATAL_FAILURE(start_hosts(2, {"parallel.zero=3"}));
+  ASSERT_TRUE(evaluates(*launchers_[0], 50));
+  launchers_[0]->send_signal(SIGTERM);
+  const ChildResult left = launchers_[0]->wait(60);
+  EXPECT_EQ(left.exit_code, 143) << left.err;
+  EXPECT_THAT(left.err, HasSubstr("this host leaves the job"));
+  const ChildResult second = launchers_[1]->wait(120);
+  ASSERT_EQ(second.exit_code, 0) << second.out << second.err;
+  EXPECT_THAT(second.err, HasSubstr("elastic: this host, 1, leads the job now"));
+  EXPECT_THAT(second.err, HasSubstr("elastic: world 1 has 2 rank(s)"));
+  const int step = step_of_world(second.out + second.err, 1);
+  EXPECT_GE(step, 50) << "handed over, without copies before";
+  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, runs_.undisturbed({{4, step}, {2}}, {"parallel.zero=3"}));
+}
+
+/// It has not seen that another leads.
+TEST_F(ElasticLeaders, LeaderThatWakesUpFollowsItsSuccessor) {
+  ASSERT_NO_FATAL_FAILURE(start_hosts(2, {"parallel.zero=3", "train.epochs=20"}));
+  ASSERT_TRUE(evaluates(*launchers_[0], 50));
+  launchers_[0]->send_signal(SIGSTOP);  // its ranks continue
+  EXPECT_TRUE(launchers_[1]->wait_for_output("elastic: this host, 1, leads the job now", 60));
+  EXPECT_TRUE(launchers_[1]->wait_for_output("elastic: world 1 has 2 rank(s)", 60));
+  launchers_[0]->send_signal(SIGCONT);
+  EXPECT_TRUE(launchers_[1]->wait_for_output("elastic: world 2 has 4 rank(s)", 60));
+  const ChildResult first = launchers_[0]->wait(120), second = launchers_[1]->wait(120);
+  EXPECT_EQ(first.exit_code, 0) << first.out << first.err;
+  EXPECT_EQ(second.exit_code, 0) << second.out << second.err;
+  EXPECT_THAT(first.err, HasSubstr("elastic: another host leads the job now"));
+  EXPECT_EQ(read_run(folder_ / "run").world_size, 4);
+}
+
+TEST_F(ElasticLeaders, LeaderThatWakesUpAfterTheEndSaysSo) {
+  ASSERT_NO_FATAL_FAILURE(start_hosts(2, {}));
+  ASSERT_TRUE(evaluates(*launchers_[0], 50));
+  launchers_[0]->send_signal(SIGSTOP);
+  const ChildResult second = launchers_[1]->wait(120);
+  EXPECT_EQ(second.exit_code, 0) << second.out << second.err;
+  EXPECT_THAT(second.err, HasSubstr("elastic: world 1 has 2 rank(s)"));
+  launchers_[0]->send_signal(SIGCONT);
+  const ChildResult first = launchers_[0]->wait(120);
+  EXPECT_FALSE(first.timed_out);
+  EXPECT_THAT(first.err, HasSubstr("it has ended on the other hosts"));
+}
+
+TEST_F(ElasticLeaders, JobContinuesWithoutEtcd) {
+  ASSERT_NO_FATAL_FAILURE(start_hosts(2, {"train.epochs=8"}));
+  ASSERT_TRUE(evaluates(*launchers_[0], 50));
+  etcd_->signal(0, SIGSTOP);
+  const ChildResult first = launchers_[0]->wait(120), second = launchers_[1]->wait(120);
+  EXPECT_EQ(first.exit_code, 0) << first.out << first.err;
+  EXPECT_EQ(second.exit_code, 0) << second.out << second.err;
+  EXPECT_THAT(first.err, Not(HasSubstr("elastic: world 1")));
+  EXPECT_THAT(first.err, HasSubstr("Give the next job another prefix"));
+}
+
+TEST_F(ElasticLeaders, EndOfJobLeavesNothingInEtcd) {
+  join_wait_ = "0";
+  for (int start = 0; start < 2; ++start) {
+    launchers_.clear();
+    ASSERT_NO_FATAL_FAILURE(start_hosts(1, {"train.epochs=1", text("run.name=run", start)}));
+    const ChildResult result = launchers_[0]->wait(60);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, Not(HasSubstr("leads the job now"))) << "there is no job to continue";
+  }
+  const etcd::StoreAddress store = etcd::StoreAddress::parse(etcd_->address());
+  EXPECT_THAT(etcd::Client(store.members).list("test", etcd::end_of("test"), 10).pairs, testing::IsEmpty());
+}
+
+/// Of three hosts the third has etcd.
+TEST(ElasticLeader, CutCableOfLeaderLeavesOneJob) {
+  TRIREME_NEEDS_ETCD();
+  SwitchedHosts hosts(3, 0);
+  if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
+  const EtcdCluster etcd(1, hosts.address(2), hosts.entrance(2));
+  const TemporaryFolder folder;
+  const RunsOfWorlds runs(folder.path());
+  const auto start = [&](int host) {
+    Words words = {bin("trireme"),
+                   "launch",
+                   "-n",
+                   "2",
+                   "--nnodes",
+                   "1:2",
+                   "--elastic",
+                   "--rendezvous",
+                   etcd.address(),
+                   "--secret-file",
+                   hosts.secret_file(),
+                   "--join-wait",
+                   "30",
+                   "--"};
+    const Words command = runs.command("run", {"train.epochs=8"});
+    words.insert(words.end(), command.begin(), command.end());
+    return hosts.start_on(host, words);
+  };
+  const auto first = start(0);
+  ASSERT_TRUE(first->wait_for_output("elastic: host 0 has joined", 30));
+  const auto second = start(1);
+  ASSERT_TRUE(evaluates(*first, 50));
+  hosts.cut_cable(0);
+  const ChildResult result = second->wait(150), left = first->wait(150);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("elastic: this host, 1, leads the job now"));
+  EXPECT_EQ(left.exit_code, 3) << left.err;
+  EXPECT_THAT(left.err, HasSubstr("no other launcher leads in etcd://"));
+  EXPECT_EQ(read_run(folder / "run").weights_xxh3,
+            runs.undisturbed({{4, step_of_world(result.out + result.err, 1)}, {2}}, {"train.epochs=8"}));
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,125 @@
+// The leader of an elastic job, with the job's store: how it takes a job over, and when it publishes a world.
+
+#include "cli/launch/elastic_leader.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/wire/store_server.h"
+
+namespace trireme::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr double kCall_s = 5;
+
+JobRecord two_hosts() {
+  return {.world = {.generation = 3, .ranks = {{"0.0-0", 0}, {"1.0-0", 1}}},
+          .num_restarts = 2,
+          .num_placed = {{0, 1}, {1, 1}}};
+}
+
+class ElasticLeaderTest : public testing::Test {
+ protected:
+  ElasticLeaderOptions options() const {
+    return {
+        .store = {.endpoint = server_.endpoint()},
+        .node = 1,
+        .limits = {.wanted_ranks = 2, .min_ranks = 1, .wanted_hosts = 2, .min_hosts = 1, .join_wait_s = 0},
+        .say = [](const std::string&) {}};
+  }
+  void report(int node, const std::vector<wire::MemberReport>& members, int beat = 1) {
+    store_.set(wire::kElasticHostsKey, "1", kCall_s);
+    store_.set(wire::elastic_host_key(node),
+               to_text(wire::HostReport{.beat = beat, .capacity = 1, .members = members}), kCall_s);
+  }
+  std::optional<wire::JobState> state() {
+    const auto told = store_.get(wire::kJobStateKey, kCall_s);
+    return told ? std::optional(wire::parse_job_state(*told)) : std::nullopt;
+  }
+  /// Until the leader has come to that generation, or for some time.
+  bool comes_to(ElasticLeader& leader, int generation) {
+    const auto deadline = Deadline::after_s(30);
+    for (; !deadline.expired(); std::this_thread::sleep_for(Seconds(0.02))) {
+      leader.look();
+      if (state() && state()->generation == generation) return true;
+    }
+    return false;
+  }
+
+  wire::StoreServer server_{wire::listen_at({"127.0.0.1", 0}), {}};
+  wire::StoreClient store_{{.endpoint = server_.endpoint()}};
+};
+
+TEST_F(ElasticLeaderTest, RecordsAreReadAsWritten) {
+  const JobRecord found = parse_job_record(to_text(two_hosts()));
+  EXPECT_EQ(found.world, two_hosts().world);
+  EXPECT_EQ(found.num_restarts, 2);
+  EXPECT_EQ(found.num_placed, two_hosts().num_placed);
+  for (const char* bad : {"", "{}", "[1]", R"({"world": 1, "restarts": 0, "placed": []})"})
+    EXPECT_THAT([&] { parse_job_record(bad); }, ThrowsMessage<CommError>(HasSubstr("prefix of its own")));
+}
+
+TEST_F(ElasticLeaderTest, SuccessorAsksRanksForTheNextWorld) {
+  ElasticLeader leader(options());
+  leader.take_over(two_hosts());
+  ASSERT_TRUE(state());
+  EXPECT_EQ(state()->generation, 3);
+  EXPECT_TRUE(state()->wants_next);
+  EXPECT_EQ(wire::parse_elastic_world(*store_.get(wire::elastic_world_key(3), kCall_s)), two_hosts().world);
+}
+
+/// Host 0 is gone with its launcher, which has led.
+TEST_F(ElasticLeaderTest, SuccessorFormsWorldOfHostsThatReport) {
+  ElasticLeaderOptions given = options();
+  given.limits.gone_host_s = 11;  // a second after the time that hosts have to find the new store
+  ElasticLeader leader(given);
+  leader.take_over(two_hosts());
+  report(1, {{"1.0-0"}});
+  store_.set(wire::waiting_member_key(4, "1.0-0"), to_text(wire::WaitingMember{.sizes = {}, .cause = "lost"}),
+             kCall_s);
+  store_.set(wire::lost_world_key(3), "lost", kCall_s);
+  ASSERT_TRUE(comes_to(leader, 4));
+  EXPECT_EQ(wire::parse_elastic_world(*store_.get(wire::elastic_world_key(4), kCall_s)),
+            (wire::ElasticWorld{.generation = 4, .ranks = {{"1.0-0", 1}}}));
+  EXPECT_EQ(store_.get(wire::rendezvous_outcome_key(3), kCall_s), "a rank has lost this world");
+}
+
+TEST_F(ElasticLeaderTest, WorldThatIsNotSavedIsNotPublished) {
+  bool answers = false;
+  std::vector<JobRecord> saved;
+  ElasticLeaderOptions given = options();
+  given.save = [&](const JobRecord& record) {
+    if (!answers) throw CommError("etcd does not answer");
+    saved.push_back(record);
+  };
+  ElasticLeader leader(given);
+  report(1, {});
+  EXPECT_THROW(leader.look(), CommError);
+  EXPECT_FALSE(state());
+  answers = true;
+  ASSERT_TRUE(comes_to(leader, 0));
+  ASSERT_EQ(saved.size(), 1U);
+  EXPECT_EQ(saved[0].world.size(), 1);
+  EXPECT_EQ(saved[0].num_placed, (std::map<int, int>{{1, 1}}));
+}
+
+TEST_F(ElasticLeaderTest, FormerLeaderFormsNoWorld) {
+  bool leads = false;
+  ElasticLeaderOptions given = options();
+  given.leads = [&] { return leads; };
+  ElasticLeader leader(given);
+  report(1, {});
+  leader.look();
+  EXPECT_FALSE(state());
+  leads = true;
+  EXPECT_TRUE(comes_to(leader, 0));
+}
+
+}  // namespace
+}  // namespace trireme::cli
