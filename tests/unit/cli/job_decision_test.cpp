@@ -186,6 +186,7 @@ class SimulatedJob {
     limits_.wanted_ranks = limits_.wanted_hosts * capacity_;
     limits_.min_ranks = pick(1, limits_.min_hosts * capacity_);
     if (pick(0, 2) == 0) step_of_sizes_ = pick(1, 3);
+    has_etcd_ = pick(0, 1) == 0;
     for (int host = 0; host < limits_.wanted_hosts; ++host) join();
   }
 
@@ -220,12 +221,29 @@ class SimulatedJob {
   void fault() {
     if (rarely(40)) join();
     HostView& host = view_.hosts[static_cast<std::size_t>(pick(0, static_cast<int>(view_.hosts.size()) - 1))];
-    if (rarely(60) && host.node != 0) host.silent_s = 1;  // cut off, and its ranks with it
-    if (rarely(80) && host.node != 0) host.report.is_leaving = true;
+    const bool may_go = host.node != leader_ || (has_etcd_ && elect_another());
+    if (rarely(60) && may_go) host.silent_s = 1;  // cut off, and its ranks with it
+    if (rarely(80) && may_go) host.report.is_leaving = true;
     for (wire::MemberReport& each : host.report.members) {
       if (each.state == MemberState::kRunning && rarely(60)) each = {each.id, MemberState::kFailed, 3};
     }
     if (rarely(100)) view_.is_lost = true;  // a connection
+  }
+
+  /// A successor knows what the record of the last world says, and reports that come again. Whether there is
+  /// one.
+  bool elect_another() {
+    std::vector<int> candidates;
+    for (const HostView& host : view_.hosts)
+      if (host.node != leader_ && host.silent_s == 0 && !host.report.is_leaving)
+        candidates.push_back(host.node);
+    if (candidates.empty()) return false;
+    leader_ = candidates[static_cast<std::size_t>(pick(0, static_cast<int>(candidates.size()) - 1))];
+    view_.waiting.clear();
+    view_.sizes.clear();
+    view_.is_lost = false;
+    view_.wants_next = true;
+    return true;
   }
 
   /// Ranks that notice a loss, or the wish for a next world, wait for it some steps later.
@@ -321,6 +339,8 @@ class SimulatedJob {
   JobView view_;
   JobLimits limits_;
   int capacity_ = 1, num_hosts_ = 0, step_of_sizes_ = 1;
+  int leader_ = 0;         ///< its host
+  bool has_etcd_ = false;  ///< another leads where the leader is lost
   int quiet_generation_ = 0;
   std::string wrong_;
 };
