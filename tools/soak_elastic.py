@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Breaks elastic jobs at random, and checks how they end.
 
-    tools/soak_elastic.py [--rounds N] [--seed S] [--only ROUND] [--build FOLDER]
+    tools/soak_elastic.py [--rounds N] [--seed S] [--only ROUND] [--build FOLDER] [--etcd]
 
 Each round trains examples/quick.toml by one to three launchers, in one of the modes below, and does one to four faults
 to it: a rank or a spare is killed, a rank is stopped for good, a launcher is killed or told to stop, a launcher joins.
@@ -9,6 +9,9 @@ Launchers share this machine, with a host id of their own each. Promised: the jo
 stays; each step is done once; and the weights have the bits of runs without faults that had the same numbers of ranks at the
 same steps, by checkpoints. A job that has used its restarts, or has fewer ranks than it needs, may end
 with the exit code of the failure. --seed S --only ROUND does a round again.
+
+With --etcd each job has two or three launchers, of which etcd elects the leader, and faults also strike the one that leads:
+launchers are killed, told to stop, and stopped for a while.
 """
 import argparse
 import collections
@@ -23,6 +26,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -50,16 +54,24 @@ class Host:
     def __init__(self, job, number):
         self.number = number
         self.file = job.folder / f"host-{number}.log"
-        command = [job.trireme, "launch", "-n", str(job.ranks), "--nnodes", f"1:{job.hosts}", "--elastic", "--node-rank", str(number),
+        rendezvous = ["--rendezvous", f"{job.etcd}/{job.folder.name}"] if job.etcd else [
+            "--node-rank", str(number), "--master-addr", "127.0.0.1", "--master-port", str(job.port)]
+        command = [job.trireme, "launch", "-n", str(job.ranks), "--nnodes", f"1:{job.hosts}", "--elastic", *rendezvous,
                    "--join-wait", "20", "--max-restarts", str(job.restarts), "--spares", str(job.spares), "--frozen-grace", "6",
-                   "--master-addr", "127.0.0.1", "--master-port", str(job.port), "--secret-file", job.secret, "--",
-                   *job.train("run", job.settings)]
+                   "--secret-file", job.secret, "--", *job.train("run", job.settings)]
         environment = {**os.environ, "TRIREME_HOST_ID": f"soak-{number}", "OMP_NUM_THREADS": "1"}
-        with open(self.file, "w") as out:
-            self.process = subprocess.Popen([str(word) for word in command], stdout=out, stderr=subprocess.STDOUT, env=environment)
+        self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
+                                        text=True, errors="replace")
+        self.was_struck = False
+        self.reader = threading.Thread(target=self.read, args=(job,), daemon=True)
+        self.reader.start()
 
-    def said(self):
-        return self.file.read_text(errors="replace")
+    def read(self, job):
+        with open(self.file, "w") as out:
+            for line in self.process.stdout:
+                job.said.append(line)
+                out.write(line)
+                out.flush()
 
     def processes(self):
         found = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True).stdout.split()
@@ -67,11 +79,11 @@ class Host:
 
 
 class Job:
-    def __init__(self, build, folder, draw):
-        self.trireme, self.folder, self.draw = build / "bin/trireme", folder, draw
+    def __init__(self, build, folder, draw, etcd):
+        self.trireme, self.folder, self.draw, self.etcd = build / "bin/trireme", folder, draw, etcd
         self.mode = draw.choice(sorted(MODES))
         self.settings = ["run.exact=true", *MODES[self.mode]]
-        self.hosts, self.restarts, self.spares = draw.randint(1, 3), draw.randint(1, 4), draw.randint(0, 1)
+        self.hosts, self.restarts, self.spares = draw.randint(2 if etcd else 1, 3), draw.randint(1, 4), draw.randint(0, 1)
         self.ranks = 2 if self.hosts > 1 else draw.choice([2, 4]) if self.mode == "pipeline" else draw.randint(2, 4)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -81,6 +93,7 @@ class Job:
         self.secret.chmod(0o600)
         self.count = 0
         self.faults = []
+        self.said = []  # by all launchers, in order
 
     def train(self, name, settings):
         keys = [f"run.folder={self.folder}", f"run.name={name}", "run.log_every_steps=5", "model.hidden=[128,64]", "train.accumulation=1",
@@ -95,18 +108,26 @@ class Job:
 
     def fault(self, hosts):
         """One of those that can be had now."""
-        others = [host for host in hosts[1:] if host.process.poll() is None]
+        living = [host for host in hosts if host.process.poll() is None and not host.was_struck]
+        others = living if self.etcd and len(living) > 1 else [host for host in living if host is not hosts[0]] if not self.etcd else []
         kinds = ["kill a process", "kill a process", "stop a process"]
         kinds += ["kill a launcher", "stop a launcher"] if others else []
-        kinds += ["join"] if len(others) + 1 < self.hosts else []
+        kinds += ["pause a launcher"] if others and self.etcd else []
+        kinds += ["join"] if len(living) < self.hosts else []
         kind = self.draw.choice(kinds)
         self.faults.append(kind)
         if kind == "join":
             return hosts.append(self.start_host())
+        if kind == "pause a launcher":
+            host = self.draw.choice(others)
+            host.process.send_signal(signal.SIGSTOP)
+            threading.Timer(self.draw.uniform(1, 12), host.process.send_signal, [signal.SIGCONT]).start()
+            return None
         if kind in ("kill a launcher", "stop a launcher"):
             host = self.draw.choice(others)
+            host.was_struck = True
             return host.process.send_signal(signal.SIGKILL if kind == "kill a launcher" else signal.SIGTERM)
-        victims = self.draw.choice([hosts[0], *others]).processes()
+        victims = self.draw.choice(living).processes()
         if victims:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(self.draw.choice(victims), signal.SIGKILL if kind == "kill a process" else signal.SIGSTOP)
@@ -118,11 +139,10 @@ class Job:
         began = time.monotonic()
         try:
             for instant in instants:
-                while time.monotonic() - began < instant and hosts[0].process.poll() is None:
+                while time.monotonic() - began < instant and self.runs(hosts):
                     time.sleep(0.02)
-                if hosts[0].process.poll() is None:
+                if self.runs(hosts):
                     self.fault(hosts)
-            code = hosts[0].process.wait(timeout=ENDS_WITHIN_S)
             for host in hosts:
                 host.process.wait(timeout=ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
@@ -130,15 +150,20 @@ class Job:
         finally:
             for host in hosts:
                 host.process.kill()
-        return self.judge(code, hosts)
+                host.reader.join()
+        codes = [host.process.returncode for host in hosts if not host.was_struck] if self.etcd else [hosts[0].process.returncode]
+        return self.judge(min(codes))
 
-    def judge(self, code, hosts):
-        said = hosts[0].said()
+    def runs(self, hosts):
+        return any(host.process.poll() is None for host in hosts) if self.etcd else hosts[0].process.poll() is None
+
+    def judge(self, code):
+        said = "".join(self.said)
         left = subprocess.run(["pgrep", "-f", f"run.folder={self.folder}"], capture_output=True, text=True).stdout
         if left:
             raise Broken(f"processes {left.split()} stay")
         if code != 0:
-            known = re.search("no world can be formed|no restart is left|too few ranks would be left", said)
+            known = re.search("no world can be formed|no restart is left|too few ranks would be left|have ended well, and", said)
             if not known:
                 raise Broken(f"exit code {code}")
             return f"ended with exit code {code}, as it may"
@@ -175,11 +200,38 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
+    parser.add_argument("--etcd", action="store_true")
     arguments = parser.parse_args()
+    with etcd() if arguments.etcd else contextlib.nullcontext() as address:
+        soak(arguments, address)
+
+
+@contextlib.contextmanager
+def etcd():
+    """The address of one that serves as long as the context lasts."""
+    with tempfile.TemporaryDirectory() as folder:
+        ports = []
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                free = stack.enter_context(socket.socket())
+                free.bind(("127.0.0.1", 0))
+                ports.append(free.getsockname()[1])
+        client, peer = (f"http://127.0.0.1:{port}" for port in ports)
+        server = subprocess.Popen(["etcd", "--data-dir", folder, "--listen-client-urls", client, "--advertise-client-urls", client,
+                                   "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
+                                  stderr=subprocess.DEVNULL)
+        try:
+            yield f"etcd://127.0.0.1:{ports[0]}"
+        finally:
+            server.kill()
+            server.wait()
+
+
+def soak(arguments, address):
     broken, counts = [], collections.Counter()
     for number in range(arguments.rounds) if arguments.only is None else [arguments.only]:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="soak_elastic_"))
-        job = Job(arguments.build, folder, random.Random(f"{arguments.seed} {number}"))
+        job = Job(arguments.build, folder, random.Random(f"{arguments.seed} {number}"), address)
         about = f"{job.hosts} launcher(s) of {job.ranks}, {job.mode}, {job.restarts} restart(s), {job.spares} spare(s)"
         began = time.monotonic()
         try:

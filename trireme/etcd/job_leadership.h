@@ -14,7 +14,7 @@ namespace trireme::etcd {
 
 struct JobLeadershipOptions {
   wire::Address store;  ///< "etcd://HOST:PORT,HOST:PORT/PREFIX"; the prefix belongs to the job
-  double lease_s = 5;   ///< a leader that is lost has a successor that much later; whole seconds, 2 or more
+  double lease_s = 3;   ///< a leader that is lost has a successor that much later; whole seconds, 2 or more
   /// Called by a thread of its own: etcd does not answer.
   std::function<void(const std::string& line)> trouble = [](const std::string&) {};
 };
