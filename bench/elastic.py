@@ -4,11 +4,14 @@ pipeline: a restart of all ranks from the latest checkpoint, and an elastic job 
 or fewer ranks.
 
     bench/elastic.py [--ranks 8] [--repeats 5] [--hidden 512] [--only STATE]
+    bench/elastic.py --leader [--repeats 5]
     bench/elastic.py --goodput 10 [--every 120] [--ranks 4]
 
 Seconds are from the kill to the report of the next new step, by the clock of this script. Steps lost are those that the
 run computes again: reported before the kill, or under way, without the one that was under way. The median and the range
 of REPEATS kills of a rank drawn at random. Each row also has the time of a step without and with copies in memory.
+
+With --leader the launcher that leads is killed with its two ranks, of three launchers on this machine; etcd has to be installed.
 
 With --goodput a random rank is killed every EVERY seconds, for that many minutes. Shares of the wall time are those of the
 run's summary.json.
@@ -17,6 +20,7 @@ import argparse
 import json
 import os
 import pathlib
+import queue
 import random
 import re
 import signal
@@ -28,6 +32,8 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import local_etcd  # noqa: E402
 TRIREME = pathlib.Path(os.environ.get("TRIREME_BUILD", ROOT / "build/release")) / "bin/trireme"
 MODES = {
     "replicas": ([], []),
@@ -101,6 +107,60 @@ def step_ms(folder, ranks, options, keys):
     return 64 / float(rate[1]) * 1000 if rate else sys.exit(out)
 
 
+def kill_leader(folder, etcd, keys):
+    """Seconds from the kill of the leading launcher to the next step, and steps that are computed again."""
+    secret = folder / "secret"
+    secret.write_text("a secret that is long enough for anybody")
+    secret.chmod(0o600)
+    lines, launchers = queue.Queue(), []
+
+    def read(launcher):
+        for line in launcher.stdout:
+            lines.put(line)
+
+    for host in range(3):
+        command = [TRIREME, "launch", "-n", "2", "--nnodes", "1:3", "--elastic", "--rendezvous", f"{etcd}/{folder.name}", "--join-wait", "20",
+                   "--secret-file", secret, "--", TRIREME, "train", ROOT / "examples/quick.toml",
+                   *settings([f"run.folder={folder}", "run.name=run", "run.log_every_steps=1", "train.accumulation=1", "train.global_batch=48",
+                              "eval.every_steps=1000000", "checkpoint.every_steps=0", "train.epochs=100000", *keys])]
+        launchers.append(subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                          env={**os.environ, "TRIREME_HOST_ID": f"host{host}", "OMP_NUM_THREADS": "1"}))
+        threading.Thread(target=read, args=(launchers[-1],), daemon=True).start()
+        while f"host {host} has joined" not in lines.get(timeout=60):  # the first one leads
+            pass
+    killed, first = None, None
+    while True:
+        line = lines.get(timeout=60)
+        began = re.search(r"(?:training|resuming) .*: steps ([0-9]+) to", line)
+        step = re.search(r"^\[0\] step ([0-9]+)/.*samples/s", line)
+        if began and killed:
+            first = int(began[1])
+        if step and killed is None and int(step[1]) >= 120:
+            last = json.loads((folder / "run/metrics.jsonl").read_text().splitlines()[-1])["step"]
+            launchers[0].kill()
+            killed = time.monotonic()
+        elif step and first is not None and int(step[1]) >= first:
+            break
+    pause = time.monotonic() - killed
+    for launcher in launchers:
+        launcher.kill()
+        launcher.wait()
+    return pause, max(0, last + 1 - first)
+
+
+def print_leader(arguments):
+    print("| state | from the kill of the leader to the next step, s | steps lost |")
+    print("| --- | ---: | ---: |")
+    with local_etcd.serve() as etcd:
+        for mode in ("replicas", "ZeRO 3"):
+            keys = [key for part in MODES[mode] for key in part] + [f"model.hidden={[arguments.hidden] * 2}"]
+            found = []
+            for _ in range(arguments.repeats):
+                with tempfile.TemporaryDirectory() as temporary:
+                    found.append(kill_leader(pathlib.Path(temporary), etcd, keys))
+            print(f"| {mode} | {spread([pause for pause, _ in found], '.2f')} | {spread([lost for _, lost in found], '.0f')} |", flush=True)
+
+
 def goodput(folder, ranks, options, keys, minutes, every, draw):
     """The summary of a run that loses a rank every `every` seconds, and the number of kills."""
     command = start(folder, ranks, options, keys, steps=100000000)
@@ -142,11 +202,14 @@ def main():
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--leader", action="store_true")
     parser.add_argument("--goodput", type=float, default=0, metavar="MINUTES")
     parser.add_argument("--every", type=float, default=120, help="seconds between kills (with --goodput)")
     parser.add_argument("--only", default="", help="rows whose state contains this")
     arguments = parser.parse_args()
     draw = random.Random(1)
+    if arguments.leader:
+        return print_leader(arguments)
     if arguments.goodput:
         return print_goodput(arguments, draw)
     print("| state | way | from the kill to the next step, s | steps lost | step, ms |")

@@ -29,6 +29,8 @@ import tempfile
 import threading
 import time
 
+import local_etcd
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPIES = ["checkpoint.in_memory_every_steps=1"]
 MODES = {  # settings; all of them can be exact
@@ -202,29 +204,8 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--etcd", action="store_true")
     arguments = parser.parse_args()
-    with etcd() if arguments.etcd else contextlib.nullcontext() as address:
+    with local_etcd.serve() if arguments.etcd else contextlib.nullcontext() as address:
         soak(arguments, address)
-
-
-@contextlib.contextmanager
-def etcd():
-    """The address of one that serves as long as the context lasts."""
-    with tempfile.TemporaryDirectory() as folder:
-        ports = []
-        with contextlib.ExitStack() as stack:
-            for _ in range(2):
-                free = stack.enter_context(socket.socket())
-                free.bind(("127.0.0.1", 0))
-                ports.append(free.getsockname()[1])
-        client, peer = (f"http://127.0.0.1:{port}" for port in ports)
-        server = subprocess.Popen(["etcd", "--data-dir", folder, "--listen-client-urls", client, "--advertise-client-urls", client,
-                                   "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
-                                  stderr=subprocess.DEVNULL)
-        try:
-            yield f"etcd://127.0.0.1:{ports[0]}"
-        finally:
-            server.kill()
-            server.wait()
 
 
 def soak(arguments, address):

@@ -18,23 +18,24 @@ constexpr double kOwnStoreCall_s = 10;
 constexpr double kLook_s = 0.05, kLookWhileLost_s = 0.01;
 // Several beats.
 constexpr double kStillHeard_s = 2;
-// For launchers to find the store of a new leader.
-constexpr double kFindLeader_s = 10;
 
 }  // namespace
 
 std::string to_text(const JobRecord& record) {
   nlohmann::json placed = nlohmann::json::array();
   for (const auto& [node, number] : record.num_placed) placed.push_back({node, number});
-  return nlohmann::json{
-      {"world", to_text(record.world)}, {"restarts", record.num_restarts}, {"placed", placed}}
+  return nlohmann::json{{"leader", record.leader},
+                        {"world", to_text(record.world)},
+                        {"restarts", record.num_restarts},
+                        {"placed", placed}}
       .dump();
 }
 
 JobRecord parse_job_record(const std::string& text) {
   try {
     const auto json = nlohmann::json::parse(text);
-    JobRecord record{.world = wire::parse_elastic_world(json.at("world")),
+    JobRecord record{.leader = json.at("leader"),
+                     .world = wire::parse_elastic_world(json.at("world")),
                      .num_restarts = json.at("restarts")};
     for (const auto& pair : json.at("placed")) record.num_placed[pair.at(0)] = pair.at(1);
     return record;
@@ -54,8 +55,8 @@ void ElasticLeader::take_over(const JobRecord& record) {
   num_restarts_ = record.num_restarts;
   for (const auto& [node, number] : record.num_placed) {
     Host& host = hosts_[node];
-    // Launchers that live report soon: a host that does not counts as lost, whatever its ranks do.
-    host.heard_s = now_s() - options_.limits.gone_host_s + kFindLeader_s;
+    // That host is why there is another leader.
+    host.heard_s = node == record.leader ? now_s() - options_.limits.silent_host_s : now_s();
     host.view.node = node;
     host.view.num_placed = number;
   }
@@ -64,6 +65,12 @@ void ElasticLeader::take_over(const JobRecord& record) {
   state_.generation = world_.generation;
   state_.wants_next = true;
   write_state();
+}
+
+/// Launchers that live find a new leader soon: a host that does not report is lost, whatever its ranks do.
+double ElasticLeader::Host::silent_s(double at_s, const JobLimits& limits) const {
+  const double silent_s = at_s - heard_s;
+  return has_reported || silent_s < limits.silent_host_s ? silent_s : limits.gone_host_s;
 }
 
 void ElasticLeader::look() {
@@ -97,7 +104,8 @@ void ElasticLeader::read_hosts(double at_s) {
     const bool is_new = !hosts_.contains(node);
     Host& host = hosts_[node];
     wire::HostReport report = wire::parse_host_report(*told);
-    if (is_new || report.beat != host.view.report.beat) host.heard_s = at_s;
+    if (!host.has_reported || report.beat != host.view.report.beat) host.heard_s = at_s;
+    host.has_reported = true;
     if (is_new) joined_s_ = at_s;
     if (is_new && options_.limits.wanted_hosts > 1)
       options_.say(text("elastic: host ", node, " has joined, with ", report.capacity, " rank(s)"));
@@ -131,7 +139,7 @@ JobView ElasticLeader::view(double at_s) const {
                .num_restarts = num_restarts_};
   for (const auto& [node, host] : hosts_) {
     view.hosts.push_back(host.view);
-    view.hosts.back().silent_s = at_s - host.heard_s;
+    view.hosts.back().silent_s = host.silent_s(at_s, options_.limits);
   }
   return view;
 }
@@ -155,7 +163,10 @@ void ElasticLeader::carry_out(const Decision& decision) {
 }
 
 void ElasticLeader::begin(const wire::ElasticWorld& world, int num_restarts) {
-  JobRecord next{.world = world, .num_restarts = num_restarts_ + num_restarts, .num_placed = {}};
+  JobRecord next{.leader = options_.node,
+                 .world = world,
+                 .num_restarts = num_restarts_ + num_restarts,
+                 .num_placed = {}};
   for (const auto& [node, host] : hosts_) next.num_placed[node] = host.view.num_placed;
   for (const wire::ElasticMember& each : world.ranks) {
     const bool is_new = each.id.starts_with(text(each.node, ".", world.generation, "-"));

@@ -15,6 +15,7 @@ namespace trireme::cli {
 
 /// What a leader leaves to its successor.
 struct JobRecord {
+  int leader = 0;  ///< the host that has written it
   wire::ElasticWorld world{.generation = -1};
   int num_restarts = 0;
   std::map<int, int> num_placed = {};  ///< by host: processes that worlds have started there so far
@@ -54,6 +55,8 @@ class ElasticLeader {
   struct Host {
     HostView view = {};
     double heard_s = 0;
+    bool has_reported = false;  ///< to this leader; the leader before may have known it
+    double silent_s(double at_s, const JobLimits& limits) const;
   };
   void read_hosts(double at_s);
   void read_waiting();

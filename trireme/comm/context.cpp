@@ -212,7 +212,9 @@ void Context::State::leave() {
   self.reset();
   if (environment.world_size == 1) return;
   const bool in_failure = failed || (watcher && watcher->saw_failure());
+  const bool is_store_lost = watcher && watcher->has_lost_store(kShortGoodbyeS / 2);
   watcher.reset();  // has told the others what there was to tell
+  if (in_failure && is_store_lost) return;
   const double patience_s = in_failure ? kShortGoodbyeS : options.timeout_s;
   try {
     leave_world(*store, environment.rank, patience_s);

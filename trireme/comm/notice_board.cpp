@@ -122,6 +122,11 @@ std::optional<double> NoticeBoard::store_lost_s() const {
   return store_lost_s_;
 }
 
+bool NoticeBoard::has_lost_store(double for_s) const {
+  const std::lock_guard lock(mutex_);
+  return store_failed_s_ && now_s() - *store_failed_s_ >= for_s;
+}
+
 bool NoticeBoard::has_asked_since(double since_s) const {
   const std::lock_guard lock(mutex_);
   return asked_s_ >= since_s;
@@ -149,6 +154,8 @@ void NoticeBoard::run() {
     // Who is in a hurry asks again and again.
     if (hurry_) changed_.wait_for(lock, Seconds(kHurry_s), must_go);
     const bool last = stop_;
+    // What is still to be told reaches nobody.
+    if (last && store_failed_s_) return;
     hurried_ = hurry_;
     hurry_ = false;
     lock.unlock();
@@ -163,6 +170,8 @@ void NoticeBoard::run() {
       // What this host's processes tell is known without the store.
       store_.reset();
       lost_store();
+      const std::lock_guard failed(mutex_);
+      if (!store_failed_s_) store_failed_s_ = now_s();
       asked_s = now_s();  // what was told by now is out of reach
     }
     lock.lock();
@@ -189,6 +198,7 @@ void NoticeBoard::round() {
   if (looks_now(standing)) look_around(standing);
   const std::lock_guard lock(mutex_);
   store_lost_s_.reset();
+  store_failed_s_.reset();
 }
 
 // ---- failures ----

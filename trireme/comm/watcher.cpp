@@ -15,6 +15,8 @@ namespace {
 constexpr double kGrace_s = 0.5;
 // A rank that died may have left in good order: its last beat, which says so, is looked for this long.
 constexpr double kLastBeat_s = 1.5;
+// A store that has not answered for as long tells nothing more about a failure.
+constexpr double kStoreComesBack_s = 0.5;
 // Whether a rank makes progress takes some beats to see, however short the deadline.
 constexpr double kBeatsToSee = 4;
 constexpr double kBeatsToBeSilent = 8;
@@ -326,7 +328,7 @@ std::string Watcher::explain(const Group::State& group, const Operation& operati
     // A departed rank may have published why: the group fails with that cause when it is read.
     if (noticed_s && board_.has_asked_since(*noticed_s)) break;
     // The store may be out of reach: the deadline ends this, with a little time to see that it is.
-    if (deadline.expired()) break;
+    if (deadline.expired() || board_.has_lost_store(kStoreComesBack_s)) break;
     board_.hurry();
   }
   return gone.empty() ? who_is_behind(group, operation) : gone;

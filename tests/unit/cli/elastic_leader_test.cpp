@@ -19,7 +19,8 @@ using testing::ThrowsMessage;
 constexpr double kCall_s = 5;
 
 JobRecord two_hosts() {
-  return {.world = {.generation = 3, .ranks = {{"0.0-0", 0}, {"1.0-0", 1}}},
+  return {.leader = 0,
+          .world = {.generation = 3, .ranks = {{"0.0-0", 0}, {"1.0-0", 1}}},
           .num_restarts = 2,
           .num_placed = {{0, 1}, {1, 1}}};
 }
@@ -59,6 +60,7 @@ class ElasticLeaderTest : public testing::Test {
 TEST_F(ElasticLeaderTest, RecordsAreReadAsWritten) {
   const JobRecord found = parse_job_record(to_text(two_hosts()));
   EXPECT_EQ(found.world, two_hosts().world);
+  EXPECT_EQ(found.leader, 0);
   EXPECT_EQ(found.num_restarts, 2);
   EXPECT_EQ(found.num_placed, two_hosts().num_placed);
   for (const char* bad : {"", "{}", "[1]", R"({"world": 1, "restarts": 0, "placed": []})"})
@@ -76,9 +78,7 @@ TEST_F(ElasticLeaderTest, SuccessorAsksRanksForTheNextWorld) {
 
 /// Host 0 is gone with its launcher, which has led.
 TEST_F(ElasticLeaderTest, SuccessorFormsWorldOfHostsThatReport) {
-  ElasticLeaderOptions given = options();
-  given.limits.gone_host_s = 11;  // a second after the time that hosts have to find the new store
-  ElasticLeader leader(given);
+  ElasticLeader leader(options());
   leader.take_over(two_hosts());
   report(1, {{"1.0-0"}});
   store_.set(wire::waiting_member_key(4, "1.0-0"), to_text(wire::WaitingMember{.sizes = {}, .cause = "lost"}),
@@ -88,6 +88,23 @@ TEST_F(ElasticLeaderTest, SuccessorFormsWorldOfHostsThatReport) {
   EXPECT_EQ(wire::parse_elastic_world(*store_.get(wire::elastic_world_key(4), kCall_s)),
             (wire::ElasticWorld{.generation = 4, .ranks = {{"1.0-0", 1}}}));
   EXPECT_EQ(store_.get(wire::rendezvous_outcome_key(3), kCall_s), "a rank has lost this world");
+}
+
+/// Host 0 lives, and is a little later than the ranks of host 1.
+TEST_F(ElasticLeaderTest, SuccessorWaitsForReportsOfOtherHosts) {
+  JobRecord record = two_hosts();
+  record.leader = 2;
+  ElasticLeader leader(options());
+  leader.take_over(record);
+  report(1, {{"1.0-0"}});
+  for (const char* id : {"0.0-0", "1.0-0"})
+    store_.set(wire::waiting_member_key(4, id), to_text(wire::WaitingMember{.sizes = {}, .cause = "lost"}),
+               kCall_s);
+  store_.set(wire::lost_world_key(3), "lost", kCall_s);
+  leader.look();
+  report(0, {{"0.0-0"}});
+  ASSERT_TRUE(comes_to(leader, 4));
+  EXPECT_EQ(wire::parse_elastic_world(*store_.get(wire::elastic_world_key(4), kCall_s)).size(), 2);
 }
 
 TEST_F(ElasticLeaderTest, WorldThatIsNotSavedIsNotPublished) {

@@ -84,6 +84,9 @@ class NoticeBoard {
   std::string first_failure() const;
   /// Since when the store has not answered; empty: it does.
   std::optional<double> store_lost_s() const;
+  /// Whether calls of the store have failed for so many seconds. Unlike the above, not where it is slow
+  /// alone.
+  bool has_lost_store(double for_s) const;
   /// Whether any group of this rank has failed, or was told to.
   bool saw_failure() const { return saw_failure_; }
 
@@ -132,6 +135,7 @@ class NoticeBoard {
   std::vector<std::string> failures_;              ///< the first of each world rank
   std::string first_failure_;
   std::optional<double> store_lost_s_;
+  std::optional<double> store_failed_s_;  ///< since when; later than that of store_lost_s_
   std::uint64_t rounds_ = 0;
   double asked_s_ = 0;  ///< when the last round that has ended began, or found the store out of reach
   bool stop_ = false;

@@ -63,6 +63,8 @@ class Watcher {
   /// A rank that has said goodbye is not waited for.
   bool has_left(int world_rank) const;
   bool is_dead(int world_rank) const;
+  /// Whether the store has not answered for so many seconds.
+  bool has_lost_store(double for_s) const { return board_.has_lost_store(for_s); }
   /// Whether any group of this rank has failed, or was told to.
   bool saw_failure() const { return board_.saw_failure(); }
 
