@@ -37,7 +37,7 @@ class AvailableMemoryTest : public testing::Test {
   test::TemporaryFolder root_;
 };
 
-TEST_F(AvailableMemoryTest, IsThatOfTheHostWhereNoGroupHasALimit) {
+TEST_F(AvailableMemoryTest, IsThatOfHostWithoutGroupLimit) {
   write("proc/meminfo", "MemTotal:  4194304 kB\nMemFree:  10 kB\nMemAvailable:  1048576 kB\n");
   write("proc/self/cgroup", "0::/user.slice\n");
   write_group("sys/fs/cgroup/user.slice", "max", 100 * kMib);
@@ -45,7 +45,7 @@ TEST_F(AvailableMemoryTest, IsThatOfTheHostWhereNoGroupHasALimit) {
   EXPECT_FALSE(read().group_limit_bytes.has_value());
 }
 
-TEST_F(AvailableMemoryTest, TellsWhatAProcessHasOfItsOwn) {
+TEST_F(AvailableMemoryTest, ReportsMemoryOfProcessItself) {
   write("proc/self/status", "Name:\tt\nVmRSS:\t  900 kB\nRssAnon:\t   512 kB\nRssFile:\t 300 kB\n");
   EXPECT_EQ(anonymous_memory(root_.path()), 512U << 10);
   EXPECT_EQ(anonymous_memory(root_ / "nowhere"), 0U);
@@ -59,21 +59,21 @@ TEST(AnonymousMemory, GrowsWithWhatIsWrittenTo) {
   EXPECT_LT(anonymous_memory(), before + kBytes + 4 * kMib) << used[kBytes / 2];
 }
 
-TEST_F(AvailableMemoryTest, CountsThePageCacheOfAContainerAsFree) {
+TEST_F(AvailableMemoryTest, CountsPageCacheOfContainerAsFree) {
   write("proc/self/cgroup", "0::/\n");
   write_group("sys/fs/cgroup", std::to_string(1000 * kMib), 1000 * kMib, /*files=*/860 * kMib);
   EXPECT_EQ(read().bytes, 860 * kMib);
   EXPECT_EQ(read().group_limit_bytes, 1000 * kMib);
 }
 
-TEST_F(AvailableMemoryTest, DoesNotCountSharedMemoryAndWhatIsStillToBeWritten) {
+TEST_F(AvailableMemoryTest, ExcludesSharedMemoryAndUnwrittenPages) {
   write("proc/self/cgroup", "0::/\n");
   write_group("sys/fs/cgroup", std::to_string(1000 * kMib), 1000 * kMib, /*files=*/500 * kMib,
               /*unwritten=*/200 * kMib);
   EXPECT_EQ(read().bytes, 300 * kMib);
 }
 
-TEST_F(AvailableMemoryTest, IsWhatTheNarrowestGroupAboveTheProcessLeaves) {
+TEST_F(AvailableMemoryTest, IsRestOfNarrowestGroupAboveProcess) {
   write("proc/self/cgroup", "0::/jobs/mine\n");
   write_group("sys/fs/cgroup/jobs/mine", std::to_string(900 * kMib), 100 * kMib);
   write_group("sys/fs/cgroup/jobs", std::to_string(1000 * kMib), 950 * kMib);
@@ -81,7 +81,7 @@ TEST_F(AvailableMemoryTest, IsWhatTheNarrowestGroupAboveTheProcessLeaves) {
   EXPECT_EQ(read().group_limit_bytes, 900 * kMib);
 }
 
-TEST_F(AvailableMemoryTest, OfAContainerIsFoundWhereThePathIsThatOfTheHost) {
+TEST_F(AvailableMemoryTest, FindsContainerUnderPathOfHost) {
   for (const char* path : {"/docker/abc", "/../../docker/abc"}) {
     write("proc/self/cgroup", std::string("0::") + path + "\n");
     write_group("sys/fs/cgroup", std::to_string(1000 * kMib), 300 * kMib);
@@ -89,7 +89,7 @@ TEST_F(AvailableMemoryTest, OfAContainerIsFoundWhereThePathIsThatOfTheHost) {
   }
 }
 
-TEST_F(AvailableMemoryTest, IsReadFromGroupsOfTheFirstVersionToo) {
+TEST_F(AvailableMemoryTest, ReadsGroupsOfFirstVersion) {
   write("proc/self/cgroup", "12:cpu,cpuacct:/job\n5:memory:/job\n0::/job\n");
   const std::string folder = "sys/fs/cgroup/memory/job";
   write(folder + "/memory.limit_in_bytes", std::to_string(1000 * kMib) + "\n");
@@ -105,7 +105,7 @@ TEST_F(AvailableMemoryTest, IsUnlimitedWhereNothingIsKnown) {
   EXPECT_EQ(read().bytes, std::numeric_limits<std::uint64_t>::max());
 }
 
-TEST_F(AvailableMemoryTest, IsNothingInAGroupThatIsOverItsLimit) {
+TEST_F(AvailableMemoryTest, IsZeroInGroupOverItsLimit) {
   write("proc/self/cgroup", "0::/\n");
   write_group("sys/fs/cgroup", std::to_string(100 * kMib), 300 * kMib, /*files=*/50 * kMib);
   EXPECT_EQ(read().bytes, 0U);

@@ -27,7 +27,7 @@ TEST(SecurityBoundedFile, IsReadUpToItsLimit) {
               ThrowsMessage<DataError>(HasSubstr("No such file")));
 }
 
-TEST(SecurityBoundedFile, IsReadFromAStreamUpToItsLimitToo) {
+TEST(SecurityBoundedFile, StreamIsReadUpToItsLimit) {
   const test::TemporaryFolder folder;
   std::ofstream(folder / "f") << "12345";
   EXPECT_EQ(read_bounded_stream(folder / "f", 5, "list"), "12345");

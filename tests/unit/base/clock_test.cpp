@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(Deadline, OfAnyTimeoutHoweverLongLiesInTheFuture) {
+TEST(Deadline, AnyLongTimeoutEndsInFuture) {
   for (const double timeout_s : {3600.0, 1e9, 1e10, 1e11, 1e300, kInfinity}) {
     const Deadline deadline = Deadline::after_s(timeout_s);
     EXPECT_FALSE(deadline.expired()) << timeout_s;

@@ -37,7 +37,7 @@ TEST_F(CpuQuota, IsNoneWhereNoGroupHasOne) {
   EXPECT_FALSE(read().has_value());
 }
 
-TEST_F(CpuQuota, IsThatOfTheContainerAtTheMountItself) {
+TEST_F(CpuQuota, ReadsContainerAtMountItself) {
   for (const char* path : {"/", "/docker/abc", "/../../docker/abc"}) {
     write("proc/self/cgroup", text("0::", path, "\n"));
     write("sys/fs/cgroup/cpu.max", "150000 100000\n");
@@ -45,7 +45,7 @@ TEST_F(CpuQuota, IsThatOfTheContainerAtTheMountItself) {
   }
 }
 
-TEST_F(CpuQuota, IsTheSmallestOfTheGroupAndOfAllAboveIt) {
+TEST_F(CpuQuota, IsSmallestOfGroupAndItsParents) {
   write("proc/self/cgroup", "0::/system.slice/job.scope/step\n");
   write("sys/fs/cgroup/cpu.max", "max 100000\n");
   write("sys/fs/cgroup/system.slice/cpu.max", "800000 100000\n");
@@ -55,7 +55,7 @@ TEST_F(CpuQuota, IsTheSmallestOfTheGroupAndOfAllAboveIt) {
   EXPECT_EQ(read(), 2);
 }
 
-TEST_F(CpuQuota, IsReadFromGroupsOfTheFirstVersion) {
+TEST_F(CpuQuota, ReadsGroupsOfFirstVersion) {
   for (const std::string folder : {"cpu", "cpu,cpuacct"}) {
     const test::TemporaryFolder root;
     const auto write_below = [&](const std::string& path, const std::string& content) {
@@ -72,7 +72,7 @@ TEST_F(CpuQuota, IsReadFromGroupsOfTheFirstVersion) {
   }
 }
 
-TEST_F(CpuQuota, IsFoundInTheSecondVersionBesideTheFirst) {
+TEST_F(CpuQuota, FindsSecondVersionBesideFirst) {
   write("proc/self/cgroup", "3:memory:/\n0::/job\n");
   write("sys/fs/cgroup/unified/job/cpu.max", "200000 100000\n");
   EXPECT_EQ(read(), 2);
@@ -95,7 +95,7 @@ fs::path new_group_of_one_core() {
   return {};
 }
 
-TEST(Host, AvailableCoresFollowTheQuotaOfARealControlGroup) {
+TEST(Host, AvailableCoresFollowQuotaOfRealGroup) {
   if (available_cores() < 2) GTEST_SKIP() << "a quota of one core changes nothing on one core";
   const fs::path group = new_group_of_one_core();
   if (group.empty()) GTEST_SKIP() << "no control group can be made here (needs root and a writable cgroup)";

@@ -21,7 +21,7 @@ TEST(Crc32c, IsThatOfRfc3720AppendixB4) {
   EXPECT_EQ(crc32c({reinterpret_cast<const char*>(command), sizeof command}), 0xD9963A56u);
 }
 
-TEST(Crc32c, IsTheSameByInstructionByTableAndInPieces) {
+TEST(Crc32c, IsEqualByInstructionTableAndPieces) {
   std::string bytes(1000, '\0');
   std::iota(bytes.begin(), bytes.end(), '\3');
   for (std::size_t begin = 0; begin < 9; ++begin) {

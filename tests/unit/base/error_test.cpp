@@ -13,7 +13,7 @@ TEST(Error, EveryKindHasItsExitCode) {
   EXPECT_EQ(InternalError("").exit_code(), 70);
 }
 
-TEST(Error, RequireThrowsTheJoinedMessageOnlyWhenTheConditionFails) {
+TEST(Error, RequireThrowsOnlyWhenConditionFails) {
   EXPECT_NO_THROW(require(true, "never"));
   try {
     require(false, "root ", 7, " is not below ", 4);

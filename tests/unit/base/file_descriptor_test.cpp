@@ -40,7 +40,7 @@ TEST(FileDescriptor, HasOneOwnerAfterAMove) {
   ::close(released);
 }
 
-TEST(FileDescriptor, IsClosedOnceAndSaysWhetherThatWorks) {
+TEST(FileDescriptor, IsClosedOnceAndReportsResult) {
   FileDescriptor file = null_device();
   const int fd = file.get();
   EXPECT_TRUE(file.close());

@@ -28,7 +28,7 @@ TEST(Files, WhatWasWrittenIsRead) {
   EXPECT_EQ(read_file(folder / "a"), content);
 }
 
-TEST(Files, AFailedWriteLeavesTheOldFileAndNothingElse) {
+TEST(Files, FailedWriteLeavesOldFileOnly) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "a", "old");
   const auto fill = [](const FileSink& sink) {
@@ -40,7 +40,7 @@ TEST(Files, AFailedWriteLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(count_files(folder.path()), 1u);
 }
 
-TEST(Files, ReplacedFileHasNewContentAndFollowsNoLink) {
+TEST(Files, ReplacedFileHasNewContentWithoutLinks) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "victim", "old");
   std::filesystem::create_symlink(folder / "victim", folder / "a");
@@ -52,7 +52,7 @@ TEST(Files, ReplacedFileHasNewContentAndFollowsNoLink) {
   EXPECT_THROW(replace_file(folder / "none/a", "x"), DataError);
 }
 
-TEST(Files, AWriteThatRunsOutOfSpaceNamesThePath) {
+TEST(Files, WriteOutOfSpaceNamesPath) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "a", "old");
   rlimit before{};
@@ -69,17 +69,17 @@ TEST(Files, AWriteThatRunsOutOfSpaceNamesThePath) {
   EXPECT_EQ(count_files(folder.path()), 1u);
 }
 
-TEST(Files, AMissingFileIsNamedWithTheReason) {
+TEST(Files, MissingFileIsNamedWithReason) {
   EXPECT_THAT([] { read_file("/nowhere/at-all"); },
               ThrowsMessage<DataError>(HasSubstr("cannot open /nowhere/at-all: No such file")));
 }
 
-TEST(Files, AFolderInThePlaceOfAFileIsAnError) {
+TEST(Files, FolderInPlaceOfFileIsError) {
   const test::TemporaryFolder folder;
   EXPECT_THROW(read_file(folder.path()), DataError);
 }
 
-TEST(Files, MakeFolderNamesWhatStandsInItsWay) {
+TEST(Files, MakeFolderNamesObstacle) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "a", "");
   EXPECT_THAT([&] { make_folder(folder / "a" / "b"); },

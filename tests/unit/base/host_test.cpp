@@ -36,7 +36,7 @@ TEST(Host, PeakMemoryCountsWhatWasTouched) {
   EXPECT_GE(peak_rss_bytes(), before / 2 + block.size() / 2);
 }
 
-TEST(Host, FreedMemoryIsKeptForTheNextAllocation) {
+TEST(Host, FreedMemoryIsKeptForNextAllocation) {
   const auto faults = [] {
     rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
@@ -57,14 +57,14 @@ TEST(Host, TheEnvironmentsChoiceForTheAllocatorStands) {
   ::unsetenv("MALLOC_TRIM_THRESHOLD_");
 }
 
-TEST(Host, TheAllowedCoresAreThoseThatAreAvailableWithoutAQuota) {
+TEST(Host, AllowedCoresAreAvailableWithoutQuota) {
   const std::vector<int> cores = allowed_cores();
   EXPECT_TRUE(std::is_sorted(cores.begin(), cores.end()));
   EXPECT_GE(static_cast<int>(cores.size()), available_cores());
 }
 
 // As launchers bind ranks: not at all, each to cores of its own, two by two to a socket.
-TEST(Host, EachCoreIsSharedByTheProcessesThatMayRunOnIt) {
+TEST(Host, CoresAreSharedByAllowedProcesses) {
   const auto share = [](const std::vector<std::vector<int>>& allowed, std::size_t mine) {
     const CoreShare found = share_of_cores(allowed, mine);
     return std::pair(found.cores, found.num_processes);

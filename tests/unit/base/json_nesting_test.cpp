@@ -7,7 +7,7 @@
 namespace trireme {
 namespace {
 
-TEST(JsonNesting, IsThatOfTheBracketsOutsideOfTexts) {
+TEST(JsonNesting, CountsBracketsOutsideTextsOnly) {
   EXPECT_FALSE(nests_deeper(R"({"a": [1, {"b": []}], "c": [[]]})", 4));
   EXPECT_TRUE(nests_deeper(R"({"a": [1, {"b": []}]})", 3));
   EXPECT_FALSE(nests_deeper(R"(["[[[[", "\"[[[[", "\\"])", 1));

@@ -31,7 +31,7 @@ TEST(LargeBlocks, KnowTheirOwnAddressesOnly) {
   EXPECT_FALSE(blocks.free(block));
 }
 
-TEST(LargeBlocks, OfAnotherSizeTakeThePlaceOfKeptOnes) {
+TEST(LargeBlocks, OtherSizesReplaceKeptBlocks) {
   LargeBlocks blocks;
   blocks.free(blocks.allocate(16 * kBlockMib));
   for (std::size_t mib = 15; mib > 1; --mib) blocks.free(blocks.allocate(mib * kBlockMib));
@@ -40,7 +40,7 @@ TEST(LargeBlocks, OfAnotherSizeTakeThePlaceOfKeptOnes) {
 }
 
 /// Sizes and lifetimes by chance, as no step has them: a heap fragments.
-TEST(LargeBlocks, AreNeverMappedFarBeyondWhatWasInUseAtOnce) {
+TEST(LargeBlocks, MapLittleMoreThanPeakUse) {
   LargeBlocks blocks;
   std::mt19937 random(1);
   std::vector<void*> held;
@@ -81,7 +81,7 @@ TEST(LargeBlocks, KeepTheirContentWhileOthersAreResized) {
   }
 }
 
-TEST(LargeBlocks, ThatAWindowHasNotNeededAreUnmapped) {
+TEST(LargeBlocks, UnneededBlocksOfWindowAreUnmapped) {
   LargeBlocks blocks;
   blocks.free(blocks.allocate(256 * kBlockMib));
   EXPECT_EQ(blocks.use().mapped_bytes, 256 * kBlockMib);

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kMib = 1 << 20;
 
-TEST(MemoryLedger, CountsBlocksByTheKindThatTheyWereGivenLast) {
+TEST(MemoryLedger, CountsBlocksByTheirLastKind) {
   MemoryLedger ledger;
   const char blocks[2] = {};
   ledger.add(&blocks[0], 3 * kMib);
@@ -24,7 +24,7 @@ TEST(MemoryLedger, CountsBlocksByTheKindThatTheyWereGivenLast) {
   EXPECT_EQ(ledger.now().total(), kMib);
 }
 
-TEST(MemoryLedger, RemembersWhatThereWasWhenMostWasThere) {
+TEST(MemoryLedger, RemembersContentsOfPeak) {
   MemoryLedger ledger;
   const char blocks[3] = {};
   ledger.add(&blocks[0], kMib, MemoryKind::kWeights);

@@ -29,7 +29,7 @@ TEST(MeshAxes, AreOneTableWithTheSlowestFirst) {
   EXPECT_EQ(num_rests, 1);
 }
 
-TEST(MeshAxes, AreFoundByWhatTheirRanksShareOut) {
+TEST(MeshAxes, AreFoundByTheirSharedWork) {
   EXPECT_THAT(axes_that_share({Shared::kSamples}), ElementsAre("dp", "ep"));
   EXPECT_THAT(axes_that_share({Shared::kExperts}), ElementsAre("ep"));
   EXPECT_THAT(axes_that_share_none({Shared::kStages, Shared::kLayers}), ElementsAre("dp", "ep", "cp"));
@@ -37,13 +37,13 @@ TEST(MeshAxes, AreFoundByWhatTheirRanksShareOut) {
               ElementsAre("dp", "cp"));
 }
 
-TEST(MeshAxes, OfWordsAreInTheOrderOfTheTableAndOneTakesTheRest) {
+TEST(MeshAxes, FollowTableOrderAndOneTakesRest) {
   EXPECT_EQ(parse_mesh("tp=2,ep=2", 8), MeshShape({{"dp", 2}, {"ep", 2}, {"tp", 2}}));
   EXPECT_EQ(parse_mesh("tp=2,dp=1", 2), MeshShape({{"dp", 1}, {"tp", 2}}));
   EXPECT_EQ(parse_mesh("tp=4", 4), MeshShape({{"tp", 4}})) << "no rank is left for another replica";
 }
 
-TEST(MeshAxes, OfWordsThatMakeNoMeshAreRejected) {
+TEST(MeshAxes, RejectsWordsThatFormNoMesh) {
   const auto expect = [](const char* words, const char* message) {
     EXPECT_THAT([&] { parse_mesh(words, 8); }, ThrowsMessage<InvalidArgument>(HasSubstr(message))) << words;
   };
@@ -58,7 +58,7 @@ TEST(MeshAxes, OfWordsThatMakeNoMeshAreRejected) {
   expect("tp=999999999,cp=999999999", "more than the 8 ranks");
 }
 
-TEST(MeshShape, AxesThatLieSideBySideBecomeOne) {
+TEST(MeshShape, AdjacentAxesBecomeOne) {
   const MeshShape mesh({{"pp", 2}, {"dp", 3}, {"cp", 2}, {"tp", 2}});
   EXPECT_EQ(mesh.merge({"dp", "ep", "cp"}, "copies"), MeshShape({{"pp", 2}, {"copies", 6}, {"tp", 2}}));
   EXPECT_EQ(mesh.merge({"ep"}, "none"), mesh);

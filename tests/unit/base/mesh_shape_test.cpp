@@ -31,7 +31,7 @@ TEST(MeshShape, GroupsOfAFoldPartitionTheRanks) {
   EXPECT_THAT(kMesh.groups({"cp"}), testing::SizeIs(12)) << "of one rank each";
 }
 
-TEST(MeshShape, PlaceInAFoldIsThePlaceInItsGroup) {
+TEST(MeshShape, PlaceInFoldIsPlaceInGroup) {
   for (const MeshShape::Fold& fold : std::vector<MeshShape::Fold>{{"dp"}, {"pp", "tp"}, {"pp", "dp", "tp"}}) {
     for (const std::vector<int>& group : kMesh.groups(fold)) {
       for (std::size_t i = 0; i < group.size(); ++i)

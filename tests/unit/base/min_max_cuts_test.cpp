@@ -11,7 +11,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-TEST(MinMaxCuts, LeaveTheCostliestPartAsCheapAsCanBeAndTheOthersEven) {
+TEST(MinMaxCuts, MinimizeCostliestPartAndBalanceOthers) {
   const std::vector<double> even(10, 1), steep = {10, 1, 1, 1, 1, 1, 1}, nothing(4, 0);
   EXPECT_THAT(min_max_cuts(even, 4), ElementsAre(2, 4, 7, 10));
   EXPECT_THAT(min_max_cuts(steep, 3), ElementsAre(1, 4, 7));
@@ -20,7 +20,7 @@ TEST(MinMaxCuts, LeaveTheCostliestPartAsCheapAsCanBeAndTheOthersEven) {
 }
 
 // 1 | 5 | 2 3 has the squares 51 and the largest part 5, 1 5 | 2 | 3 the squares 49 and the largest part 6.
-TEST(MinMaxCuts, TakeTheSmallerLargestPartWhereTheOthersAreLessEven) {
+TEST(MinMaxCuts, PreferSmallerLargestPartOverBalance) {
   const std::vector<double> costs = {1, 5, 2, 3};
   EXPECT_THAT(min_max_cuts(costs, 3), ElementsAre(1, 2, 4));
 }

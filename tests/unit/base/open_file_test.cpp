@@ -54,7 +54,7 @@ TEST_F(SecurityOpenFile, NoOpeningFollowsALink) {
   expect_untouched();
 }
 
-TEST_F(SecurityOpenFile, ANewFileReplacesALinkAndNotItsTarget) {
+TEST_F(SecurityOpenFile, NewFileReplacesLinkNotTarget) {
   plant("link");
   const FileDescriptor file = create_file(folder_ / "link");
   ASSERT_TRUE(file.is_open());
@@ -64,7 +64,7 @@ TEST_F(SecurityOpenFile, ANewFileReplacesALinkAndNotItsTarget) {
   expect_untouched();
 }
 
-TEST_F(SecurityOpenFile, AFifoIsRejectedAndNotWaitedFor) {
+TEST_F(SecurityOpenFile, RejectsFifoWithoutWaiting) {
   ASSERT_EQ(::mkfifo((folder_ / "fifo").c_str(), 0666), 0);
   for (const int flags : {O_RDONLY, O_WRONLY | O_CREAT | O_APPEND, O_RDWR | O_CREAT}) {
     const FileDescriptor file = open_file(folder_ / "fifo", flags);
@@ -75,7 +75,7 @@ TEST_F(SecurityOpenFile, AFifoIsRejectedAndNotWaitedFor) {
   }
 }
 
-TEST_F(SecurityOpenFile, ToReadAFifoIsRejectedAndAPipeOfTheShellIsRead) {
+TEST_F(SecurityOpenFile, RejectsFifoAndReadsShellPipe) {
   ASSERT_EQ(::mkfifo((folder_ / "fifo").c_str(), 0666), 0);
   plant("link");
   EXPECT_THAT([&] { read_file(folder_ / "fifo"); },
@@ -93,7 +93,7 @@ TEST_F(SecurityOpenFile, ToReadAFifoIsRejectedAndAPipeOfTheShellIsRead) {
   ::close(ends[0]);
 }
 
-TEST_F(SecurityOpenFile, AFileIsLeftInTheModeThatWasAskedFor) {
+TEST_F(SecurityOpenFile, KeepsModeRequestedForFile) {
   const FileDescriptor file = open_file(folder_ / "file", O_WRONLY | O_CREAT | O_APPEND, 0640);
   ASSERT_TRUE(file.is_open());
   EXPECT_EQ(::fcntl(file.get(), F_GETFL) & (O_APPEND | O_NONBLOCK), O_APPEND);

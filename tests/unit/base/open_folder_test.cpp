@@ -36,7 +36,7 @@ class OpenFolderTest : public testing::Test {
   const fs::path victim_ = folder_ / "victim", inside_ = folder_ / "inside";
 };
 
-TEST_F(OpenFolderTest, AWriteReplacesALinkUnderTheNameAndNotItsTarget) {
+TEST_F(OpenFolderTest, WriteReplacesLinkNotTarget) {
   for (const std::string& name : {std::string("a"), temporary_of("a")})
     fs::create_symlink(victim_, inside_ / name);
   OpenFolder(inside_).write_atomic("a", say_new);
@@ -56,14 +56,14 @@ TEST_F(OpenFolderTest, WritesByPathDoTheSame) {
   EXPECT_EQ(read_file(inside_ / "a") + read_file(inside_ / "b"), "newnew");
 }
 
-TEST_F(OpenFolderTest, AHardLinkUnderTheTemporaryNameIsNotWrittenThrough) {
+TEST_F(OpenFolderTest, LeavesHardLinkOfTemporaryNameUnwritten) {
   fs::create_hard_link(victim_, inside_ / temporary_of("a"));
   fs::create_hard_link(victim_, inside_ / "b");
   OpenFolder(inside_).write_atomic("a", say_new);
   OpenFolder(inside_).write_synced("b", say_new);
 }
 
-TEST_F(OpenFolderTest, WhatIsPutIntoThePlaceOfTheFolderIsNotWrittenTo) {
+TEST_F(OpenFolderTest, LeavesReplacementOfFolderUnwritten) {
   const OpenFolder opened(inside_);
   const fs::path moved = folder_ / "moved", other = folder_ / "other";
   fs::create_directory(other);
@@ -89,7 +89,7 @@ TEST_F(OpenFolderTest, ANameIsOnePathComponent) {
   EXPECT_TRUE(fs::is_empty(inside_));
 }
 
-TEST_F(OpenFolderTest, AFolderInItIsNoLinkAndNoFile) {
+TEST_F(OpenFolderTest, InnerFolderIsNoLinkOrFile) {
   fs::create_directory(folder_ / "real");
   fs::create_directory_symlink(folder_ / "real", inside_ / "link");
   std::ofstream(inside_ / "file") << "x";

@@ -9,7 +9,7 @@
 namespace trireme {
 namespace {
 
-TEST(SecurityPrintable, LeavesWordsOfAllLanguagesAsTheyAre) {
+TEST(SecurityPrintable, KeepsWordsOfAllLanguages) {
   EXPECT_EQ(printable("layers.0.weight"), "layers.0.weight");
   EXPECT_EQ(printable("\u00e9t\u00e9 \u6f22\u5b57 \U0001F6F6"), "\u00e9t\u00e9 \u6f22\u5b57 \U0001F6F6");
   EXPECT_EQ(printable(""), "");
@@ -23,7 +23,7 @@ TEST(SecurityPrintable, EscapesControlCharacters) {
   EXPECT_EQ(printable("a\\n"), "a\\\\n") << "no text looks like an escape";
 }
 
-TEST(SecurityPrintable, EscapesWhatChangesTheOrderOrTheLinesOfText) {
+TEST(SecurityPrintable, EscapesCharactersThatReorderOrBreakLines) {
   EXPECT_EQ(printable("a\u202eb\u2066c\u2028d\u200be\ufeff"), "a\\u202eb\\u2066c\\u2028d\\u200be\\ufeff");
   EXPECT_EQ(printable("\U000E0041"), "\\U000e0041");
 }
@@ -42,12 +42,12 @@ TEST(SecurityPrintable, IsOfBoundedLength) {
   EXPECT_EQ(printable("\u6f22\u5b57", 1), "\u6f22... (6 bytes)") << "cut between characters";
 }
 
-TEST(SecurityPrintable, MessagesKeepTheirLinesAndAreOfBoundedLength) {
+TEST(SecurityPrintable, MessagesKeepLinesAndHaveBoundedLength) {
   EXPECT_EQ(printable_message("a\\b\n\tc\x1b[2J\r"), "a\\b\n\tc\\x1b[2J\\r");
   EXPECT_EQ(printable_message("abcdef", 3), "abc... (6 bytes)");
 }
 
-TEST(SecurityPrintable, ErrorsOfProgramsReachNoTerminalAsTheyAre) {
+TEST(SecurityPrintable, EscapesErrorsOfProgramsOnTerminals) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(run_main([] { throw DataError("bad name '\x1b]0;title\x07' " + std::string(1 << 20, ',')); }),
             kExitData);

@@ -28,7 +28,7 @@ std::vector<std::byte> filled(std::size_t count, int value) {
   return std::vector<std::byte>(count, static_cast<std::byte>(value));
 }
 
-TEST(ScratchFile, BeginsAsZerosAndHoldsWhatIsWritten) {
+TEST(ScratchFile, BeginsAsZerosAndKeepsWrites) {
   const test::TemporaryFolder folder;
   ScratchFile file(in(folder.path(), 10000));
   std::vector<std::byte> found = filled(10000, 1);
@@ -78,7 +78,7 @@ TEST(ScratchFile, GivesItsSpaceBack) {
   EXPECT_EQ(open_now(), 0u);
 }
 
-TEST(ScratchFile, WhatHasNoRoomIsRejectedAtOnceWithBothNumbers) {
+TEST(ScratchFile, RejectsExcessSizeWithBothNumbers) {
   const test::TemporaryFolder folder;
   const test::FileSizeLimit limit(5000);
   EXPECT_THAT(
@@ -110,7 +110,7 @@ TEST(ScratchFile, AFolderThatCannotExistIsNamed) {
                         HasSubstr((folder / "a" / "b").string()))));
 }
 
-TEST(ScratchFile, AWriteThatFailsSaysWhatAndWhere) {
+TEST(ScratchFile, FailedWriteNamesOperationAndPlace) {
   const test::TemporaryFolder folder;
   ScratchFile file(in(folder.path(), 4000));
   {
@@ -123,7 +123,7 @@ TEST(ScratchFile, AWriteThatFailsSaysWhatAndWhere) {
   file.write(1500, filled(1000, 1));
 }
 
-TEST(ScratchFile, AReadOfWhatIsNoLongerThereSaysWhatAndWhere) {
+TEST(ScratchFile, FailedReadNamesOperationAndPlace) {
   const test::TemporaryFolder folder;
   const ScratchFile file(in(folder.path(), 4000));
   ASSERT_EQ(::truncate(test::scratch_files_of(::getpid()).at(0).c_str(), 2000), 0);

@@ -13,7 +13,7 @@ TEST(Text, JoinsAnythingThatStreams) {
   EXPECT_EQ(text("rank ", 3, " of ", 4, ", ", 0.5), "rank 3 of 4, 0.5");
 }
 
-TEST(Text, TakesManipulatorsArraysAndWhatHasAStreamOperatorOfItsOwn) {
+TEST(Text, TakesManipulatorsArraysAndCustomStreamOperators) {
   char words[8] = "oars";
   const std::string row = "row";
   EXPECT_EQ(text(std::hex, 255, ' ', std::dec, 255, ' ', words, ' ', row, ' ', std::string_view(row)),
@@ -27,7 +27,7 @@ TEST(Text, SplitKeepsEmptyParts) {
   EXPECT_EQ(split("", ','), (std::vector<std::string>{""}));
 }
 
-TEST(Text, TrimTakesWhiteSpaceFromBothEndsOnly) {
+TEST(Text, TrimRemovesWhiteSpaceFromBothEnds) {
   EXPECT_EQ(trim("  a b\t\r\n"), "a b");
   EXPECT_EQ(trim(" \n"), "");
 }
@@ -37,7 +37,7 @@ TEST(Text, NearestFindsTheMisspeltWord) {
   EXPECT_EQ(nearest("optimiser.lr", kKeys), "optimizer.lr");
 }
 
-TEST(Text, NearestIsAThirdOfTheWordAwayAtMost) {
+TEST(Text, NearestDiffersByThirdAtMost) {
   const std::vector<std::string> three_longer = {"abcdefghijkl"}, four_longer = {"abcdefghijklm"};
   EXPECT_EQ(nearest("abcdefghi", three_longer), "abcdefghijkl");
   EXPECT_EQ(nearest("abcdefghi", four_longer), "");
@@ -46,7 +46,7 @@ TEST(Text, NearestIsAThirdOfTheWordAwayAtMost) {
 
 TEST(Text, NearestIsEmptyWhenNothingIsMeant) { EXPECT_EQ(nearest("zzzzzzzz", kKeys), ""); }
 
-TEST(Text, SuggestListsTheKnownWordsWhenNoneIsNear) {
+TEST(Text, SuggestListsKnownWordsWithoutNearOne) {
   EXPECT_EQ(suggest("train.epoch", kKeys), " (did you mean 'train.epochs'?)");
   EXPECT_EQ(suggest("zzzzzzzz", kKeys), " (known: train.epochs, train.max_steps, optimizer.lr)");
 }

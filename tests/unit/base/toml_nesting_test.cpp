@@ -21,7 +21,7 @@ TEST(TomlNesting, IsThatOfTheLongestKey) {
   EXPECT_EQ(line_of_deep_key(key_of(100, " 'a' ") + " = 1"), 1);
 }
 
-TEST(TomlNesting, CountsNoDotsOfTextsNumbersAndRemarks) {
+TEST(TomlNesting, CountsNoDotsOfTextsNumbersComments) {
   const std::string dots(1000, '.');
   std::string numbers = "0.5";
   for (int i = 0; i < 1000; ++i) numbers += ", 0.5";

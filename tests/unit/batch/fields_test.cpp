@@ -50,7 +50,7 @@ TEST(Fields, AreAskedForByNameOrPlace) {
   EXPECT_THAT([&] { return two.at(2); }, ThrowsMessage<InvalidArgument>(HasSubstr("no field number 2")));
 }
 
-TEST(Fields, RowsAreTheFirstDimOfTheFirstField) {
+TEST(Fields, RowsAreFirstDimOfFirstField) {
   EXPECT_EQ(Fields(at::zeros({3, 2})).rows(), 3);
   EXPECT_EQ((Fields{{"one", at::zeros({4, 5})}, {"other", numbers(7)}}).rows(), 4);
   EXPECT_EQ(Fields(at::zeros({})).rows(), 0);

@@ -57,7 +57,7 @@ class HttpServerTest : public testing::Test {
   HttpServer server;
 };
 
-TEST_F(HttpServerTest, AnswersWithTheTokenInTheUrlOrInTheHeader) {
+TEST_F(HttpServerTest, AcceptsTokenInUrlOrHeader) {
   const std::string answer = ask(get(with_token("/page")));
   EXPECT_TRUE(answer.starts_with("HTTP/1.0 200 OK\r\n")) << answer;
   EXPECT_NE(answer.find("Content-Type: text/html\r\n"), std::string::npos) << answer;
@@ -70,7 +70,7 @@ TEST_F(HttpServerTest, AnswersWithTheTokenInTheUrlOrInTheHeader) {
   EXPECT_TRUE(ask(get(with_token("/other"))).starts_with("HTTP/1.0 404 "));
 }
 
-TEST_F(HttpServerTest, RejectsAMissingAndAWrongTokenWithoutTellingWhatThereIs) {
+TEST_F(HttpServerTest, RejectsWrongTokenWithoutDisclosure) {
   const std::string token = kToken;
   for (const std::string& request :
        {get("/page"), get("/other"), get("/page?token="), get("/page?token=" + token + "x"),
@@ -104,7 +104,7 @@ TEST_F(HttpServerTest, ServesOthersBesideClientsThatSendNothing) {
   EXPECT_EQ(receive(silent.back()), "") << "it is late, and is closed";
 }
 
-TEST_F(HttpServerTest, ServesOthersBesideAClientThatReadsNothing) {
+TEST_F(HttpServerTest, ServesOthersDespiteIdleClient) {
   const wire::Socket slow = connect();
   send(slow, get(with_token("/large")));
   EXPECT_TRUE(ask(get(with_token("/page"))).starts_with("HTTP/1.0 200 "));

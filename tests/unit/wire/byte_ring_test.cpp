@@ -98,7 +98,7 @@ bool can_lose(Doorbell form) {
   return false;
 }
 
-TEST(ByteRing, NoOrderOfStepsLosesAWakeUp) {
+TEST(ByteRing, NoOrderOfStepsLosesWakeUp) {
   EXPECT_FALSE(can_lose(Doorbell::kAsItIs));
   // The model sees what is wrong where something is.
   EXPECT_TRUE(can_lose(Doorbell::kWithoutLookingAgain));
@@ -160,7 +160,7 @@ TEST(ByteRing, NumbersArriveInOrderThroughManySleeps) {
   producer.join();
 }
 
-TEST(ByteRing, APlaceThatCannotBeIsNotBelieved) {
+TEST(ByteRing, RejectsImpossiblePosition) {
   std::array<std::byte, 512> bytes{};
   const iovec part = part_of(bytes.data(), bytes.size());
   for (const std::uint64_t lie : {std::uint64_t{257}, ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
@@ -176,7 +176,7 @@ TEST(ByteRing, APlaceThatCannotBeIsNotBelieved) {
   }
 }
 
-TEST(ByteRing, APlaceThatGoesBackIsNotBelieved) {
+TEST(ByteRing, RejectsPositionThatGoesBack) {
   std::array<std::byte, 100> bytes{};
   const iovec part = part_of(bytes.data(), bytes.size());
   Ring ring(256);

@@ -84,7 +84,7 @@ class ChannelFault : public testing::TestWithParam<const char*> {
   test::TemporaryFolder folder_;
 };
 
-TEST_P(ChannelFault, AKilledPeerIsNoticedAndTheRestContinues) {
+TEST_P(ChannelFault, KilledPeerIsNoticedAndOthersContinue) {
   ServingChild child(address(), [](Network& network, ConnectionId from, Message message) {
     network.send(from, std::move(message));
   });
@@ -106,7 +106,7 @@ TEST_P(ChannelFault, AKilledPeerIsNoticedAndTheRestContinues) {
   EXPECT_TRUE(server.wait_for_messages(1));
 }
 
-TEST_P(ChannelFault, AFrozenPeerThatTakesNothingIsTooSlow) {
+TEST_P(ChannelFault, FrozenPeerIsTooSlow) {
   ServingChild child(address(), {});
   auto patient = options();
   patient.patience_s = 1;
@@ -119,7 +119,7 @@ TEST_P(ChannelFault, AFrozenPeerThatTakesNothingIsTooSlow) {
   EXPECT_THAT(closing.reason, HasSubstr("taken nothing"));
 }
 
-TEST_P(ChannelFault, APausedReceiverBoundsWhatIsHeldAndLosesNothing) {
+TEST_P(ChannelFault, PausedReceiverBoundsBufferWithoutLoss) {
   Party server(options(address()));
   Party client(options());
   const ConnectionId to = client.meet(server.address());
@@ -145,7 +145,7 @@ TEST_P(ChannelFault, APausedReceiverBoundsWhatIsHeldAndLosesNothing) {
   for (std::size_t i = 0; i < kMessages; ++i) ASSERT_EQ(server.next_message().kind, i);
 }
 
-TEST_P(ChannelFault, ANodeMayPauseAndResumeAtEveryMessage) {
+TEST_P(ChannelFault, NodeMayPauseAtEveryMessage) {
   std::atomic<Party*> self = nullptr;
   std::vector<std::uint16_t> kinds;
   Party server(options(address()), [&](Network& network, ConnectionId from, Message message) {
@@ -199,7 +199,7 @@ TEST(ChannelLoop, NobodyAtAnAddressIsUnreachable) {
 }
 
 // As where a process is frozen: its host takes the connection.
-TEST(ChannelLoop, WhoseHostTakesTheConnectionAndWhoDoesNotAnswerIsSilent) {
+TEST(ChannelLoop, AcceptedButUnansweredConnectionIsSilent) {
   const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in at{};
   at.sin_family = AF_INET;
@@ -224,7 +224,7 @@ TEST(ChannelLoop, ANameIsLookedUp) {
   EXPECT_NE(client.meet("tcp:localhost" + port), 0u);
 }
 
-TEST(ChannelLoop, AnAddressOfAnotherSchemeIsLookedUpEachTimeThatANodeConnects) {
+TEST(ChannelLoop, OtherSchemesAreResolvedPerConnection) {
   Party first(at(kAnyPort)), second(at(kAnyPort));
   std::vector<Address> asked;
   NodeLoopOptions options;
@@ -254,7 +254,7 @@ TEST(ChannelLoop, AnAddressOfAnotherSchemeIsLookedUpEachTimeThatANodeConnects) {
   EXPECT_EQ(asked.size(), 4u) << "its own addresses need nobody's help";
 }
 
-TEST(ChannelLoop, AMessageOverTheLimitIsTheSendersError) {
+TEST(ChannelLoop, OversizedMessageIsErrorOfSender) {
   Party server([] {
     auto options = at(kAnyPort);
     options.limits = {.max_message_bytes = 1000, .max_unfinished_bytes = 2000};
@@ -284,7 +284,7 @@ TEST(ChannelLoop, MoreThanMayWaitClosesTheChannel) {
   EXPECT_EQ(client.next_closing().cause, CloseCause::kTooSlow);
 }
 
-TEST(ChannelLoop, AnExceptionOfTheNodeEndsTheServiceAndTheLoopServesAgain) {
+TEST(ChannelLoop, NodeExceptionEndsServiceAndLoopRestarts) {
   struct Thrower final : Node {
     void on_start(Surroundings&) override {}
     void on_connected(ConnectionId, const PeerIdentity&) override {}
@@ -318,7 +318,7 @@ TEST(ChannelLoop, AnExceptionOfTheNodeEndsTheServiceAndTheLoopServesAgain) {
   EXPECT_EQ(counter.messages, 1);
 }
 
-TEST(ChannelLoop, ACloseIsTheLastOfAConnection) {
+TEST(ChannelLoop, CloseIsLastEventOfConnection) {
   std::atomic<int> later{0};
   std::atomic<bool> closed{false};
   Party server(at(kAnyPort), [&](Network& network, ConnectionId from, Message) {
@@ -337,7 +337,7 @@ TEST(ChannelLoop, ACloseIsTheLastOfAConnection) {
   EXPECT_EQ(later, 0);
 }
 
-TEST(ChannelLoop, TimersFireInTheirOrderAndNotOnceStopped) {
+TEST(ChannelLoop, TimersFireInOrderUnlessStopped) {
   struct Timed final : Node {
     NodeLoop& loop;
     std::vector<TimerId> started, fired;
@@ -384,7 +384,7 @@ Socket introduced(const Address& address, bool shared_memory = false,
   return socket;
 }
 
-TEST(ChannelLoop, DamagedStreamsAreClosedWhileAGoodClientContinues) {
+TEST(ChannelLoop, DamagedStreamsAreClosedWithoutSideEffects) {
   Party server(at(kAnyPort), [](Network& network, ConnectionId from, Message message) {
     network.send(from, std::move(message));
   });
@@ -416,7 +416,7 @@ TEST(ChannelLoop, DamagedStreamsAreClosedWhileAGoodClientContinues) {
   EXPECT_TRUE(client.peers().contains(good));
 }
 
-TEST(ChannelLoop, AFrameThatIsNeverFinishedIsTooSlow) {
+TEST(ChannelLoop, UnfinishedFrameIsTooSlow) {
   auto options = at(kAnyPort);
   options.patience_s = 1;
   Party server(std::move(options));
@@ -426,7 +426,7 @@ TEST(ChannelLoop, AFrameThatIsNeverFinishedIsTooSlow) {
   EXPECT_EQ(server.next_closing().cause, CloseCause::kTooSlow);
 }
 
-TEST(ChannelLoop, AnEndThatLiesInSharedMemoryIsClosed) {
+TEST(ChannelLoop, FalseSharedMemoryPositionClosesConnection) {
   const test::TemporaryFolder folder;
   Party server(at("unix:" + (folder / "s/socket").string()));
   for (const bool of_writer : {true, false}) {
@@ -446,7 +446,7 @@ TEST(ChannelLoop, AnEndThatLiesInSharedMemoryIsClosed) {
   }
 }
 
-TEST(ChannelLoop, MemoryThatCouldBeCutOffIsNotTaken) {
+TEST(ChannelLoop, RejectsTruncatableMemory) {
   const int open_ended = ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ASSERT_EQ(::ftruncate(open_ended, 4096 + 2 * 65536), 0);
   EXPECT_EQ(RingMemory::receive(open_ended), nullptr);

@@ -76,7 +76,7 @@ void expect_lives(Party& server, Security security = {}) {
   EXPECT_TRUE(server.wait_for_messages(before + 1));
 }
 
-TEST(ChannelSecurity, EndsThatKnowTheSecretLearnWhoTheOtherIs) {
+TEST(ChannelSecurity, EndsWithSecretLearnEachOther) {
   const auto security = Security::with_secret(secret_of('a'));
   Party server(serving(security)), client(joining(security));
   const ConnectionId to = client.meet(server.address());
@@ -87,7 +87,7 @@ TEST(ChannelSecurity, EndsThatKnowTheSecretLearnWhoTheOtherIs) {
   EXPECT_EQ(server.peers().begin()->second.role, "worker");
 }
 
-TEST(ChannelSecurity, AnotherSecretIsRejectedOnBothEndsAndNeverShown) {
+TEST(ChannelSecurity, AnotherSecretIsRejectedAndNeverShown) {
   Party server(serving(Security::with_secret(secret_of('a'))));
   Party client(joining(Security::with_secret(secret_of('b'))));
   EXPECT_EQ(client.meet(server.address()), 0u);
@@ -102,7 +102,7 @@ TEST(ChannelSecurity, AnotherSecretIsRejectedOnBothEndsAndNeverShown) {
   for (const auto& line : server.lines()) EXPECT_THAT(line, Not(HasSubstr("aaaa")));
 }
 
-TEST(ChannelSecurity, AFloodOfStrangersIsNamedAtFirstAndThenCounted) {
+TEST(ChannelSecurity, StrangersAreNamedThenCounted) {
   Party server(serving(Security::with_secret(secret_of('a'))));
   for (int i = 0; i < 50; ++i) {
     const Socket socket = stranger(server.address());
@@ -123,7 +123,7 @@ TEST(ChannelSecurity, EndsThatProveDifferentlySaySo) {
   EXPECT_THAT(client.next_closing().reason, HasSubstr("it expects a secret, this end the key of this user"));
 }
 
-TEST(ChannelSecurity, AnAddressThatOthersReachNeedsAProof) {
+TEST(ChannelSecurity, PublicAddressNeedsProof) {
   EXPECT_THAT([] { NodeLoop loop(serving({}, "tcp:0.0.0.0:0")); },
               ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("0.0.0.0"), HasSubstr("give a secret"))));
   NodeLoop trusted(serving(Security::none(), "tcp:0.0.0.0:0"));
@@ -135,7 +135,7 @@ TEST(ChannelSecurity, AnAddressThatOthersReachNeedsAProof) {
   EXPECT_THAT(closing.reason, HasSubstr("give a secret"));
 }
 
-TEST(ChannelSecurity, WithTheKeyOfARoleAPeerIsThatAndNothingElse) {
+TEST(ChannelSecurity, KeyOfRoleProvesThatRoleOnly) {
   const Secret whole = secret_of('a'), key = whole.of_role("worker.5");
   for (const bool encrypted : {false, true}) {
     Party server(serving(Security::with_secret(whole, encrypted)));
@@ -178,7 +178,7 @@ TEST(ChannelSecurity, JunkIsRejectedAndCounted) {
   expect_lives(server);
 }
 
-TEST(ChannelSecurity, WhoDawdlesOrFloodsDoesNotKeepOthersOut) {
+TEST(ChannelSecurity, SlowOrFloodingPeersBlockNoOthers) {
   auto options = serving(Security::with_secret(secret_of('a')));
   options.handshake_s = 1;
   options.max_strangers = 20;
@@ -271,7 +271,7 @@ TEST(ChannelSecurity, ASocketsFolderIsItsUsersAlone) {
   EXPECT_EQ(found.st_mode & 0777, 0700u);
 }
 
-TEST(ChannelSecurity, ASocketThatWasLeftIsReplacedAndALivingOneIsNot) {
+TEST(ChannelSecurity, AbandonedSocketIsReplacedLiveOneKept) {
   const test::TemporaryFolder folder;
   const Address address = "unix:" + (folder / "s/socket").string();
   const std::string path = address.substr(5);
@@ -308,17 +308,17 @@ void expect_told_nothing(const Address& address, uid_t user) {
   expect_lives(server);
 }
 
-TEST(ChannelSecurity, TheKernelSaysWhoComesOverAUnixSocket) {
+TEST(ChannelSecurity, KernelIdentifiesPeerOfUnixSocket) {
   expect_told_nothing("inproc:" + text(::getpid(), "-vouched"), ::geteuid());
 }
 
 /// A name that is no file has no folder that keeps others out.
-TEST(ChannelSecurity, AnotherUserIsRejectedOverAUnixSocketThatHeReaches) {
+TEST(ChannelSecurity, RejectsAnotherUserOverUnixSocket) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   expect_told_nothing("unix:@trireme-" + text(::getpid(), "-other-user"), 65534);
 }
 
-TEST(ChannelTls, UnderASecretMessagesOfAllSizesArriveAndBothLearnWhoTheOtherIs) {
+TEST(ChannelTls, MessagesArriveUnderSecretAndIdentifyPeers) {
   const auto security = Security::with_secret(secret_of('a'), true);
   Party server(serving(security), [](Network& network, ConnectionId from, Message message) {
     network.send(from, std::move(message));
@@ -336,7 +336,7 @@ TEST(ChannelTls, UnderASecretMessagesOfAllSizesArriveAndBothLearnWhoTheOtherIs) 
   }
 }
 
-TEST(ChannelTls, UnderASecretOthersAreRejectedAndSoAreEndsThatDoNotEncrypt) {
+TEST(ChannelTls, SecretRejectsStrangersAndPlainEnds) {
   const auto security = Security::with_secret(secret_of('a'), true);
   Party server(serving(security));
   Party other(joining(Security::with_secret(secret_of('b'), true)));
@@ -362,7 +362,7 @@ TEST(ChannelTls, UnderASecretOthersAreRejectedAndSoAreEndsThatDoNotEncrypt) {
   expect_lives(server, security);
 }
 
-TEST(ChannelTls, BothEndsLearnTheOthersRoleFromItsCertificate) {
+TEST(ChannelTls, EndsLearnRoleFromCertificate) {
   const test::TemporaryFolder folder;
   test::Authority authority("ours", folder.path());
   Party server(

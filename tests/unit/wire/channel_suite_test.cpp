@@ -53,7 +53,7 @@ class ChannelSuite : public testing::TestWithParam<Way> {
 /// Sends back what comes.
 void echo(Network& network, ConnectionId from, Message message) { network.send(from, std::move(message)); }
 
-TEST_P(ChannelSuite, MessagesOfAllSizesComeBackAsTheyWere) {
+TEST_P(ChannelSuite, MessagesOfAllSizesRoundTrip) {
   Party server(listening(), echo), client(options());
   const ConnectionId to = client.meet(server.address());
   ASSERT_NE(to, 0u);

@@ -74,7 +74,7 @@ std::function<int(int, int)> on(int root, bool everything) {
   return [=](int rank, int size) { return rank == root % size ? (everything ? size : 1) : 0; };
 }
 
-TEST(Collectives, AllGatherCollectsEveryInputInRankOrder) {
+TEST(Collectives, AllGatherCollectsInputsInRankOrder) {
   expect_collective(CallKind::kAllGather, -1, one, all,
                     [](int, int, int part, std::size_t i) { return element(part, 0, i); });
 }
@@ -84,7 +84,7 @@ TEST(Collectives, AllToAllTransposesParts) {
                     [](int rank, int, int part, std::size_t i) { return element(part, rank, i); });
 }
 
-TEST(Collectives, ReduceScatterGivesEachRankItsPartOfTheSum) {
+TEST(Collectives, ReduceScatterGivesPartsOfSum) {
   expect_collective(CallKind::kReduceScatter, -1, all, one, [](int rank, int size, int, std::size_t i) {
     std::int32_t sum = 0;
     for (int r = 0; r < size; ++r) sum += element(r, rank, i);
@@ -97,7 +97,7 @@ TEST(Collectives, GatherCollectsEveryInputOnTheRoot) {
                     [](int, int, int part, std::size_t i) { return element(part, 0, i); });
 }
 
-TEST(Collectives, ScatterGivesEachRankItsPartOfTheRoots) {
+TEST(Collectives, ScatterGivesPartsOfRoot) {
   expect_collective(CallKind::kScatter, 3, on(3, true), one,
                     [](int rank, int size, int, std::size_t i) { return element(3 % size, rank, i); });
 }
@@ -110,7 +110,7 @@ TEST(Collectives, ReduceGivesTheRootTheSum) {
   });
 }
 
-TEST(Collectives, BroadcastGivesAllTheRootsTensorInPlace) {
+TEST(Collectives, BroadcastGivesTensorOfRootInPlace) {
   for (const int size : {1, 2, 3, 5}) {
     for (const std::size_t count : kCounts) {
       const int root = size - 1;
@@ -164,7 +164,7 @@ TEST(Collectives, AllToAllTakesUnequalParts) {
   }
 }
 
-TEST(Collectives, AllToAllNamesBothSidesWhenPartsDoNotFit) {
+TEST(Collectives, AllToAllNamesBothMismatchedSides) {
   const auto errors = run_ranks(2, [](LocalGroup& group, int rank) {
     Values input(10);
     Values output(10);
@@ -189,7 +189,7 @@ TEST(Collectives, BarrierHoldsEverybodyUntilTheLastArrives) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(Collectives, NamesBothSidesWhenRanksIssueDifferentOperations) {
+TEST(Collectives, DifferentOperationsNameBothSides) {
   const auto errors = run_ranks(2, [](LocalGroup& group, int rank) {
     Values values(8);
     Call call{.kind = rank == 0 ? CallKind::kAllReduce : CallKind::kBroadcast, .element = Element::kI32};

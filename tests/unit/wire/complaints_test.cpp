@@ -19,7 +19,7 @@ std::vector<std::string> written(Complaints& complaints, int rejections, double 
   return lines;
 }
 
-TEST(Complaints, TheFirstAreWrittenAndTheOthersCountedOnceAMinute) {
+TEST(Complaints, FirstAreWrittenOthersCountedPerMinute) {
   Complaints complaints("the store: ");
   const auto first = written(complaints, 422, 1000);
   ASSERT_EQ(first.size(), 10u);
@@ -32,7 +32,7 @@ TEST(Complaints, TheFirstAreWrittenAndTheOthersCountedOnceAMinute) {
   EXPECT_EQ(complaints.take_count(2000), std::nullopt);
 }
 
-TEST(Complaints, AFloodThatContinuesForHoursIsOneLineAMinute) {
+TEST(Complaints, LongFloodIsOneLinePerMinute) {
   Complaints complaints("");
   int lines = 0;
   for (int second = 0; second < 4 * 3600; ++second) {
@@ -43,7 +43,7 @@ TEST(Complaints, AFloodThatContinuesForHoursIsOneLineAMinute) {
   EXPECT_GE(lines, 4 * 58);
 }
 
-TEST(Complaints, OneThatComesAfterAFloodIsWrittenAgain) {
+TEST(Complaints, ComplaintAfterFloodIsWrittenAgain) {
   Complaints complaints("");
   written(complaints, 100, 1000);
   EXPECT_TRUE(complaints.take_count(1060));

@@ -14,7 +14,7 @@ const ElasticWorld kWorld{.generation = 3, .ranks = {{"0.0", 0}, {"1.4", 1}, {"0
 
 TEST(ElasticWorld, TextIsReadAsItWasWritten) { EXPECT_EQ(parse_elastic_world(to_text(kWorld)), kWorld); }
 
-TEST(ElasticWorld, RanksOfAHostCountInTheirOrder) {
+TEST(ElasticWorld, RanksOfHostCountInOrder) {
   EXPECT_EQ(kWorld.rank_of("0.7"), 2);
   EXPECT_EQ(kWorld.rank_of("0.1"), -1);
   EXPECT_EQ(kWorld.local_rank_of(2), 1);

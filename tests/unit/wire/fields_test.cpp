@@ -31,7 +31,7 @@ struct ByRule {
   }
 };
 
-TEST(ListedFields, AreCountedForAggregatesThatDoNotSaySomethingElse) {
+TEST(ListedFields, AreCountedForPlainAggregates) {
   EXPECT_TRUE(lists_all_fields<Whole>());
   EXPECT_FALSE(lists_all_fields<Forgetful>());
   EXPECT_TRUE(lists_all_fields<Chosen>());

@@ -26,7 +26,7 @@ std::vector<std::byte> bytes_of(const std::string& text) {
   return {view.begin(), view.end()};
 }
 
-TEST(FolderDisk, WhatIsAppendedIsReadByTheNextProcess) {
+TEST(FolderDisk, NextProcessReadsAppendedData) {
   const test::TemporaryFolder folder;
   {
     FolderDisk disk(folder / "node");
@@ -45,7 +45,7 @@ TEST(FolderDisk, WhatIsAppendedIsReadByTheNextProcess) {
   EXPECT_EQ(disk.read("log"), bytes_of("onetwothree"));
 }
 
-TEST(FolderDisk, AFileThatWasReplacedOrRemovedIsAppendedToAnew) {
+TEST(FolderDisk, ReplacedOrRemovedFileIsReopened) {
   const test::TemporaryFolder folder;
   FolderDisk disk(folder.path());
   disk.append("log", bytes_of("old"));
@@ -59,7 +59,7 @@ TEST(FolderDisk, AFileThatWasReplacedOrRemovedIsAppendedToAnew) {
   EXPECT_EQ(disk.read("log"), bytes_of("again"));
 }
 
-TEST(FolderDisk, WhatADeadProcessHasNotFinishedIsRemoved) {
+TEST(FolderDisk, UnfinishedFilesOfDeadProcessAreRemoved) {
   const test::TemporaryFolder folder;
   std::ofstream(folder / "state.part123") << "half";
   FolderDisk disk(folder.path());
@@ -86,7 +86,7 @@ TEST(FolderDisk, NothingIsAppendedThroughASymbolicLink) {
   EXPECT_EQ(read_file(folder / "victim"), "precious");
 }
 
-TEST(FolderDisk, AfterAWriteThatWasCutShortTheFileHasToBeReplaced) {
+TEST(FolderDisk, TruncatedWriteRequiresFileReplacement) {
   const test::TemporaryFolder folder;
   const pid_t child = ::fork();
   if (child == 0) {
@@ -123,7 +123,7 @@ TEST(FolderDisk, AfterAWriteThatWasCutShortTheFileHasToBeReplaced) {
   EXPECT_EQ(read_file(folder / "log"), "12345678");
 }
 
-TEST(FolderDisk, AFolderThatCannotBeMadeIsNamed) {
+TEST(FolderDisk, UncreatableFolderIsNamed) {
   EXPECT_THAT([] { FolderDisk disk("/proc/nothing"); }, ThrowsMessage<DataError>(HasSubstr("/proc/nothing")));
 }
 

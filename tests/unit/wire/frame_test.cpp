@@ -84,7 +84,7 @@ TEST(Frame, HeadersComeBackAsTheyWere) {
   EXPECT_EQ(got.payload_hash, sent.payload_hash);
 }
 
-TEST(Frame, TheFormIsTheOneOfVersionOne) {
+TEST(Frame, FormIsThatOfVersionOne) {
   // Written down once: a change of these bytes is a new version.
   const auto bytes = encode({.kind = 0x0201,
                              .priority = 5,
@@ -121,7 +121,7 @@ TEST(Frame, EveryBitOfAHeaderIsGuarded) {
   }
 }
 
-TEST(Frame, WhatAHeaderSaysHasToAddUp) {
+TEST(Frame, HeaderNumbersAreConsistent) {
   const auto with = [](const std::function<void(FrameHeader&)>& change) {
     FrameHeader header = kPlain;
     change(header);
@@ -146,7 +146,7 @@ TEST(Frame, WhatAHeaderSaysHasToAddUp) {
   EXPECT_EQ(fault_of(header_of(long_head)), FrameFault::kHeadTooLong);
 }
 
-TEST(Frame, MessagesComeOutHoweverTheirBytesAreCut) {
+TEST(Frame, MessagesSurviveAnyCutOfBytes) {
   std::vector<Message> sent;
   for (const std::size_t bytes : {0u, 1u, 100u, 4096u, 70000u, 300000u}) {
     sent.push_back(
@@ -267,7 +267,7 @@ TEST(Frame, AMillionRandomHeadersAreRejected) {
   EXPECT_GT(found[static_cast<std::size_t>(FrameFault::kMagic)], 200'000);
 }
 
-TEST(Frame, MutationsOfAStreamNeverGetMessagesThatWereNotSent) {
+TEST(Frame, MutatedStreamInventsNoMessages) {
   std::mt19937_64 random(11);
   std::vector<Message> sent;
   for (int i = 0; i < 6; ++i) {
@@ -316,7 +316,7 @@ std::vector<int> order_of(SendQueue& queue) {
   return result;
 }
 
-TEST(SendQueue, LesserNumbersGoFirstAndOvertakeLongMessages) {
+TEST(SendQueue, UrgentMessagesOvertakeLongOnes) {
   SendQueue queue({.chunk_bytes = 100, .age_bytes = 1 << 20});
   queue.push({.priority = 5, .body = body_of(300)});
   queue.push({.priority = 5, .body = body_of(10)});
@@ -374,7 +374,7 @@ TEST(SendQueue, CountsWhatWaits) {
   EXPECT_EQ(queue.num_frames(), 3u);
 }
 
-TEST(BufferPool, LargeBuffersAreUsedAgainAndOutliveThePool) {
+TEST(BufferPool, LargeBuffersAreReusedAndOutlivePool) {
   auto pool = BufferPool::create(1 << 20);
   std::byte* first = nullptr;
   {

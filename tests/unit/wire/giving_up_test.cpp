@@ -87,7 +87,7 @@ class PlayedRank {
   std::vector<float> own_ = std::vector<float>(kCount, 1.0F);
 };
 
-TEST(LocalGroupGivingUp, AProcessThatWakesInAnAbandonedAllReduceDoesNotWriteIntoTensors) {
+TEST(LocalGroupGivingUp, LateProcessWritesNothingAfterAbandonment) {
   PlayedRank peer(Tensors::kAsProcesses);
   const auto group = peer.rank_0();
   auto* block = reinterpret_cast<float*>(group->arena()->allocate(3 * kCount * sizeof(float)));
@@ -103,7 +103,7 @@ TEST(LocalGroupGivingUp, AProcessThatWakesInAnAbandonedAllReduceDoesNotWriteInto
   EXPECT_THAT(std::vector<float>(values + kCount, values + 2 * kCount), Each(5.0F));
 }
 
-TEST(LocalGroupGivingUp, AThreadThatIsInAnAbandonedAllReduceIsWaitedFor) {
+TEST(LocalGroupGivingUp, ThreadInAbandonedAllReduceIsAwaited) {
   PlayedRank peer(Tensors::kAddressed);
   const auto group = peer.rank_0();
   auto values = std::make_unique<std::vector<float>>(kCount, 5.0F);
@@ -121,7 +121,7 @@ TEST(LocalGroupGivingUp, AThreadThatIsInAnAbandonedAllReduceIsWaitedFor) {
   straggler.join();
 }
 
-TEST(LocalGroupGivingUp, WhoLeavesWithAnOperationUnderWayWaitsForThreadsThatAreInIt) {
+TEST(LocalGroupGivingUp, LeavingAwaitsThreadsInPendingOperations) {
   PlayedRank peer(Tensors::kAddressed);
   const auto group = peer.rank_0();
   std::vector<float> values(kCount, 5.0F);
@@ -139,7 +139,7 @@ TEST(LocalGroupGivingUp, WhoLeavesWithAnOperationUnderWayWaitsForThreadsThatAreI
   EXPECT_THAT(peer.block().abort_cause(), HasSubstr("all_reduce #1 of group world: rank 0 has left"));
 }
 
-TEST(LocalGroupGivingUp, WhatIsReadAfterItsOwnerGaveUpIsNoResult) {
+TEST(LocalGroupGivingUp, LateReadAfterGivingUpIsInvalid) {
   for (const CallKind kind : {CallKind::kAllReduce, CallKind::kBroadcast}) {
     PlayedRank peer(Tensors::kAddressed);
     const auto block = std::make_shared<const ControlBlock>(peer.block());

@@ -81,7 +81,7 @@ TEST(SecurityGuests, AreMembersOnceTheNodeSaysSo) {
   EXPECT_TRUE(server.wait_for_messages(3));
 }
 
-TEST(SecurityGuests, MembersWithManyConnectionsMakeRoomForOthers) {
+TEST(SecurityGuests, BusyMembersMakeRoomForOthers) {
   auto options = guarded(20);
   options.max_accepted = 40;
   Party server(std::move(options)), crowd(guest("crowd"));
@@ -94,7 +94,7 @@ TEST(SecurityGuests, MembersWithManyConnectionsMakeRoomForOthers) {
   expect_served(server, "member");
 }
 
-TEST(SecurityGuests, OfAStoreThatProveNothingMakeRoomForRanks) {
+TEST(SecurityGuests, UnprovenStoreClientsMakeRoomForRanks) {
   const test::ResourceLimit few(RLIMIT_NOFILE, 256);
   StoreServer server(listen_at({"127.0.0.1", 0}), {});
   std::vector<Socket> crowd;

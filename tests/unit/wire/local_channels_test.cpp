@@ -68,7 +68,7 @@ HandshakeOptions local_worker(const Socket& socket, Secret key) {
           .connecting_address = "tcp:" + socket.local().text()};
 }
 
-TEST(SecurityLocalChannels, ProcessesOfOneUserMeetWithoutASecret) {
+TEST(SecurityLocalChannels, ProcessesOfUserConnectWithoutSecret) {
   Party server(local_server());
   EXPECT_EQ(met(server.address()), "welcome");
 }
@@ -84,7 +84,7 @@ TEST(SecurityLocalChannels, AnotherUserIsRejectedAndNamed) {
   EXPECT_EQ(met(server.address()), "welcome");
 }
 
-TEST(SecurityLocalChannels, AServerThatDoesNotKnowTheKeyIsNotBelieved) {
+TEST(SecurityLocalChannels, RejectsServerWithoutKey) {
   Party client(local_part(kLocalWorker));
   const Socket listening = listen_at({"127.0.0.1", 0});
   std::thread impostor([&] {
@@ -133,7 +133,7 @@ TEST(SecurityLocalChannels, ARecordedHandshakeIsRejected) {
   EXPECT_EQ(server.peers().size(), 1u);
 }
 
-TEST(SecurityLocalChannels, AKeyThatWasMadeAgainIsKnown) {
+TEST(SecurityLocalChannels, RecreatedKeyIsKnown) {
   const test::TemporaryFolder state;
   ::setenv("XDG_STATE_HOME", state.path().c_str(), 1);
   Party server(local_server());
@@ -144,7 +144,7 @@ TEST(SecurityLocalChannels, AKeyThatWasMadeAgainIsKnown) {
   EXPECT_NE(user_key().reveal(), before);
 }
 
-TEST(SecurityLocalChannels, EndsWithAndWithoutASecretSayWhatTheyExpect) {
+TEST(SecurityLocalChannels, MismatchedEndsSayWhichSecretTheyExpect) {
   Party without(local_server());
   auto options = local_part(kLocalWorker);
   options.security = Security::none();
@@ -153,7 +153,7 @@ TEST(SecurityLocalChannels, EndsWithAndWithoutASecretSayWhatTheyExpect) {
   EXPECT_THAT(open.next_closing().reason, HasSubstr("it expects the key of this user, this end no proof"));
 }
 
-TEST(SecurityLocalStores, AnotherUserIsRejectedWhereNoSecretIsGiven) {
+TEST(SecurityLocalStores, RejectsAnotherUserWithoutSecret) {
   SKIP_UNLESS_ROOT();
   std::mutex mutex;
   std::string complaints;

@@ -119,7 +119,7 @@ class ReducingProcesses : public Processes {
   }
 };
 
-TEST(LocalGroupProcesses, ReduceInPlaceAndInPrivateMemoryWithMoreRanksThanCores) {
+TEST(LocalGroupProcesses, ReduceInAnyMemoryWithManyRanks) {
   Processes ranks(8, [](LocalGroup& group, int) {
     std::vector<float> own(kNumFloats);
     auto* shared = reinterpret_cast<float*>(group.arena()->allocate(kNumFloats * sizeof(float)));
@@ -154,7 +154,7 @@ TEST(LocalGroupProcesses, SurvivorsNameTheRankThatWasKilled) {
         << "rank " << r;
 }
 
-TEST(LocalGroupProcesses, SurvivorsNameTheRankThatDiedBeforeItsMemoryWasOpened) {
+TEST(LocalGroupProcesses, SurvivorsNameRankThatDiedEarly) {
   const SharedFlags flags;
   Processes ranks(3, [&](LocalGroup& group, int rank) {
     auto* values = reinterpret_cast<float*>(group.arena()->allocate(kNumFloats * sizeof(float)));
@@ -179,7 +179,7 @@ TEST(LocalGroupProcesses, SurvivorsNameTheRankThatDiedBeforeItsMemoryWasOpened) 
         << "rank " << r;
 }
 
-TEST(LocalGroupProcesses, ShareNothingThatHasANameAndCouldStayAfter) {
+TEST(LocalGroupProcesses, ShareNothingWithPersistentName) {
   ReducingProcesses ranks(2, 30);
   for (const int r : {0, 1}) {
     const std::string maps = read_file(text("/proc/", ranks.pid(r), "/maps"));
@@ -187,7 +187,7 @@ TEST(LocalGroupProcesses, ShareNothingThatHasANameAndCouldStayAfter) {
   }
 }
 
-TEST(LocalGroupProcesses, SurvivorsNameTheRankThatIsStoppedAtTheDeadline) {
+TEST(LocalGroupProcesses, SurvivorsNameStoppedRankAtDeadline) {
   ReducingProcesses ranks(3, 2);
   ::kill(ranks.pid(1), SIGSTOP);
   const std::string first = ranks.error(0);
@@ -196,7 +196,7 @@ TEST(LocalGroupProcesses, SurvivorsNameTheRankThatIsStoppedAtTheDeadline) {
   EXPECT_EQ(ranks.error(2), first);
 }
 
-TEST(LocalGroupProcesses, ThatEndInGoodOrderAreNotTakenForDead) {
+TEST(LocalGroupProcesses, OrderlyEndIsNotDeath) {
   // Rank 1 is gone as soon as it has sent; what it sent is still there.
   Processes ranks(2, [](LocalGroup& group, int rank) {
     std::vector<float> values(100, 7.0F);
@@ -212,7 +212,7 @@ TEST(LocalGroupProcesses, ThatEndInGoodOrderAreNotTakenForDead) {
   for (int r = 0; r < 2; ++r) EXPECT_EQ(ranks.error(r), "") << "rank " << r;
 }
 
-TEST(LocalGroupProcesses, WhatARankHasSentArrivesAlthoughItHasLeft) {
+TEST(LocalGroupProcesses, MessagesOfDepartedRankArrive) {
   constexpr double kTimeout_s = 20;
   const auto receive = [](LocalGroup& group, int peer, std::vector<float>& values) {
     const Transfer message{Transfer::Direction::kReceive, peer, Element::kF32, values.size(), 0,

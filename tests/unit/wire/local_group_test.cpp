@@ -36,7 +36,7 @@ void all_reduce(LocalGroup& group, std::vector<float>& values) {
   group.wait(*group.issue(all_reduce_call(values, Element::kF32), Issue::kSync, kTimeout_s));
 }
 
-TEST(LocalGroupAllReduce, GivesTheSerialSumInRankOrderForAnyNumberOfRanksAndSize) {
+TEST(LocalGroupAllReduce, GivesSerialSumInRankOrder) {
   for (const int size : {1, 2, 3, 4, 8}) {
     for (const std::size_t count : {0UL, 1UL, 7UL, 1000UL, 4097UL, 100003UL}) {
       const std::vector<float> expected = serial_sum(size, count);
@@ -52,7 +52,7 @@ TEST(LocalGroupAllReduce, GivesTheSerialSumInRankOrderForAnyNumberOfRanksAndSize
   }
 }
 
-TEST(LocalGroupAllReduce, GivesTheSameBitsInSharedPrivateAndMixedMemory) {
+TEST(LocalGroupAllReduce, GivesSameBitsInAnyMemory) {
   for (const int size : {2, 3, 5}) {
     for (const std::size_t count : {5000UL, 70001UL, 400003UL}) {
       const std::vector<float> expected = serial_sum(size, count);
@@ -80,7 +80,7 @@ TEST(LocalGroupAllReduce, GivesTheSameBitsInSharedPrivateAndMixedMemory) {
   }
 }
 
-TEST(LocalGroupAllReduce, RunsManyOperationsInTheOrderIssuedWhateverIsWaitedForFirst) {
+TEST(LocalGroupAllReduce, RunsOperationsInOrderIssued) {
   const auto errors = run_ranks(3, [](LocalGroup& group, int rank) {
     std::vector<std::vector<float>> values;
     std::vector<std::shared_ptr<Operation>> operations;
@@ -94,7 +94,7 @@ TEST(LocalGroupAllReduce, RunsManyOperationsInTheOrderIssuedWhateverIsWaitedForF
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(LocalGroupAllReduce, OfOneTensorIssuedInARowBuildOnEachOther) {
+TEST(LocalGroupAllReduce, ConsecutiveOperationsOfTensorBuildOn) {
   for (const std::size_t count : {10UL, 20000UL}) {
     const auto errors = run_ranks(2, [&](LocalGroup& group, int rank) {
       std::vector<float> values(count, 1.0F);
@@ -108,7 +108,7 @@ TEST(LocalGroupAllReduce, OfOneTensorIssuedInARowBuildOnEachOther) {
   }
 }
 
-TEST(LocalGroupAllReduce, FinishesWithoutAnybodyWaitingWhenSomebodyWantsToHearOfIt) {
+TEST(LocalGroupAllReduce, CallbackRunsWithoutWait) {
   const auto errors = run_ranks(2, [](LocalGroup& group, int rank) {
     std::vector<float> values = values_of(rank, 5);
     std::atomic<bool> heard{false};
@@ -162,7 +162,7 @@ TEST(LocalGroupAllReduce, NamesTheRankThatDoesNotArrive) {
   EXPECT_EQ(errors[2], errors[0]) << "there is one first cause";
 }
 
-TEST(LocalGroup, WaitsForALateRankHoweverLongTheTimeoutIs) {
+TEST(LocalGroup, AwaitsLateRankUnderLongTimeout) {
   for (const double timeout_s : {1e10, 1e11, std::numeric_limits<double>::infinity()}) {
     const auto errors = run_ranks(2, [&](LocalGroup& group, int rank) {
       // Long enough for rank 0 to look at its deadlines.
@@ -189,7 +189,7 @@ TEST(LocalGroup, WaitsForALateRankHoweverLongTheTimeoutIs) {
   }
 }
 
-TEST(LocalGroupAllReduce, NamesTheRankThatHasLeftAndFailsEverythingAfterwardsForTheSameCause) {
+TEST(LocalGroupAllReduce, NamesDepartedRankInLaterErrors) {
   const auto errors = run_ranks(2, [](LocalGroup& group, int rank) {
     std::vector<float> values = values_of(rank, 8);
     all_reduce(group, values);
@@ -223,7 +223,7 @@ TEST(LocalGroupAllReduce, AbortFailsTheOthersWhoWait) {
   EXPECT_EQ(errors[0], "group world: a neutron hit rank 1");
 }
 
-TEST(LocalGroupErrors, SayOfWhichGroupTheyAreAndWhetherTheyTellACause) {
+TEST(LocalGroupErrors, NameTheirGroupAndCause) {
   for (const auto kind : {GroupError::Kind::kFailure, GroupError::Kind::kGivenUp}) {
     const auto errors = run_ranks(2, [&](LocalGroup& group, int rank) {
       if (rank == 1) {
@@ -258,7 +258,7 @@ TEST(LocalGroupMessages, ArriveInOrderWhenBothSendFirst) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(LocalGroupMessages, LargerThanTheMailboxPassEachOtherWhileCollectivesRun) {
+TEST(LocalGroupMessages, LargeMessagesPassDuringCollectives) {
   constexpr std::size_t kCount = 300000;
   const auto errors = run_ranks(2, [](LocalGroup& group, int rank) {
     std::vector<float> mine = values_of(rank, kCount);
@@ -295,7 +295,7 @@ TEST(LocalGroupMessages, WaitForMessageRunsNoUnissuedCollective) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(LocalGroupMessages, OfAnotherSizeFailBothSidesAndNameThem) {
+TEST(LocalGroupMessages, MismatchedSizesFailAndNameBothSides) {
   const auto errors = run_ranks(2, [](LocalGroup& group, int rank) {
     std::vector<float> values(10);
     const Transfer message{rank == 0 ? Transfer::Direction::kSend : Transfer::Direction::kReceive,

@@ -74,20 +74,20 @@ class LoopOnAThread : public testing::Test {
   std::thread thread_;
 };
 
-TEST_F(LoopOnAThread, WorkForALoopThatSleepsRunsOnItsCaller) {
+TEST_F(LoopOnAThread, SleepingLoopWorkRunsOnCaller) {
   int num_runs = 0;
   EXPECT_TRUE(run_here([&] { ++num_runs; }));
   EXPECT_EQ(num_runs, 1);
 }
 
-TEST_F(LoopOnAThread, ATimerThatIsStartedInItsSleepWakesTheLoop) {
+TEST_F(LoopOnAThread, NewTimerWakesSleepingLoop) {
   ASSERT_TRUE(run_here([&] { node_.start_timer(0.01); }));
   auto fired = node_.fired_on.get_future();
   ASSERT_EQ(fired.wait_for(std::chrono::seconds(60)), std::future_status::ready);
   EXPECT_EQ(fired.get(), thread_.get_id());
 }
 
-TEST_F(LoopOnAThread, WorkOfOneThreadRunsInItsOrderWhereverItRuns) {
+TEST_F(LoopOnAThread, WorkOfThreadRunsInOrder) {
   std::vector<int> order, expected(3000);
   std::iota(expected.begin(), expected.end(), 0);
   for (const int i : expected) {
@@ -100,7 +100,7 @@ TEST_F(LoopOnAThread, WorkOfOneThreadRunsInItsOrderWhereverItRuns) {
   EXPECT_EQ(order, expected);
 }
 
-TEST_F(LoopOnAThread, WhatWorkThrowsInItsSleepEndsTheLoopAsAnywhereElse) {
+TEST_F(LoopOnAThread, ExceptionDuringSleepEndsLoop) {
   ASSERT_TRUE(run_here([] { throw InvalidArgument("no"); }));
   auto thrown = thrown_.get_future();
   ASSERT_EQ(thrown.wait_for(std::chrono::seconds(60)), std::future_status::ready);
@@ -130,7 +130,7 @@ class EagerNode final : public Node {
   Surroundings* around_ = nullptr;
 };
 
-TEST(ALoopThatSpins, StopsThatWhereAnotherThreadWantsItsCore) {
+TEST(ALoopThatSpins, YieldsToThreadThatWantsCore) {
   constexpr double kWait_s = 60;  // ends a test that would hang
   const int core = allowed_cores().front();
   NodeLoopOptions options;

@@ -61,7 +61,7 @@ void for_each_way(const std::function<void(LocalGroup&, int, CallKind, std::size
             << (tensors == Tensors::kAddressed ? "addressed" : "as processes");
 }
 
-TEST(LocalGroupProgress, ACollectiveContinuesWhileItsIssuerWaitsForAMessage) {
+TEST(LocalGroupProgress, CollectiveContinuesDuringMessageWait) {
   for_each_way([](LocalGroup& group, int rank, CallKind kind, std::size_t count) {
     std::vector<float> values(count, 1.0F);
     std::vector<float> token(1, 5.0F);
@@ -99,7 +99,7 @@ TEST(LocalGroupProgress, EndsAnOperationThatNobodyWaitsFor) {
   });
 }
 
-TEST(LocalGroupProgress, AskingWhetherAnOperationIsDoneNeverWaitsForAnotherRank) {
+TEST(LocalGroupProgress, CompletionQueryNeverWaits) {
   constexpr std::size_t kCount = 16 << 10;
   const auto memory = SharedMemory::create_in_process(ControlBlock::bytes(BlockLayout::for_size(2)));
   for (int r = 0; r < 2; ++r) LocalGroup::enter(*memory, r, 2);
@@ -121,7 +121,7 @@ TEST(LocalGroupProgress, AskingWhetherAnOperationIsDoneNeverWaitsForAnotherRank)
   EXPECT_EQ(values, theirs);
 }
 
-TEST(LocalGroupProgress, PostedReceivesAreDrainedWhileTheReceiverIsInAnotherGroup) {
+TEST(LocalGroupProgress, PostedReceivesDrainDuringOtherGroup) {
   constexpr std::size_t kCount = 10 << 10;  // three of them are more than the mailbox holds
   const auto memory = SharedMemory::create_in_process(ControlBlock::bytes(BlockLayout::for_size(2)));
   for (int r = 0; r < 2; ++r) LocalGroup::enter(*memory, r, 2);

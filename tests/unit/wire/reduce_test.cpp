@@ -52,7 +52,7 @@ void expect_serial(Element element) {
   }
 }
 
-TEST(Reduce, IsTheSerialComputationForFullWidthTypes) {
+TEST(Reduce, MatchesSerialComputationForFullWidth) {
   expect_serial<float>(Element::kF32);
   expect_serial<double>(Element::kF64);
   expect_serial<std::int32_t>(Element::kI32);
@@ -68,7 +68,7 @@ float f32_of_f16(std::uint16_t bits) {
   return sign * std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
 }
 
-TEST(Reduce, HasEveryF16ValueUnchangedWhenItIsTheOnlySource) {
+TEST(Reduce, KeepsF16ValuesOfSingleSource) {
   std::vector<std::uint16_t> all(65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
   const auto result = reduced<std::uint16_t>(Element::kF16, Reduction::kSum, {all});
@@ -80,7 +80,7 @@ TEST(Reduce, HasEveryF16ValueUnchangedWhenItIsTheOnlySource) {
   }
 }
 
-TEST(Reduce, RoundsF16SumsToTheNearestWithTiesToEven) {
+TEST(Reduce, RoundsF16SumsToNearestEven) {
   // Every tenth pair of positive values against the neighbours of the exact sum (exact in f64).
   std::vector<std::uint16_t> a;
   std::vector<std::uint16_t> b;
@@ -123,7 +123,7 @@ TEST(Reduce, MinimumAndMaximumPropagateNan) {
     for (const float value : reduced(Element::kF32, reduction, inputs)) EXPECT_TRUE(std::isnan(value));
 }
 
-TEST(Reduce, AveragesAreDivisionsToTheLastBitForAnyNumberOfSources) {
+TEST(Reduce, AveragesAreExactDivisions) {
   using Limits = std::numeric_limits<float>;
   std::vector<float> values = {0.0F, -0.0F, 1.0F, 0.1F, -3.7F, 1e-30F, Limits::min(), Limits::max() / 8};
   for (int i = 1; i < 40; ++i) values.push_back(static_cast<float>(i) * Limits::denorm_min());
@@ -140,7 +140,7 @@ TEST(Reduce, AveragesAreDivisionsToTheLastBitForAnyNumberOfSources) {
   }
 }
 
-TEST(Reduce, WritesTheSameIntoAllTargetsWhereTheyAreTheSources) {
+TEST(Reduce, WritesSameIntoAllAliasedTargets) {
   constexpr std::size_t kCount = 2500;
   for (std::size_t size = 1; size <= 5; ++size) {
     std::vector<std::vector<double>> tensors(size, std::vector<double>(kCount));

@@ -40,7 +40,7 @@ TEST(Hmac, GivesTheValuesOfRfc4231) {
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
-TEST(Secret, OfServersComesBeforeThatOfTheJob) {
+TEST(Secret, ServerSecretPrecedesThatOfJob) {
   std::map<std::string, std::string> variables;
   const auto found = [&] {
     return Secret::of_servers([&](const std::string& name) {
@@ -56,17 +56,17 @@ TEST(Secret, OfServersComesBeforeThatOfTheJob) {
   EXPECT_EQ(found(), std::string(32, 's'));
 }
 
-TEST(Secret, IsNeverTheSameTwiceWhenItIsDrawn) {
+TEST(Secret, IsDifferentForEachDraw) {
   EXPECT_EQ(Secret::random().reveal().size(), 64u);
   EXPECT_NE(Secret::random().reveal(), Secret::random().reveal());
 }
 
-TEST(Secret, ThatIsTooShortIsRejectedWithWhereItComesFrom) {
+TEST(Secret, RejectsTooShortOneWithSource) {
   EXPECT_THAT([] { Secret::from_text(" 123456789012345 \n", "TRIREME_SECRET"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("TRIREME_SECRET has 15 characters")));
 }
 
-TEST(Secret, HasAKeyForEachRoleThatTellsNothingOfOthers) {
+TEST(Secret, HasIndependentKeyForEachRole) {
   const Secret whole = Secret::from_text("the secret of this job", "the test");
   const Secret key = whole.of_role("worker.3");
   EXPECT_EQ(key.role(), "worker.3");
@@ -97,7 +97,7 @@ TEST(SecretFile, HoldsTheSecretAndItsLineEnd) {
   EXPECT_EQ(Secret::from_file(path).reveal(), "sixteen-and-more-characters");
 }
 
-TEST(SecuritySecretFile, ThatGroupOrOthersMayReadOrWriteIsRejectedWithWhatToDo) {
+TEST(SecuritySecretFile, RejectsFileOthersCanAccess) {
   const test::TemporaryFolder folder;
   const auto path = folder / "secret";
   std::ofstream(path) << "sixteen-and-more-characters\n";
@@ -124,7 +124,7 @@ TEST(SecuritySecretFile, ThatBelongsToAnotherUserIsRejected) {
               ThrowsMessage<InvalidArgument>(HasSubstr("the key of the certificate in " + path.string())));
 }
 
-TEST(SecretFile, ThatIsMissingIsAMistakeOfUsage) {
+TEST(SecretFile, MissingFileIsUsageError) {
   EXPECT_THAT([] { Secret::from_file("/no/such"); }, ThrowsMessage<InvalidArgument>(HasSubstr("/no/such")));
 }
 

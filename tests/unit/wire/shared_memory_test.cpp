@@ -23,7 +23,7 @@ std::string message_of(const std::function<void()>& action) {
   return "no error";
 }
 
-TEST(SharedMemory, IsZeroAndTheSameWhereverItIsAttached) {
+TEST(SharedMemory, IsZeroAndEqualForAllMappings) {
   const auto made = SharedMemory::create(10000);
   const auto attached = SharedMemory::attach(made->address());
   ASSERT_EQ(attached->bytes(), 10000U);
@@ -41,7 +41,7 @@ TEST(SharedMemory, OutlivesItsMakerWhileSomebodyHoldsIt) {
   EXPECT_EQ(attached->data()[1], std::byte{3});
 }
 
-TEST(SharedMemory, SaysHowMuchIsNeededAndAvailableWhenThereIsNotEnough) {
+TEST(SharedMemory, ReportsNeededAndAvailableSize) {
   // So much that the kernel refuses at once, should the check before it be lost.
   EXPECT_THAT(message_of([] { SharedMemory::create(std::size_t{1} << 63); }),
               testing::AllOf(testing::HasSubstr("(9223372036854775808 bytes) of shared memory: only "),
@@ -56,7 +56,7 @@ TEST(SharedMemory, NamesTheProcessThatCannotBeAttached) {
               testing::HasSubstr("has 8192 bytes instead of 4096"));
 }
 
-TEST(SharedMemory, FollowsNoAddressButThatOfMemoryOfItsOwn) {
+TEST(SharedMemory, FollowsOnlyAddressesWithinIt) {
   const auto inside = SharedMemory::create_in_process(100);
   EXPECT_EQ(SharedMemory::attach_in_process(inside->address()), inside);
   const std::string place = inside->address().substr(inside->address().rfind(':'));
@@ -100,7 +100,7 @@ TEST_F(Arena, ReusesWhatIsGivenBack) {
   EXPECT_NE(arena_.allocate(900), second);
 }
 
-TEST_F(Arena, KnowsAViewInsideATensorButNotMemoryOfOthers) {
+TEST_F(Arena, KnowsInnerViewsButNoForeignMemory) {
   std::byte* first = arena_.allocate(5 << 20);
   const auto location = arena_.locate(first + 4096, 1 << 20);
   ASSERT_TRUE(location.has_value());
@@ -110,7 +110,7 @@ TEST_F(Arena, KnowsAViewInsideATensorButNotMemoryOfOthers) {
   EXPECT_FALSE(arena_.locate(own.data(), own.size()).has_value());
 }
 
-TEST_F(Arena, HoldsMoreBlocksThanTheTableHasSegments) {
+TEST_F(Arena, HoldsMoreBlocksThanSegments) {
   constexpr std::size_t kBlock = 4096;
   SharedArena small(block_, 0, /*smallest_segment_bytes=*/kBlock);
   std::vector<std::byte*> blocks;
@@ -133,7 +133,7 @@ TEST_F(Arena, HoldsMoreBlocksThanTheTableHasSegments) {
   EXPECT_LE(segments.size(), 1U) << "and all of it is given back, but for one segment";
 }
 
-TEST_F(Arena, KeepsOneSmallSegmentForTheNextBlock) {
+TEST_F(Arena, KeepsOneSmallSegmentForReuse) {
   std::byte* first = arena_.allocate(1000);
   const auto before = arena_.locate(first, 1);
   for (int i = 0; i < 3; ++i) {
@@ -151,7 +151,7 @@ TEST_F(Arena, KeepsOneSmallSegmentForTheNextBlock) {
   EXPECT_FALSE(arena_.locate(second, 1).has_value()) << "one is enough";
 }
 
-TEST_F(Arena, KeepsNoLargeSegmentAndNoneThatPeersDoNotReach) {
+TEST_F(Arena, KeepsNoLargeOrUnreachableSegment) {
   std::byte* large = arena_.allocate(SharedArena::kSmallestSegmentBytes + 1);
   arena_.free(large);
   EXPECT_FALSE(arena_.locate(large, 1).has_value());
@@ -161,7 +161,7 @@ TEST_F(Arena, KeepsNoLargeSegmentAndNoneThatPeersDoNotReach) {
   EXPECT_FALSE(arena_.locate(own, 1).has_value());
 }
 
-TEST_F(Arena, AnnouncesANewGenerationWhenASegmentIsReplaced) {
+TEST_F(Arena, AnnouncesGenerationOfReplacedSegment) {
   std::byte* first = arena_.allocate(5 << 20);
   const auto before = arena_.locate(first, 1);
   arena_.free(first);

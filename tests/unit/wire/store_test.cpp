@@ -144,7 +144,7 @@ TEST(Store, SetsWhatIsStillAsExpected) {
   EXPECT_EQ(client.get("key", kLong_s), "second");
 }
 
-TEST(Store, WakesWhoWaitsWhenTheLastKeyIsThere) {
+TEST(Store, WakesWaiterWithLastKey) {
   Served served;
   StoreClient one = served.client(), other = served.client();
   std::atomic<bool> woken = false;
@@ -157,7 +157,7 @@ TEST(Store, WakesWhoWaitsWhenTheLastKeyIsThere) {
   EXPECT_TRUE(woken);
 }
 
-TEST(Store, EndsAWaitAtItsTimeoutAndServesTheNextCall) {
+TEST(Store, EndsWaitAtTimeoutAndServesNext) {
   Served served;
   StoreClient client = served.client();
   EXPECT_FALSE(client.wait({"never"}, kShort_s));
@@ -181,7 +181,7 @@ TEST(Store, TakesThousandsOfKeysAndLargeValues) {
 }
 
 // Client, server and table are in this process. Each has the value once, in a frame or in the table.
-TEST(Store, CopiesALargeValueOnceOnEachSide) {
+TEST(Store, CopiesLargeValueOncePerSide) {
   Served served;
   StoreClient client = served.client();
   client.set("small", "value", kLong_s);
@@ -214,7 +214,7 @@ TEST_P(Garbage, EndsItsOwnConnectionOnly) {
   EXPECT_EQ(client.get("key", kLong_s), "value");
 }
 
-TEST_P(Garbage, EndsItsOwnConnectionOnlyAfterAProofToo) {
+TEST_P(Garbage, EndsOnlyItsConnectionAfterProof) {
   Served served(secret('a'));
   StoreClient client = served.client();
   client.set("key", "value", kLong_s);
@@ -244,7 +244,7 @@ TEST(Store, ClosesAConnectionThatSaysNothing) {
   EXPECT_EQ(served.server().num_clients(), 1);
 }
 
-TEST(Store, ClosesAConnectionThatStopsInTheMiddleOfARequest) {
+TEST(Store, ClosesConnectionStoppedMidRequest) {
   Served served(Secret(), kShort_s);
   auto [socket, session] = served.introduced();
   store::Request request{.action = store::Action::kSet, .keys = {"key"}, .value = "value"};
@@ -255,7 +255,7 @@ TEST(Store, ClosesAConnectionThatStopsInTheMiddleOfARequest) {
   EXPECT_EQ(served.client().get("key", kLong_s), std::nullopt);
 }
 
-TEST(Store, ServesOthersWhileOneDoesNotTakeItsReplyAndClosesThatOne) {
+TEST(Store, ClosesClientThatTakesNoReply) {
   Served served(Secret(), kPatience_s);
   StoreClient client = served.client();
   client.set("large", std::string(15 << 20, 'x'), kLong_s);
@@ -307,7 +307,7 @@ class Impostor {
   std::thread thread_;
 };
 
-TEST(StoreClient, DoesNotTrustAServerThatDoesNotKnowTheSecret) {
+TEST(StoreClient, RejectsServerWithoutSecret) {
   const Digest guessed{};
   const Impostor impostor(store::encode_hello(random_nonce()), store::encode_verdict(&guessed));
   EXPECT_THAT(
@@ -326,7 +326,7 @@ TEST(StoreClient, SaysThatAnotherProgramListensThere) {
       ThrowsMessage<CommError>(HasSubstr("another program listens there")));
 }
 
-TEST(StoreClient, GivesUpWhereNobodyListensOrNobodyAnswers) {
+TEST(StoreClient, GivesUpOnMissingOrSilentServer) {
   const Endpoint nowhere{"127.0.0.1", test::free_port()};
   EXPECT_THAT(
       [&] {
@@ -341,7 +341,7 @@ TEST(StoreClient, GivesUpWhereNobodyListensOrNobodyAnswers) {
       ThrowsMessage<CommError>(HasSubstr("does not answer")));
 }
 
-TEST(StoreClient, WaitsForAServerThatIsStillToCome) {
+TEST(StoreClient, AwaitsServerThatStartsLater) {
   const Endpoint place{"127.0.0.1", test::free_port()};
   std::atomic<bool> over = false;
   std::thread late([&] {
@@ -386,7 +386,7 @@ class ServerProcess {
   int pid_ = -1;
 };
 
-TEST(StoreClient, EndsEveryCallToAFrozenServerAndContinuesWhenThatDoes) {
+TEST(StoreClient, EndsCallsToFrozenServerAndRecovers) {
   const ServerProcess server;
   StoreClient client({server.endpoint(), Secret(), kShort_s});
   client.set("key", "value", kLong_s);
@@ -401,7 +401,7 @@ TEST(StoreClient, EndsEveryCallToAFrozenServerAndContinuesWhenThatDoes) {
   EXPECT_EQ(client.get("key", kLong_s), "value");
 }
 
-TEST(StoreClient, SaysAtOnceThatTheServerIsGone) {
+TEST(StoreClient, ReportsLostServerAtOnce) {
   auto server = std::make_unique<ServerProcess>();
   StoreClient client({server->endpoint(), Secret(), kLong_s});
   server.reset();
@@ -410,7 +410,7 @@ TEST(StoreClient, SaysAtOnceThatTheServerIsGone) {
               ThrowsMessage<CommError>(HasSubstr("no process listens there")));
 }
 
-TEST(Store, IsNotServedToOtherHostsWithoutASecret) {
+TEST(Store, IsNotServedRemotelyWithoutSecret) {
   const Endpoint everywhere{"0.0.0.0", 0};
   EXPECT_THAT(
       [&] { StoreServer(listen_at(everywhere), {}); },

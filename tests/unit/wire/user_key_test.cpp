@@ -40,7 +40,7 @@ mode_t mode_of(const fs::path& path) {
   return ::lstat(path.c_str(), &found) == 0 ? found.st_mode & 07777 : 0;
 }
 
-TEST_F(SecurityUserKey, IsMadeOnceAndForThisUserAlone) {
+TEST_F(SecurityUserKey, IsCreatedOnceForThisUserOnly) {
   ::umask(0);
   const Secret key = user_key();
   EXPECT_EQ(key.reveal().size(), 64u);
@@ -58,7 +58,7 @@ TEST_F(SecurityUserKey, ThatManyMakeAtOnceIsOne) {
   EXPECT_EQ(std::distance(fs::directory_iterator(place_), fs::directory_iterator()), 1);
 }
 
-TEST_F(SecurityUserKey, ThatOthersMayReadIsRejectedWithWhatToDo) {
+TEST_F(SecurityUserKey, RejectsKeyOthersMayReadWithAdvice) {
   user_key();
   for (const mode_t mode : {0640, 0604, 0660, 0602}) {
     ::chmod(file_.c_str(), mode);
@@ -69,7 +69,7 @@ TEST_F(SecurityUserKey, ThatOthersMayReadIsRejectedWithWhatToDo) {
   EXPECT_THAT(user_key, ThrowsMessage<InvalidArgument>(HasSubstr("chmod 700 " + place_.string())));
 }
 
-TEST_F(SecurityUserKey, ThatIsALinkOrNoFileIsRejected) {
+TEST_F(SecurityUserKey, RejectsLinkOrNonFile) {
   user_key();
   fs::rename(file_, place_ / "elsewhere");
   fs::create_symlink(place_ / "elsewhere", file_);
@@ -79,13 +79,13 @@ TEST_F(SecurityUserKey, ThatIsALinkOrNoFileIsRejected) {
   EXPECT_THAT(user_key, ThrowsMessage<InvalidArgument>(HasSubstr(file_.string())));
 }
 
-TEST_F(SecurityUserKey, ThatIsCutShortIsRejectedWithItsPlace) {
+TEST_F(SecurityUserKey, RejectsTruncatedKeyWithItsPlace) {
   user_key();
   fs::resize_file(file_, 10);
   EXPECT_THAT(user_key, ThrowsMessage<InvalidArgument>(HasSubstr(file_.string() + " has 10 characters")));
 }
 
-TEST_F(SecurityUserKey, IsInTheHomeFolderWhereNoStateFolderIsSet) {
+TEST_F(SecurityUserKey, IsInHomeFolderByDefault) {
   fs::create_directory(home_);
   for (const char* none : {"", "relative"}) {
     ::setenv("XDG_STATE_HOME", none, 1);
@@ -94,7 +94,7 @@ TEST_F(SecurityUserKey, IsInTheHomeFolderWhereNoStateFolderIsSet) {
   }
 }
 
-TEST_F(SecurityUserKey, IsNotKeptInAFolderOfAnotherUser) {
+TEST_F(SecurityUserKey, IsNotInFolderOfAnotherUser) {
   SKIP_UNLESS_ROOT();
   fs::create_directories(place_);
   fs::permissions(place_, fs::perms(0700));
@@ -108,7 +108,7 @@ TEST_F(SecurityUserKey, IsNotKeptInAFolderOfAnotherUser) {
   EXPECT_TRUE(fs::is_empty(home_));
 }
 
-TEST_F(SecurityUserKey, IsRejectedWhereAnotherUserHasTakenItsLastPlace) {
+TEST_F(SecurityUserKey, RejectsPlaceTakenByAnotherUser) {
   SKIP_UNLESS_ROOT();
   constexpr uid_t kWithoutHome = 61234;
   const fs::path taken = "/tmp/trireme-" + std::to_string(kWithoutHome);
