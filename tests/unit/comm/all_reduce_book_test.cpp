@@ -55,7 +55,7 @@ class Book : public testing::Test {
   std::atomic<int> times_measured_ = 0;
 };
 
-TEST_F(Book, AllPlacesOfTheHostsTakeWhatTheFirstRankMeasured) {
+TEST_F(Book, RanksOfHostsUseMeasurementOfFirst) {
   agree({0, 1, 2, 3, 4, 5}, "world");
   EXPECT_EQ(times_measured_, 6);
   for (const auto& each : choices_) EXPECT_EQ(each->cost.alpha_s, 0.001);
@@ -63,7 +63,7 @@ TEST_F(Book, AllPlacesOfTheHostsTakeWhatTheFirstRankMeasured) {
     EXPECT_EQ(each.to_text(), "0,1|2,4|3,5 " + topology::to_text(measured(0.001)) + "\n");
 }
 
-TEST_F(Book, AGroupOverTheSameHostsIsNotMeasuredAgain) {
+TEST_F(Book, SameHostsAreNotMeasuredAgain) {
   agree({0, 1, 2, 3, 4, 5}, "world");
   agree({1, 4, 5}, "part");
   EXPECT_EQ(times_measured_, 6);
@@ -77,7 +77,7 @@ TEST_F(Book, OneOverOtherHostsIsMeasured) {
   EXPECT_EQ(times_measured_, 5);
 }
 
-TEST_F(Book, WhatIsTakenOverCountsForTheGroupsOfItsRanksAndForLaterOnes) {
+TEST_F(Book, TakenOverChoicesApplyToLaterGroups) {
   agree({0, 1, 2, 3, 4, 5}, "world");
   agree({1, 4, 5}, "part");
   for (auto& book : books_) book.take_over("0,1|2,4|3,5 3 forced tree\n0|1|2 3 forced ring\n");
@@ -100,7 +100,7 @@ TEST_F(Book, ATextThatIsNoneChangesNothing) {
   EXPECT_EQ(books_[1].to_text(), before);
 }
 
-TEST_F(Book, IsInWordsWhatIsTakenForWhichSize) {
+TEST_F(Book, DescribesChoiceForEachSize) {
   agree({1, 4, 5}, "three hosts");
   books_[1].take_over("1|4|5 3 forced tree");
   EXPECT_EQ(books_[1].describe("1|4|5"), "tree");

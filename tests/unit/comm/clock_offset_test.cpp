@@ -17,7 +17,7 @@ telemetry::ClockSample measured_by(Context& context) {
   return measure_clock_offset(context.world(), [&] { return now_ns() - context.rank() * kSecond; });
 }
 
-TEST(ClockOffset, IsFoundWithinHalfOfTheRoundTrip) {
+TEST(ClockOffset, IsFoundWithinHalfRoundTrip) {
   run_ranks_as_threads(3, [](Context& context) {
     const telemetry::ClockSample sample = measured_by(context);
     EXPECT_LE(std::abs(sample.offset_ns - context.rank() * kSecond), sample.error_ns);
@@ -25,7 +25,7 @@ TEST(ClockOffset, IsFoundWithinHalfOfTheRoundTrip) {
   });
 }
 
-TEST(ClockOffset, OfRankZeroAndOfAWorldOfOneIsNone) {
+TEST(ClockOffset, RankZeroAndSingleWorldHaveNone) {
   run_ranks_as_threads(2, [](Context& context) {
     const telemetry::ClockSample sample = measured_by(context);
     EXPECT_TRUE(!context.is_main() || (sample.offset_ns == 0 && sample.error_ns == 0));

@@ -17,7 +17,7 @@ TEST(Context, AloneIsAWorldOfOne) {
   EXPECT_EQ(context->world().all_gather_text("me"), std::vector<std::string>{"me"});
 }
 
-TEST(Context, AMisspeltAllReduceGetsTheNearestName) {
+TEST(Context, MisspeltAllReduceGetsNearestName) {
   try {
     Context::join({}, {.all_reduce = "halving_dubling"});
     FAIL() << "was taken";

@@ -25,7 +25,7 @@ class LostPeer : public c10d::Backend {
   }
 };
 
-TEST(CrossAllReduce, APeerThatIsLostWhileItIsMeasuredIsAnErrorOfCommunication) {
+TEST(CrossAllReduce, PeerLostDuringMeasurementIsCommError) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto secret = wire::Secret::random();
   const auto join = [&](int rank) {

@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(CudaObject, AFileThatCannotBeLoadedIsAReasonNotACrash) {
+TEST(CudaObject, UnloadableFileIsReasonNotCrash) {
   EXPECT_THAT(load_cuda_object("/nowhere/libtrireme_cuda.so").missing_because,
               HasSubstr("cannot load /nowhere/libtrireme_cuda.so"));
 }

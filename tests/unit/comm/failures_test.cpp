@@ -99,7 +99,7 @@ TEST_P(Failures, DifferentOrderNamesBothOperations) {
   }
 }
 
-TEST_P(Failures, DifferentSizesOfAMessageNameBothSides) {
+TEST_P(Failures, DifferentMessageSizesNameBothSides) {
   const auto errors = errors_of(2, 20, [](Context& context) {
     auto tensor = at::zeros({context.rank() == 0 ? 10 : 11});
     if (context.rank() == 0) {
@@ -116,7 +116,7 @@ TEST_P(Failures, DifferentSizesOfAMessageNameBothSides) {
 }
 
 /// Rank 0 waits for two rows of rank 1, which sends one; or for one, and gets two.
-TEST_P(Failures, RowsThatARankDoesNotSendNameTheExchange) {
+TEST_P(Failures, UnsentRowsNameExchange) {
   for (const std::int64_t expected : {2, 1}) {
     const auto errors = errors_of(2, 2, [&](Context& context) {
       const bool first = context.rank() == 0;
@@ -141,7 +141,7 @@ TensorExchange rows_of_three(const Context& context, std::int64_t sent, std::int
   return {.output = at::zeros({1 + expected, 3}, type), .input = at::ones({1 + sent, 3}, type), .rows = rows};
 }
 
-TEST_P(Failures, PairsOfACoalescedExchangeThatDifferInNumberNameIt) {
+TEST_P(Failures, CoalescedExchangesNameDifferentPairCounts) {
   const auto errors = errors_of(2, 20, [](Context& context) {
     std::vector<TensorExchange> pairs = {rows_of_three(context, 1, 1), rows_of_three(context, 1, 1)};
     if (context.rank() == 1) pairs.pop_back();
@@ -153,7 +153,7 @@ TEST_P(Failures, PairsOfACoalescedExchangeThatDifferInNumberNameIt) {
 }
 
 /// Of one rank other dtypes than of the other: of other sizes, and of the same.
-TEST_P(Failures, DtypesOfACoalescedExchangeThatDifferNameThem) {
+TEST_P(Failures, CoalescedExchangesNameDifferentDtypes) {
   for (const at::ScalarType other : {at::kDouble, at::kInt}) {
     const auto errors = errors_of(2, 20, [&](Context& context) {
       context.world().all_to_all_coalesced(
@@ -170,7 +170,7 @@ TEST_P(Failures, DtypesOfACoalescedExchangeThatDifferNameThem) {
 
 /// Rank 0 sends one row of the first pair and two of the second, and rank 1 expects them the other way round:
 /// messages have the sizes that are expected. Or it sends fewer.
-TEST_P(Failures, RowsOfACoalescedExchangeThatDifferNameThemAndWriteNothing) {
+TEST_P(Failures, CoalescedExchangesNameDifferentRowsWritingNothing) {
   for (const bool same_bytes : {true, false}) {
     std::atomic<bool> wrote = false;
     const auto errors = errors_of(2, 2, [&](Context& context) {
@@ -197,7 +197,7 @@ TEST_P(Failures, RowsOfACoalescedExchangeThatDifferNameThemAndWriteNothing) {
   }
 }
 
-TEST_P(Failures, TheDeadlineNamesTheRankThatDidNotCome) {
+TEST_P(Failures, DeadlineNamesMissingRank) {
   const double start_s = now_s();
   const auto errors = errors_of(3, 1, [](Context& context) {
     if (context.rank() == 1) return;
@@ -211,7 +211,7 @@ TEST_P(Failures, TheDeadlineNamesTheRankThatDidNotCome) {
   }
 }
 
-TEST_P(Failures, AGroupThatFailedRepeatsItsFirstCause) {
+TEST_P(Failures, FailedGroupRepeatsItsFirstCause) {
   const auto errors = errors_of(2, 20, [](Context& context) {
     auto tensor = at::zeros({context.rank() == 0 ? 100 : 200});
     std::string first;
@@ -231,7 +231,7 @@ TEST_P(Failures, AGroupThatFailedRepeatsItsFirstCause) {
   EXPECT_NE(errors.at(1), "");
 }
 
-TEST_P(Failures, ARankThatThrowsEndsTheWaitOfTheOthers) {
+TEST_P(Failures, ThrowingRankEndsWaitOfOthers) {
   const double start_s = now_s();
   const auto body = [](Context& context) {
     if (context.rank() == 1) throw DataError("the file is gone");
@@ -244,7 +244,7 @@ TEST_P(Failures, ARankThatThrowsEndsTheWaitOfTheOthers) {
 
 // As the reports of a trainer are, when a rank is frozen and another group finds out, or an exception ends
 // one.
-TEST_P(Failures, PendingOperationsDoNotHoldAFailedGroup) {
+TEST_P(Failures, PendingOperationsDoNotKeepFailedGroup) {
   constexpr auto kHang = std::chrono::seconds(40);
   for (const bool by_exception : {false, true}) {
     SCOPED_TRACE(by_exception);

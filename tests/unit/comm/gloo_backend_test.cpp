@@ -45,7 +45,7 @@ std::vector<Backend> connected(int size) {
 
 // The next rank gave up and has left after its first part of the sum: its connection is broken already. The
 // one after it has not come, and its connection is as it was.
-TEST(GlooBackend, AnAbortEndsWhatWaitsForAnyRankWhicheverHasLeft) {
+TEST(GlooBackend, AbortEndsWaitForAnyRank) {
   for (const int waiting : {0, 1, 2}) {
     SCOPED_TRACE(waiting);
     std::vector<Backend> ranks = connected(3);
@@ -72,7 +72,7 @@ TEST(GlooBackend, AnAbortEndsWhatWaitsForAnyRankWhicheverHasLeft) {
 // After an operation each of gloo's two threads stores the name of its type in a string of the group, without
 // a lock. Names that a string keeps in memory of its own were freed twice: "malloc(): unaligned tcache
 // chunk".
-TEST(GlooBackend, OperationsSideBySideLeaveTheHeapWhole) {
+TEST(GlooBackend, ConcurrentOperationsKeepHeapIntact) {
   run_ranks_as_threads(2,
                        [](Context& context) {
                          constexpr int kSideBySide = 50, kRounds = 200;

@@ -65,11 +65,11 @@ std::vector<std::string> connect_with_failures(int attempts) {
   return errors;
 }
 
-TEST(GlooConnect, AllRanksTryAgainWhenOneLosesAConnection) {
+TEST(GlooConnect, AllRanksRetryAfterLostConnection) {
   for (const std::string& error : connect_with_failures(1)) EXPECT_EQ(error, "");
 }
 
-TEST(GlooConnect, ARankThatNeverConnectsIsAnErrorOnAllOfThem) {
+TEST(GlooConnect, UnconnectedRankIsErrorOnAllRanks) {
   const std::vector<std::string> errors = connect_with_failures(9);
   for (const std::string& error : errors)
     EXPECT_THAT(error, HasSubstr("could not connect group 'world' with gloo"));

@@ -27,7 +27,7 @@ FindVariable environment_of(const std::vector<Variable>& variables) {
   };
 }
 
-TEST(GpuOptions, LeaveTheEnvironmentAloneWhereNothingIsNamed) {
+TEST(GpuOptions, KeepEnvironmentWithoutNamedOptions) {
   EXPECT_THAT(gpu_variables({}, {}, environment_of({{"NCCL_DEBUG", "INFO"}})), IsEmpty());
 }
 
@@ -45,7 +45,7 @@ TEST(GpuOptions, AreWhatCudaAndNcclRead) {
               ElementsAre(Pair("NCCL_IB_DISABLE", "1")));
 }
 
-TEST(GpuOptions, AddToWhatTheAllocatorWasToldAndKeepTheWorkspaceThatWasChosen) {
+TEST(GpuOptions, ExtendAllocatorSettingsAndKeepChosenWorkspace) {
   const auto environment = environment_of(
       {{"PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64"}, {"CUBLAS_WORKSPACE_CONFIG", ":16:8"}});
   EXPECT_THAT(gpu_variables({.deterministic = true, .expandable_segments = true}, {}, environment),
@@ -70,7 +70,7 @@ TEST(GpuOptions, ThatNoLibraryTakesAreRejected) {
   expect_rejected({}, {.debug = "loud"}, "nccl.debug = \"loud\" is not known");
 }
 
-TEST(GpuOptions, VariablesThatNameWhatIsNotHereAreFound) {
+TEST(GpuOptions, VariablesThatNameMissingPartsAreFound) {
   const GpuSurroundings here = {.num_gpus = 2, .interfaces = {"lo", "eth0"}, .adapters = {"mlx5_0"}};
   const auto problem = [&](const char* name, const char* value) {
     const auto found = look_at_gpu_variables(environment_of({{name, value}}), here);

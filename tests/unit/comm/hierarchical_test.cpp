@@ -94,7 +94,7 @@ c10::intrusive_ptr<c10d::Work> reduce_scatter(c10d::Backend& backend, at::Tensor
   return backend._reduce_scatter_base(output, input, options);
 }
 
-TEST_P(Hierarchical, ReduceScatterGivesEachRankItsPartAndLeavesTheInput) {
+TEST_P(Hierarchical, ReduceScatterGivesPartsAndKeepsInput) {
   run([](c10d::Backend& backend) {
     const int me = backend.getRank(), size = backend.getSize();
     const auto check = [&](const c10d::ReduceOp& op, std::int64_t numel, at::ScalarType dtype) {
@@ -112,7 +112,7 @@ TEST_P(Hierarchical, ReduceScatterGivesEachRankItsPartAndLeavesTheInput) {
 }
 
 /// So a resumed run has the same bits, whatever was measured when its group was made.
-TEST_P(Hierarchical, SumsOfShardsAreInTheOrderOfHosts) {
+TEST_P(Hierarchical, SumsOfShardsFollowOrderOfHosts) {
   const HostLayout layout = layout_of(GetParam(), 0);
   run([&](c10d::Backend& backend) {
     const int me = backend.getRank(), size = backend.getSize();
@@ -131,7 +131,7 @@ TEST_P(Hierarchical, SumsOfShardsAreInTheOrderOfHosts) {
   });
 }
 
-TEST_P(Hierarchical, PartsMayLieAtTheirPlacesInTheWhole) {
+TEST_P(Hierarchical, PartsMayBeInsideWholeTensor) {
   run([](c10d::Backend& backend) {
     const int me = backend.getRank(), size = backend.getSize();
     for (const std::int64_t numel : {1, 100, 20001}) {
@@ -160,7 +160,7 @@ TEST_P(Hierarchical, AllGatherKeepsTheOrderOfRanks) {
   });
 }
 
-TEST_P(Hierarchical, ShardsOfSeveralOperationsUnderWayAreRightInAnyOrderOfWaiting) {
+TEST_P(Hierarchical, PendingShardsAreAwaitedInAnyOrder) {
   constexpr std::int64_t kNumel = 5000;
   constexpr std::size_t kRounds = 4;
   run([](c10d::Backend& backend) {
@@ -180,7 +180,7 @@ TEST_P(Hierarchical, ShardsOfSeveralOperationsUnderWayAreRightInAnyOrderOfWaitin
   });
 }
 
-TEST_P(Hierarchical, AbortEndsShardsThatARankDoesNotComeTo) {
+TEST_P(Hierarchical, AbortEndsIncompleteShardOperations) {
   std::promise<void> all_gave_up;
   std::atomic<int> num_waiting = static_cast<int>(GetParam().size()) - 1;
   on_each_rank([&](c10d::Backend& backend) {
@@ -201,7 +201,7 @@ TEST_P(Hierarchical, AbortEndsShardsThatARankDoesNotComeTo) {
   });
 }
 
-TEST_P(Hierarchical, RejectsToReduceShardsOfBytesAndContinues) {
+TEST_P(Hierarchical, RejectsShardReductionOfBytesAndContinues) {
   run([](c10d::Backend& backend) {
     const int me = backend.getRank(), size = backend.getSize();
     at::Tensor bytes = at::zeros({size}, at::kByte), byte = at::zeros({1}, at::kByte);
@@ -214,7 +214,7 @@ TEST_P(Hierarchical, RejectsToReduceShardsOfBytesAndContinues) {
   });
 }
 
-TEST_P(Hierarchical, AllReduceSumsOverAllHostsForEverySize) {
+TEST_P(Hierarchical, AllReduceSumsOverHosts) {
   run([](c10d::Backend& backend) {
     const int size = backend.getSize();
     for (const std::int64_t numel : {1, 100, 4096, 10001}) {
@@ -226,7 +226,7 @@ TEST_P(Hierarchical, AllReduceSumsOverAllHostsForEverySize) {
   });
 }
 
-TEST_P(Hierarchical, EveryWayBetweenHostsReducesEveryTypeInEveryWay) {
+TEST_P(Hierarchical, EveryWaySupportsEveryTypeAndReduction) {
   for (const std::string& way : all_reduce_names()) {
     all_reduce_ = way;
     run([&](c10d::Backend& backend) {
@@ -247,7 +247,7 @@ TEST_P(Hierarchical, EveryWayBetweenHostsReducesEveryTypeInEveryWay) {
   }
 }
 
-TEST_P(Hierarchical, AbortEndsAnAllReduceThatARankDoesNotComeTo) {
+TEST_P(Hierarchical, AbortEndsIncompleteAllReduce) {
   for (const std::string way : {"gloo", "ring", "direct"}) {
     all_reduce_ = way;
     std::promise<void> all_gave_up;
@@ -295,7 +295,7 @@ TEST_P(Hierarchical, MessagesPassInsideAndBetweenHosts) {
   });
 }
 
-TEST(HostLayout, CounterpartsStandAtTheSamePlaceOfEachHost) {
+TEST(HostLayout, CounterpartsHaveSamePlaceOnEachHost) {
   const auto layout = layout_of({"a", "b", "a", "b"}, 3);
   EXPECT_EQ(layout.host, 1);
   EXPECT_EQ(layout.place, 1);

@@ -34,7 +34,7 @@ int sum_over(Group& group, int value) {
   return sum.item<int>();
 }
 
-TEST(HostGroups, AddUpInsideAHostAndAcrossHosts) {
+TEST(HostGroups, AddUpInsideAndAcrossHosts) {
   on_hosts({"a", "b", "a", "b", "b"}, [](Context& context) {
     EXPECT_EQ(num_hosts(context.world()), 2);
     HostGroups groups = make_host_groups(context.world());
@@ -54,7 +54,7 @@ TEST(HostGroups, AddUpInsideAHostAndAcrossHosts) {
   });
 }
 
-TEST(HostGroups, OfARankAloneOnItsHostHaveNobodyInside) {
+TEST(HostGroups, LoneRankHasNoInsidePeers) {
   on_hosts({"a", "b", "b"}, [](Context& context) {
     const HostGroups groups = make_host_groups(context.world());
     EXPECT_EQ(groups.lanes, 1);
@@ -63,7 +63,7 @@ TEST(HostGroups, OfARankAloneOnItsHostHaveNobodyInside) {
   });
 }
 
-TEST(HostGroups, OfOneHostHaveEachRankAlonePerLane) {
+TEST(HostGroups, OneHostHasRanksAlonePerLane) {
   on_hosts({"a", "a"}, [](Context& context) {
     const HostGroups groups = make_host_groups(context.world());
     EXPECT_EQ(groups.lanes, 2);

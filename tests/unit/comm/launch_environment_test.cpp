@@ -244,7 +244,7 @@ INSTANTIATE_TEST_SUITE_P(
             {"'1,1(x2147483647)'", "expected task counts"}}),
     [](const auto& test) { return test.param.name; });
 
-TEST(LaunchEnvironment, RanksOfOneJobAgreeOnAPortAndJobsDiffer) {
+TEST(LaunchEnvironment, JobHasOnePortAndJobsDiffer) {
   Variables job{{"OMPI_COMM_WORLD_RANK", "0"},
                 {"OMPI_COMM_WORLD_SIZE", "2"},
                 {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
@@ -271,7 +271,7 @@ TEST(LaunchEnvironment, KnowsWhoServesTheStore) {
   EXPECT_EQ(read(variables).store_host, StoreHost::kRankZeroAtPort);
 }
 
-TEST(LaunchEnvironment, BelievesInOneHostOnlyWhatTheLauncherSays) {
+TEST(LaunchEnvironment, TrustsLauncherOnlyAboutOneHost) {
   Variables variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"}};
   EXPECT_FALSE(read(variables).one_host);
   variables["LOCAL_WORLD_SIZE"] = "2";

@@ -113,7 +113,7 @@ void reduce(Context& context) {
   EXPECT_EQ(tensor[63].item<double>(), context.world_size());
 }
 
-TEST_P(Liveness, ARankThatComputesForLongIsSaidToBeSlowAndWaitedFor) {
+TEST_P(Liveness, BusyRankIsSlowAndAwaited) {
   testing::internal::CaptureStderr();
   const auto errors = errors_of(2, {.timeout_s = 2}, [](Context& context) {
     if (context.rank() == 1) {
@@ -128,7 +128,7 @@ TEST_P(Liveness, ARankThatComputesForLongIsSaidToBeSlowAndWaitedFor) {
                           HasSubstr("step 3: 0F1")));
 }
 
-TEST_P(Liveness, ARankAtDeclaredWorkOfItsOwnIsWaitedFor) {
+TEST_P(Liveness, RankAtDeclaredWorkIsAwaited) {
   testing::internal::CaptureStderr();
   const auto errors = errors_of(3, {.timeout_s = 2}, [](Context& context) {
     if (context.rank() == 0) {
@@ -143,7 +143,7 @@ TEST_P(Liveness, ARankAtDeclaredWorkOfItsOwnIsWaitedFor) {
   EXPECT_THAT(said, Not(HasSubstr("[rank 2]:"))) << "one of those who wait speaks for all";
 }
 
-TEST_P(Liveness, ASlowRankIsGivenUpAfterTheSecondDeadline) {
+TEST_P(Liveness, SlowRankExpiresAtSecondDeadline) {
   Meeting told(3);
   testing::internal::CaptureStderr();
   const auto errors = errors_of(3, {.timeout_s = 1, .slow_timeout_s = 2.5}, [&](Context& context) {
@@ -163,7 +163,7 @@ TEST_P(Liveness, ASlowRankIsGivenUpAfterTheSecondDeadline) {
   }
 }
 
-TEST_P(Liveness, ARankThatNeitherComputesNorSaysWhyIsGivenUpAtTheDeadline) {
+TEST_P(Liveness, IdleSilentRankExpiresAtDeadline) {
   Meeting told(2);
   const auto errors = errors_of(2, {.timeout_s = 1.5}, [&](Context& context) {
     context.status().set_action("step 3: dreaming");
@@ -179,7 +179,7 @@ TEST_P(Liveness, ARankThatNeitherComputesNorSaysWhyIsGivenUpAtTheDeadline) {
                                   HasSubstr("step 3: dreaming")));
 }
 
-TEST_P(Liveness, WhoWaitsForASlowRankIsNotToBlame) {
+TEST_P(Liveness, WaiterForSlowRankIsBlameless) {
   testing::internal::CaptureStderr();
   const auto errors = errors_of(3, {.timeout_s = 2}, [](Context& context) {
     auto tensor = at::full({64}, 1.0);
@@ -193,7 +193,7 @@ TEST_P(Liveness, WhoWaitsForASlowRankIsNotToBlame) {
   EXPECT_THAT(said, Not(HasSubstr("rank 1 (pid "))) << "it only waits";
 }
 
-TEST_P(Liveness, RanksThatWaitInACircleFailAtTheDeadlineAndAreNamed) {
+TEST_P(Liveness, CircularWaitFailsAtDeadlineWithNames) {
   const auto errors = errors_of(3, {.timeout_s = 1}, [](Context& context) {
     auto tensor = at::zeros({64});
     context.world().recv(tensor, (context.rank() + 1) % 3);
@@ -215,7 +215,7 @@ void go_on_without_rank_1(Context& context, const std::function<void(Context&)>&
   }
 }
 
-TEST_P(Liveness, ADroppedOperationDoesNotMakeItsPeersDepartureAFailure) {
+TEST_P(Liveness, DroppedOperationKeepsPeerDepartureHarmless) {
   run(3, {.timeout_s = 20}, [](Context& context) {
     auto large = at::full({1 << 20}, 1.0);
     if (context.rank() == 1) {
@@ -226,7 +226,7 @@ TEST_P(Liveness, ADroppedOperationDoesNotMakeItsPeersDepartureAFailure) {
   });
 }
 
-TEST_P(Liveness, AnOperationThatIsOnlyPolledDoesNotMakeItsPeersDepartureAFailure) {
+TEST_P(Liveness, PolledOperationKeepsPeerDepartureHarmless) {
   run(3, {.timeout_s = 20}, [](Context& context) {
     auto large = at::full({1 << 20}, 1.0);
     Pending pending;
@@ -239,7 +239,7 @@ TEST_P(Liveness, AnOperationThatIsOnlyPolledDoesNotMakeItsPeersDepartureAFailure
   });
 }
 
-TEST_P(Liveness, ARankThatSentAllAndLeftIsNotToBlameForAnOlderReceive) {
+TEST_P(Liveness, RankThatSentAllMayLeave) {
   run(2, {.timeout_s = 20}, [](Context& context) {
     auto tensor = at::full({64}, static_cast<double>(context.rank()));
     if (context.rank() == 1) {
@@ -254,7 +254,7 @@ TEST_P(Liveness, ARankThatSentAllAndLeftIsNotToBlameForAnOlderReceive) {
   });
 }
 
-TEST_P(Liveness, ARankThatLeavesWithoutItsPartIsNamed) {
+TEST_P(Liveness, NamesRankThatLeavesWithoutItsPart) {
   const auto body = [](Context& context) {
     auto tensor = at::zeros({64});
     if (context.rank() == 1) return;

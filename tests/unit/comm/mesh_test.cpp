@@ -9,7 +9,7 @@
 namespace trireme::comm {
 namespace {
 
-TEST(Mesh, EachAxisHasAGroupOfTheRanksThatDifferInItAlone) {
+TEST(Mesh, AxisGroupsDifferInOneCoordinateOnly) {
   run_ranks_as_threads(4, [](Context& context) {
     Mesh mesh(context, {{"dp", 2}, {"pp", 2}});
     const int rank = context.rank();
@@ -24,7 +24,7 @@ TEST(Mesh, EachAxisHasAGroupOfTheRanksThatDifferInItAlone) {
   });
 }
 
-TEST(Mesh, SeveralOfThemLiveInOneContextAndNeverMixTheirMessages) {
+TEST(Mesh, SeveralMeshesInContextNeverMixMessages) {
   run_ranks_as_threads(2, [](Context& context) {
     Mesh first(context, {{"dp", 2}}), second(context, {{"dp", 2}});
     EXPECT_NE(first.group("dp").name(), second.group("dp").name());
@@ -37,7 +37,7 @@ TEST(Mesh, SeveralOfThemLiveInOneContextAndNeverMixTheirMessages) {
   });
 }
 
-TEST(Mesh, AnAxisThatIsNotThereHasSizeOneAndNoGroup) {
+TEST(Mesh, MissingAxisHasSizeOneWithoutGroup) {
   run_ranks_as_threads(2, [](Context& context) {
     Mesh mesh(context, {{"dp", 2}});
     EXPECT_FALSE(mesh.has("tp"));

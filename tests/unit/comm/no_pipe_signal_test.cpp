@@ -39,7 +39,7 @@ bool is_blocked() {
 
 // The signal's default action ends this program: that the tests end at all is half of what they show.
 
-TEST(NoPipeSignal, MakesAWriteToNobodyAnErrorAndLeavesNoTrace) {
+TEST(NoPipeSignal, WriteWithoutReaderIsErrorWithoutTrace) {
   const ClosedPipe pipe;
   ASSERT_FALSE(is_blocked());
   {

@@ -8,7 +8,7 @@
 namespace trireme::comm {
 namespace {
 
-TEST(OnEveryRank, AnErrorOfOneIsThrownOnAllAndTheGroupContinues) {
+TEST(OnEveryRank, ErrorOfOneIsThrownOnAll) {
   run_ranks_as_threads(3, [](Context& context) {
     for (const int failing : {0, 2}) {
       try {
@@ -24,7 +24,7 @@ TEST(OnEveryRank, AnErrorOfOneIsThrownOnAllAndTheGroupContinues) {
   });
 }
 
-TEST(OnEveryRank, OfSeveralErrorsTheFirstRanksIsThrown) {
+TEST(OnEveryRank, FirstRankErrorOfSeveralIsThrown) {
   run_ranks_as_threads(3, [](Context& context) {
     EXPECT_THROW(on_every_rank(context.world(),
                                [&] {

@@ -114,7 +114,7 @@ TEST(OperationText, EveryTruncationOfALineIsRejected) {
   }
 }
 
-TEST(RanksNeeded, AreAllOthersOfACollectiveAndThePeerOfAMessage) {
+TEST(RanksNeeded, CollectiveNeedsAllAndMessageItsPeer) {
   EXPECT_THAT(ranks_needed(all_reduce_of(1), 1, 4), ElementsAre(0, 2, 3));
   EXPECT_THAT(ranks_needed(to_root(OperationKind::kBroadcast, 3), 0, 4), ElementsAre(1, 2, 3));
   EXPECT_THAT(ranks_needed(barrier(), 0, 1), IsEmpty());
@@ -122,7 +122,7 @@ TEST(RanksNeeded, AreAllOthersOfACollectiveAndThePeerOfAMessage) {
   EXPECT_THAT(ranks_needed(message(OperationKind::kRecv, 2), 3, 4), ElementsAre(2));
 }
 
-TEST(Counterpart, OfACollectiveIsTheOneAtItsPlaceWhateverItIs) {
+TEST(Counterpart, CollectiveMatchesOperationAtSamePlace) {
   Operation earlier = all_reduce_of(10), same_place = barrier();
   earlier.order = 4;
   const std::vector<Operation> theirs = {earlier, same_place};
@@ -132,7 +132,7 @@ TEST(Counterpart, OfACollectiveIsTheOneAtItsPlaceWhateverItIs) {
   EXPECT_EQ(counterpart(next, 0, theirs), nullptr);
 }
 
-TEST(Counterpart, OfASendIsTheReceiveThatFacesIt) {
+TEST(Counterpart, SendMatchesItsReceive) {
   const std::vector<Operation> theirs = {
       all_reduce_of(64),                    // the same number, but among the collectives
       message(OperationKind::kSend, 0),     // the other direction
@@ -149,7 +149,7 @@ TEST(Counterpart, OfASendIsTheReceiveThatFacesIt) {
 // The group's ranks 0, 1, 2 are the world's 4, 8, 15.
 const std::vector<int> kWorldRanks = {4, 8, 15};
 
-TEST(Disagreement, IsNoneWhereAllIssuedTheSameOrNothingYet) {
+TEST(Disagreement, IsNoneForSameOrNoOperations) {
   const Operation ours = all_reduce_of(100);
   Operation done = ours;
   done.number = 90;
@@ -191,7 +191,7 @@ const Pair kPairs[] = {
      "all_reduce of 100 f32 (max)"},
 };
 
-TEST(Disagreement, NamesBothSidesWithRanksOfTheWorld) {
+TEST(Disagreement, NamesBothSidesWithRanksOfWorld) {
   for (const Pair& pair : kPairs) {
     const std::string found =
         find_disagreement(pair.ours, 1, kWorldRanks, {{0, {pair.ours}}, {2, {pair.theirs}}});
@@ -209,7 +209,7 @@ TEST(Disagreement, OfAMessageNamesSenderAndReceiver) {
                     HasSubstr("rank 15 issued recv of 65 f32 from rank 4")));
 }
 
-TEST(Disagreement, LeavesOutRanksThatTheOperationDoesNotNeed) {
+TEST(Disagreement, LeavesUninvolvedRanksOut) {
   Operation recv = message(OperationKind::kRecv, 0);
   recv.dtype = at::kInt;
   EXPECT_THAT(find_disagreement(message(OperationKind::kSend, 2), 0, kWorldRanks,
@@ -217,7 +217,7 @@ TEST(Disagreement, LeavesOutRanksThatTheOperationDoesNotNeed) {
               Not(HasSubstr("rank 8")));
 }
 
-TEST(OperationReport, ARankHasIssuedWhatItHasNoRecordOfAnyMore) {
+TEST(OperationReport, OperationsBeforeOldestRecordAreIssued) {
   Operation later = all_reduce_of(64);
   later.order = 6;
   EXPECT_TRUE(has_issued(all_reduce_of(64), 0, {later}));
@@ -226,7 +226,7 @@ TEST(OperationReport, ARankHasIssuedWhatItHasNoRecordOfAnyMore) {
   EXPECT_FALSE(has_issued(all_reduce_of(64), 0, {message(OperationKind::kSend, 0, 6)}));
 }
 
-TEST(OperationReport, ARankHasFinishedWhenItsSideIsDone) {
+TEST(OperationReport, RankHasFinishedWithItsSide) {
   Operation send = message(OperationKind::kSend, 0);
   const Operation recv = message(OperationKind::kRecv, 1);
   EXPECT_TRUE(has_issued(recv, 0, {send}));
@@ -236,7 +236,7 @@ TEST(OperationReport, ARankHasFinishedWhenItsSideIsDone) {
   EXPECT_FALSE(has_finished(recv, 2, {send})) << "it was for another rank";
 }
 
-TEST(OperationReport, MissingRanksAreNamedByTheirNumbersInTheWorld) {
+TEST(OperationReport, MissingRanksHaveTheirNumbersInWorld) {
   const Published published{{1, {all_reduce_of(64)}}, {2, {}}};
   EXPECT_THAT(missing_ranks(all_reduce_of(64), 0, {10, 11, 12, 13}, published), ElementsAre(12, 13));
 }

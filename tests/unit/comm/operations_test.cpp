@@ -73,7 +73,7 @@ at::Tensor reduced(int num_ranks, ReduceOp op, at::ScalarType dtype, std::int64_
 constexpr ReduceOp kReduceOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
                                    ReduceOp::kProduct};
 
-TEST_P(Operations, ShowWhatOneRankWritesIntoCommonMemoryToAll) {
+TEST_P(Operations, CommonMemoryShowsWritesToAllRanks) {
   run([](Context& context) {
     Group& world = context.world();
     at::Tensor common = world.allocate_shared(world.size() * kNumel, at::kFloat);
@@ -90,7 +90,7 @@ TEST_P(Operations, ShowWhatOneRankWritesIntoCommonMemoryToAll) {
   });
 }
 
-TEST_P(Operations, KnowOfCommonMemoryWhereRanksAreOnOneHost) {
+TEST_P(Operations, FindCommonMemoryOnOneHost) {
   run([](Context& context) {
     Group& world = context.world();
     const std::string& backend = GetParam().backend;
@@ -99,7 +99,7 @@ TEST_P(Operations, KnowOfCommonMemoryWhereRanksAreOnOneHost) {
   });
 }
 
-TEST_P(Operations, RejectADtypeTheyDoNotKnowAndContinue) {
+TEST_P(Operations, RejectUnknownDtypeAndContinue) {
   run([](Context& context) {
     Group& world = context.world();
     auto complex = at::zeros({kNumel}, at::kComplexFloat);
@@ -173,7 +173,7 @@ TEST_P(Operations, ReduceScatterGivesEachRankItsPart) {
 }
 
 // More than one piece of each backend that works in pieces, and an odd end.
-TEST_P(Operations, PartsMayLieAtTheirPlacesInTheWhole) {
+TEST_P(Operations, PartsMayBeInsideWholeTensor) {
   run([](Context& context) {
     const int size = context.world_size(), me = context.rank();
     for (const std::int64_t numel : {std::int64_t{5}, std::int64_t{700'001}}) {
@@ -205,7 +205,7 @@ TEST_P(Operations, AllGatherKeepsRankOrder) {
 }
 
 // Elements count, and shapes do not.
-TEST_P(Operations, AllGatherAndReduceScatterTakeTensorsOfSeveralDims) {
+TEST_P(Operations, ShardCollectivesTakeTensorsOfSeveralDims) {
   run([](Context& context) {
     const int size = context.world_size();
     auto all = at::empty({size, 2, 3}, at::kFloat), part = at::empty({2, 3}, at::kFloat);
@@ -216,7 +216,7 @@ TEST_P(Operations, AllGatherAndReduceScatterTakeTensorsOfSeveralDims) {
   });
 }
 
-TEST_P(Operations, BroadcastAndReduceWorkFromAndToEveryRoot) {
+TEST_P(Operations, BroadcastAndReduceSupportEveryRoot) {
   run([](Context& context) {
     for (int root = 0; root < context.world_size(); ++root) {
       auto tensor = data_of(context.rank(), at::kFloat);
@@ -288,7 +288,7 @@ TEST_P(Operations, AllToAllExchangesUnequalRows) {
   });
 }
 
-TEST_P(Operations, AllToAllRejectsSplitsThatDoNotAddUp) {
+TEST_P(Operations, AllToAllRejectsWrongSplitSum) {
   run([](Context& context) {
     const auto size = static_cast<std::size_t>(context.world_size());
     const std::vector<std::int64_t> ones(size, 1), twos(size, 2), one_more(size + 1, 1);
@@ -341,7 +341,7 @@ void expect_one_by_one(Group& group, const std::vector<TensorExchange>& pairs) {
   }
 }
 
-TEST_P(Operations, AllToAllCoalescedIsItsExchangesOneByOne) {
+TEST_P(Operations, AllToAllCoalescedMatchesSingleExchanges) {
   run([](Context& context) {
     Group& world = context.world();
     const auto waited = exchanges_of(context.rank(), context.world_size());
@@ -358,7 +358,7 @@ TEST_P(Operations, AllToAllCoalescedIsItsExchangesOneByOne) {
   });
 }
 
-TEST_P(Operations, AllToAllCoalescedOfNothingIsAnOperation) {
+TEST_P(Operations, AllToAllCoalescedAcceptsEmptyList) {
   run([](Context& context) {
     context.world().all_to_all_coalesced({});
     EXPECT_EQ(context.world().recent_operations().back().operation, "all_to_all_coalesced");
@@ -366,7 +366,7 @@ TEST_P(Operations, AllToAllCoalescedOfNothingIsAnOperation) {
   });
 }
 
-TEST_P(Operations, AllToAllCoalescedNamesThePairThatCannotBeExchanged) {
+TEST_P(Operations, AllToAllCoalescedNamesInvalidPair) {
   run([](Context& context) {
     const int size = context.world_size();
     const std::vector<std::int64_t> ones(static_cast<std::size_t>(size), 1);
@@ -417,7 +417,7 @@ TEST_P(Operations, SendsAndReceivesMatchInOrder) {
   });
 }
 
-TEST_P(Operations, ManyPendingOperationsEndInAnyOrderOfWaiting) {
+TEST_P(Operations, PendingOperationsEndInAnyOrder) {
   run([](Context& context) {
     std::vector<at::Tensor> tensors;
     std::vector<Pending> pending;
@@ -434,7 +434,7 @@ TEST_P(Operations, ManyPendingOperationsEndInAnyOrderOfWaiting) {
   });
 }
 
-TEST_P(Operations, EmptyTensorsAndTextOfAnyLengthPass) {
+TEST_P(Operations, EmptyTensorsAndLongTextPass) {
   run([](Context& context) {
     auto nothing = at::empty({0});
     context.world().all_reduce(nothing);
@@ -446,7 +446,7 @@ TEST_P(Operations, EmptyTensorsAndTextOfAnyLengthPass) {
   });
 }
 
-TEST_P(Operations, AllocatedMemoryIsZeroAndReducedLikeAnyOther) {
+TEST_P(Operations, AllocatedMemoryIsZeroAndReducible) {
   run([](Context& context) {
     auto bucket = context.world().allocate(kNumel, at::kFloat);
     EXPECT_TRUE(bucket.equal(at::zeros({kNumel})));

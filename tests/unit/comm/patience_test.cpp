@@ -43,7 +43,7 @@ Verdict verdict(const std::vector<int>& missing, const std::vector<WaitStatus>& 
   return judge(0, missing, ranks, kPatience_s);
 }
 
-TEST(Patience, WaitsForWhoGetsOnAndCallsItSlow) {
+TEST(Patience, AwaitsBusyRankAndCallsItSlow) {
   const Verdict found = verdict({1, 2}, {busy(), busy()});
   EXPECT_THAT(found.chain, IsEmpty());
   EXPECT_THAT(found.slow, ElementsAre(1, 2));
@@ -57,17 +57,17 @@ TEST(Patience, UnseenRankIsNotReportedSlow) {
   EXPECT_THAT(found.slow, IsEmpty());
 }
 
-TEST(Patience, EndsForWhoIsLostOrIdlesAlthoughOthersGetOn) {
+TEST(Patience, EndsForLostOrIdleRank) {
   EXPECT_THAT(verdict({1, 2}, {busy(), idle()}).chain, ElementsAre(2));
   EXPECT_THAT(verdict({1, 2}, {busy(), lost()}).chain, ElementsAre(2));
 }
 
-TEST(Patience, FollowsThoseWhoWaitToTheOneTheyWaitFor) {
+TEST(Patience, FollowsWaitingRanksToAwaitedOne) {
   EXPECT_THAT(verdict({1}, {waiting_for({2}), waiting_for({3}), busy()}).slow, ElementsAre(3));
   EXPECT_THAT(verdict({1}, {waiting_for({2}), waiting_for({3}), idle()}).chain, ElementsAre(1, 2, 3));
 }
 
-TEST(Patience, EndsInACircleThatTheAskingRankIsPartOf) {
+TEST(Patience, EndsInCircleThatIncludesAskingRank) {
   const Verdict found = verdict({1}, {waiting_for({2}), waiting_for({0})});
   EXPECT_TRUE(found.in_circle);
   EXPECT_THAT(found.chain, ElementsAre(1, 2));
@@ -79,19 +79,19 @@ TEST(Patience, EndsInACircleOfOthers) {
   EXPECT_THAT(found.chain, ElementsAre(1, 2, 3, 2));
 }
 
-TEST(Patience, DoesNotTakeTwoWaysToOneRankForACircle) {
+TEST(Patience, TwoWaysToRankAreNoCircle) {
   const Verdict found = verdict({1, 2}, {waiting_for({3}), waiting_for({3}), busy()});
   EXPECT_THAT(found.chain, IsEmpty());
   EXPECT_THAT(found.slow, ElementsAre(3));
 }
 
-TEST(Patience, AWaitThatHasJustBegunIsNoDeadlock) {
+TEST(Patience, WaitThatJustBeganIsNoDeadlock) {
   WaitStatus just_came = waiting_for({0});
   just_came.idle_s = 1;
   EXPECT_THAT(verdict({1}, {just_came}).chain, IsEmpty());
 }
 
-TEST(Patience, EndsForAWaitThatAllHaveComeTo) {
+TEST(Patience, EndsForWaitThatAllHaveReached) {
   EXPECT_THAT(verdict({1}, {waiting_for({})}).chain, ElementsAre(1));
 }
 
@@ -156,7 +156,7 @@ TEST_F(SignsOfLifeTest, AreAChangedStatus) {
   EXPECT_FALSE(made_progress(/*waits=*/true));
 }
 
-TEST_F(SignsOfLifeTest, AreWorkOfItsOwnAsLongAsItLasts) {
+TEST_F(SignsOfLifeTest, ShowDeclaredWorkWhileItLasts) {
   made_progress();
   {
     const telemetry::OwnWork work(*page_, "loading");

@@ -39,7 +39,7 @@ std::vector<Cores> cores_of(const PinPlan& plan) {
   return all;
 }
 
-TEST(Pin, RanksShareOutWhatTheyMayRunOnTogether) {
+TEST(Pin, RanksShareTheirCommonCores) {
   const Cores eight = {0, 1, 2, 3, 4, 5, 6, 7};
   const PinPlan plan = plan_of("cores", {eight, eight, eight, eight});
   EXPECT_THAT(cores_of(plan), ElementsAre(Cores{0, 1}, Cores{2, 3}, Cores{4, 5}, Cores{6, 7}));
@@ -64,7 +64,7 @@ TEST(Pin, RanksThatTheLauncherHasBoundStay) {
             "ranks stay on the cores that they were bound to: 2 on 0, 3 on 1");
 }
 
-TEST(Pin, NobodyIsPinnedWhereThereAreTooFewCoresOrMasksThatMeetInPart) {
+TEST(Pin, NoRankIsPinnedWithoutSeparateCores) {
   const PinPlan few = plan_of("cores", {{0, 1}, {0, 1}, {0, 1}});
   EXPECT_TRUE(few.is_rejected);
   EXPECT_THAT(few.pinned, IsEmpty());
@@ -78,12 +78,12 @@ TEST(Pin, NobodyIsPinnedWhereThereAreTooFewCoresOrMasksThatMeetInPart) {
               HasSubstr("rank 2 may run on cores 4-5 and rank 4 on 5-6, which are partly the same"));
 }
 
-TEST(Pin, AnUnknownNameIsRejectedBeforeAnythingIsJoined) {
+TEST(Pin, RejectsUnknownNameBeforeJoining) {
   EXPECT_THAT([] { Context::join({}, {.pin = "core"}); },
               testing::ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'cores'?")));
 }
 
-TEST(Pin, RanksThatAreThreadsStayWhereTheyAre) {
+TEST(Pin, RanksAsThreadsStayUnpinned) {
   const Cores before = allowed_cores();
   run_ranks_as_threads(2, [&](Context&) { EXPECT_EQ(allowed_cores(), before); }, {.pin = "cores"});
 }
@@ -118,7 +118,7 @@ class Waiting {
   std::thread thread_;
 };
 
-TEST(PinnedThreads, AreThoseThatAreThereAndThoseThatTheyStartUntilItIsOver) {
+TEST(PinnedThreads, PresentAndNewThreadsArePinned) {
   const Cores before = allowed_cores();
   if (before.size() < 2) GTEST_SKIP() << "there is one core alone";
   const Cores one = {before[0]}, other = {before[1]};

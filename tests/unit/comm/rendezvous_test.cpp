@@ -51,7 +51,7 @@ void expect_a_world(const std::function<LaunchEnvironment(int rank)>& environmen
   for (auto& rank : ranks) rank.join();
 }
 
-TEST(Rendezvous, IsServedByRankZeroOnLoopbackWhenAllShareAHost) {
+TEST(Rendezvous, RankZeroServesLocalWorldOnLoopback) {
   const int port = test::free_port();
   expect_a_world([&](int rank) {
     auto environment = rank_of_two(rank, port);
@@ -60,7 +60,7 @@ TEST(Rendezvous, IsServedByRankZeroOnLoopbackWhenAllShareAHost) {
   });
 }
 
-TEST(Rendezvous, IsServedByTheLauncherUnderItsSecret) {
+TEST(Rendezvous, LauncherServesUnderItsSecret) {
   const auto secret = wire::Secret::random();
   wire::StoreServer launcher(wire::listen_at({"127.0.0.1", 0}), {.secret = secret});
   expect_a_world([&](int rank) {
@@ -81,7 +81,7 @@ c10d::TCPStoreOptions as_agent() {
   return options;
 }
 
-TEST(Rendezvous, GoesByTheAgentOfTorchrunToRankZero) {
+TEST(Rendezvous, TorchrunAgentLeadsToRankZero) {
   c10d::TCPStore agent("127.0.0.1", as_agent());
   expect_a_world([&](int rank) {
     auto environment = rank_of_two(rank, agent.getPort());
@@ -120,7 +120,7 @@ void expect_worlds(const std::function<LaunchEnvironment(int rank)>& environment
   for (auto& rank : ranks) rank.join();
 }
 
-TEST(Rendezvous, RanksJoinWorldsOneAfterTheOtherAndSideBySide) {
+TEST(Rendezvous, RanksJoinConsecutiveAndConcurrentWorlds) {
   const int port = test::free_port();
   expect_worlds([&](int rank) { return rank_of_two(rank, port); });
   wire::StoreServer launcher(wire::listen_at({"127.0.0.1", 0}), {});
@@ -137,7 +137,7 @@ TEST(Rendezvous, RanksJoinWorldsOneAfterTheOtherAndSideBySide) {
   });
 }
 
-TEST(Rendezvous, LateRankFailsAllAndNextWorldWorks) {
+TEST(Rendezvous, LateRankFailsAllOfWorld) {
   const int port = test::free_port();
   const auto join = [&](int rank, double timeout_s) {
     return Context::join(rank_of_two(rank, port),
@@ -152,7 +152,7 @@ TEST(Rendezvous, LateRankFailsAllAndNextWorldWorks) {
   other.join();
 }
 
-TEST(Rendezvous, AnotherProcessOfTheSameRankIsNamed) {
+TEST(Rendezvous, NamesAnotherProcessOfSameRank) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto environment = rank_of_two(1, 0);
   EXPECT_EQ(claim_place(*store, environment, Arrival{}), "");
@@ -163,7 +163,7 @@ TEST(Rendezvous, AnotherProcessOfTheSameRankIsNamed) {
               ThrowsMessage<CommError>(HasSubstr("two processes say that they are rank 1 of 2")));
 }
 
-TEST(Rendezvous, DoesNotWaitForAnAgentThatIsFrozen) {
+TEST(Rendezvous, DoesNotAwaitFrozenAgent) {
   // The kernel takes connections for it, and it says nothing.
   const wire::Socket deaf = wire::listen_at({"127.0.0.1", 0});
   for (const int rank : {0, 1}) {
@@ -185,7 +185,7 @@ TEST(Rendezvous, BelievesTheAgentNothingButAPort) {
   EXPECT_THROW(open_world_store(environment, Log(), kLong_s), CommError);
 }
 
-TEST(Rendezvous, IsNotServedToOtherHostsWithoutASecret) {
+TEST(Rendezvous, IsNotServedRemotelyWithoutSecret) {
   for (const int rank : {0, 1}) {
     auto environment = rank_of_two(rank, test::free_port());
     environment.one_host = false;

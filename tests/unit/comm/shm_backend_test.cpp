@@ -63,7 +63,7 @@ at::Tensor values_of(int rank, at::ScalarType dtype, long numel) {
   return at::full({numel}, 1.25 * rank + 0.5).add(at::full({numel}, 0.125)).to(dtype);
 }
 
-TEST(ShmBackend, SumsEveryDtypeInEveryMemoryLikeTheSerialComputation) {
+TEST(ShmBackend, SumsEveryDtypeInEveryMemory) {
   for (const Maker make : {make_shm_backend, make_threads_backend}) {
     const auto errors = run_ranks(make, 3, [](c10d::Backend& backend, int rank) {
       for (const at::ScalarType dtype :
@@ -112,7 +112,7 @@ TEST(ShmBackend, CarriesListsAndUnequalSplits) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(ShmBackend, CompletesFuturesWithTheResultAndWithoutAWait) {
+TEST(ShmBackend, CompletesFuturesWithoutWait) {
   const auto errors = run_ranks(make_shm_backend, 2, [](c10d::Backend& backend, int rank) {
     Tensors tensors{at::full({100000}, 1.0 + rank)};
     const auto work = backend.allreduce(tensors, {});
@@ -124,7 +124,7 @@ TEST(ShmBackend, CompletesFuturesWithTheResultAndWithoutAWait) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(ShmBackend, KeepsDroppedTensorsAliveUntilTheOperationIsDone) {
+TEST(ShmBackend, KeepsDroppedTensorsAliveUntilOperationEnds) {
   const auto errors = run_ranks(make_shm_backend, 2, [](c10d::Backend& backend, int rank) {
     c10::intrusive_ptr<c10d::Work> work;
     {

@@ -35,7 +35,7 @@ TEST(TensorBlocks, HoldLargeTensorsOutsideTheHeap) {
   EXPECT_EQ(at::ones({1 << 20}).const_data_ptr(), place) << "in place";
 }
 
-TEST(TensorBlocks, AreThoseOfWhoeverAllocatesByHandToo) {
+TEST(TensorBlocks, IncludeThoseAllocatedByHand) {
   keep_tensor_blocks();
   const std::size_t before = in_use();
   c10::Allocator* const allocator = c10::GetCPUAllocator();
@@ -75,7 +75,7 @@ std::size_t run_steps(int steps) {
   return most;
 }
 
-TEST(TensorBlocks, TakeATenthMoreThanWhatIsInUseOverManySteps) {
+TEST(TensorBlocks, TakeTenthMoreThanUse) {
   keep_tensor_blocks();
   const std::size_t most = run_steps(50);
   LargeBlocks::of_process().release();
@@ -93,7 +93,7 @@ TEST(TensorBlocks, TakeATenthMoreThanWhatIsInUseOverManySteps) {
 }
 
 // Two ranks, whose parts arrive in 2 MiB for each operation; a copy of a whole would be 64 MiB.
-TEST(TensorBlocks, OfReduceScatterAndAllGatherOverGlooAreThoseOfTheirTensors) {
+TEST(TensorBlocks, GlooShardOperationsUseTensorBlocks) {
   rlimit before{};
   ::getrlimit(RLIMIT_DATA, &before);
   run_ranks_as_threads(2,
@@ -126,7 +126,7 @@ TEST(TensorBlocks, OfReduceScatterAndAllGatherOverGlooAreThoseOfTheirTensors) {
                        {.backend = "gloo", .timeout_s = 60});
 }
 
-TEST(TensorBlocks, LeaveTheErrorForTooLargeATensorToLibtorch) {
+TEST(TensorBlocks, LeaveTooLargeTensorToLibtorch) {
   keep_tensor_blocks();
   EXPECT_THROW(at::ones({std::int64_t{1} << 55}), std::exception);
 }

@@ -22,23 +22,23 @@ std::string difference_between(const std::vector<std::string>& texts) {
   return found.front();
 }
 
-TEST(TextDifference, IsNoneWhereAllRanksHoldTheSame) {
+TEST(TextDifference, IsNoneWhereRanksHoldSameText) {
   EXPECT_EQ(difference_between({"a\nb\n", "a\nb\n", "a\nb\n"}), "none");
   EXPECT_EQ(difference_between({"", ""}), "none");
   EXPECT_EQ(difference_between({"alone"}), "none");
 }
 
-TEST(TextDifference, NamesTheFirstRankThatDiffersAndTheFirstLine) {
+TEST(TextDifference, NamesFirstDifferentRankAndLine) {
   EXPECT_EQ(difference_between({"a\nb\nc", "a\nb\nc", "a\nx\ny", "z"}), "rank 0 'b', rank 2 'x'");
 }
 
-TEST(TextDifference, IsFoundWhereATextOnlyEndsEarlier) {
+TEST(TextDifference, IsFoundWhereTextOnlyEndsEarlier) {
   EXPECT_EQ(difference_between({"a\nb", "a"}), "rank 0 'b', rank 1 ''");
   EXPECT_EQ(difference_between({"a", "a\nb"}), "rank 0 '', rank 1 'b'");
   EXPECT_EQ(difference_between({"", "a"}), "rank 0 '', rank 1 'a'");
 }
 
-TEST(TextDifference, NamesRanksOfTheWorldInAGroupToo) {
+TEST(TextDifference, NamesRanksOfWorldInGroup) {
   run_ranks_as_threads(4, [](Context& context) {
     Mesh mesh(context, {{"dp", 2}, {"pp", 2}});
     const auto difference = find_text_difference(mesh.group("dp"), context.rank() < 2 ? "left" : "right");

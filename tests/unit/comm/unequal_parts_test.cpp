@@ -65,7 +65,7 @@ at::Tensor rows_from(int rank, std::int64_t rows, at::ScalarType dtype) {
   return at::arange(rows * 3, at::kLong).add(rank * 2).remainder(5).add(1).view({rows, 3}).to(dtype);
 }
 
-TEST_P(UnequalCollectives, AllGatherConcatenatesTheRowsOfAllRanks) {
+TEST_P(UnequalCollectives, AllGatherConcatenatesRowsOfAllRanks) {
   run([](Context& context) {
     Group& world = context.world();
     const auto rows = rows_of(world.size());
@@ -83,7 +83,7 @@ TEST_P(UnequalCollectives, AllGatherConcatenatesTheRowsOfAllRanks) {
   });
 }
 
-TEST_P(UnequalCollectives, AllGatherTakesItsInputFromItsOutput) {
+TEST_P(UnequalCollectives, AllGatherTakesInputFromItsOutput) {
   run([](Context& context) {
     Group& world = context.world();
     const auto rows = rows_of(world.size());
@@ -100,7 +100,7 @@ TEST_P(UnequalCollectives, AllGatherTakesItsInputFromItsOutput) {
   });
 }
 
-TEST_P(UnequalCollectives, ReduceScatterIsTheRowsOfTheAllReduce) {
+TEST_P(UnequalCollectives, ReduceScatterHasRowsOfAllReduce) {
   run([](Context& context) {
     Group& world = context.world();
     const auto rows = rows_of(world.size());

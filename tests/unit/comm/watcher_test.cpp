@@ -120,7 +120,7 @@ class GonePeer : public testing::Test {
   Operation operation_;
 };
 
-TEST_F(GonePeer, AnOperationThatBrokeIsExplainedByTheCauseThatThePeerPosted) {
+TEST_F(GonePeer, CauseOfPeerExplainsBrokenOperation) {
   start(/*period_s=*/kHang_s);  // nothing is heard unless it is asked for
   slow_->let_through();
   post_cause_and_die();
@@ -128,7 +128,7 @@ TEST_F(GonePeer, AnOperationThatBrokeIsExplainedByTheCauseThatThePeerPosted) {
   EXPECT_EQ(failure(), kCause);
 }
 
-TEST_F(GonePeer, ThatLeftBecauseAnotherOfItsGroupsFailedIsNotTheOneToBlame) {
+TEST_F(GonePeer, PeerThatLeftAfterFailureIsBlameless) {
   slow_->let_through();
   Heartbeat last;
   last.number = 1;
@@ -141,7 +141,7 @@ TEST_F(GonePeer, ThatLeftBecauseAnotherOfItsGroupsFailedIsNotTheOneToBlame) {
   EXPECT_THAT(failure(), HasSubstr(text("has left the world because of this: ", kCause)));
 }
 
-TEST_F(GonePeer, IsBlamedForABrokenOperationWhenItPostedNothing) {
+TEST_F(GonePeer, SilentPeerIsBlamedForBrokenOperation) {
   start(/*period_s=*/kHang_s);
   slow_->let_through();
   die();
@@ -149,7 +149,7 @@ TEST_F(GonePeer, IsBlamedForABrokenOperationWhenItPostedNothing) {
   EXPECT_THAT(failure(), HasSubstr(text(": rank 1 (pid ", peer_.pid(), ") is dead")));
 }
 
-TEST_F(GonePeer, IsNotBlamedForAStandingOperationBeforeWhatItPostedIsHeard) {
+TEST_F(GonePeer, PeerIsBlamelessUntilCauseIsRead) {
   post_cause_and_die();
   start(/*period_s=*/0.02);
   const Group::State::WaitScope waits(*group_, operation_);
@@ -160,7 +160,7 @@ TEST_F(GonePeer, IsNotBlamedForAStandingOperationBeforeWhatItPostedIsHeard) {
   EXPECT_EQ(failure(), kCause);
 }
 
-TEST_F(GonePeer, IsNamedDespiteForeignValuesInTheStore) {
+TEST_F(GonePeer, IsNamedDespiteForeignValuesInStore) {
   slow_->let_through();
   post("beat/1", "GET / HTTP/1.1");
   post("operations/world/1", "GET / HTTP/1.1");

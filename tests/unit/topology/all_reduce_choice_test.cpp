@@ -16,7 +16,7 @@ using Comparison = AllReduceChoice::Comparison;
 // 10 ms, 1 Gbit/s.
 constexpr MessageCost kLong{.alpha_s = 0.01, .beta_s_per_byte = 8e-9};
 
-TEST(AllReduceChoice, FollowsTheFormulasWhereNothingElseWasMeasured) {
+TEST(AllReduceChoice, FollowsFormulasWithoutOtherMeasurements) {
   const AllReduceChoice choice{.ranks = 4, .cost = kLong};
   EXPECT_EQ(choice.of(1000), Algorithm::kDirect);
   EXPECT_EQ(choice.of(25e6), Algorithm::kTwoShot);
@@ -24,7 +24,7 @@ TEST(AllReduceChoice, FollowsTheFormulasWhereNothingElseWasMeasured) {
             Algorithm::kRing);
 }
 
-TEST(AllReduceChoice, TakesTheOtherLibraryNearSizesWhereItWasFaster) {
+TEST(AllReduceChoice, PrefersOtherLibraryNearFasterSizes) {
   const AllReduceChoice choice{
       .ranks = 4,
       .cost = kLong,
@@ -35,7 +35,7 @@ TEST(AllReduceChoice, TakesTheOtherLibraryNearSizesWhereItWasFaster) {
   EXPECT_EQ(choice.of(1e9), std::nullopt);
 }
 
-TEST(AllReduceChoice, AListThatTookLongerThanItsFormulaLosesToOneThatKeptIt) {
+TEST(AllReduceChoice, InaccurateFormulaLosesToAccurateOne) {
   AllReduceChoice choice{.ranks = 4, .cost = kLong};
   const auto measured = [&](Algorithm algorithm, double factor) {
     return Estimate{algorithm, factor * all_reduce_s(algorithm, 4, 0.5e6, kLong)};
@@ -55,7 +55,7 @@ TEST(AllReduceChoice, IsWhatWasForcedWhateverWasMeasured) {
   EXPECT_EQ(choice.of(1000), Algorithm::kTree);
 }
 
-TEST(AllReduceChoice, ComesBackFromItsTextAsTheSameChoiceForEverySize) {
+TEST(AllReduceChoice, RoundTripsThroughTextForEverySize) {
   const AllReduceChoice measured{
       .ranks = 3,
       .cost = {1.0 / 3, 1e-9 / 7, 0},
@@ -74,7 +74,7 @@ TEST(AllReduceChoice, ComesBackFromItsTextAsTheSameChoiceForEverySize) {
   EXPECT_EQ(all_reduce_choice_from(to_text(measured)).lanes, 1) << "as before there were several";
 }
 
-TEST(AllReduceChoice, TextThatIsNoChoiceIsRejectedAndSaysWhatWasExpected) {
+TEST(AllReduceChoice, RejectsInvalidTextWithExpectedForm) {
   for (const char* wrong : {"",
                             "3",
                             "3 measured",
@@ -103,7 +103,7 @@ TEST(AllReduceChoice, TextThatIsNoChoiceIsRejectedAndSaysWhatWasExpected) {
   EXPECT_THROW(all_reduce_choice_from(long_one), InvalidArgument);
 }
 
-TEST(AllReduceChoice, IsDescribedByTheSizesWhereItChanges) {
+TEST(AllReduceChoice, IsDescribedByItsChangePoints) {
   const AllReduceChoice choice{
       .ranks = 4,
       .cost = kLong,
@@ -114,7 +114,7 @@ TEST(AllReduceChoice, IsDescribedByTheSizesWhereItChanges) {
             "ring; 4 connections between any two");
 }
 
-TEST(AllReduceChoice, IsMeasuredAlikeOnAllRanksAndALibraryThatTakesNoTimeIsTaken) {
+TEST(AllReduceChoice, RanksMeasureEquallyAndPreferInstantLibrary) {
   std::vector<AllReduceChoice> choices(3);
   const auto errors = test::on_exchange_ranks(3, [&](test::ExchangeRank me) {
     choices[static_cast<std::size_t>(me.rank)] = measure_choice(
@@ -136,7 +136,7 @@ TEST(AllReduceChoice, IsMeasuredAlikeOnAllRanksAndALibraryThatTakesNoTimeIsTaken
   }
 }
 
-TEST(AllReduceChoice, WithoutAnotherLibraryAListIsTakenForEverySize) {
+TEST(AllReduceChoice, HasAlgorithmForEverySizeWithoutLibrary) {
   const auto errors = test::on_exchange_ranks(2, [&](test::ExchangeRank me) {
     const auto choice = measure_choice(me.exchange, {}, {}, Deadline::after_s(60));
     for (const double bytes : {0.0, 4.0, 1e4, 1e8}) EXPECT_TRUE(choice.of(bytes));
@@ -144,7 +144,7 @@ TEST(AllReduceChoice, WithoutAnotherLibraryAListIsTakenForEverySize) {
   EXPECT_THAT(errors, testing::Each(""));
 }
 
-TEST(AllReduceChoice, AlphaIsNoLessThanTheDelayOfALink) {
+TEST(AllReduceChoice, AlphaIsAtLeastLinkDelay) {
   const test::SwitchedHosts hosts(3, 0.01);
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
   const auto errors = test::on_exchange_ranks(3,
@@ -162,7 +162,7 @@ void hold_windows_to(int bytes) {
   std::ofstream("/proc/sys/net/ipv4/tcp_wmem") << "4096 " << bytes << " " << bytes;
 }
 
-TEST(AllReduceChoice, TakesSeveralConnectionsWhereOneDoesNotFillALongLink) {
+TEST(AllReduceChoice, UsesSeveralConnectionsOnLongLink) {
   const test::SwitchedHosts hosts(2, 0.01);
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
   // 64 KiB in 20 ms are 3 MB/s of a link that takes all.

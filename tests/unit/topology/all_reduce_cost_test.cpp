@@ -29,19 +29,19 @@ TEST(AllReduceCost, OfFourRanksIsWorkedByHand) {
   EXPECT_DOUBLE_EQ(seconds(Algorithm::kTwoShot, 4, 1000), 3.6875e-3);
 }
 
-TEST(AllReduceCost, FoldsWhatIsBeyondAPowerOfTwo) {
+TEST(AllReduceCost, FoldsRanksBeyondPowerOfTwo) {
   // Of 6 ranks 4 stay: 4 a + 1.5 S b + 0.75 S c, and 2 a + 2 S b + S c for the fold.
   EXPECT_DOUBLE_EQ(seconds(Algorithm::kHalvingDoubling, 6, 1000), 6e-3 + 3.5e-3 + 0.4375e-3);
   // The tree has ceil(log2 6) = 3 levels.
   EXPECT_DOUBLE_EQ(seconds(Algorithm::kTree, 6, 1000), 6e-3 + 6e-3 + 0.75e-3);
 }
 
-TEST(AllReduceCost, OfOneRankIsNothingAndOfNoneAnError) {
+TEST(AllReduceCost, OneRankCostsNothingAndNoneFails) {
   for (const Algorithm each : algorithms()) EXPECT_EQ(seconds(each, 1, 1e9), 0) << name_of(each);
   EXPECT_THROW(seconds(Algorithm::kRing, 0, 1), InvalidArgument);
 }
 
-TEST(AllReduceCost, ChoosesByLatencyWhenSmallAndByBytesWhenLarge) {
+TEST(AllReduceCost, FollowsLatencyWhenSmallBytesWhenLarge) {
   // 16 ranks over 10 ms and 125 MB/s: direct sends 15 times the bytes once; two shots send as few bytes as
   // the ring, and wait for two messages whatever the number of ranks.
   const MessageCost slow{.alpha_s = 0.01, .beta_s_per_byte = 8e-9};

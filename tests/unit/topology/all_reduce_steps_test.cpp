@@ -124,7 +124,7 @@ std::int64_t numel_between_sites(const std::vector<Transfer>& steps, const Level
   return numel;
 }
 
-TEST(AllReduceByLevels, LeavesTheSumAndTheSameBitsOnEveryRank) {
+TEST(AllReduceByLevels, LeavesSameSumBitsOnEveryRank) {
   for (const Levels& levels :
        {Levels{{2, 2}, {0, 1, 2, 3}}, Levels{{2, 3}, {5, 0, 3, 1, 2, 4}}, Levels{{3, 2}, {0, 1, 2, 3, 4, 5}},
         Levels{{2, 2, 2}, {0, 1, 2, 3, 4, 5, 6, 7}}, Levels{{3, 1, 2}, {0, 1, 2, 3, 4, 5}}, one_level(5)}) {
@@ -149,7 +149,7 @@ TEST(AllReduceByLevels, LeavesTheSumAndTheSameBitsOnEveryRank) {
   }
 }
 
-TEST(AllReduceByLevels, SendsBetweenSitesWhatOneOfThemHoldsOnceEachWay) {
+TEST(AllReduceByLevels, SendsPartsOnceBetweenSitesEachWay) {
   const Levels levels{{2, 4}, {0, 1, 2, 3, 4, 5, 6, 7}};
   constexpr std::int64_t kNumel = 8000;
   // Each of two sites to the other: half a vector as sums, and half of the result.
@@ -168,7 +168,7 @@ Values numbered(int ranks, std::int64_t numel) {
   return values;
 }
 
-TEST(ReduceScatterSteps, LeaveEachRankTheSumOfItsPartAndTheOthersAsTheyWere) {
+TEST(ReduceScatterSteps, SumEachPartAndKeepOthers) {
   for (int ranks = 1; ranks <= 17; ++ranks) {
     for (const std::int64_t numel : {0, 1, 7, 37, 17 * 16}) {
       const Values before = numbered(ranks, numel);
@@ -187,7 +187,7 @@ TEST(ReduceScatterSteps, LeaveEachRankTheSumOfItsPartAndTheOthersAsTheyWere) {
   }
 }
 
-TEST(AllGatherSteps, LeaveThePartsOfAllOnEveryRank) {
+TEST(AllGatherSteps, LeavePartsOfAllEverywhere) {
   for (int ranks = 1; ranks <= 17; ++ranks) {
     for (const std::int64_t numel : {0, 1, 7, 37, 17 * 16}) {
       const Values before = numbered(ranks, numel);
@@ -228,7 +228,7 @@ TEST(StepsByLevels, LeaveSumsAndPartsWhereTheyBelong) {
   }
 }
 
-TEST(StepsByLevels, SendOneSumOrCopyOfEachPartBetweenSites) {
+TEST(StepsByLevels, SendPartsOnceBetweenSites) {
   const Levels levels{{2, 4}, {0, 1, 2, 3, 4, 5, 6, 7}};
   constexpr std::int64_t kNumel = 8000;
   // Each way half of the parts, which the others are to have, or have not.
@@ -237,7 +237,7 @@ TEST(StepsByLevels, SendOneSumOrCopyOfEachPartBetweenSites) {
   EXPECT_EQ(numel_between_sites(all_gather_steps(8, kNumel), levels), 4 * kNumel);
 }
 
-TEST(StepsOfOneMessage, WaitForNoOtherAndRejectNoRank) {
+TEST(StepsOfOneMessage, AwaitNoOtherAndRejectNoRank) {
   for (const auto& steps : {reduce_scatter_steps(5, 50), all_gather_steps(5, 50)}) {
     EXPECT_EQ(steps.size(), 20u);
     for (const Transfer& each : steps) EXPECT_EQ(each.step, 0);
@@ -246,7 +246,7 @@ TEST(StepsOfOneMessage, WaitForNoOtherAndRejectNoRank) {
   EXPECT_THROW(all_gather_steps(2, -1), InvalidArgument);
 }
 
-TEST(AllReduceStepList, OfARingOfThreeAreWorkedByHand) {
+TEST(AllReduceStepList, RingOfThreeMatchesWorkByHand) {
   std::string said;
   for (const Transfer& each : all_reduce_steps(Algorithm::kRing, 3, 3))
     said += text(each.step, ":", each.from, each.adds ? "+>" : "=>", each.to, "[", each.begin, "] ");

@@ -45,7 +45,7 @@ TEST(CorePlaces, ProcessesGetPhysicalCoresNearEachOther) {
   EXPECT_THROW(share_out(two_sockets(), 0), InvalidArgument);
 }
 
-TEST(CorePlaces, WhateverMayBeUsedIsSharedOutWhole) {
+TEST(CorePlaces, SharesAllUsableCores) {
   for (int processes = 1; processes <= 16; ++processes) {
     Cores all;
     for (const Cores& share : share_out(two_sockets(), processes)) {
@@ -59,7 +59,7 @@ TEST(CorePlaces, WhateverMayBeUsedIsSharedOutWhole) {
   }
 }
 
-TEST(CorePlaces, ANodeIsSharedByThoseThatAreInIt) {
+TEST(CorePlaces, NodeIsSharedByItsRanks) {
   const auto wide = with_nodes(two_sockets(), share_out(two_sockets(), 4));
   EXPECT_EQ(wide[0], wide[1]);
   EXPECT_THAT(wide[0], ElementsAre(0, 1, 2, 3, 8, 9, 10, 11));

@@ -49,7 +49,7 @@ double transfer_s(const wire::Socket& from, const wire::Socket& to, std::size_t 
   return took_s;
 }
 
-TEST(DelayedSwitch, NoByteArrivesBeforeTheDelayEitherWay) {
+TEST(DelayedSwitch, NoByteArrivesBeforeDelay) {
   const double delay_s = 0.02;
   const SwitchedHosts hosts(3, delay_s);
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
@@ -61,7 +61,7 @@ TEST(DelayedSwitch, NoByteArrivesBeforeTheDelayEitherWay) {
   }
 }
 
-TEST(DelayedSwitch, BytesTakeTheTimeThatTheRateOfACableAllows) {
+TEST(DelayedSwitch, BytesTakeTimeOfCableRate) {
   const double bits_per_s = 40e6;
   const SwitchedHosts hosts(3, 0, bits_per_s);
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
@@ -81,7 +81,7 @@ TEST(DelayedSwitch, BytesTakeTheTimeThatTheRateOfACableAllows) {
   EXPECT_GE(now_s() - began_s, 2 * min_s);
 }
 
-TEST(DelayedSwitch, NothingPassesACutCableAndTheOtherHostsContinue) {
+TEST(DelayedSwitch, CutCablePassesNothingAndOthersContinue) {
   SwitchedHosts hosts(3, 0);
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
   const auto to_cut = connect(hosts, 0, 2);
@@ -95,7 +95,7 @@ TEST(DelayedSwitch, NothingPassesACutCableAndTheOtherHostsContinue) {
   transfer_s(beside->from, beside->to, 1000);
 }
 
-TEST(DelayedSwitch, ANameThatIsTakenIsAnErrorAndItsHostsStayAsTheyAre) {
+TEST(DelayedSwitch, RejectsTakenNameAndKeepsItsHosts) {
   if (const SwitchedHosts probe(1, 0); !probe.unavailable_because().empty())
     GTEST_SKIP() << probe.unavailable_because();
   const test::SwitchOptions options{.name = text("trireme-test-", ::getpid(), "-taken"), .num_hosts = 1};

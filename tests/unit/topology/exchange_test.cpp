@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(EveryAlgorithm, ExchangeOfRanks,
                            return text(name_of(std::get<1>(test.param)), std::get<0>(test.param));
                          });
 
-TEST_P(ExchangeOfRanks, EndsWithTheSerialSumAndTheSameBitsForEverySize) {
+TEST_P(ExchangeOfRanks, EndsWithSerialSumEverywhere) {
   for (const std::size_t numel : {0ul, 1ul, 2ul, 3ul, 7ul, 1000ul, 65537ul, 300001ul}) {
     std::vector<std::vector<float>> results(static_cast<std::size_t>(size()));
     const auto errors = on_exchange_ranks(size(), [&](Rank me) {
@@ -103,7 +103,7 @@ TEST_P(ExchangeOfRanks, ContinuesAfterEachOperationWithTheNext) {
   EXPECT_THAT(errors, testing::Each(""));
 }
 
-TEST_P(ExchangeOfRanks, ARankThatLeavesEndsTheOperationOfTheOthers) {
+TEST_P(ExchangeOfRanks, LeavingRankEndsOperationOfOthers) {
   std::atomic<int> failed = 0;
   on_exchange_ranks(size(), [&](Rank me) {
     if (me.rank == 1) return;
@@ -118,7 +118,7 @@ TEST_P(ExchangeOfRanks, ARankThatLeavesEndsTheOperationOfTheOthers) {
   EXPECT_EQ(failed, size() - 1);
 }
 
-TEST_P(ExchangeOfRanks, HasTheSameBitsOverSeveralConnectionsBeforeAndAfterAChangeOfTheirNumber) {
+TEST_P(ExchangeOfRanks, HasSameBitsOverChangedConnectionCount) {
   // Below one piece, of two pieces and a bit, of more than there are connections for.
   for (const std::size_t numel : {1000ul, 40001ul, 300001ul}) {
     std::vector<std::vector<float>> by_one(static_cast<std::size_t>(size()));
@@ -145,7 +145,7 @@ TEST_P(ExchangeOfRanks, HasTheSameBitsOverSeveralConnectionsBeforeAndAfterAChang
 class ShardsOfRanks : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, ShardsOfRanks, testing::Range(2, 7), testing::PrintToStringParamName());
 
-TEST_P(ShardsOfRanks, AreAddedUpInRankOrderAndTheInputStaysAsItWas) {
+TEST_P(ShardsOfRanks, SumInRankOrderAndKeepInput) {
   const int size = GetParam();
   for (const std::size_t numel : {0ul, 1ul, 3ul, 1000ul, 200003ul}) {
     const auto errors = on_exchange_ranks(size, [&](Rank me) {
@@ -170,7 +170,7 @@ TEST_P(ShardsOfRanks, AreAddedUpInRankOrderAndTheInputStaysAsItWas) {
   }
 }
 
-TEST_P(ShardsOfRanks, ComeToAllAndOperationsOfAllKindsFollowEachOther) {
+TEST_P(ShardsOfRanks, ReachAllAmongOtherOperations) {
   const int size = GetParam();
   const auto errors = on_exchange_ranks(size, [&](Rank me) {
     const auto rank = static_cast<std::size_t>(me.rank), ranks = static_cast<std::size_t>(size);
@@ -194,7 +194,7 @@ TEST_P(ShardsOfRanks, ComeToAllAndOperationsOfAllKindsFollowEachOther) {
   EXPECT_THAT(errors, testing::Each(""));
 }
 
-TEST(Exchange, ShardsOfOtherSizesAreRejectedAndAnotherKindOfOperationIsFound) {
+TEST(Exchange, FindsOtherShardSizesAndOperationKinds) {
   const auto errors = on_exchange_ranks(2, [](Rank me) {
     std::vector<float> values(4, 1), sum(2);
     EXPECT_THROW(me.exchange.reduce_scatter({.parts = std::as_bytes(std::span(values)),
@@ -213,7 +213,7 @@ TEST(Exchange, ShardsOfOtherSizesAreRejectedAndAnotherKindOfOperationIsFound) {
   EXPECT_THAT(errors, testing::Each(HasSubstr("is in another operation")));
 }
 
-TEST(Exchange, ARankThatLeavesEndsTheGatheringOfTheOthers) {
+TEST(Exchange, LeavingRankEndsGatheringOfOthers) {
   std::atomic<int> failed = 0;
   on_exchange_ranks(3, [&](Rank me) {
     if (me.rank == 1) return;
@@ -228,7 +228,7 @@ TEST(Exchange, ARankThatLeavesEndsTheGatheringOfTheOthers) {
   EXPECT_EQ(failed, 2);
 }
 
-TEST(Exchange, RanksWithDifferentSizesStandStillUntilOneGivesUp) {
+TEST(Exchange, DifferentSizesBlockUntilDeadline) {
   const auto errors = on_exchange_ranks(2, [](Rank me) {
     std::vector<float> values(me.rank == 0 ? 100 : 200);
     all_reduce(me.exchange, Algorithm::kDirect, Element::kF32, values, Reduction::kSum,
@@ -238,7 +238,7 @@ TEST(Exchange, RanksWithDifferentSizesStandStillUntilOneGivesUp) {
   EXPECT_THAT(errors[1], HasSubstr("rank 0"));
 }
 
-TEST(Exchange, ADifferentAlgorithmIsFoundEvenWhereTheBytesAreAsMany) {
+TEST(Exchange, FindsDifferentAlgorithmWithEqualBytes) {
   const auto errors = on_exchange_ranks(2, [](Rank me) {
     std::vector<float> values(2);
     all_reduce(me.exchange, me.rank == 0 ? Algorithm::kRing : Algorithm::kHalvingDoubling, Element::kF32,
@@ -247,7 +247,7 @@ TEST(Exchange, ADifferentAlgorithmIsFoundEvenWhereTheBytesAreAsMany) {
   EXPECT_THAT(errors, testing::Each(HasSubstr("is in another operation")));
 }
 
-TEST(Exchange, AbortEndsAWaitAndEverythingAfterIt) {
+TEST(Exchange, AbortEndsWaitAndLaterCalls) {
   std::promise<void> over;
   auto waits = over.get_future().share();
   const auto errors = on_exchange_ranks(2, [&](Rank me) {
@@ -267,7 +267,7 @@ TEST(Exchange, AbortEndsAWaitAndEverythingAfterIt) {
   EXPECT_THAT(errors[0], HasSubstr("aborted"));
 }
 
-TEST(Exchange, ARankThatDoesNotComeIsNamedAtTheDeadline) {
+TEST(Exchange, MissingRankIsNamedAtDeadline) {
   const auto errors = on_exchange_ranks(3, [](Rank me) {
     std::vector<float> values(10);
     if (me.rank != 2) all_reduce(me.exchange, Algorithm::kTree, Element::kF32, values, Reduction::kSum, 0.2);
@@ -276,7 +276,7 @@ TEST(Exchange, ARankThatDoesNotComeIsNamedAtTheDeadline) {
   EXPECT_THAT(errors[0], HasSubstr("rank 2"));
 }
 
-TEST(Exchange, WhoHasAnotherSecretIsRejectedAndNamed) {
+TEST(Exchange, RejectsAndNamesHolderOfAnotherSecret) {
   const auto errors = on_exchange_ranks(3, [](Rank) {},
                                         {.secret_of =
                                              [](int rank) {
@@ -310,7 +310,7 @@ TEST(Exchange, GoesByTheLevelsThatHostsSay) {
   }
 }
 
-TEST(Exchange, ShardsGoByTheLevelsThatHostsSay) {
+TEST(Exchange, ShardsFollowLevelsOfHosts) {
   const auto errors = on_exchange_ranks(
       4,
       [&](Rank me) {
@@ -339,7 +339,7 @@ TEST(Exchange, ShardsGoByTheLevelsThatHostsSay) {
   EXPECT_THAT(errors, testing::Each(""));
 }
 
-TEST(Exchange, MoreConnectionsAreNotMadeToAMemberThatHasGone) {
+TEST(Exchange, AddsNoConnectionsToLostMember) {
   const auto errors = on_exchange_ranks(3, [](Rank me) {
     if (me.rank == 1) return;
     try {
@@ -353,7 +353,7 @@ TEST(Exchange, MoreConnectionsAreNotMadeToAMemberThatHasGone) {
   EXPECT_THAT(errors[2], HasSubstr("rank"));
 }
 
-TEST(Exchange, RejectsANumberOfConnectionsThatCannotBe) {
+TEST(Exchange, RejectsInvalidNumberOfConnections) {
   const auto errors = on_exchange_ranks(2, [](Rank me) {
     EXPECT_THROW(me.set_lanes(0), InvalidArgument);
     EXPECT_THROW(me.set_lanes(kMaxLanes + 1), InvalidArgument);
@@ -361,7 +361,7 @@ TEST(Exchange, RejectsANumberOfConnectionsThatCannotBe) {
   EXPECT_THAT(errors, testing::Each(""));
 }
 
-TEST(Exchange, ADroppedConnectionOfSeveralEndsTheOperation) {
+TEST(Exchange, DroppedConnectionEndsOperation) {
   const auto errors = on_exchange_ranks(2,
                                         [](Rank me) {
                                           std::vector<float> values(1000000);
@@ -372,7 +372,7 @@ TEST(Exchange, ADroppedConnectionOfSeveralEndsTheOperation) {
   EXPECT_THAT(errors[0], HasSubstr("rank 1"));
 }
 
-TEST(Exchange, RejectsWhatItCannotReduceBeforeAnythingIsSent) {
+TEST(Exchange, RejectsIrreducibleInputBeforeSending) {
   const auto errors = on_exchange_ranks(2, [](Rank me) {
     std::vector<float> values(10, 1);
     EXPECT_THROW(all_reduce(me.exchange, Algorithm::kRing, Element::kU8, values), InvalidArgument);

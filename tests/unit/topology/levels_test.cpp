@@ -26,7 +26,7 @@ TEST(Levels, OfOnePartAreLeftOut) {
   EXPECT_THAT(levels_of({"4e2f/pid:[1]", "77aa/pid:[1]"}).sizes, ElementsAre(2));
 }
 
-TEST(Levels, ThatAreUnevenOrMissingAreOneLevel) {
+TEST(Levels, UnevenOrMissingOnesAreOneLevel) {
   for (const std::vector<std::string>& hosts : {std::vector<std::string>{"a", "b", "c"},
                                                 {"a/n0", "a/n1", "b/n2"},
                                                 {"a/n0", "b/r/n1"},

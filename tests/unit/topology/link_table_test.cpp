@@ -10,11 +10,11 @@ LinkTable table_of(std::vector<int> host_of) {
   return {.host_of = std::move(host_of), .links = {n, std::vector<Link>(n, {1e-6, 1e9})}};
 }
 
-TEST(LinkTable, NumbersHostsInOrderOfTheirFirstRank) {
+TEST(LinkTable, NumbersHostsByTheirFirstRank) {
   EXPECT_EQ(number_hosts({"z", "a", "z", "m"}), (std::vector<int>{0, 1, 0, 2}));
 }
 
-TEST(LinkTable, BetweenHostsIsTheMedianOfTheirRanks) {
+TEST(LinkTable, HostsHaveMedianOfTheirRanks) {
   LinkTable table = table_of({0, 0, 0, 1});
   table.links[0][3] = {3e-3, 5e6};
   table.links[1][3] = {1e-3, 7e6};
@@ -24,7 +24,7 @@ TEST(LinkTable, BetweenHostsIsTheMedianOfTheirRanks) {
   EXPECT_EQ(link.bytes_per_s, 7e6);
 }
 
-TEST(LinkTable, ANetworkIsAsSlowAsItsSlowestLink) {
+TEST(LinkTable, NetworkIsAsSlowAsSlowestLink) {
   LinkTable table = table_of({0, 1, 2});
   table.links[2][0] = {1e-6, 1e6};   // slow one way
   table.links[1][2] = {20e-3, 1e9};  // far away
@@ -34,13 +34,13 @@ TEST(LinkTable, ANetworkIsAsSlowAsItsSlowestLink) {
   EXPECT_EQ(network.cost.beta_s_per_byte, 1e-6);
 }
 
-TEST(LinkTable, OnOneHostTheRanksAreTheMembersAndElsewhereTheHosts) {
+TEST(LinkTable, MembersAreRanksLocallyHostsOtherwise) {
   EXPECT_EQ(network_of(table_of({0, 0, 0})).members, 3);
   EXPECT_EQ(network_of(table_of({0, 0, 1})).members, 2);
   EXPECT_EQ(network_of(table_of({0})).members, 1);
 }
 
-TEST(LinkTable, LinksInsideAHostDoNotCountBetweenHosts) {
+TEST(LinkTable, InsideLinksDoNotCountBetweenHosts) {
   LinkTable table = table_of({0, 0, 1});
   table.links[0][1] = table.links[1][0] = {9, 1};
   EXPECT_EQ(network_of(table).cost.alpha_s, 1e-6);

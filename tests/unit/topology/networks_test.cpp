@@ -21,12 +21,12 @@ TEST(Networks, AMisspeltOneGetsTheNearestName) {
   }
 }
 
-TEST(UcxObject, AFileThatCannotBeLoadedIsAReasonThatSaysWhatItNeeds) {
+TEST(UcxObject, UnloadableFileSaysItsNeeds) {
   EXPECT_THAT(load_ucx_object("/nowhere/libtrireme_ucx.so").missing_because,
               testing::AllOf(HasSubstr("cannot load /nowhere/libtrireme_ucx.so"), HasSubstr("libucx0")));
 }
 
-TEST(UcxObject, AFileOfAnotherVersionIsAReason) {
+TEST(UcxObject, AnotherVersionIsReason) {
   // Any library that has no such function.
   EXPECT_THAT(load_ucx_object("libm.so.6").missing_because, HasSubstr("build it again"));
 }

@@ -68,7 +68,7 @@ class TopologyProbe : public testing::Test {
   int num_probes_ = 0;
 };
 
-TEST_F(TopologyProbe, GivesEveryRankTheSameTableOfAllPairs) {
+TEST_F(TopologyProbe, GivesEveryRankSameTable) {
   for (const int size : {1, 2, 5}) {
     std::vector<int> ranks;
     for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
@@ -91,7 +91,7 @@ TEST_F(TopologyProbe, GivesEveryRankTheSameTableOfAllPairs) {
   }
 }
 
-TEST_F(TopologyProbe, NamesThePairOfWhichOneDoesNotKnowTheSecret) {
+TEST_F(TopologyProbe, NamesPairWithoutCommonSecret) {
   const auto ended = probe(3, {0, 1, 2}, 0.5, [](int rank) {
     return rank == 2 ? wire::Secret::from_text("what somebody else knows", "a test") : kSecret;
   });
@@ -115,7 +115,7 @@ TEST_F(TopologyProbe, ContinuesAfterOneThatHasFailed) {
     EXPECT_TRUE(each.table) << each.error;
 }
 
-TEST_F(TopologyProbe, AProblemOfOneEndsTheRoundOfAll) {
+TEST_F(TopologyProbe, ProblemOfOneEndsRoundOfAll) {
   std::atomic<int> told = 0;
   on_ranks({0, 1, 2}, [&](int rank, wire::StoreClient& store) {
     Meeting meets = meeting(store, rank, 3, 20);
@@ -142,7 +142,7 @@ class TopologyMatch : public testing::Test {
   const MatchTerms terms_{.from = 3, .to = 5, .round = 1};
 };
 
-TEST_F(TopologyMatch, StrangersAreSentAwayAndTheExpectedOneIsTaken) {
+TEST_F(TopologyMatch, RejectsStrangersAndAcceptsExpectedPeer) {
   std::thread others([&] {
     auto silent = wire::try_connect(listening_.local(), Deadline::after_s(20));
     EXPECT_TRUE(silent);

@@ -53,7 +53,7 @@ TEST(Tournament, NobodyHasTwoPartnersInARound) {
   }
 }
 
-TEST(Tournament, AHostMeetsOneOtherAtATime) {
+TEST(Tournament, HostIsPairedWithOneAtOnce) {
   for (const auto& host_of : worlds()) {
     for (const Round& round : tournament(host_of)) {
       std::map<int, std::set<int>> met;
