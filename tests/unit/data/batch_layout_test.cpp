@@ -34,7 +34,7 @@ std::vector<BatchPlace> counted(std::int64_t samples, std::int64_t batch, const 
   return places;
 }
 
-TEST(BatchLayout, TheLastBatchOfAnEpochIsWhatIsLeft) {
+TEST(BatchLayout, LastBatchOfEpochIsRemainder) {
   const BatchLayout layout(10, 4);
   EXPECT_EQ(layout.first_step_of(1), 3);
   EXPECT_EQ(numbers(layout.at(0)), numbers({.first = 0, .size = 4, .full = 4}));
@@ -43,7 +43,7 @@ TEST(BatchLayout, TheLastBatchOfAnEpochIsWhatIsLeft) {
             numbers({.epoch = 1'000'000, .number = 1, .first = 4, .size = 4, .full = 4}));
 }
 
-TEST(BatchLayout, ALastBatchThatIsNotFullIsDropped) {
+TEST(BatchLayout, IncompleteLastBatchIsDropped) {
   const BatchLayout layout(10, 4, {}, LastBatch::kDropped);
   EXPECT_EQ(layout.first_step_of(1), 2);
   EXPECT_EQ(numbers(layout.at(1)), numbers({.number = 1, .first = 4, .size = 4, .full = 4}));
@@ -52,7 +52,7 @@ TEST(BatchLayout, ALastBatchThatIsNotFullIsDropped) {
   EXPECT_THROW(BatchLayout(3, 4, {}, LastBatch::kDropped), InvalidArgument);
 }
 
-TEST(BatchLayout, GrownBatchThatDoesNotFitStartsNextEpoch) {
+TEST(BatchLayout, GrownBatchMayStartNextEpoch) {
   // Steps 0 and 1 take samples 0 to 5 of 10; of 8, none fits after them.
   const BatchLayout layout(10, 8, {{.until = 2, .size = 3}}, LastBatch::kDropped);
   EXPECT_EQ(numbers(layout.at(1)), numbers({.number = 1, .first = 3, .size = 3, .full = 3}));
@@ -62,7 +62,7 @@ TEST(BatchLayout, GrownBatchThatDoesNotFitStartsNextEpoch) {
   EXPECT_EQ(layout.first_step_of(3), 4);
 }
 
-TEST(BatchLayout, ABatchBeyondTheSamplesHoldsAllOfThem) {
+TEST(BatchLayout, BatchBeyondDataHoldsAllSamples) {
   for (const std::int64_t batch : {std::int64_t{11}, std::numeric_limits<std::int64_t>::max()}) {
     const BatchLayout layout(10, batch);
     EXPECT_EQ(layout.first_step_of(5), 5) << batch;
@@ -70,7 +70,7 @@ TEST(BatchLayout, ABatchBeyondTheSamplesHoldsAllOfThem) {
   }
 }
 
-TEST(BatchLayout, BatchesGrowInTheMiddleOfAnEpoch) {
+TEST(BatchLayout, BatchesGrowInMiddleOfEpoch) {
   const BatchLayout layout(20, 8, {{.until = 2, .size = 3}, {.until = 5, .size = 4}});
   std::vector<std::int64_t> sizes, firsts;
   for (std::uint64_t step = 0; step < 9; ++step) {
@@ -85,7 +85,7 @@ TEST(BatchLayout, BatchesGrowInTheMiddleOfAnEpoch) {
   EXPECT_EQ(layout.phases_in(2, 5), (std::vector<std::int64_t>{2}));
 }
 
-TEST(BatchLayout, FindsAnyStepAsIfAllBeforeItHadBeenCounted) {
+TEST(BatchLayout, FindsAnyStepAsByCounting) {
   for (std::int64_t seed = 0; seed < 300; ++seed) {
     Random random(31, seed);
     const auto from_to = [&](std::int64_t least, std::int64_t most) {
@@ -108,12 +108,12 @@ TEST(BatchLayout, FindsAnyStepAsIfAllBeforeItHadBeenCounted) {
   }
 }
 
-TEST(BatchLayout, MoreStepsThanAnybodyWaitsForAreNotCounted) {
+TEST(BatchLayout, ExcessiveStepsAreNotCounted) {
   EXPECT_EQ(BatchLayout(1000, 1).first_step_of(std::numeric_limits<std::uint64_t>::max()),
             BatchLayout::kMaxSteps);
 }
 
-TEST(BatchLayout, RejectsNoSamplesEmptyBatchesAndPhasesThatDoNotRise) {
+TEST(BatchLayout, RejectsEmptyDataBatchesAndUnorderedPhases) {
   EXPECT_THROW(BatchLayout(0, 4), InvalidArgument);
   EXPECT_THROW(BatchLayout(4, 0), InvalidArgument);
   EXPECT_THROW(BatchLayout(4, 2, {{.until = 3, .size = 0}}), InvalidArgument);

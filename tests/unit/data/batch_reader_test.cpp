@@ -55,7 +55,7 @@ std::vector<std::int64_t> numbers_in(const at::Tensor& tensor) {
   return {numbers.const_data_ptr<std::int64_t>(), numbers.const_data_ptr<std::int64_t>() + numbers.numel()};
 }
 
-TEST(BatchReader, WhatIsNotNeededHasItsShapeAndTheMemoryOfOneRow) {
+TEST(BatchReader, UnneededSideHasShapeAndOneRow) {
   const Counted data(1000);
   const std::vector<std::int64_t> indices = {7, 3, 900};
   const BatchReader none(kNeither);
@@ -71,7 +71,7 @@ TEST(BatchReader, WhatIsNotNeededHasItsShapeAndTheMemoryOfOneRow) {
   EXPECT_EQ(none.read(data, {}).rows(), 0);
 }
 
-TEST(BatchReader, ASideThatIsNeededIsThatOfTheWholeBatch) {
+TEST(BatchReader, NeededSideIsThatOfWholeBatch) {
   const Counted data(1000);
   const std::vector<std::int64_t> indices = {7, 3, 900};
   const Example whole = data.get_batch(indices);
@@ -92,7 +92,7 @@ TEST(BatchReader, WhereSizesVaryAllIsRead) {
   test::expect_same_bits(batch.target, data->get_batch(indices).target);
 }
 
-TEST(BatchReader, ALoaderReadsNoMoreThanItsRankNeeds) {
+TEST(BatchReader, LoaderReadsOnlyNeedsOfItsRank) {
   const auto data = std::make_shared<Counted>(40), whole_data = std::make_shared<Counted>(40);
   const auto stream = [](const std::shared_ptr<Counted>& of, const Needed& needed) {
     return std::make_unique<Loader>(
@@ -114,7 +114,7 @@ TEST(BatchReader, ALoaderReadsNoMoreThanItsRankNeeds) {
   EXPECT_EQ(data->inputs_read, 2) << "sample 0, once for each stream";
 }
 
-TEST(BatchReader, TargetsOfPartsAndMixturesAreThoseOfTheirBatches) {
+TEST(BatchReader, TargetsOfPartsAndMixturesMatchBatches) {
   const auto data = std::make_shared<Counted>(12);
   const auto mixed = mixture({data, std::make_shared<Counted>(5)}, {0.7, 0.3}, 30, 9);
   const std::vector<std::shared_ptr<const Dataset>> made = {
@@ -179,7 +179,7 @@ TEST_F(UnreadableImages, OfAnArchiveHaveTheirClasses) {
   expect_targets_alone({.name = "webdataset", .path = tar_.string(), .image_size = 4, .retries = 0});
 }
 
-TEST(BatchReader, ARecordIsParsedWithoutTheImageThatIsNotNeeded) {
+TEST(BatchReader, RecordIsParsedWithoutUnneededImage) {
   const RecordLayout layout = {.fields = {{.name = "photo", .form = FieldForm::kImage, .shape = {-1}},
                                           {.is_target = true, .name = "class", .dtype = at::kLong}}};
   std::string record;

@@ -56,7 +56,7 @@ std::vector<std::int64_t> longs(const at::Tensor& tensor) {
 }
 using Longs = std::vector<std::int64_t>;
 
-TEST(Padded, BringsFieldsToTheLargestOfTheBatch) {
+TEST(Padded, ExtendsFieldsToLargestOfBatch) {
   const Example batch = batch_of(*sentences(), {1, 2, 0});
   EXPECT_EQ(batch::to_text(batch.input),
             "3 fields: 'tokens', Long of shape [3, 3]; 'mask', Bool of shape [3, 3]; 'picture', Float of "
@@ -104,7 +104,7 @@ TEST(Padded, AnEmptyBatchHasAllFields) {
   EXPECT_EQ(batch.input["picture"].dim(), 3);
 }
 
-TEST(Padded, IsReadByTheLoaderInEveryEpoch) {
+TEST(Padded, IsReadByLoaderInEveryEpoch) {
   Loader loader(sentences(), {.global_batch = 6, .num_microbatches = 2, .workers = 2});
   const StepBatch first = loader.next(), second = loader.next();
   EXPECT_EQ(first.microbatches.size(), 2U);
@@ -143,7 +143,7 @@ class Odd : public Dataset {
   bool fields_;
 };
 
-TEST(Padded, ATensorWithoutANameIsCalledByItsSide) {
+TEST(Padded, UnnamedTensorIsCalledByItsSide) {
   const auto odd = padded(std::make_shared<Odd>(false), {{.field = "input", .value = 7}});
   const Example batch = batch_of(*odd, {0, 2});
   EXPECT_EQ(longs(batch.input), (Longs{0, 7, 7, 0, 0, 0}));
@@ -173,7 +173,7 @@ TEST(Collated, IsWhatTheFunctionMakes) {
   EXPECT_TRUE(sums->sizes_vary());
 }
 
-TEST(Collated, ABatchOfAnotherNumberOfRowsIsRejected) {
+TEST(Collated, RejectsBatchWithAnotherNumberOfRows) {
   const auto flat = collated(std::make_shared<Sentences>(), [](std::span<const Example>) {
     return Example{at::zeros({5}), {}};
   });
@@ -199,7 +199,7 @@ TEST(NamedSamples, AreStackedFieldByField) {
   EXPECT_EQ(batch_of(Pairs(), {}).input["a"].sizes(), (Longs{0, 2}));
 }
 
-TEST(NamedSamples, ANumberThatIsNoneIsNamedWithItsField) {
+TEST(NamedSamples, InvalidNumberIsNamedWithItsField) {
   class Broken : public Dataset {
    public:
     std::int64_t size() const override { return 3; }

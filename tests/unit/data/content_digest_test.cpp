@@ -98,7 +98,7 @@ class DigestOf : public testing::TestWithParam<DigestedSource> {
   const test::TemporaryFolder folder_;
 };
 
-TEST_P(DigestOf, TellsGrownAndChangedDataFromACopy) {
+TEST_P(DigestOf, DistinguishesGrownAndChangedDataFromCopy) {
   const DataSource first = written("first", 40, false);
   EXPECT_THAT(first.train_digest, testing::MatchesRegex("[0-9a-f]{16}"));
   EXPECT_THAT(first.test_digest, testing::MatchesRegex("[0-9a-f]{16}"));
@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
                     DigestedSource{"packed", write_packed}),
     testing::PrintToStringParamName());
 
-TEST(ContentDigest, OfALargeFileReadsPiecesOfItFromTheFirstByteToTheLast) {
+TEST(ContentDigest, LargeFileIsSampledThroughout) {
   const test::TemporaryFolder folder;
   std::string bytes(20 << 20, 'a');
   const auto digest = [&] {

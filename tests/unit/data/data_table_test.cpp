@@ -28,7 +28,7 @@ TEST(DataTable, NamesTheNearestKnownDataSet) {
   EXPECT_THAT(error_of<InvalidArgument>({.name = "fashion_mnits"}), HasSubstr("fashion_mnist"));
 }
 
-TEST(DataTable, SaysWhichPackageOrOptionProvidesMissingFiles) {
+TEST(DataTable, NamesProviderOfMissingFiles) {
   const TemporaryFolder folder;
   EXPECT_THAT(error_of<DataError>({.name = "fashion_mnist", .path = folder.path().string()}),
               AllOf(HasSubstr("train-images-idx3-ubyte"), HasSubstr(folder.path().string()),
@@ -50,7 +50,7 @@ TEST(DataTable, OpensAFolderOfIdxFiles) {
   EXPECT_EQ(indexed(source.train)->get(1).target->item<std::int64_t>(), 9);
 }
 
-TEST(DataTable, SyntheticSamplesAreTheSameEachTimeAndDifferBetweenSplits) {
+TEST(DataTable, SyntheticSamplesAreConstantPerSplit) {
   const DataSource first = open_data({.name = "synthetic"});
   const DataSource second = open_data({.name = "synthetic"});
   EXPECT_TRUE(indexed(first.train)->get(5).input->equal(indexed(second.train)->get(5).input));

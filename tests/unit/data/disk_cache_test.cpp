@@ -68,7 +68,7 @@ class CacheOnDisk : public testing::Test {
   const test::TemporaryFolder folder_;
 };
 
-TEST_F(CacheOnDisk, WhatWasReadOnceIsReadHereFromThenOn) {
+TEST_F(CacheOnDisk, SecondReadIsLocal) {
   const auto far = std::make_shared<Far>(3 * kBlock + 7);
   EXPECT_EQ(read_text(*cached(far, cache()), kBlock - 2, 4),
             std::string(2, of(0, *far)) + std::string(2, of(1, *far)));
@@ -82,7 +82,7 @@ TEST_F(CacheOnDisk, WhatWasReadOnceIsReadHereFromThenOn) {
   EXPECT_THROW(read_text(*again, 3 * kBlock, 8), DataError);
 }
 
-TEST_F(CacheOnDisk, WhoReadsOnFromPlaceToPlaceAsksForMoreAndMoreAtOnce) {
+TEST_F(CacheOnDisk, SequentialReaderRequestsGrowingRanges) {
   const auto far = std::make_shared<Far>(30 * kBlock + 5);
   const auto source = cached(far, cache());
   for (std::int64_t block = 0; block <= 30; ++block) {
@@ -94,7 +94,7 @@ TEST_F(CacheOnDisk, WhoReadsOnFromPlaceToPlaceAsksForMoreAndMoreAtOnce) {
   EXPECT_EQ(blocks().size(), 31U);
 }
 
-TEST_F(CacheOnDisk, WhoReadsHereAndThereAsksForOneBlock) {
+TEST_F(CacheOnDisk, RandomReaderRequestsOneBlock) {
   const auto far = std::make_shared<Far>(40 * kBlock);
   const auto source = cached(far, cache());
   for (std::int64_t block = 39; block >= 0; block -= 3) read_text(*source, block * kBlock, 9);
@@ -102,7 +102,7 @@ TEST_F(CacheOnDisk, WhoReadsHereAndThereAsksForOneBlock) {
   EXPECT_EQ(blocks().size(), 14U);
 }
 
-TEST_F(CacheOnDisk, WhatIsThereIsNotAskedForWithWhatStandsBeforeIt) {
+TEST_F(CacheOnDisk, ReadStopsAtCachedBlock) {
   const auto far = std::make_shared<Far>(8 * kBlock);
   const auto source = cached(far, cache());
   read_text(*source, 2 * kBlock, 1);
@@ -113,7 +113,7 @@ TEST_F(CacheOnDisk, WhatIsThereIsNotAskedForWithWhatStandsBeforeIt) {
   EXPECT_EQ(far->num_reads, 3);
 }
 
-TEST_F(CacheOnDisk, HitsAndMissesAreCountedForWhoReads) {
+TEST_F(CacheOnDisk, CountsHitsAndMissesPerReader) {
   LoadingCounts counts;
   {
     const LoadingMeter meter(counts);
@@ -125,7 +125,7 @@ TEST_F(CacheOnDisk, HitsAndMissesAreCountedForWhoReads) {
   EXPECT_EQ(slowest_stage(counts), "read");
 }
 
-TEST_F(CacheOnDisk, TheBlocksUsedLastAreInMemoryUpToTheirLimit) {
+TEST_F(CacheOnDisk, KeepsRecentBlocksInMemoryWithinLimit) {
   const auto kept = std::make_shared<DiskCache>(
       DiskCacheOptions{.folder = folder_ / "cache", .memory_bytes = 2 * kBlock}, Log());
   const auto far = std::make_shared<Far>(4 * kBlock);
@@ -151,7 +151,7 @@ TEST_F(CacheOnDisk, AnotherVersionIsReadAnew) {
   EXPECT_EQ(read_text(*cached(one, cache()), 0, 1), "a");
 }
 
-TEST_F(CacheOnDisk, BlockThatIsNoLongerWhatItWasIsReadAnew) {
+TEST_F(CacheOnDisk, ChangedBlockIsReadAnew) {
   const auto far = std::make_shared<Far>(kBlock);
   const std::string right = *cache()->block(*far, 0);
   const fs::path path = blocks().at(0);
@@ -173,7 +173,7 @@ TEST_F(CacheOnDisk, BlockThatIsNoLongerWhatItWasIsReadAnew) {
   EXPECT_EQ(far->num_reads, num_reads);
 }
 
-TEST_F(CacheOnDisk, LimitHoldsAndWhatWasNotUsedLongestGoesFirst) {
+TEST_F(CacheOnDisk, LimitEvictsLeastRecentlyUsedBlocks) {
   const Far far(100 * kBlock);
   const auto kept = cache(20);
   for (int i = 0; i < 19; ++i) kept->block(far, i);
@@ -193,7 +193,7 @@ TEST_F(CacheOnDisk, LimitHoldsAndWhatWasNotUsedLongestGoesFirst) {
   }
 }
 
-TEST_F(CacheOnDisk, LimitHoldsForAFolderWithAPast) {
+TEST_F(CacheOnDisk, LimitAppliesToExistingFolder) {
   const Far far(100 * kBlock);
   for (int i = 0; i < 40; ++i) cache(60)->block(far, i);
   std::ofstream(folder_ / "cache" / "blocks" / "total") << "nonsense";
@@ -207,7 +207,7 @@ TEST_F(CacheOnDisk, LimitHoldsForAFolderWithAPast) {
   EXPECT_THROW(cache(15), InvalidArgument);
 }
 
-TEST_F(CacheOnDisk, ManyAskersOfOneBlockReadItOnce) {
+TEST_F(CacheOnDisk, ConcurrentReadersFetchBlockOnce) {
   const Far far(4 * kBlock);
   {
     std::vector<std::jthread> threads;
@@ -220,7 +220,7 @@ TEST_F(CacheOnDisk, ManyAskersOfOneBlockReadItOnce) {
   EXPECT_EQ(far.num_reads, 4);
 }
 
-TEST_F(CacheOnDisk, ProcessesThatShareAFolderKeepItsLimitAndReadWhatIsRight) {
+TEST_F(CacheOnDisk, ProcessesShareFolderWithinItsLimit) {
   const Far far(64 * kBlock);
   std::vector<pid_t> children;
   for (int child = 0; child < 4; ++child) {
@@ -262,7 +262,7 @@ TEST_F(CacheOnDisk, FullDiskCostsOneWarning) {
     EXPECT_NE(entry.path().filename(), "unfinished");
 }
 
-TEST_F(CacheOnDisk, FolderThatCannotBeWrittenCostsOneWarningAndIsRead) {
+TEST_F(CacheOnDisk, UnwritableFolderCostsOneWarning) {
   const Far far(8 * kBlock);
   cache()->block(far, 0);
   // Where a folder stands in the way of the files that are written; permissions do not bind root.
@@ -282,7 +282,7 @@ TEST_F(CacheOnDisk, FolderThatCannotBeWrittenCostsOneWarningAndIsRead) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the run continues"));
 }
 
-TEST_F(CacheOnDisk, RankThatIsStuckWithABlockHoldsNobodyUp) {
+TEST_F(CacheOnDisk, StuckRankDelaysNoReader) {
   const Far far(kBlock);
   DiskCache kept({.folder = folder_ / "cache", .wait_s = 0.05}, Log());
   std::vector<std::unique_ptr<FileLock>> held;
@@ -294,7 +294,7 @@ TEST_F(CacheOnDisk, RankThatIsStuckWithABlockHoldsNobodyUp) {
 }
 
 // A cache may lie in a folder that others can write into.
-TEST(SecurityDiskCache, NoLinkInItLeadsToAFileElsewhere) {
+TEST(SecurityDiskCache, NoLinkInItLeadsElsewhere) {
   const test::TemporaryFolder folder;
   const fs::path victim = folder / "victim", blocks = folder / "cache/blocks";
   write_file_atomic(victim, "not to be touched");

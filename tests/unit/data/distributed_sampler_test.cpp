@@ -63,7 +63,7 @@ Indices joined(const Batches& batches) {
   return all;
 }
 
-TEST(DistributedSampler, GivesTheSameGlobalBatchesForAnyNumberOfRanksAndEachSampleOnce) {
+TEST(DistributedSampler, GlobalBatchesAreEqualForAnyRanks) {
   for (const std::int64_t num_samples : {50, 48, 49, 13, 1}) {
     const Batches of_one = epoch_of_ranks(num_samples, 12, 1, LastBatch::kSmaller, 3);
     Indices sorted = joined(of_one), expected(static_cast<std::size_t>(num_samples));
@@ -78,7 +78,7 @@ TEST(DistributedSampler, GivesTheSameGlobalBatchesForAnyNumberOfRanksAndEachSamp
   }
 }
 
-TEST(DistributedSampler, DropsTheSamplesThatFillNoBatchOnAllRanks) {
+TEST(DistributedSampler, DropsIncompleteBatchOnAllRanks) {
   const Batches batches = epoch_of_ranks(50, 4, 3, LastBatch::kDropped, 0);
   ASSERT_EQ(batches.size(), 4u);
   for (const Indices& batch : batches) EXPECT_EQ(batch.size(), 12u);
@@ -92,7 +92,7 @@ TEST(DistributedSampler, SequentialOrderIsThatOfTheSamples) {
   EXPECT_EQ(pass_over(*loader_of(sampler, 6, 2)), (Batches{{2, 3}, {5}}));
 }
 
-TEST(DistributedSampler, EachPassOverALoaderIsTheNextEpochUnlessOneIsSet) {
+TEST(DistributedSampler, EachPassIsNextEpochUnlessSet) {
   DistributedSampler sampler(40, {.seed = 7});
   const auto loader = loader_of(sampler, 40, 8, /*workers=*/2);
   const Batches first = pass_over(*loader), second = pass_over(*loader);
@@ -104,7 +104,7 @@ TEST(DistributedSampler, EachPassOverALoaderIsTheNextEpochUnlessOneIsSet) {
   EXPECT_NE(pass_over(*loader_of(other_seed, 40, 8)), first);
 }
 
-TEST(DistributedSampler, ResumesInTheMiddleOfAnEpochWithALoaderThatReadsAhead) {
+TEST(DistributedSampler, ResumesMidEpochWithPrefetchingLoader) {
   DistributedSampler sampler(40, {.seed = 7});
   Batches expected = epoch_of_ranks(40, 8, 1, LastBatch::kSmaller, 2);
   expected.erase(expected.begin(), expected.begin() + 3);
@@ -128,7 +128,7 @@ TEST(DistributedSampler, IsSavedAndLoadedWhereItIs) {
   EXPECT_EQ(other.next(8), std::nullopt);
 }
 
-TEST(DistributedSampler, RejectsARankOutsideOfTheWorldAndNoSamples) {
+TEST(DistributedSampler, RejectsRankOutsideWorldAndEmptyData) {
   using testing::ThrowsMessage;
   EXPECT_THAT([] { DistributedSampler(4, {.rank = 2, .world_size = 2}); },
               ThrowsMessage<InvalidArgument>(testing::HasSubstr("rank 2 of 2")));

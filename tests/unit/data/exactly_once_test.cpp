@@ -157,7 +157,7 @@ std::int64_t samples_of(const Case& drawn) {
   return samples;
 }
 
-TEST(Loader, EverySampleComesOnceForAnyRanksWorkersShardsRampAndRestart) {
+TEST(Loader, SamplesComeOnceAfterAnyRestart) {
   std::int64_t dropped = 0;
   for (std::int64_t seed = 0; seed < num_cases(); ++seed) {
     const Case drawn(Random(20, seed));

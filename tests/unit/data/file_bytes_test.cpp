@@ -23,7 +23,7 @@ class FileBytes : public testing::Test {
   const std::filesystem::path path_ = folder_ / "bytes";
 };
 
-TEST_F(FileBytes, AnyRangeIsReadAndNoneBeyondTheEnd) {
+TEST_F(FileBytes, ReadsAnyRangeAndNoneBeyondEnd) {
   write("0123456789");
   const auto source = open_file(path_);
   EXPECT_EQ(source->size(), 10);
@@ -40,7 +40,7 @@ TEST_F(FileBytes, AnyRangeIsReadAndNoneBeyondTheEnd) {
   refused(0, std::int64_t{1} << 62);
 }
 
-TEST_F(FileBytes, FileThatIsCutOrWrittenAnewIsNamedInsteadOfReadAmiss) {
+TEST_F(FileBytes, TruncatedOrRewrittenFileIsNamed) {
   write("0123456789");
   const auto source = open_file(path_);
   std::filesystem::resize_file(path_, 5);
@@ -53,7 +53,7 @@ TEST_F(FileBytes, FileThatIsCutOrWrittenAnewIsNamedInsteadOfReadAmiss) {
   EXPECT_EQ(read_text(*open_file(path_), 0, 3), "987");
 }
 
-TEST_F(FileBytes, DeletedFileIsReadAndReportedAsChanged) {
+TEST_F(FileBytes, DeletedFileIsReadAsChanged) {
   write("0123456789");
   const auto source = hold_file(path_);
   EXPECT_EQ(source->version(), open_file(path_)->version());
@@ -80,7 +80,7 @@ TEST_F(FileBytes, WhatIsNoFileIsNamed) {
 }
 
 // A folder of data may come from somebody else.
-TEST(SecurityFileBytes, AFifoIsRejectedAndNotWaitedFor) {
+TEST(SecurityFileBytes, RejectsFifoWithoutWaiting) {
   const test::TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "0.png").c_str(), 0666), 0);
   EXPECT_THAT([&] { open_file(folder / "0.png"); }, ThrowsMessage<DataError>(HasSubstr("no regular file")));

@@ -94,7 +94,7 @@ TEST(SecurityImages, HaveALimitOfPixels) {
 }
 
 // Headers that announce 9480 x 9480 pixels, and nothing after them.
-TEST(SecurityImages, HaveALimitOfPixelsByDefaultThatIsLookedAtBeforeTheyAreDecoded) {
+TEST(SecurityImages, LimitPixelsByDefaultBeforeDecoding) {
   const test::Picture picture = test::gradient(8, 8);
   std::string jpeg = test::jpeg_bytes(picture), png = test::png_bytes(picture),
               bmp = test::bmp_bytes(picture);
@@ -108,7 +108,7 @@ TEST(SecurityImages, HaveALimitOfPixelsByDefaultThatIsLookedAtBeforeTheyAreDecod
     EXPECT_THAT(error_in([&] { decode_image(image); }), HasSubstr("9480x9480 pixels, and at most 89478485"));
 }
 
-TEST(SecurityImages, InRecordsAndArchivesHaveTheLimitOfTheirDataSet) {
+TEST(SecurityImages, RecordsAndArchivesUseLimitOfDataset) {
   const std::string image = test::png_bytes(test::gradient(30, 40));
   const test::TemporaryFolder folder;
   const auto path = test::write_tar(folder / "a.tar", test::tar_member("a.png", image));
@@ -227,7 +227,7 @@ TEST_F(SecurityTables, IdxFilesGrowByALimitedFactor) {
               AllOf(HasSubstr("announces 104857600 values"), HasSubstr("at most 67108864")));
 }
 
-TEST_F(SecurityTables, ArraysHaveALimitOfDimsAndEscapedHeaders) {
+TEST_F(SecurityTables, ArraysHaveDimLimitAndEscapedHeaders) {
   const auto array = [](std::string dict) {
     dict.resize(1000, ' ');
     return std::string("\x93NUMPY\x01\x00\xe8\x03", 10) + dict + std::string(4, '\0');
@@ -253,7 +253,7 @@ TEST_F(SecurityTables, LinesOfDocumentsHaveALimit) {
               HasSubstr("a line of more than 67108864 bytes"));
 }
 
-TEST_F(SecurityTables, SamplesOfArchivesHaveALimitOfFieldsAndEscapedNames) {
+TEST_F(SecurityTables, ArchiveSamplesHaveFieldLimitAndEscaping) {
   std::string many;
   for (int i = 0; i < 300; ++i) many += test::tar_member("a." + std::to_string(i), "1");
   const auto error_of = [&](const std::string& members) {
@@ -269,7 +269,7 @@ TEST_F(SecurityTables, SamplesOfArchivesHaveALimitOfFieldsAndEscapedNames) {
       AllOf(HasSubstr("\\x1b[2J"), Not(HasSubstr("\x1b"))));
 }
 
-TEST_F(SecurityTables, ArchivesWhoseKeysHaveOneHashTakeLinearTime) {
+TEST_F(SecurityTables, ArchivesWithCollidingKeysTakeLinearTime) {
   std::string members;
   for (const std::string& key : keys_of_one_hash(200'000)) members += test::tar_header(key + ".x", 0);
   const auto path = test::write_tar(folder_ / "a.tar", members);

@@ -91,7 +91,7 @@ TEST_F(HttpBytes, ServerThatRecoversIsAskedAgain) {
   EXPECT_EQ(read_text(*source, 10, 90), content_.substr(10, 90));
 }
 
-TEST_F(HttpBytes, ServerThatDoesNotRecoverIsNamedWithItsLastWord) {
+TEST_F(HttpBytes, NamesServerThatDoesNotRecover) {
   const auto source = open();
   twist(3, [&](const std::string&) { return HttpAnswer{http_status(503, "being mended")}; });
   fails(*source, "asked 3 times");
@@ -101,7 +101,7 @@ TEST_F(HttpBytes, ServerThatDoesNotRecoverIsNamedWithItsLastWord) {
   fails(*source, "7 bytes remaining");
 }
 
-TEST_F(HttpBytes, ServerThatFallsSilentIsNamedWhenTimeIsUp) {
+TEST_F(HttpBytes, SilentServerIsNamedAtTimeout) {
   const auto source = open_url(server_.url("shard.tar"), {.timeout_s = 0.3, .tries = 2, .backoff_s = 0.001});
   twist(2, [](const std::string& right) {
     return HttpAnswer{right.substr(0, right.size() - 7), /*hangs=*/true};
@@ -109,7 +109,7 @@ TEST_F(HttpBytes, ServerThatFallsSilentIsNamedWhenTimeIsUp) {
   fails(*source, "timed out");
 }
 
-TEST_F(HttpBytes, WhatIsNotThereIsSaidAtOnce) {
+TEST_F(HttpBytes, MissingFileIsReportedAtOnce) {
   EXPECT_THAT(
       [&] { open_url(server_.url("absent.tar"), kHasty); },
       ThrowsMessage<DataError>(AllOf(HasSubstr("absent.tar"), HasSubstr("404"), HasSubstr("no such thing"))));
@@ -118,7 +118,7 @@ TEST_F(HttpBytes, WhatIsNotThereIsSaidAtOnce) {
   EXPECT_THAT([&] { open_url(nowhere, kHasty); }, ThrowsMessage<DataError>(HasSubstr(nowhere)));
 }
 
-TEST_F(HttpBytes, RedirectionIntoThePrivateNetworkIsRejectedAtOnceUnlessThatIsAskedFor) {
+TEST_F(HttpBytes, RejectsPrivateRedirectionUnlessRequested) {
   const std::string redirection =
       "HTTP/1.1 302 Found\r\nConnection: close\r\nContent-Length: 0\r\nLocation: " +
       server_.url("shard.tar") + "\r\n\r\n";
@@ -146,7 +146,7 @@ TEST_F(HttpBytes, ServerThatIgnoresRangesIsRejected) {
   EXPECT_THAT([&] { open(); }, ThrowsMessage<DataError>(HasSubstr("ignores ranges")));
 }
 
-TEST_F(HttpBytes, ServerThatSendsAnotherRangeOrAnotherLengthIsRejected) {
+TEST_F(HttpBytes, RejectsServerWithAnotherRangeOrLength) {
   const auto source = open();
   const auto changed = [](std::string right, const std::string& from, const std::string& to) {
     return HttpAnswer{right.replace(right.find(from), from.size(), to)};
@@ -170,7 +170,7 @@ TEST_F(HttpBytes, ServerThatSendsAnotherRangeOrAnotherLengthIsRejected) {
   fails(*source, "95 bytes where 90");
 }
 
-TEST_F(HttpBytes, FileThatChangesWhileItIsReadIsNoticed) {
+TEST_F(HttpBytes, NoticesFileThatChangesDuringRead) {
   const auto source = open();
   const std::string version = source->version();
   server_.put("shard.tar", {.content = content_, .etag = "\"2\""});
@@ -184,7 +184,7 @@ TEST_F(HttpBytes, FileThatChangesWhileItIsReadIsNoticed) {
   EXPECT_EQ(read_text(*source, 10, 90), content_.substr(10, 90));
 }
 
-TEST_F(HttpBytes, WhatMayBeSecretIsSentAndNotShown) {
+TEST_F(HttpBytes, SecretsAreSentButNotShown) {
   std::string url = server_.url("shard.tar") + "?signature=abc";
   std::string asked;
   server_.twist([&](const HttpQuestion& question, const std::string&) {

@@ -45,7 +45,7 @@ TEST(IdxFile, NamesAMissingFileAndTheReason) {
   EXPECT_THAT(error_of("/nowhere/at-all"), AllOf(HasSubstr("/nowhere/at-all"), HasSubstr("No such file")));
 }
 
-TEST(IdxFile, RejectsAForeignFileAndShowsHowItBegins) {
+TEST(IdxFile, RejectsForeignFileAndShowsItsStart) {
   const TemporaryFolder folder;
   write_bytes(folder / "page.html", "<html>not found</html>");
   EXPECT_THAT(error_of(folder / "page.html"), AllOf(HasSubstr("not an idx file"), HasSubstr("3c 68 74 6d")));
@@ -90,7 +90,7 @@ TEST(IdxFile, AWildHeaderAllocatesNothing) {
   EXPECT_THAT(error_of(folder / "wild"), HasSubstr("truncated"));
 }
 
-TEST(IdxFile, MemoryIsTakenForWhatArrivesNotForWhatIsAnnounced) {
+TEST(IdxFile, MemoryFollowsArrivedNotAnnouncedBytes) {
   const TemporaryFolder folder;
   write_bytes(folder / "packed.gz", gzip(idx_bytes({2000000, 28, 28}, "abc")));
   // As many bytes as gzip would need for so many values, and nothing in them.
@@ -130,7 +130,7 @@ TEST_F(IdxDatasetFiles, NormalisesPixels) {
   EXPECT_EQ(sample.target->item<std::int64_t>(), 7);
 }
 
-TEST_F(IdxDatasetFiles, ABatchIsItsSamplesInOrderAndMayBeEmpty) {
+TEST_F(IdxDatasetFiles, BatchHasSamplesInOrderOrNone) {
   const IdxDataset dataset = open(idx_bytes({3, 2, 1}, "abcdef"), idx_bytes({3}, std::string("\0\1\2", 3)));
   const std::vector<std::int64_t> indices = {2, 0, 2};
   const Example batch = dataset.get_batch(indices);
@@ -143,7 +143,7 @@ TEST_F(IdxDatasetFiles, ABatchIsItsSamplesInOrderAndMayBeEmpty) {
   EXPECT_EQ(dataset.Dataset::get_batch({}).input->sizes(), (std::vector<std::int64_t>{0, 1, 2, 1}));
 }
 
-TEST_F(IdxDatasetFiles, ALabelOutOfRangeIsNamedWithFileSampleAndValue) {
+TEST_F(IdxDatasetFiles, InvalidLabelNamesFileSampleAndValue) {
   EXPECT_THAT(error_of_open(idx_bytes({2, 1, 1}, "ab"), idx_bytes({2}, "\x09\x0a")),
               AllOf(HasSubstr("labels"), HasSubstr("sample 1 is 10"), HasSubstr("0 to 9")));
 }

@@ -60,7 +60,7 @@ class ImageFile : public testing::Test {
   const std::filesystem::path path_ = folder_ / "photo.jpg";
 };
 
-TEST_F(ImageFile, PngKeepsEveryPixelWhateverTheFileIsCalled) {
+TEST_F(ImageFile, PngKeepsPixelsUnderAnyFileName) {
   const Picture picture = gradient(5, 7);
   EXPECT_TRUE(read(png_bytes(picture)).equal(tensor_of(picture)));
 }
@@ -72,7 +72,7 @@ TEST_F(ImageFile, JpegIsCloseToWhatWasWritten) {
   EXPECT_LE((image.to(at::kInt) - tensor_of(picture).to(at::kInt)).abs().max().item<int>(), 4);
 }
 
-TEST_F(ImageFile, WebpKeepsEveryPixelAndItsDamageIsNoticed) {
+TEST_F(ImageFile, WebpKeepsPixelsAndShowsDamage) {
   const Picture picture = gradient(9, 7);
   const std::string webp = webp_bytes(picture);
   EXPECT_TRUE(read(webp).equal(tensor_of(picture)));
@@ -82,7 +82,7 @@ TEST_F(ImageFile, WebpKeepsEveryPixelAndItsDamageIsNoticed) {
         << kept;
 }
 
-TEST_F(ImageFile, BmpOfEitherOrderOfRowsKeepsEveryPixel) {
+TEST_F(ImageFile, BmpOfEitherRowOrderKeepsPixels) {
   const Picture picture = gradient(9, 7);  // rows of 7 pixels are padded
   for (const BmpForm& form :
        {BmpForm{}, BmpForm{.top_first = true}, BmpForm{.bits = 32}, BmpForm{.bits = 32, .compression = 3}}) {
@@ -95,7 +95,7 @@ TEST_F(ImageFile, BmpOfEitherOrderOfRowsKeepsEveryPixel) {
   for (int channel = 0; channel < 3; ++channel) EXPECT_TRUE(grey[channel].equal(tensor_of(picture)[0]));
 }
 
-TEST_F(ImageFile, BmpThatIsNotReadIsNamedBeforeMemoryIsTaken) {
+TEST_F(ImageFile, UnsupportedBmpIsNamedBeforeAllocation) {
   const test::MemoryLimit limit(256 << 20);
   const Picture picture = gradient(4, 4);
   EXPECT_THAT(error_of_reading(bmp_bytes(picture, {.bits = 8, .compression = 1})),
@@ -117,7 +117,7 @@ TEST_F(ImageFile, GreyJpegHasThreeEqualChannels) {
   EXPECT_TRUE(image[0].equal(image[2]));
 }
 
-TEST_F(ImageFile, TruncatedAndForeignFilesAreNamedWithTheDecodersReason) {
+TEST_F(ImageFile, DamagedFilesNameReasonOfDecoder) {
   const std::string jpeg = jpeg_bytes(gradient(64, 64)), png = png_bytes(gradient(64, 64));
   EXPECT_THAT(error_of_reading(jpeg.substr(0, jpeg.size() / 2)),
               AllOf(HasSubstr(path_.string()), HasSubstr("end")));
@@ -129,7 +129,7 @@ TEST_F(ImageFile, TruncatedAndForeignFilesAreNamedWithTheDecodersReason) {
   EXPECT_THAT(error_of([&] { read_image(folder_ / "absent.png"); }), HasSubstr("absent.png"));
 }
 
-TEST_F(ImageFile, TruncationIsAnErrorOrLeavesAllPixels) {
+TEST_F(ImageFile, TruncationIsErrorOrKeepsAllPixels) {
   const Picture picture = gradient(9, 7);
   const std::string png = png_bytes(picture), jpeg = jpeg_bytes(picture);
   const std::size_t end_of_pixels = png.find("IEND") - 4;
@@ -163,7 +163,7 @@ std::string with_size(std::string png, const std::string& big_endian) {
   return png;
 }
 
-TEST_F(ImageFile, AnnouncedSizeBeyondReasonIsRejectedBeforeMemoryIsTaken) {
+TEST_F(ImageFile, RejectsExcessiveAnnouncedSizeBeforeAllocation) {
   const std::string png = with_size(png_bytes(gradient(1, 1)), {0, 0, 0x75, 0x30});
   EXPECT_THAT(error_of_reading(png), AllOf(HasSubstr("30000x30000"), HasSubstr("89478485")));
 }
@@ -175,13 +175,13 @@ std::int64_t peak_kib() {
   return used.ru_maxrss;
 }
 
-TEST_F(ImageFile, APngThatCannotHoldItsRowsIsRejectedBeforeMemoryIsTaken) {
+TEST_F(ImageFile, RejectsTooShortPngBeforeAllocation) {
   const std::string png = with_size(png_bytes(gradient(1, 1)), {0, 0, 0x20, 0});
   const test::MemoryLimit limit(64 << 20);
   EXPECT_THAT(error_of_reading(png), AllOf(HasSubstr("cut short"), HasSubstr("8192 rows")));
 }
 
-TEST_F(ImageFile, PixelsThatAJpegOnlyAnnouncesAreNotPaintedOver) {
+TEST_F(ImageFile, MissingJpegPixelsAreNotPaintedOver) {
   std::string jpeg = jpeg_bytes(gradient(8, 8));
   const std::size_t frame = jpeg.find("\xff\xc0");  // after mark, length and precision: height and width
   ASSERT_NE(frame, std::string::npos);
@@ -202,7 +202,7 @@ class ImageFolderTest : public testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(ImageFolderTest, ClassesAndImagesComeInTheOrderOfTheirNames) {
+TEST_F(ImageFolderTest, ClassesAndImagesFollowTheirNames) {
   put("dog/2.png", 4);
   put("dog/1.PNG", 3);
   put("cat/deeper/b.jpeg", 2);
@@ -217,7 +217,7 @@ TEST_F(ImageFolderTest, ClassesAndImagesComeInTheOrderOfTheirNames) {
   }
 }
 
-TEST_F(ImageFolderTest, HiddenFilesAndFoldersAreNoSamplesAndNoClasses) {
+TEST_F(ImageFolderTest, HiddenFilesAreNoSamplesOrClasses) {
   put("cat/a.png", 1);
   put("cat/.ipynb_checkpoints/b.png", 2);
   put(".ipynb_checkpoints/a.png", 3);
@@ -230,7 +230,7 @@ TEST_F(ImageFolderTest, HiddenFilesAndFoldersAreNoSamplesAndNoClasses) {
   EXPECT_EQ(images.size(), 1);
 }
 
-TEST_F(ImageFolderTest, ImagesOfEveryKnownTypeAreSamplesAndOtherFilesAreCountedOnce) {
+TEST_F(ImageFolderTest, KnownTypesAreSamplesAndOthersCounted) {
   put("cat/1.png", 1);
   write_image(folder_ / "cat/2.webp", webp_bytes(gradient(4, 4, 2)));
   write_image(folder_ / "cat/3.BMP", bmp_bytes(gradient(4, 4, 3)));
@@ -252,7 +252,7 @@ TEST_F(ImageFolderTest, ImagesOfEveryKnownTypeAreSamplesAndOtherFilesAreCountedO
                     HasSubstr("images in no folder of a class 1"), HasSubstr("links to folders 1")));
 }
 
-TEST_F(ImageFolderTest, ClassWithoutAnImageIsNamedWithWhatItHolds) {
+TEST_F(ImageFolderTest, ClassWithoutImagesIsNamedWithContents) {
   put("cat/1.png", 1);
   write_image(folder_ / "dog" / "1.gif", "x");
   EXPECT_THAT(error_of([&] { ImageFolder(folder_.path(), Undecodable::kError, Log()); }),
@@ -269,7 +269,7 @@ TEST_F(ImageFolderTest, SaysWhatLayoutItExpects) {
               HasSubstr("absent"));
 }
 
-TEST_F(ImageFolderTest, UndecodableImageIsAnErrorThatNamesItAndTheWayOut) {
+TEST_F(ImageFolderTest, UndecodableImageIsErrorWithAdvice) {
   put("cat/a.png", 1);
   write_image(folder_ / "cat" / "b.png", "nonsense");
   const auto images = std::make_shared<ImageFolder>(folder_.path(), Undecodable::kError, Log());
@@ -279,7 +279,7 @@ TEST_F(ImageFolderTest, UndecodableImageIsAnErrorThatNamesItAndTheWayOut) {
   EXPECT_THROW(images->encoded(1), DataError);
 }
 
-TEST_F(ImageFolderTest, SkippedImageIsReplacedByTheNextAndNamedOnce) {
+TEST_F(ImageFolderTest, SkippedImageIsReplacedAndNamedOnce) {
   put("cat/a.png", 1);
   write_image(folder_ / "cat" / "b.png", "nonsense");
   write_image(folder_ / "cat" / "c.png", "nonsense");
@@ -294,7 +294,7 @@ TEST_F(ImageFolderTest, SkippedImageIsReplacedByTheNextAndNamedOnce) {
   EXPECT_EQ(said.find("b.png: "), said.rfind("b.png: ")) << "said once";
 }
 
-TEST_F(ImageFolderTest, ALinkInACircleIsNamedOrSkipped) {
+TEST_F(ImageFolderTest, CircularLinkIsNamedOrSkipped) {
   put("cat/a.png", 1);
   std::filesystem::create_symlink("b.png", folder_ / "cat/b.png");
   std::filesystem::create_symlink("loop", folder_ / "loop");
@@ -309,7 +309,7 @@ TEST_F(ImageFolderTest, ALinkInACircleIsNamedOrSkipped) {
   EXPECT_THAT(said, AllOf(HasSubstr("loop"), HasSubstr("b.png"), HasSubstr("left out")));
 }
 
-TEST_F(ImageFolderTest, AFolderThatCannotBeReadIsNamedOrSkipped) {
+TEST_F(ImageFolderTest, UnreadableFolderIsNamedOrSkipped) {
   put("cat/a.png", 1);
   put("cat/locked/b.png", 2);
   put("dog/c.png", 3);
@@ -368,7 +368,7 @@ TEST_F(ImageFolderSource, FoldersCalledAsSplitsAreNoClasses) {
               AllOf(HasSubstr("Train, valid"), HasSubstr("names of splits and not of classes")));
 }
 
-TEST_F(ImageFolderSource, HoldsOutEveryTenthImageWhereThereIsNoSplit) {
+TEST_F(ImageFolderSource, HoldsOutEveryTenthImageWithoutSplit) {
   put_classes("", 10);
   const DataSource source = open();
   EXPECT_EQ(source.train->size(), 18);

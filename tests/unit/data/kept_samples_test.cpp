@@ -42,7 +42,7 @@ bool equal(const Example& one, const Example& other) {
   return at::equal(*one.input, *other.input) && at::equal(*one.target, *other.target);
 }
 
-TEST(KeptSamples, AreReadOnceAndStayWhatTheyAre) {
+TEST(KeptSamples, AreReadOnceAndStayConstant) {
   const auto counted = std::make_shared<Counted>();
   const auto kept = kept_samples(counted, room_for(10));
   const Counted fresh;
@@ -52,7 +52,7 @@ TEST(KeptSamples, AreReadOnceAndStayWhatTheyAre) {
   EXPECT_EQ(counted->reads, 10);
 }
 
-TEST(KeptSamples, WhatIsKeptHasNoMoreMemoryThanItsValues) {
+TEST(KeptSamples, KeptSampleHasMemoryOfItsValues) {
   const auto kept = kept_samples(std::make_shared<Counted>(), room_for(1));
   kept->get(3);
   const at::Tensor input = *kept->get(3).input;
@@ -69,7 +69,7 @@ TEST(KeptSamples, BeyondTheLimitTheFirstOnesStay) {
   EXPECT_EQ(counted->reads, 10 + 6 + 6);
 }
 
-TEST(KeptSamples, DataSetsMayShareALimitAndGiveBackWhatTheyHad) {
+TEST(KeptSamples, DatasetsShareLimitAndReleaseTheirPart) {
   const auto one = std::make_shared<Counted>(), other = std::make_shared<Counted>();
   const auto memory = room_for(5);
   auto kept_one = kept_samples(one, memory);
@@ -86,7 +86,7 @@ TEST(KeptSamples, DataSetsMayShareALimitAndGiveBackWhatTheyHad) {
   EXPECT_EQ(other->reads, 7 + 3);
 }
 
-TEST(KeptSamples, OneThatCannotBeReadIsTriedAgainAndTakesNoRoom) {
+TEST(KeptSamples, UnreadableSampleIsRetriedWithoutRoom) {
   const auto counted = std::make_shared<Counted>();
   const auto kept = kept_samples(counted, room_for(1));
   counted->broken = 2;
@@ -99,7 +99,7 @@ TEST(KeptSamples, OneThatCannotBeReadIsTriedAgainAndTakesNoRoom) {
   EXPECT_EQ(counted->reads, 3);
 }
 
-TEST(KeptSamples, ThreadsThatReadTheSameAtOnceCountForOne) {
+TEST(KeptSamples, ConcurrentReadersCountOnce) {
   for (int repeated = 0; repeated < 50; ++repeated) {
     const auto counted = std::make_shared<Counted>();
     const auto kept = kept_samples(counted, room_for(10));
@@ -125,7 +125,7 @@ TEST(KeptSamples, HitsAreCounted) {
   EXPECT_EQ(counts.cache_hits, 2);
 }
 
-TEST(KeptSamples, OfDataThatVaryFromEpochToEpochNothingIsKept) {
+TEST(KeptSamples, DataThatVaryAreNotKept) {
   const auto flipped =
       std::make_shared<TransformedDataset>(std::make_shared<Counted>(), Transforms{random_flip()}, 1);
   EXPECT_NE(kept_samples(flipped, room_for(9))->in_epoch(1), nullptr);
@@ -156,7 +156,7 @@ class KeptImages : public testing::Test {
   const test::TemporaryFolder folder_;
 };
 
-TEST_F(KeptImages, ARunHasTheSameBitsWithAnyLimit) {
+TEST_F(KeptImages, RunHasSameBitsWithAnyLimit) {
   const std::vector<std::vector<std::string>> all_augmentations = {
       {}, {"flip"}, {"crop", "flip"}, {"resized_crop", "flip"}};
   for (const auto& augment : all_augmentations) {

@@ -51,14 +51,14 @@ std::vector<std::int64_t> samples(Loader& loader, int num_batches) {
   return result;
 }
 
-TEST(Loader, TheOrderDoesNotDependOnTheNumberOfWorkers) {
+TEST(Loader, OrderDoesNotDependOnWorkers) {
   const auto numbers = std::make_shared<Numbers>(103);
   Loader one(numbers, {.global_batch = 8, .workers = 1, .prefetch = 1, .seed = 3});
   Loader four(numbers, {.global_batch = 8, .workers = 4, .prefetch = 6, .seed = 3});
   EXPECT_EQ(samples(one, 30), samples(four, 30));
 }
 
-TEST(Loader, DeliversTheSamplersOrderAndRunsOnIntoTheNextEpoch) {
+TEST(Loader, DeliversOrderOfSamplerIntoNextEpoch) {
   Loader loader(std::make_shared<Numbers>(10), {.global_batch = 4, .workers = 2, .seed = 5});
   const Sampler sampler(10, {.seed = 5});
   for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
@@ -77,7 +77,7 @@ TEST(Loader, DeliversTheSamplersOrderAndRunsOnIntoTheNextEpoch) {
   }
 }
 
-TEST(Loader, RanksAndMicroBatchesTogetherHoldTheGlobalBatchInOrder) {
+TEST(Loader, RanksAndMicroBatchesFormGlobalBatch) {
   const auto numbers = std::make_shared<Numbers>(23);
   for (const int world_size : {1, 2, 3}) {
     for (const int num_microbatches : {1, 2}) {
@@ -104,7 +104,7 @@ TEST(Loader, RanksAndMicroBatchesTogetherHoldTheGlobalBatchInOrder) {
   }
 }
 
-TEST(Loader, ABatchThatIsDealtAnewIsSharedOutSoFromThatStepOn) {
+TEST(Loader, ReassignedSharesApplyFromTheirStep) {
   std::vector<std::unique_ptr<Loader>> ranks;
   for (int rank = 0; rank < 2; ++rank)
     ranks.push_back(
@@ -140,7 +140,7 @@ TEST(Loader, ABatchThatIsDealtAnewIsSharedOutSoFromThatStepOn) {
   EXPECT_EQ(samples(ranks[1]->next()), (std::vector<std::int64_t>{12, 13, 14, 15})) << "equally again";
 }
 
-TEST(Loader, WhereMemoryCannotBePinnedBatchesComeAllTheSame) {
+TEST(Loader, DeliversBatchesWithoutPinnedMemory) {
   Loader loader(std::make_shared<Numbers>(8),
                 {.global_batch = 4, .order = Order::kSequential, .pinned = true});
   EXPECT_EQ(samples(loader, 2), (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
@@ -171,7 +171,7 @@ class HeldNumbers : public Numbers {
   std::atomic<bool> may_be_read_ = false;
 };
 
-TEST(Loader, WhatWasBeingReadWhenItWasDealtAnewIsReadAgain) {
+TEST(Loader, ReassignedBatchesAreReadAgain) {
   const auto numbers = std::make_shared<HeldNumbers>(100, 8);
   Loader loader(numbers, {.global_batch = 4,
                           .world_size = 2,
@@ -187,7 +187,7 @@ TEST(Loader, WhatWasBeingReadWhenItWasDealtAnewIsReadAgain) {
   EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{12, 13, 14}));
 }
 
-TEST(Loader, RejectsSharesThatAreNoBatchAndStepsThatHaveGone) {
+TEST(Loader, RejectsInvalidSharesAndPastSteps) {
   const StreamOptions options{
       .global_batch = 8, .num_microbatches = 2, .world_size = 2, .balance = Balance::kDynamic};
   Loader loader(std::make_shared<Numbers>(22), options);
@@ -210,7 +210,7 @@ TEST(Loader, RejectsSharesThatAreNoBatchAndStepsThatHaveGone) {
   EXPECT_THROW(equal.assign_shares(0, {4, 4}), InvalidArgument);
 }
 
-TEST(Loader, ARankWithoutSamplesGetsEmptyMicroBatches) {
+TEST(Loader, RankWithoutSamplesGetsEmptyMicroBatches) {
   // 9 samples in batches of 8: the last batch has one sample for four ranks.
   Loader loader(std::make_shared<Numbers>(9),
                 {.global_batch = 8, .num_microbatches = 2, .rank = 3, .world_size = 4});
@@ -221,7 +221,7 @@ TEST(Loader, ARankWithoutSamplesGetsEmptyMicroBatches) {
   EXPECT_EQ(last.global_size, 1);
 }
 
-TEST(Loader, SeekContinuesWhereAnUninterruptedRunWouldBe) {
+TEST(Loader, SeekContinuesLikeUninterruptedRun) {
   const auto numbers = std::make_shared<Numbers>(50);
   const StreamOptions options = {.global_batch = 8, .workers = 3, .seed = 2};
   Loader whole(numbers, options);
@@ -235,7 +235,7 @@ TEST(Loader, SeekContinuesWhereAnUninterruptedRunWouldBe) {
   EXPECT_EQ(samples(resumed, 6), expected);
 }
 
-TEST(Loader, AFailedReadSurfacesInItsPlaceAndStays) {
+TEST(Loader, FailedReadAppearsInItsPlace) {
   Loader loader(std::make_shared<Numbers>(12, 9),
                 {.global_batch = 4, .workers = 3, .order = Order::kSequential});
   EXPECT_EQ(samples(loader, 2).size(), 8U);
@@ -251,7 +251,7 @@ TEST(Loader, AFailedReadSurfacesInItsPlaceAndStays) {
   EXPECT_EQ(samples(loader, 1).size(), 4U);
 }
 
-TEST(Loader, TargetsThatAreNoneAreRejectedWithTheSamplesThatTheyBelongTo) {
+TEST(Loader, InvalidTargetsAreRejectedWithTheirSamples) {
   const auto check = [](const Example& batch, std::span<const std::int64_t> indices) {
     EXPECT_EQ(batch.target->size(0), static_cast<std::int64_t>(indices.size()));
     if (indices[0] == 4) throw DataError("sample 4 has no target");
@@ -270,7 +270,7 @@ TEST(Loader, CanBeDestroyedAtAnyTime) {
   }
 }
 
-TEST(Loader, AReadThatNeverEndsGivesAnErrorAfterTheTimeout) {
+TEST(Loader, EndlessReadFailsAfterTimeout) {
   class Stuck : public Dataset {
    public:
     std::int64_t size() const override { return 4; }
@@ -286,7 +286,7 @@ TEST(Loader, AReadThatNeverEndsGivesAnErrorAfterTheTimeout) {
   stuck->released = true;
 }
 
-TEST(Loader, RejectsWhatCannotBeSplitAndGivesTheNumbers) {
+TEST(Loader, RejectsUnsplittableBatchWithNumbers) {
   const auto error_of = [](std::int64_t size, const StreamOptions& options) {
     try {
       Loader loader(std::make_shared<Numbers>(size), options);
@@ -313,7 +313,7 @@ class NumbersWithNan : public Numbers {
   }
 };
 
-TEST(Loader, NamesTheSampleThatIsNotANumber) {
+TEST(Loader, NamesSampleThatIsNoNumber) {
   Loader loader(std::make_shared<NumbersWithNan>(), {.global_batch = 16, .order = Order::kSequential});
   try {
     loader.next();
@@ -340,7 +340,7 @@ class NumbersOfForeignCode : public Numbers {
   bool whole_batches_;
 };
 
-TEST(Loader, NamesTheSampleOfAnErrorThatSaysNothingOfIt) {
+TEST(Loader, NamesSampleOfErrorWithoutOne) {
   const auto error_of = [](bool whole_batches) {
     Loader loader(std::make_shared<NumbersOfForeignCode>(whole_batches),
                   {.global_batch = 16, .order = Order::kSequential});
@@ -355,7 +355,7 @@ TEST(Loader, NamesTheSampleOfAnErrorThatSaysNothingOfIt) {
   EXPECT_EQ(error_of(true), "a batch of samples 0, 1, 2 and 13 more: vector::reserve");
 }
 
-TEST(Loader, ReportsWhatWasReadAndHowFarAhead) {
+TEST(Loader, ReportsReadsAndPrefetchDepth) {
   Loader loader(std::make_shared<Numbers>(64), {.global_batch = 8, .num_microbatches = 2, .workers = 2});
   samples(loader, 8);
   const LoadingReport report = loader.report();
@@ -378,7 +378,7 @@ class SlowNumbers : public Numbers {
   }
 };
 
-TEST(Loader, ReadsWithMoreThreadsByItselfWhereStepsWait) {
+TEST(Loader, AddsThreadsWhereStepsWait) {
   const auto slow = std::make_shared<SlowNumbers>();
   Loader loader(slow, {.global_batch = 4, .workers = 0, .max_workers = 3, .seed = 1});
   Loader fixed(slow, {.global_batch = 4, .workers = 3, .seed = 1});
@@ -404,7 +404,7 @@ class EpochNumber : public Numbers {
   std::uint64_t epoch_;
 };
 
-TEST(Loader, ReadsTheDataSetAsItIsInEachEpoch) {
+TEST(Loader, ReadsDatasetAsOfEachEpoch) {
   Loader loader(std::make_shared<EpochNumber>(), {.global_batch = 2});
   for (int step = 0; step < 6; ++step) {
     const int epoch = step / 2;
@@ -414,13 +414,13 @@ TEST(Loader, ReadsTheDataSetAsItIsInEachEpoch) {
   EXPECT_EQ((*loader.next().microbatches[0].input)[0].item<float>(), 7);
 }
 
-TEST(Loader, AGlobalBatchOfAnySizeIsTheWholeEpoch) {
+TEST(Loader, OversizedGlobalBatchIsWholeEpoch) {
   const auto options = StreamOptions{.global_batch = std::numeric_limits<std::int64_t>::max()};
   Loader loader(std::make_shared<Numbers>(5), options);
   EXPECT_EQ(samples(loader, 2).size(), 10U);
 }
 
-TEST(Loader, AfterASeekAwayFromADamagedBatchThatSeveralReadAllIsReadAgain) {
+TEST(Loader, SeekAfterDamageReadsEverythingAgain) {
   Loader loader(std::make_shared<Numbers>(64, 13),
                 {.global_batch = 16, .workers = 3, .prefetch = 2, .order = Order::kSequential});
   for (int again = 0; again < 20; ++again) {
@@ -431,7 +431,7 @@ TEST(Loader, AfterASeekAwayFromADamagedBatchThatSeveralReadAllIsReadAgain) {
   }
 }
 
-TEST(Loader, IsReadyWhenTheNextStepOrItsErrorIsThere) {
+TEST(Loader, IsReadyWithNextStepOrError) {
   const auto becomes_ready = [](const Loader& loader) {
     for (int i = 0; i < 20000 && !loader.is_ready(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -14,7 +14,7 @@ double seconds(const LoadingCounts& counts, Stage stage) {
 
 void sleep_a_little() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
-TEST(LoadingMeter, TheTimeOfAStageInsideAnotherIsThatOfTheInnerOne) {
+TEST(LoadingMeter, InnerStageHasItsOwnTime) {
   LoadingCounts counts;
   {
     const LoadingMeter meter(counts);
@@ -26,7 +26,7 @@ TEST(LoadingMeter, TheTimeOfAStageInsideAnotherIsThatOfTheInnerOne) {
   EXPECT_GE(counts.busy_s, seconds(counts, Stage::kDecode) + seconds(counts, Stage::kTransform));
 }
 
-TEST(LoadingMeter, CountsForItsOwnThreadAndWhileItLives) {
+TEST(LoadingMeter, CountsForItsThreadWhileItLives) {
   LoadingCounts counts;
   {
     const LoadingMeter meter(counts);
@@ -47,7 +47,7 @@ TEST(LoadingMeter, CountsForItsOwnThreadAndWhileItLives) {
   EXPECT_EQ(slowest_stage(counts), "");
 }
 
-TEST(LoadingMeter, AStageThatAnExceptionEndsLeavesNothingOpen) {
+TEST(LoadingMeter, ExceptionLeavesNoStageOpen) {
   LoadingCounts counts;
   for (int again = 0; again < 2; ++again) {
     const LoadingMeter meter(counts);

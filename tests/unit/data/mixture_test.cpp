@@ -44,7 +44,7 @@ std::int64_t number_of(const Dataset& data, std::int64_t index) {
   return data.get(index).input->item<std::int64_t>();
 }
 
-TEST(Mixture, SharesAreRoundedSoThatTheirSumIsExact) {
+TEST(Mixture, RoundedSharesHaveExactSum) {
   EXPECT_THAT(shares_of(10, {0.5, 0.25, 0.25}), ElementsAre(5, 3, 2));
   EXPECT_THAT(shares_of(100, {1.0 / 3, 1.0 / 3, 1.0 / 3}), ElementsAre(34, 33, 33));
   EXPECT_THAT(shares_of(10, {0.96, 0.04}), ElementsAre(10, 0));
@@ -52,7 +52,7 @@ TEST(Mixture, SharesAreRoundedSoThatTheirSumIsExact) {
   EXPECT_THAT(shares_of(3, {0.5 + 4e-7, 0.5 + 4e-7}), ElementsAre(2, 1));
 }
 
-TEST(Mixture, ASampleCostsWhatItCostsInWhatItIsMadeOf) {
+TEST(Mixture, SampleCostsAsInItsPart) {
   const auto parts = two_parts();
   const std::vector<std::int64_t> some = {3, 8, 1};
   const std::shared_ptr<const Dataset> made_of_others[] = {
@@ -64,7 +64,7 @@ TEST(Mixture, ASampleCostsWhatItCostsInWhatItIsMadeOf) {
   }
 }
 
-TEST(Mixture, WeightsThatAreNoSharesAreRejectedWithTheirSum) {
+TEST(Mixture, RejectsWeightsWithInvalidSum) {
   EXPECT_THAT([] { shares_of(10, {0.5, 0.4}); }, ThrowsMessage<InvalidArgument>(HasSubstr("0.9")));
   EXPECT_THAT([] { shares_of(10, {0.5, 0.500002}); }, ThrowsMessage<InvalidArgument>(HasSubstr("1.000002")));
   EXPECT_THROW(shares_of(10, {1.5, -0.5}), InvalidArgument);
@@ -74,7 +74,7 @@ TEST(Mixture, WeightsThatAreNoSharesAreRejectedWithTheirSum) {
   EXPECT_THROW(mixture(two_parts(), {0.5, 0.5}, 0, 0), InvalidArgument);
 }
 
-TEST(Mixture, EachPassOverAPartHasEverySampleOnceWhereverEpochsEnd) {
+TEST(Mixture, EachPassOverPartHasSamplesOnce) {
   const auto mixed = mixture(two_parts(), {0.3, 0.7}, 10, 5);
   std::vector<std::int64_t> first, second;
   for (std::uint64_t epoch = 0; epoch < 70; ++epoch) {
@@ -113,7 +113,7 @@ TEST(Mixture, OrderDependsOnSeedPartAndPass) {
             std::vector(numbers.begin() + 50, numbers.end()));
 }
 
-TEST(Mixture, PartIsSeenAsItIsInThePassThatItIsIn) {
+TEST(Mixture, PartUsesEpochOfItsPass) {
   const auto view = mixture(two_parts(), {0.5, 0.5}, 8, 0)->in_epoch(3);  // places 12 to 15 of each part
   for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(view->get(i).target->item<int>(), 1);
   EXPECT_EQ(view->get(4).target->item<int>(), 1);

@@ -68,7 +68,7 @@ TEST_F(FarPacked, HasTheSamplesOfTheFolder) {
   expect_same_samples(*indexed(far.train), *indexed(near.train));
 }
 
-TEST_F(FarPacked, IsReadOnceAndThenFromTheCache) {
+TEST_F(FarPacked, IsReadOnceThenFromCache) {
   const std::string cache = (folder_ / "cache").string();
   const auto epoch = [&] {
     const DataSource far = open_data(options(server_.url("images"), cache));
@@ -99,7 +99,7 @@ TEST_F(FarPacked, IsLookedAtAndProvedWhole) {
   EXPECT_THAT(verdict.damages[0].problem, HasSubstr(server_.url("images/train-00001.trr")));
 }
 
-TEST_F(FarPacked, KeepsTheSecretOfAnUrlAndSendsItWithEachFile) {
+TEST_F(FarPacked, KeepsSecretOfUrlForEachFile) {
   std::atomic<int> unsigned_questions = 0;
   server_.twist([&](const test::HttpQuestion& question, const std::string&) {
     if (!question.path.ends_with("?key=s3cret")) ++unsigned_questions;
@@ -128,7 +128,7 @@ TEST_F(FarPacked, WhatIsNotThereIsNamed) {
               AllOf(HasSubstr(server_.url("images/train-00002.trr")), HasSubstr("404")));
 }
 
-TEST_F(FarPacked, AManifestWithoutEndIsNotTakenIntoMemory) {
+TEST_F(FarPacked, EndlessManifestTakesNoMemory) {
   server_.twist([](const test::HttpQuestion& question, const std::string& right) {
     if (!question.path.ends_with("dataset.json")) return std::optional<test::HttpAnswer>();
     std::string lie = right;
@@ -179,7 +179,7 @@ struct WrittenShard {
   ShardSummary summary;
 };
 
-TEST(ShardFile, SaysOfAReadThatMaySucceedAnotherTimeThatItMay) {
+TEST(ShardFile, MarksReadsThatMaySucceedLater) {
   const WrittenShard written;
   const auto source =
       std::make_shared<MadeUp>(written.bytes, "", static_cast<std::int64_t>(written.bytes.size()));
@@ -194,7 +194,7 @@ TEST(ShardFile, SaysOfAReadThatMaySucceedAnotherTimeThatItMay) {
 
 // A server says how long a file is, and what it sends last says how long the index: memory is taken for what
 // has come.
-TEST(ShardFile, TakesNoMemoryForAnIndexThatDoesNotCome) {
+TEST(ShardFile, MissingIndexTakesNoMemory) {
   const WrittenShard written;
   constexpr std::size_t kTrailer = 32;
   constexpr std::int64_t kRecords = std::int64_t{1} << 50, kSize = 16 + 16 * kRecords + 32;

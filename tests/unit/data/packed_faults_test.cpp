@@ -65,7 +65,7 @@ class DamagedPacked : public testing::Test {
   fs::path packed_ = folder_ / "packed";
 };
 
-TEST_F(DamagedPacked, AFlippedByteOfARecordIsNamedWithFileOffsetAndSample) {
+TEST_F(DamagedPacked, FlippedByteNamesFileOffsetAndSample) {
   ASSERT_EQ(RecordDataset(packed_, "train").size(), 8);
   flip_byte(shard(1), 16 + 28 + 3);
   const RecordDataset samples(packed_, "train");
@@ -78,7 +78,7 @@ TEST_F(DamagedPacked, AFlippedByteOfARecordIsNamedWithFileOffsetAndSample) {
   EXPECT_THAT(message_of([&] { samples.get(6); }), names_it) << "each time";
 }
 
-TEST_F(DamagedPacked, EveryFlippedByteOfAShardIsFound) {
+TEST_F(DamagedPacked, FindsEveryFlippedByteOfShard) {
   const std::string whole = read_file(shard());
   const Example expected =
       RecordDataset(packed_, "train").get_batch(std::vector<std::int64_t>{0, 1, 2, 3, 4});
@@ -95,7 +95,7 @@ TEST_F(DamagedPacked, EveryFlippedByteOfAShardIsFound) {
   EXPECT_THAT(verify_packed(packed_).damages, IsEmpty());
 }
 
-TEST_F(DamagedPacked, AShardOfAnyOtherLengthIsRejected) {
+TEST_F(DamagedPacked, RejectsShardOfAnyOtherLength) {
   const std::string whole = read_file(shard());
   for (std::size_t size = 0; size < whole.size(); ++size) {
     fs::resize_file(shard(), size);
@@ -108,7 +108,7 @@ TEST_F(DamagedPacked, AShardOfAnyOtherLengthIsRejected) {
   EXPECT_THAT(error_of_opening(), AllOf(HasSubstr(shard().string()), HasSubstr("No such file")));
 }
 
-TEST_F(DamagedPacked, TruncatedShardIsAnErrorAndNoSignal) {
+TEST_F(DamagedPacked, TruncatedShardIsErrorNotSignal) {
   const RecordDataset samples(packed_, "train");
   fs::resize_file(shard(), 16 + 28 + 5);
   EXPECT_EQ(samples.get(0).input->size(0), 1);
@@ -116,13 +116,13 @@ TEST_F(DamagedPacked, TruncatedShardIsAnErrorAndNoSignal) {
               AllOf(HasSubstr(shard().string()), HasSubstr("sample 1"), HasSubstr("ends at offset 49")));
 }
 
-TEST_F(DamagedPacked, AShardThatIsRewrittenWhileItIsReadIsAnError) {
+TEST_F(DamagedPacked, ShardRewrittenDuringReadIsError) {
   const RecordDataset samples(packed_, "train");
   rewrite(shard(), [](std::string& content) { std::fill(content.begin() + 16, content.begin() + 100, 'x'); });
   EXPECT_THAT(message_of([&] { samples.get(0); }), HasSubstr("is damaged"));
 }
 
-TEST_F(DamagedPacked, ShardsThatTakeEachOthersPlacesAreFound) {
+TEST_F(DamagedPacked, FindsSwappedShards) {
   // Both have five samples.
   const fs::path other = folder_ / "idx2";
   fs::create_directories(other);
@@ -143,7 +143,7 @@ TEST_F(DamagedPacked, ShardsThatTakeEachOthersPlacesAreFound) {
   EXPECT_THAT(error_of_opening(), AllOf(HasSubstr(shard().string()), HasSubstr("another shard")));
 }
 
-TEST_F(DamagedPacked, VerifyContinuesAfterDamageAndListsAllOfIt) {
+TEST_F(DamagedPacked, VerifyListsAllDamage) {
   flip_byte(shard(0), 16);
   flip_byte(shard(0), 16 + 4 * 28);
   fs::remove(shard(1));
@@ -157,7 +157,7 @@ TEST_F(DamagedPacked, VerifyContinuesAfterDamageAndListsAllOfIt) {
   EXPECT_EQ(verdict.records, 3 + 2);
 }
 
-TEST_F(DamagedPacked, TheManifestIsCheckedBeforeItIsBelieved) {
+TEST_F(DamagedPacked, ManifestIsCheckedBeforeUse) {
   const fs::path manifest = packed_ / "dataset.json";
   const std::string whole = read_file(manifest);
   std::string other = whole;
@@ -174,7 +174,7 @@ TEST_F(DamagedPacked, TheManifestIsCheckedBeforeItIsBelieved) {
   EXPECT_THAT(error_of_opening(), AllOf(HasSubstr("no dataset.json"), HasSubstr("trireme data pack")));
 }
 
-TEST_F(DamagedPacked, ManifestsThatAnnounceTheImpossibleAreRejectedWithoutMemory) {
+TEST_F(DamagedPacked, RejectsImpossibleManifestsWithoutMemory) {
   using Json = nlohmann::ordered_json;
   const std::string whole = read_file(packed_ / "dataset.json");
   const auto refused = [&](const std::function<void(Json&)>& change) {
@@ -204,14 +204,14 @@ TEST_F(DamagedPacked, ManifestsThatAnnounceTheImpossibleAreRejectedWithoutMemory
   EXPECT_THAT(refused([&](Json& json) { json["version"] = 2; }), HasSubstr("version 2"));
 }
 
-TEST_F(DamagedPacked, ARecordWithoutValuesHasNoStridesBeyondCounting) {
+TEST_F(DamagedPacked, RejectsEmptyRecordWithOverflowingStrides) {
   const RecordLayout layout{{{.name = "x", .shape = {-1, -1, -1}}}};
   const std::array<std::int64_t, 3> dims = {0, std::int64_t{1} << 62, std::int64_t{1} << 62};
   const std::string record(reinterpret_cast<const char*>(dims.data()), sizeof(dims));
   EXPECT_THAT(message_of([&] { parse_record(layout, record); }), HasSubstr("does not fit"));
 }
 
-TEST_F(DamagedPacked, AFolderInUseIsRejectedAndReplacedOnlyByForce) {
+TEST_F(DamagedPacked, UsedFolderIsReplacedOnlyByForce) {
   const auto pack_again = [&](bool force) {
     PackOptions again = options();
     again.force = force;
@@ -243,7 +243,7 @@ class BrokenDataset : public Dataset {
   }
 };
 
-TEST_F(DamagedPacked, WhatFailsLeavesNothingAfterAndCanBeTriedAgain) {
+TEST_F(DamagedPacked, FailureLeavesNothingAndMayBeRetried) {
   const fs::path folder = folder_ / "new";
   const auto broken = std::make_shared<BrokenDataset>();
   const PackOptions small{.folder = folder, .shard_bytes = 20'000};
@@ -261,7 +261,7 @@ TEST_F(DamagedPacked, WhatFailsLeavesNothingAfterAndCanBeTriedAgain) {
   EXPECT_EQ(RecordDataset(folder, "train").size(), 3);
 }
 
-TEST_F(DamagedPacked, AWriteThatFailsNamesTheFileAndLeavesNothing) {
+TEST_F(DamagedPacked, FailedWriteNamesFileAndLeavesNothing) {
   const auto samples = std::make_shared<SyntheticDataset>(SyntheticOptions{.num_samples = 40});
   struct rlimit before {};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -277,7 +277,7 @@ TEST_F(DamagedPacked, AWriteThatFailsNamesTheFileAndLeavesNothing) {
   EXPECT_FALSE(fs::exists(folder_ / "new"));
 }
 
-TEST_F(DamagedPacked, AFolderWhosePackingWasKilledSaysSo) {
+TEST_F(DamagedPacked, FolderOfKilledPackingSaysSo) {
   const fs::path folder = folder_ / "killed";
   fs::create_directories(folder);
   // What a killed process leaves: the first manifest, whole shards, one under its temporary name.
@@ -314,7 +314,7 @@ class DamagedText : public testing::Test {
   const fs::path packed_ = folder_ / "packed", shard_ = packed_ / "train-00000.trr";
 };
 
-TEST_F(DamagedText, APageIsCheckedBeforeItsTokensAreUsed) {
+TEST_F(DamagedText, PageIsCheckedBeforeItsTokens) {
   flip_byte(shard_, 16 + 40'000);
   const TokenDataset text(packed_, "train", {.block = 8});
   EXPECT_EQ(text.get(0).input->size(0), 8);
@@ -326,7 +326,7 @@ TEST_F(DamagedText, APageIsCheckedBeforeItsTokensAreUsed) {
   EXPECT_THAT(verify_packed(packed_).damages, SizeIs(1));
 }
 
-TEST_F(DamagedText, AFileThatChangesWhileItIsReadIsAnError) {
+TEST_F(DamagedText, FileChangedDuringReadIsError) {
   const TokenDataset text(packed_, "train", {.block = 8});
   text.get(3);
   flip_byte(shard_, 16 + 5);

@@ -45,7 +45,7 @@ class Packed : public testing::Test {
   fs::path packed_ = folder_ / "packed";
 };
 
-TEST_F(Packed, IdxImagesHaveTheSameBitsFromShardsOfAnySize) {
+TEST_F(Packed, ImagesHaveSameBitsInAnyShards) {
   const DataOptions options = idx();
   const DataSource source = open_data(options);
   for (const std::uint64_t shard_bytes : {1, 100, 200, 1 << 20}) {
@@ -71,7 +71,7 @@ TEST_F(Packed, NoShardIsLargerThanAsked) {
   }
 }
 
-TEST_F(Packed, ShardsAreWhereOrdersByShardsTakeThemToBe) {
+TEST_F(Packed, ShardsMatchThoseOfShardOrders) {
   pack(packable(idx(9, 2)), into(200));
   const DataSource packed = open_data(opening());
   EXPECT_THAT(indexed(packed.train)->shard_ends(), testing::ElementsAre(3, 6, 9));
@@ -103,7 +103,7 @@ class OwnSamples : public Dataset {
   }
 };
 
-TEST_F(Packed, SamplesOfAnyDataSetMayDifferInSize) {
+TEST_F(Packed, SamplesOfDatasetMayDifferInSize) {
   const auto own = std::make_shared<const OwnSamples>();
   pack({.source = {.name = "own", .train = own, .test = nullptr}}, into(300));
   const DataSource packed = open_data(opening());
@@ -150,7 +150,7 @@ TEST_F(Images, StayFilesAndBecomeTheSamePixels) {
   EXPECT_EQ(packed.held_out, "validation");
 }
 
-TEST_F(Images, OneThatDoesNotDecodeIsFoundWhenItIsPacked) {
+TEST_F(Images, UndecodableImageIsFoundDuringPacking) {
   write_file_atomic(images_ / "dogs" / "image101.jpg", "no image at all");
   EXPECT_THAT(message_of([&] { pack(packable(options()), into()); }), HasSubstr("image101.jpg"));
   EXPECT_FALSE(fs::exists(packed_));
@@ -161,7 +161,7 @@ TEST_F(Images, OneThatDoesNotDecodeIsFoundWhenItIsPacked) {
                       *indexed(open_data(skipping, 0, Log("test", LogLevel::kError)).train));
 }
 
-TEST_F(Packed, SamplesThatVaryFromEpochToEpochAreRejected) {
+TEST_F(Packed, RejectsSamplesThatVaryPerEpoch) {
   DataOptions options = idx();
   options.augment = {"flip"};
   EXPECT_THAT(message_of<InvalidArgument>([&] { pack({.source = open_data(options)}, into()); }),

@@ -84,7 +84,7 @@ TEST_F(PackedText, CharactersAreTheSamplesOfTheFile) {
   EXPECT_EQ(packed.held_out, source.held_out);
 }
 
-TEST_F(PackedText, DocumentsOfJsonLinesEndWithATokenAndStayWhole) {
+TEST_F(PackedText, JsonDocumentsStayWholeBeforeEndToken) {
   std::string lines;
   for (int i = 0; i < 9; ++i) lines += "{\"id\": 1, \"text\": \"ba\"}\n";
   lines += "\n{\"text\": \"c\\u0041\"}";
@@ -97,7 +97,7 @@ TEST_F(PackedText, DocumentsOfJsonLinesEndWithATokenAndStayWhole) {
   EXPECT_EQ(open_data(reading(2)).num_classes, 5);
 }
 
-TEST_F(PackedText, ALineThatIsNoDocumentIsNamed) {
+TEST_F(PackedText, InvalidLineIsNamed) {
   const auto error_of = [&](const std::string& line) {
     const fs::path path = write("a.jsonl", "{\"text\": \"fine\"}\n\n" + line + "\n");
     const std::string said =
@@ -113,7 +113,7 @@ TEST_F(PackedText, ALineThatIsNoDocumentIsNamed) {
   EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("levels deep"));
 }
 
-TEST_F(PackedText, NumbersOfTwoAndFourBytesArePackedAsSmallAsTheyAre) {
+TEST_F(PackedText, NumbersArePackedInTheirSmallestSize) {
   std::vector<std::uint16_t> train(70'000), validation = {5, 50256, 7};
   for (std::size_t i = 0; i < train.size(); ++i) train[i] = static_cast<std::uint16_t>(i * 37);
   train[1] = 65535;
@@ -137,7 +137,7 @@ TEST_F(PackedText, NumbersOfTwoAndFourBytesArePackedAsSmallAsTheyAre) {
   EXPECT_EQ(tokens_of("train").size(), 9u);
 }
 
-TEST_F(PackedText, NumbersBeyondTheVocabularyOrCutInTwoAreRejected) {
+TEST_F(PackedText, RejectsNumbersBeyondVocabularyOrTruncated) {
   const fs::path path = write("a.bin", raw(std::vector<std::uint16_t>{1, 2, 300, 4}));
   EXPECT_THAT(
       message_of([&] { pack_text({.path = path, .form = TextForm::kU16, .vocabulary = 300}, into()); }),
@@ -151,7 +151,7 @@ TEST_F(PackedText, NumbersBeyondTheVocabularyOrCutInTwoAreRejected) {
   EXPECT_THAT(message_of([&] { pack_text({.path = write("empty", "")}, into()); }), HasSubstr("0 tokens"));
 }
 
-TEST_F(PackedText, TooShortASplitSaysWhatASampleNeeds) {
+TEST_F(PackedText, TooShortSplitNamesNeedsOfSample) {
   pack_text({.path = write("text.txt", letters(100))}, into());
   EXPECT_THAT(message_of([&] { open_data(reading(10)); }),
               AllOf(HasSubstr("has 10 tokens"), HasSubstr("11")));

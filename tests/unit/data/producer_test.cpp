@@ -60,7 +60,7 @@ std::string error_of(BatchStream& stream) {
   return "no error";
 }
 
-TEST(Producer, FillsEveryPlaceOnceForAnyNumberOfRanksThreadsAndMicroBatches) {
+TEST(Producer, FillsEveryPlaceOnceForAnyLayout) {
   for (const int world_size : {1, 2, 3}) {
     for (const int num_microbatches : {1, 2}) {
       std::vector<std::unique_ptr<ProducedSamples>> samples;
@@ -88,7 +88,7 @@ TEST(Producer, FillsEveryPlaceOnceForAnyNumberOfRanksThreadsAndMicroBatches) {
   }
 }
 
-TEST(Producer, NothingIsMadeForABatchThatIsDropped) {
+TEST(Producer, ProducesNothingForDroppedBatch) {
   std::atomic<std::int64_t> largest = -1;  // place that any thread was asked for
   std::vector<std::unique_ptr<ProducedSamples>> samples;
   std::vector<std::unique_ptr<BatchStream>> ranks;
@@ -128,13 +128,13 @@ TEST(Producer, NothingIsMadeForABatchThatIsDropped) {
   EXPECT_EQ(largest, 7);
 }
 
-TEST(Producer, WhereMemoryCannotBePinnedSamplesComeAllTheSame) {
+TEST(Producer, DeliversSamplesWithoutPinnedMemory) {
   const ProducedSamples samples(numbers(1));
   const auto stream = samples.open({.global_batch = 5, .pinned = true});
   EXPECT_EQ(numbers_in(stream->next()), (std::vector<std::int64_t>{0, 1, 2, 3, 4}));
 }
 
-TEST(Producer, FillsEveryPlaceOnceWhereBatchesAreDealtAnew) {
+TEST(Producer, FillsEveryPlaceOnceAfterReassignment) {
   std::vector<std::unique_ptr<ProducedSamples>> samples;
   std::vector<std::unique_ptr<BatchStream>> ranks;
   for (int rank = 0; rank < 2; ++rank) {
@@ -170,7 +170,7 @@ TEST(Producer, ContinuesAnywhere) {
   }
 }
 
-TEST(Producer, IsHeldBackWhereTheTrainerIsSlower) {
+TEST(Producer, IsThrottledBySlowerTrainer) {
   std::atomic<int> made = 0;
   ProducedOptions options = numbers(2, 1000);
   options.produce = [&](Producer& producer) {
@@ -190,7 +190,7 @@ TEST(Producer, IsHeldBackWhereTheTrainerIsSlower) {
   EXPECT_GE(made, 200);
 }
 
-TEST(Producer, ThreadsOfOnesOwnHandOverSamplesOfAnyRun) {
+TEST(Producer, CustomThreadsDeliverSamplesOfAnyRun) {
   const ProducedSamples samples({.like = kNumber, .samples_per_epoch = 8});
   std::atomic<int> times_over = 0, put = 0;
   const auto work = [&] {
@@ -215,7 +215,7 @@ TEST(Producer, ThreadsOfOnesOwnHandOverSamplesOfAnyRun) {
   EXPECT_EQ(times_over, 2);
 }
 
-TEST(Producer, ThreadsOfItsOwnServeAnyNumberOfRunsAtATime) {
+TEST(Producer, OwnThreadsServeSeveralRunsAtOnce) {
   const ProducedSamples samples(numbers(2));
   const auto one = samples.open({.global_batch = 5}), two = samples.open({.global_batch = 10});
   EXPECT_EQ(numbers_in(one->next()).back(), 4);
@@ -224,7 +224,7 @@ TEST(Producer, ThreadsOfItsOwnServeAnyNumberOfRunsAtATime) {
   EXPECT_THROW(samples.producer(), InvalidArgument);
 }
 
-TEST(Producer, ThreadsThatWaitForARunThatNeverComesAreReleased) {
+TEST(Producer, ThreadsWithoutRunAreReleased) {
   const ProducedSamples samples({.like = kNumber, .samples_per_epoch = 8});
   std::thread waiting([&] { EXPECT_FALSE(samples.producer().put(kNumber)); });
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -247,7 +247,7 @@ TEST(Producer, RejectsSamplesThatAreNotAsPromised) {
   EXPECT_THAT(error_with({{{"force", at::zeros({2})}}, kNumber.target}), HasSubstr("'force'"));
 }
 
-TEST(Producer, WhatAThreadThrowsEndsTheRunWithIt) {
+TEST(Producer, ExceptionOfThreadEndsRun) {
   ProducedOptions options = numbers(2);
   std::atomic<int> threads = 0;
   options.produce = [&](Producer& producer) {
@@ -270,7 +270,7 @@ TEST(Producer, WhatAThreadThrowsEndsTheRunWithIt) {
   EXPECT_TRUE(first == "the joint broke" || first == "no ground") << first;
 }
 
-TEST(Producer, ARowWhoseMakerFailsIsMadeByAnother) {
+TEST(Producer, FailedRowIsMadeByAnotherThread) {
   ProducedOptions options = numbers(1);
   int calls = 0;
   options.produce = [&](Producer& producer) {
@@ -291,7 +291,7 @@ TEST(Producer, ARowWhoseMakerFailsIsMadeByAnother) {
   EXPECT_EQ(numbers_in(stream->next()), (std::vector<std::int64_t>{5, 6, 7, 8, 9}));
 }
 
-TEST(Producer, OneThatStopsOrNeverDeliversIsNamed) {
+TEST(Producer, NamesProducerThatStopsOrNeverDelivers) {
   ProducedOptions options = numbers(2);
   options.name = "arena";
   options.produce = [](Producer& producer) { producer.fill(write_number); };
@@ -307,7 +307,7 @@ TEST(Producer, OneThatStopsOrNeverDeliversIsNamed) {
   EXPECT_EQ(stream->next().global_size, 4);
 }
 
-TEST(Producer, NamesThePlaceOfASampleThatIsNoNumber) {
+TEST(Producer, NamesPlaceOfNonNumericSample) {
   ProducedOptions options = numbers(1);
   options.produce = [](Producer& producer) {
     while (producer.fill([](Row& row) {
@@ -339,7 +339,7 @@ TEST(Producer, CanBeClosedAtAnyTime) {
   }
 }
 
-TEST(Producer, AStepIsReadyWhenItsLastRowIsFilled) {
+TEST(Producer, StepIsReadyWithItsLastRow) {
   const ProducedSamples samples({.like = kNumber, .samples_per_epoch = 10});
   const auto stream = samples.open({.global_batch = 2});
   for (int step = 0; step < 3; ++step) {

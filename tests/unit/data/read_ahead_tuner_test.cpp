@@ -49,7 +49,7 @@ TEST(ReadAheadTuner, AddsThreadsUntilStepsNoLongerWait) {
   EXPECT_EQ(end.prefetch, 4);
 }
 
-TEST(ReadAheadTuner, TakesAThreadBackThatBroughtNothingAndDoesNotTryAgain) {
+TEST(ReadAheadTuner, RemovesUselessThreadAndDoesNotRetry) {
   ReadAheadTuner tuner({.workers = 1, .prefetch = 4}, kRoomy);
   const Machine slow_disk = {.wanted = 100, .of_one = 30, .limit = 60};
   int changes = 0;
@@ -72,7 +72,7 @@ TEST(ReadAheadTuner, TriesAgainWhereTheWorkHasChanged) {
   EXPECT_EQ(settled(tuner, {.wanted = 100, .of_one = 15}).workers, 7);
 }
 
-TEST(ReadAheadTuner, ReadsFurtherAheadWhereThreadsAreIdleAndStepsWait) {
+TEST(ReadAheadTuner, ReadsFurtherAheadWithIdleThreads) {
   ReadAheadTuner tuner({.workers = 2, .prefetch = 4}, kRoomy);
   const ReadAhead end = settled(tuner, {.wanted = 40, .of_one = 30, .smooth_from = 16});
   EXPECT_EQ(end.workers, 2);
@@ -86,7 +86,7 @@ TEST(ReadAheadTuner, KeepsWithinItsLimits) {
   EXPECT_EQ(settled(small, {.wanted = 40, .of_one = 30, .smooth_from = 16}).prefetch, 8);
 }
 
-TEST(ReadAheadTuner, LetsThreadsGoThatHaveHadNothingToDoForLong) {
+TEST(ReadAheadTuner, RemovesThreadsAfterLongIdleness) {
   ReadAheadTuner tuner({.workers = 6, .prefetch = 4}, kRoomy);
   const Machine fast = {.wanted = 100, .of_one = 80};
   EXPECT_EQ(settled(tuner, fast, 7).workers, 6);

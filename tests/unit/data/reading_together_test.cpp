@@ -48,7 +48,7 @@ class ReadByTwo : public Dataset {
   mutable std::set<std::thread::id> reading_, readers_;
 };
 
-TEST(Loader, ABatchThatAStepWaitsForIsReadByAllThreads) {
+TEST(Loader, AllThreadsReadAwaitedBatch) {
   for (const int workers : {2, 0}) {
     Loader loader(std::make_shared<ReadByTwo>(8), {.global_batch = 8,
                                                    .workers = workers,
@@ -62,7 +62,7 @@ TEST(Loader, ABatchThatAStepWaitsForIsReadByAllThreads) {
   }
 }
 
-TEST(Loader, WhileNoStepWaitsOneThreadReadsAhead) {
+TEST(Loader, OneThreadReadsAheadWithoutWaitingSteps) {
   const auto data = std::make_shared<ReadByTwo>(8);
   Loader loader(
       data, {.global_batch = 8, .workers = 0, .max_workers = 3, .prefetch = 4, .order = Order::kSequential});
@@ -81,7 +81,7 @@ class Slow : public Dataset {
   }
 };
 
-TEST(Loader, ASeekOrAnEndAmidRowsThatSeveralReadLeavesNothingAfter) {
+TEST(Loader, SeekOrEndLeavesNoSharedRows) {
   const auto slow = std::make_shared<Slow>();
   for (int again = 0; again < 10; ++again) {
     Loader loader(slow, {.global_batch = 24, .workers = 3, .prefetch = 3, .order = Order::kSequential});
@@ -103,7 +103,7 @@ class Computed : public Dataset {
   }
 };
 
-TEST(Loader, AThreadThatReadsComputesAloneAndOthersAsBefore) {
+TEST(Loader, ReadingThreadComputesAlone) {
   const int before = at::get_num_threads();
   at::set_num_threads(3);
   {

@@ -55,7 +55,7 @@ class MeetingPoint {
   std::set<std::thread::id> there_;
 };
 
-TEST(RowTeam, WithoutATeamAThreadReadsItsRowsInOrder) {
+TEST(RowTeam, ThreadWithoutTeamReadsInOrder) {
   std::vector<std::size_t> rows;
   for_each_row(4, [&](std::size_t row) { rows.push_back(row); });
   EXPECT_EQ(rows, (std::vector<std::size_t>{0, 1, 2, 3}));
@@ -72,7 +72,7 @@ TEST(RowTeam, ReadsEachRowOnceWhoeverHelps) {
   }
 }
 
-TEST(RowTeam, ThreadsReadRowsOfABatchAtTheSameTime) {
+TEST(RowTeam, ThreadsReadRowsOfBatchInParallel) {
   RowTeam team([] {}, 0);
   const Helper one(team), other(team);
   MeetingPoint three(3);
@@ -84,7 +84,7 @@ TEST(RowTeam, ThreadsReadRowsOfABatchAtTheSameTime) {
   EXPECT_EQ(met, 7);
 }
 
-TEST(RowTeam, RowsThatAreReadInNoTimeStayOnTheirThread) {
+TEST(RowTeam, FastRowsStayOnTheirThread) {
   int opened = 0;
   RowTeam team([&] { ++opened; }, 3600);
   const RowTeam::Scope mine(team, 0);
@@ -94,7 +94,7 @@ TEST(RowTeam, RowsThatAreReadInNoTimeStayOnTheirThread) {
   EXPECT_EQ(threads, std::set{std::this_thread::get_id()});
 }
 
-TEST(RowTeam, TheBatchThatIsNeededFirstIsReadFirst) {
+TEST(RowTeam, BatchNeededFirstIsReadFirst) {
   RowTeam team([] {}, 0);
   std::atomic<bool> later_is_open = false, earlier_is_open = false;
   std::thread other([&] {
@@ -116,7 +116,7 @@ TEST(RowTeam, TheBatchThatIsNeededFirstIsReadFirst) {
   other.join();
 }
 
-TEST(RowTeam, TheFirstRowThatFailsIsTheOneThatIsThrownWhicheverFailsEarlier) {
+TEST(RowTeam, FirstFailedRowIsThrown) {
   RowTeam team([] {}, 0);
   const Helper one(team), other(team);
   for (const std::size_t fails_last : {21, 22, 21, 22}) {
@@ -137,7 +137,7 @@ TEST(RowTeam, TheFirstRowThatFailsIsTheOneThatIsThrownWhicheverFailsEarlier) {
   }
 }
 
-TEST(RowTeam, NestedRowIsReadByItsThreadOnly) {
+TEST(RowTeam, NestedRowIsReadByItsThread) {
   RowTeam team([] {}, 0);
   const Helper one(team);
   const RowTeam::Scope mine(team, 0);

@@ -59,14 +59,14 @@ TEST(Sampler, AnEpochHoldsEverySampleOnce) {
   }
 }
 
-TEST(Sampler, TheOrderDependsOnSeedAndEpochOnly) {
+TEST(Sampler, OrderDependsOnSeedAndEpochOnly) {
   EXPECT_EQ(epoch_of(100, shuffled(1), 2), epoch_of(100, shuffled(1), 2));
   EXPECT_NE(epoch_of(100, shuffled(1), 2), epoch_of(100, shuffled(1), 3));
   EXPECT_NE(epoch_of(100, shuffled(1), 2), epoch_of(100, shuffled(2), 2));
   EXPECT_NE(epoch_of(100, shuffled(1), 2), epoch_of(100, shuffled(2), 1));
 }
 
-TEST(Sampler, TheOrderIsTheSameOnEveryPlatform) {
+TEST(Sampler, OrderIsSameOnEveryPlatform) {
   // Computed with a separate program (tests/parity/permutation_reference.py) from the description in
   // permutation.h: a run that is resumed elsewhere, or by a later version, continues with the same samples.
   EXPECT_EQ(epoch_of(10, shuffled(42), 1), (Samples{0, 1, 8, 3, 5, 9, 6, 4, 7, 2}));
@@ -74,7 +74,7 @@ TEST(Sampler, TheOrderIsTheSameOnEveryPlatform) {
   EXPECT_EQ((Samples{large[0], large[1], large[2], large[59999]}), (Samples{24840, 22652, 55691, 50859}));
 }
 
-TEST(Sampler, EveryOrderOfAFewSamplesIsEquallyLikely) {
+TEST(Sampler, EveryOrderOfSamplesIsEquallyLikely) {
   // 24,000 epochs of 4 samples: each of the 24 orders comes about 1000 times; 5 sigma are 155.
   const Sampler sampler(4, shuffled(0));
   std::map<Samples, int> count;
@@ -86,7 +86,7 @@ TEST(Sampler, EveryOrderOfAFewSamplesIsEquallyLikely) {
   for (const auto& [order, times] : count) EXPECT_NEAR(times, 1000, 155);
 }
 
-TEST(Sampler, EveryPlaceAndEveryNeighbourIsEquallyLikely) {
+TEST(Sampler, PlacesAndNeighboursAreEquallyLikely) {
   // Chi squared of (sample, place) and of (sample, next sample) over 4000 epochs; 5 sigma.
   for (const std::int64_t size : {5, 37, 255, 256, 300}) {
     const Sampler sampler(size, shuffled(1));
@@ -105,7 +105,7 @@ TEST(Sampler, EveryPlaceAndEveryNeighbourIsEquallyLikely) {
   }
 }
 
-TEST(Sampler, AnyPlaceOfTrillionsOfSamplesIsFoundAtOnce) {
+TEST(Sampler, FindsAnyPlaceAmongTrillionsAtOnce) {
   const std::int64_t size = std::int64_t{1} << 45;
   const EpochOrder order = Sampler(size, shuffled(3)).order_of(0);
   std::set<std::int64_t> seen;
@@ -119,7 +119,7 @@ TEST(Sampler, SequentialOrderIsTheFilesOrder) {
   EXPECT_EQ(epoch_of(4, {.order = Order::kSequential}, 5), (Samples{0, 1, 2, 3}));
 }
 
-TEST(Sampler, OfShardsOnlySoManyAreOpenAtATime) {
+TEST(Sampler, OpensLimitedNumberOfShards) {
   const Samples ends = {10, 13, 40, 41, 60, 100};
   const OrderOptions options = {.seed = 5, .shard_ends = ends, .open_shards = 2};
   std::set<std::vector<std::ptrdiff_t>> orders;
@@ -148,7 +148,7 @@ TEST(Sampler, OfShardsOnlySoManyAreOpenAtATime) {
   EXPECT_GT(orders.size(), 15U);  // of 720 orders of the shards
 }
 
-TEST(Sampler, OfShardsAllAreMixedUnlessOneAsksForFewer) {
+TEST(Sampler, MixesAllShardsUnlessLimited) {
   EXPECT_EQ(epoch_of(100, {.seed = 5, .shard_ends = {10, 100}}, 1), epoch_of(100, shuffled(5), 1));
 }
 
@@ -165,7 +165,7 @@ TEST(Sampler, RejectsShardsThatAreNotTheSamples) {
 
 TEST(Sampler, RejectsNoSamples) { EXPECT_THROW(Sampler(0, shuffled(0)), InvalidArgument); }
 
-TEST(Shares, OfASmallerBatchAreInProportionAndNobodyGoesWithoutSamples) {
+TEST(Shares, SmallBatchReachesEveryReplicaInProportion) {
   EXPECT_EQ(scaled_shares({30, 10}, 20, 1), (Shares{15, 5}));
   EXPECT_EQ(scaled_shares({30, 10}, 40, 1), (Shares{30, 10}));
   EXPECT_EQ(scaled_shares({60, 1, 3}, 16, 2), (Shares{8, 4, 4})) << "two of each micro-batch stay";
@@ -184,7 +184,7 @@ TEST(Shares, OfASmallerBatchAreInProportionAndNobodyGoesWithoutSamples) {
   }
 }
 
-TEST(BalancedPart, PartsHaveTheirNumberOfPlacesAndCostAlike) {
+TEST(BalancedPart, PartsHaveEqualPlacesAndCost) {
   Random random(3);
   for (int again = 0; again < 200; ++again) {
     const auto size = static_cast<std::int64_t>(random.below(60)),
@@ -215,7 +215,7 @@ TEST(BalancedPart, DealsTheDearestFirst) {
   EXPECT_EQ(balanced_part(std::vector<double>{7, 1, 5, 3}, 1, 2), (Samples{2, 3}));
 }
 
-TEST(BalancedPart, OfPlacesThatCostTheSameIsDealtInTurn) {
+TEST(BalancedPart, EqualCostsAreDealtInTurn) {
   EXPECT_EQ(balanced_part(std::vector<double>(7, 1.0), 0, 3), (Samples{0, 3, 6}));
   EXPECT_EQ(balanced_part(std::vector<double>(7, 1.0), 2, 3), (Samples{2, 5}));
 }

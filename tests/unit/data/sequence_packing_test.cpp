@@ -37,7 +37,7 @@ std::shared_ptr<const Dataset> packed(const Tokens& lengths, const PackingOption
   return pack_sequences(std::make_shared<Documents>(lengths), options);
 }
 
-TEST(SequencePacking, DocumentGoesIntoTheFirstBlockThatHasRoom) {
+TEST(SequencePacking, DocumentTakesFirstBlockWithRoom) {
   const auto blocks = packed({5, 4, 3, 1}, {.length = 8});
   ASSERT_EQ(blocks->size(), 2);
   const Example first = blocks->get(0), second = blocks->get(1);
@@ -51,7 +51,7 @@ TEST(SequencePacking, DocumentGoesIntoTheFirstBlockThatHasRoom) {
   EXPECT_THROW(blocks->get(2), InvalidArgument);
 }
 
-TEST(SequencePacking, LongerDocumentIsCutAndContinuesWhereItWas) {
+TEST(SequencePacking, LongDocumentIsCutAndContinued) {
   const auto blocks = packed({0, 10}, {.length = 4, .padding = 7, .ignored = -1});
   ASSERT_EQ(blocks->size(), 3);
   EXPECT_EQ(tokens(blocks->get(0).target), (Tokens{1002, 1003, 1004, 1005}));
@@ -71,7 +71,7 @@ TEST(SequencePacking, ConcatenationFillsEveryBlock) {
 }
 
 /// By the definition: each document looks at all blocks from the first on.
-TEST(SequencePacking, EveryTokenIsInOneBlockAndBlocksAreThoseOfFirstFit) {
+TEST(SequencePacking, TokensAreInOneFirstFitBlock) {
   Random random(7);
   Tokens lengths;
   for (int i = 0; i < 300; ++i) lengths.push_back(static_cast<std::int64_t>(random.below(33)));

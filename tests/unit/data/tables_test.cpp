@@ -70,7 +70,7 @@ class Tables : public testing::Test {
   const test::TemporaryFolder folder_;
 };
 
-TEST_F(Tables, CellsBecomeNumbersAndTheLastColumnTheTarget) {
+TEST_F(Tables, CellsBecomeNumbersAndLastColumnTarget) {
   const CsvTable table =
       csv("\xef\xbb\xbf"
           "a, b,\"c \"\"1\"\"\"\r\n1,-2.5e1,3\r\n\r\n\"4\",+5, 6");
@@ -96,18 +96,18 @@ TEST_F(Tables, ColumnsAreChosenByName) {
               ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'alpha'")));
 }
 
-TEST_F(Tables, WithoutAMeaningATargetWrittenWithAPointOrBelowZeroIsANumber) {
+TEST_F(Tables, FractionalOrNegativeTargetIsNumber) {
   EXPECT_FALSE(csv("a,b\n1,2\n1,3.0\n").targets_are_classes);
   EXPECT_FALSE(csv("a,b\n1,2\n1,-3\n").targets_are_classes);
 }
 
-TEST_F(Tables, WholeNumbersAreNumbersWhereTheTargetIsOne) {
+TEST_F(Tables, WholeNumbersAreNumbersForNumericTarget) {
   const CsvTable table = csv("a,b\n1,2\n1,300000\n", {.target = TargetMeaning::kNumber});
   EXPECT_FALSE(table.targets_are_classes);
   EXPECT_THAT(table.targets, ElementsAre(2, 300000));
 }
 
-TEST_F(Tables, ClassIsAnyWholeNumberAndWhatIsNoneIsNamedByLine) {
+TEST_F(Tables, InvalidClassIsNamedByLine) {
   const CsvOptions classes{.target = TargetMeaning::kClass};
   const CsvTable table = csv("a,b\n1,0\n1,1.0\n", classes);
   EXPECT_TRUE(table.targets_are_classes);
@@ -136,12 +136,12 @@ TEST_F(Tables, FirstLineOfNumbersIsASample) {
               ThrowsMessage<InvalidArgument>(HasSubstr("columns are named 1 to 2 (data.header)")));
 }
 
-TEST_F(Tables, FirstLineThatMayBeNamesOrNumbersIsAskedFor) {
+TEST_F(Tables, AmbiguousFirstLineRequiresSetting) {
   for (const std::string line : {"0,1,2", "0,1", "2001,2002,y", "0.5,nan,1", "0.5,,1", "5.1,3.5,setosa"})
     rejects(line + "\n1,2,3\n", ", line 1", "set data.header");
 }
 
-TEST_F(Tables, ColumnWithoutANameIsNoInputUnlessItIsNamed) {
+TEST_F(Tables, UnnamedColumnIsNoInputUnlessNamed) {
   for (const std::string line : {",x,y", "\"\",x,y", "Unnamed: 0,x,y", ",0,1"}) {
     EXPECT_THAT(
         [&] { csv(line + "\n0,0.5,1\n1,0.5,0\n"); },
@@ -156,7 +156,7 @@ TEST_F(Tables, ColumnWithoutANameIsNoInputUnlessItIsNamed) {
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("column 3 has no name"), HasSubstr("end of lines"))));
 }
 
-TEST_F(Tables, OtherSeparatorsAreNamedAndReadWhereTheyAreGiven) {
+TEST_F(Tables, OtherSeparatorsAreNamedAndReadable) {
   EXPECT_THAT(csv("a;b\n1;2\n", {.separator = ';'}).inputs, ElementsAre(1));
   EXPECT_THAT(csv("a\tb\n1\t2\n", {.separator = '\t'}).targets, ElementsAre(2));
   EXPECT_THAT([&] { csv("a;b\n1;2\n"); },
@@ -185,7 +185,7 @@ TEST_F(Tables, LinesEndAsAnySystemEndsThem) {
           "", "UTF-16");
 }
 
-TEST_F(Tables, BadRowIsNamedByLineAndColumn) {
+TEST_F(Tables, BadRowNamesLineAndColumn) {
   rejects("a,b\n1,2\n\n3,x\n", ", line 4, column 'b'", "'x' is no finite number");
   rejects("a,b\n1,\n", ", line 2, column 'b'", "the cell is empty");
   rejects("a,b\n1,2\n,\n", ", line 3, column 'a'", "the cell is empty");
@@ -199,7 +199,7 @@ TEST_F(Tables, BadRowIsNamedByLineAndColumn) {
   rejects("", "", "is empty");
 }
 
-TEST_F(Tables, TablesLongerThanAPieceAreReadWhole) {
+TEST_F(Tables, TablesLongerThanPieceAreReadWhole) {
   std::string content = "a,b\n";
   for (int i = 0; i < 300000; ++i) content += std::to_string(i) + "," + std::to_string(i % 7) + "\n";
   ASSERT_GT(content.size(), std::size_t{2} << 20);
@@ -209,7 +209,7 @@ TEST_F(Tables, TablesLongerThanAPieceAreReadWhole) {
     ASSERT_EQ(table.inputs[static_cast<std::size_t>(i)], static_cast<float>(i));
 }
 
-TEST_F(Tables, CsvOpensByConfigurationWithOrWithoutASecondFile) {
+TEST_F(Tables, ConfigurationOpensOneOrTwoCsvFiles) {
   std::string content = "a,b\n";
   for (int i = 0; i < 20; ++i) content += std::to_string(i) + "," + std::to_string(i % 4) + "\n";
   write("t.csv", content);
@@ -229,7 +229,7 @@ TEST_F(Tables, CsvOpensByConfigurationWithOrWithoutASecondFile) {
   EXPECT_EQ(indexed(open("csv", "").train)->get(3).target->item<float>(), 3);
 }
 
-TEST_F(Tables, OneWrongLabelDoesNotDecideTheNumberOfClasses) {
+TEST_F(Tables, WrongLabelDoesNotDecideClassCount) {
   std::vector<std::string> labels;
   for (int i = 0; i < 40; ++i) labels.push_back(std::to_string(i % 2));
   labels.push_back("1700000000");
@@ -248,7 +248,7 @@ TEST_F(Tables, OneWrongLabelDoesNotDecideTheNumberOfClasses) {
   EXPECT_EQ(open("csv", "t.csv", {.target = "class", .ignored_labels = {-1}}).num_classes, 2);
 }
 
-TEST_F(Tables, LabelsFromOneOnAndIdsAreNoClasses) {
+TEST_F(Tables, OffsetLabelsAndIdsAreNoClasses) {
   std::vector<std::string> from_one, ids;
   for (int i = 0; i < 20; ++i)
     from_one.push_back(std::to_string(1 + i % 3)), ids.push_back(std::to_string(i));
@@ -260,7 +260,7 @@ TEST_F(Tables, LabelsFromOneOnAndIdsAreNoClasses) {
   EXPECT_EQ(open("csv", "t.csv", {.target = "number"}).num_classes, 0);
 }
 
-TEST_F(Tables, WholeNumbersOfAnArrayAreWhatTheTargetMeans) {
+TEST_F(Tables, WholeNumbersFollowMeaningOfTarget) {
   write("x.npy", npy("<f4", "(10, 1)", bytes_of_values(std::vector<float>(10, 7))));
   write("y.npy", npy("|u1", "(10,)", std::string("\0\1\0\1\0\1\0\1\0\1", 10)));
   const DataSource classes = open("numpy", "", {.target = "class"});
@@ -280,7 +280,7 @@ TEST_F(Tables, WholeNumbersOfAnArrayAreWhatTheTargetMeans) {
   EXPECT_EQ(open("numpy", "").num_classes, 0);
 }
 
-TEST_F(Tables, NpyIsReadInEitherByteOrderAndEitherOrderOfDims) {
+TEST_F(Tables, NpyIsReadInEitherOrder) {
   const std::string big("\x3f\x80\0\0\x40\0\0\0", 8);
   EXPECT_TRUE(parse_npy(npy(">f4", "(2,)", big)).equal(torch::tensor({1.0F, 2.0F})));
   EXPECT_TRUE(parse_npy(npy("<f4", "(2, 3)", bytes_of_values({1, 2, 3, 4, 5, 6})))
@@ -294,7 +294,7 @@ TEST_F(Tables, NpyIsReadInEitherByteOrderAndEitherOrderOfDims) {
   EXPECT_TRUE(parse_npy(npy("|b1", "(2,)", std::string("\1\0", 2))).equal(torch::tensor({true, false})));
 }
 
-TEST_F(Tables, NpyThatIsNoneIsRejectedWithTheReasonBeforeMemoryIsTaken) {
+TEST_F(Tables, RejectsInvalidNpyBeforeAllocation) {
   const test::MemoryLimit limit(256 << 20);
   const auto reason = [](const std::string& content) -> std::string {
     try {
@@ -350,7 +350,7 @@ TEST_F(Tables, ArraysOfAFolderAreSamples) {
               ThrowsMessage<DataError>(AllOf(HasSubstr("'x' of"), HasSubstr("Fortran"))));
 }
 
-TEST_F(Tables, BytesWithAHeightAndAWidthAreImages) {
+TEST_F(Tables, BytesWithHeightAndWidthAreImages) {
   const auto array = [&](const std::string& shape, const std::string& values) {
     const auto source = write("x.npy", npy("|u1", shape, values));
     return NumpyArray{.name = "x", .source = source, .offset = 0, .size = source->size()};
@@ -369,7 +369,7 @@ TEST_F(Tables, BytesWithAHeightAndAWidthAreImages) {
 }
 
 /// What Python's zipfile writes is what np.savez does.
-TEST_F(Tables, ArchiveOfArraysIsReadByRowsAndRejectedWhereItIsCompressed) {
+TEST_F(Tables, ArchiveIsReadByRowsUnlessCompressed) {
   write("x.npy", npy("<f4", "(20, 1)", bytes_of_values(std::vector<float>(20, 7))));
   write("y.npy", npy("|u1", "(20,)", std::string(10, '\0') + std::string(10, '\1')));
   const auto zip = [&](const std::string& how) {

@@ -53,7 +53,7 @@ TEST_F(TarMembers, AreFoundInOrderWhateverTheirLength) {
   EXPECT_THAT(list(tar_end()), ElementsAre());
 }
 
-TEST_F(TarMembers, LongNamesAndSizesOfPaxAndGnuAreTakenForTheNextMemberAlone) {
+TEST_F(TarMembers, ExtendedHeadersApplyToNextMember) {
   const std::string name(300, 'n');
   EXPECT_THAT(list(tar_pax("path", name) + tar_member("short", "1") + tar_member("b", "2") +
                    tar_member("././@LongLink", name + '\0', 'L') + tar_member("short", "3") + tar_end()),
@@ -68,7 +68,7 @@ TEST_F(TarMembers, LongNamesAndSizesOfPaxAndGnuAreTakenForTheNextMemberAlone) {
               ElementsAre("sized=abc"));
 }
 
-TEST_F(TarMembers, ArchivesOfTheTarProgramAreReadInEachOfItsFormats) {
+TEST_F(TarMembers, ReadsEveryFormatOfTarProgram) {
   const std::string name = "folder/" + std::string(90, 'd') + "/0001.txt";
   std::filesystem::create_directories((folder_ / name).parent_path());
   std::ofstream(folder_ / name) << "content";
@@ -100,7 +100,7 @@ TEST_F(TarMembers, ArchiveCutAtAnyPlaceIsRejected) {
         << kept;
 }
 
-TEST_F(TarMembers, WhatIsNoMemberThatCanBeReadIsNamedWithItsPlace) {
+TEST_F(TarMembers, UnreadableMemberIsNamedWithItsPlace) {
   const std::string good = tar_member("a.txt", "1");
   std::string damaged = tar_header("b.txt", 0);
   damaged[3] = 'y';
@@ -121,7 +121,7 @@ TEST_F(TarMembers, WhatIsNoMemberThatCanBeReadIsNamedWithItsPlace) {
   rejects("\x1f\x8b\x08" + good, "0", "gzip");
 }
 
-TEST_F(TarMembers, NumbersOutOfTheirFormAreNoSize) {
+TEST_F(TarMembers, RejectsMalformedNumbersAsSize) {
   for (const std::string digits : {"0000000000x", "-0000000001", "           "}) {
     std::string header = tar_header("b.txt", 0);
     header.replace(124, 11, digits);

@@ -24,14 +24,14 @@ class Text : public testing::Test {
   std::filesystem::path path_ = folder_ / "text.txt";
 };
 
-TEST_F(Text, NumbersItsCharactersInTheOrderOfTheirBytes) {
+TEST_F(Text, NumbersCharactersByTheirBytes) {
   const auto text = encode("cab\nb");
   EXPECT_EQ(text->vocabulary(), "\nabc");
   EXPECT_THAT(std::vector<int>(text->codes(), text->codes() + text->size()),
               testing::ElementsAre(3, 1, 2, 0, 2));
 }
 
-TEST_F(Text, ASampleIsABlockAndItsTargetsAreOneCharacterFurther) {
+TEST_F(Text, TargetsAreBlockShiftedByOne) {
   const TextDataset dataset(encode("abcdefg"), {.begin = 1, .end = 7, .block = 3});
   ASSERT_EQ(dataset.size(), 3);
   EXPECT_THAT(numbers(dataset.get(2).input), testing::ElementsAre(3, 4, 5));
@@ -39,7 +39,7 @@ TEST_F(Text, ASampleIsABlockAndItsTargetsAreOneCharacterFurther) {
   EXPECT_THROW(dataset.get(3), InvalidArgument);
 }
 
-TEST_F(Text, StridesOfABlockPredictEveryCharacterOnce) {
+TEST_F(Text, StridesPredictEveryCharacterOnce) {
   const TextDataset dataset(encode("abcdefgh"), {.begin = 0, .end = 8, .block = 3, .stride = 3});
   ASSERT_EQ(dataset.size(), 2) << "the last character has no whole block";
   EXPECT_THAT(numbers(dataset.get(0).target), testing::ElementsAre(1, 2, 3));
@@ -57,7 +57,7 @@ TEST_F(Text, ABatchIsItsSamplesStacked) {
   }
 }
 
-TEST_F(Text, TheSourceKeepsTheLastTenthForValidation) {
+TEST_F(Text, SourceKeepsLastTenthForValidation) {
   write_file_atomic(path_, std::string(90, 'a') + std::string(10, 'b'));
   const DataSource source = open_data({.name = "text", .path = path_.string(), .block = 4});
   EXPECT_EQ(source.num_classes, 2);
@@ -68,7 +68,7 @@ TEST_F(Text, TheSourceKeepsTheLastTenthForValidation) {
   EXPECT_THAT(numbers(source.test->get(0).input), testing::Each(1));
 }
 
-TEST_F(Text, TooShortATextSaysHowLongItHasToBe) {
+TEST_F(Text, TooShortTextNamesNeededLength) {
   const auto error_of = [&](const std::string& content) {
     write_file_atomic(path_, content);
     try {

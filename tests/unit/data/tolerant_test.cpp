@@ -47,7 +47,7 @@ std::vector<std::int64_t> all_of(const Dataset& samples) {
   return numbers_in(samples.trial_batch(samples.size()));
 }
 
-TEST(Retries, RepeatsAReadThatMaySucceedAndCountsIt) {
+TEST(Retries, RepeatsReadThatMaySucceedAndCounts) {
   LoadingCounts counts;
   {
     const LoadingMeter meter(counts);
@@ -69,7 +69,7 @@ TEST(Retries, DoesNotRepeatWhatIsDamaged) {
   EXPECT_EQ(counts.retries, 0);
 }
 
-TEST(Retries, TheNextReadableSampleStandsInAndIsSaidOnce) {
+TEST(Retries, NextReadableSampleReplacesDamagedOne) {
   const auto samples = around({2, 3, 7}, {.skip = true});
   LoadingCounts counts;
   testing::internal::CaptureStderr();
@@ -89,7 +89,7 @@ TEST(Retries, TheNextReadableSampleStandsInAndIsSaidOnce) {
   EXPECT_EQ(counts.skipped, 4 + 4 + 1);
 }
 
-TEST(Retries, StandsInThroughALoaderForAnyNumberOfWorkers) {
+TEST(Retries, ReplacesThroughLoaderForAnyWorkers) {
   for (const int workers : {1, 3}) {
     Loader loader(around({2, 3, 7}, {.skip = true}),
                   {.global_batch = 8, .workers = workers, .order = Order::kSequential});

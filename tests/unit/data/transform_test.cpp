@@ -41,7 +41,7 @@ TEST(Transforms, FlipMirrorsAboutHalfOfTheImages) {
   EXPECT_LT(flipped, 130);
 }
 
-TEST(Transforms, CropIsAPartOfTheFramedImageAtEveryPlace) {
+TEST(Transforms, CropIsPartOfFramedImage) {
   const at::Tensor image = numbered(5, 4);
   const at::Tensor framed = torch::constant_pad_nd(image, {1, 1, 1, 1}, -1);
   std::set<int> places;
@@ -57,7 +57,7 @@ TEST(Transforms, CropIsAPartOfTheFramedImageAtEveryPlace) {
   EXPECT_EQ(places.size(), 9) << "every offset of the frame occurs, and nothing else would be counted";
 }
 
-TEST(Transforms, ResizeCoversTheSizeAndTakesTheMiddle) {
+TEST(Transforms, ResizeCoversSizeAndTakesMiddle) {
   const at::Tensor wide =
       torch::cat({torch::zeros({3, 8, 4}), torch::ones({3, 8, 8}), torch::zeros({3, 8, 4})}, 2);
   const at::Tensor result = changed(resize_and_crop({4, 4}), wide);
@@ -67,7 +67,7 @@ TEST(Transforms, ResizeCoversTheSizeAndTakesTheMiddle) {
   EXPECT_TRUE(changed(resize_and_crop({8, 16}), wide).equal(wide)) << "nothing to do";
 }
 
-TEST(Transforms, BytesAreResizedToTheNearestBytesHoweverTheyLie) {
+TEST(Transforms, BytesAreResizedInAnyLayout) {
   const at::Tensor image = torch::randint(0, 256, {3, 37, 53}, at::kByte);
   for (const auto& transform : {resize_and_crop({16, 24}), random_resized_crop({16, 24})}) {
     const at::Tensor exact = changed(transform, image.to(at::kFloat)), found = changed(transform, image);
@@ -80,7 +80,7 @@ TEST(Transforms, BytesAreResizedToTheNearestBytesHoweverTheyLie) {
   }
 }
 
-TEST(Transforms, OfALongImageOnlyTheMiddleIsResized) {
+TEST(Transforms, LongImageIsResizedInMiddleOnly) {
   const test::MemoryLimit limit(std::uint64_t{512} << 20);
   for (const bool stands : {false, true}) {
     at::Tensor image = torch::zeros({3, 1, 60001});
@@ -95,14 +95,14 @@ TEST(Transforms, OfALongImageOnlyTheMiddleIsResized) {
   }
 }
 
-TEST(Transforms, ALongImageLooksAsIfAllOfItHadBeenResized) {
+TEST(Transforms, LongImageMatchesFullyResizedImage) {
   const at::Tensor image = torch::rand({3, 3, 900});
   const at::Tensor whole = at::_upsample_bilinear2d_aa(image.unsqueeze(0), {12, 3600}, false).squeeze(0);
   EXPECT_TRUE(changed(resize_and_crop({12, 12}), image)
                   .allclose(whole.slice(2, 1794, 1806), /*rtol=*/1e-4, /*atol=*/1e-4));
 }
 
-TEST(Transforms, AFrameBeyondTheImagesOwnSizeIsRejectedWithWhatIsAllowed) {
+TEST(Transforms, RejectsFrameBeyondImageWithLimit) {
   for (const std::int64_t padding : {29L, 100000L, std::numeric_limits<std::int64_t>::max()}) {
     EXPECT_THAT(
         [&] {
@@ -115,7 +115,7 @@ TEST(Transforms, AFrameBeyondTheImagesOwnSizeIsRejectedWithWhatIsAllowed) {
   EXPECT_NO_THROW(make_augmentations({"flip"}, {.size = {2, 2}, .crop_padding = 4})) << "none is cropped";
 }
 
-TEST(Transforms, ResizedCropHasTheSizeAndStaysInside) {
+TEST(Transforms, ResizedCropHasSizeAndStaysInside) {
   const at::Tensor image = numbered(20, 30) / 1800 + 1;
   std::set<float> seen;
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
@@ -168,7 +168,7 @@ at::Tensor inputs(const Dataset& dataset, std::vector<std::int64_t> indices) {
   return dataset.get_batch(indices).input;
 }
 
-TEST(TransformedDataset, SamplesVaryWithEpochAndSeedAndWithNothingElse) {
+TEST(TransformedDataset, SamplesVaryWithEpochAndSeedOnly) {
   const auto numbers = std::make_shared<Numbers>(0, 8);
   const Transforms transforms = {random_crop(2, 0), random_flip()};
   const TransformedDataset first(numbers, transforms, 1), same(numbers, transforms, 1),
@@ -184,14 +184,14 @@ TEST(TransformedDataset, SamplesVaryWithEpochAndSeedAndWithNothingElse) {
       << "a sample does not depend on its batch";
 }
 
-TEST(TransformedDataset, PassesTheEpochOnToWhatItIsMadeOf) {
+TEST(TransformedDataset, PassesEpochToItsSource) {
   const auto cropped =
       std::make_shared<TransformedDataset>(std::make_shared<Numbers>(0, 4), Transforms{random_crop(2, 0)}, 1);
   const TransformedDataset outer(cropped, {}, 1);
   EXPECT_TRUE(inputs(*outer.in_epoch(3), {0, 1}).equal(inputs(*cropped->in_epoch(3), {0, 1})));
 }
 
-TEST(SubsetDataset, HoldsTheListedSamplesAndVariesWithTheWhole) {
+TEST(SubsetDataset, HasListedSamplesAndVariesWithWhole) {
   const auto numbers = std::make_shared<Numbers>(0, 8);
   const SubsetDataset part(numbers, {6, 1, 3});
   EXPECT_EQ(part.size(), 3);

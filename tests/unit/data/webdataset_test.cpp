@@ -51,7 +51,7 @@ class WebDataset : public testing::Test {
   const test::TemporaryFolder folder_;
 };
 
-TEST_F(WebDataset, AnySampleOfAnyShardIsReachedByItsNumber) {
+TEST_F(WebDataset, ReachesAnySampleByItsNumber) {
   const auto data = open({image_sample("a", 0) + image_sample("b", 3), image_sample("a", 5)});
   ASSERT_EQ(data->size(), 3);
   EXPECT_THAT(data->labels().first_places(), ElementsAre(Pair(0, 0), Pair(3, 1), Pair(5, 2)));
@@ -76,7 +76,7 @@ TEST_F(WebDataset, FieldsAreWhatTheirNamesSay) {
   EXPECT_TRUE(sample.target->equal(torch::tensor(7L)));
 }
 
-TEST_F(WebDataset, SampleOfOtherFieldsIsNamedWithFilePlaceAndMember) {
+TEST_F(WebDataset, OddSampleNamesFilePlaceAndMember) {
   const std::string good = image_sample("a", 0);
   EXPECT_THAT(error_of(good + tar_member("b.cls", "1")),
               AllOf(HasSubstr("shard-0.tar at "), HasSubstr("'b' has cls"), HasSubstr("'a', has cls, png")));
@@ -101,7 +101,7 @@ TEST_F(WebDataset, NotesOfSystemsAreNoSamples) {
   EXPECT_THAT(data->name_of(0), HasSubstr("sample 'f/a.b/c'"));
 }
 
-TEST_F(WebDataset, ImageThatDoesNotDecodeIsNamedOrTheNextStandsInForIt) {
+TEST_F(WebDataset, UndecodableImageIsNamedOrReplaced) {
   const std::string shard = image_sample("a", 0) + tar_member("b.cls", "1") +
                             tar_member("b.png", "no image") + image_sample("c", 2);
   EXPECT_THAT([&] { open({shard})->get(1); },
@@ -116,7 +116,7 @@ TEST_F(WebDataset, ImageThatDoesNotDecodeIsNamedOrTheNextStandsInForIt) {
   EXPECT_EQ(said.find("stands in"), said.rfind("stands in"));
 }
 
-TEST_F(WebDataset, KeptIndexIsUsedUntilTheShardIsAnother) {
+TEST_F(WebDataset, KeptIndexIsUsedUntilShardChanges) {
   const Log log;
   const auto folder = folder_ / "index";
   const auto path = write_tar(folder_ / "kept.tar", image_sample("a", 0));
@@ -156,7 +156,7 @@ TEST_F(WebDataset, AnIndexHoldsFieldsOfAnyName) {
   EXPECT_EQ(kept->fields(), index.fields());
 }
 
-TEST_F(WebDataset, FolderThatTakesNoIndexCostsAPassAndAWarning) {
+TEST_F(WebDataset, FolderWithoutIndexCostsPassAndWarning) {
   const auto path = write_tar(folder_ / "a.tar", image_sample("a", 0));
   std::ofstream(folder_ / "file") << "in the way";
   testing::internal::CaptureStderr();
@@ -164,7 +164,7 @@ TEST_F(WebDataset, FolderThatTakesNoIndexCostsAPassAndAWarning) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("each start looks through"));
 }
 
-TEST_F(WebDataset, ConfigurationOpensPatternsAndFoldersWithTheirSplits) {
+TEST_F(WebDataset, ConfigurationOpensPatternsAndFolders) {
   std::string ten, two = image_sample("x", 4) + image_sample("y", 3);
   for (int i = 0; i < 10; ++i) ten += image_sample("k" + std::to_string(i), i % 3);
   write_tar(folder_ / "train-000.tar", ten);
@@ -190,7 +190,7 @@ TEST_F(WebDataset, ConfigurationOpensPatternsAndFoldersWithTheirSplits) {
   EXPECT_THAT([&] { open_data(options); }, ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'png'")));
 }
 
-TEST_F(WebDataset, OneWrongClassIsNamedByItsSampleWithAndWithoutAnIndex) {
+TEST_F(WebDataset, WrongClassNamesSampleWithAnyIndex) {
   std::string members;
   for (int i = 0; i < 10; ++i) members += image_sample("k" + std::to_string(i), i % 2);
   write_tar(folder_ / "a.tar", members + image_sample("wrong", 1700000000));
@@ -213,7 +213,7 @@ TEST_F(WebDataset, OneWrongClassIsNamedByItsSampleWithAndWithoutAnIndex) {
   EXPECT_TRUE(indexed(numbers.train)->get(1).target->equal(torch::tensor(1.0F)));
 }
 
-TEST_F(WebDataset, ShardsAfterUrlsAreReadOnceAndThenFromTheCache) {
+TEST_F(WebDataset, RemoteShardsAreReadOnceThenCached) {
   test::HttpServer server;
   for (int shard = 0; shard < 2; ++shard) {
     std::string members;
