@@ -62,7 +62,7 @@ class EtcdDisk : public testing::Test {
   StoreAddress store_;
 };
 
-TEST_F(EtcdDisk, WhatIsSyncedIsReadByTheNextLeader) {
+TEST_F(EtcdDisk, NextLeaderReadsSyncedData) {
   {
     Disk first = disk(next_term());
     first.append("log", bytes("one"));
@@ -155,7 +155,7 @@ TEST_F(EtcdDisk, PartsOfOtherLengthsAreADamage) {
               testing::ThrowsMessage<DataError>(HasSubstr("names 3 parts of 3145728 bytes, and 3 of ")));
 }
 
-TEST_F(EtcdDisk, ARequestThatHungInOneMemberAndComesLateChangesNothing) {
+TEST_F(EtcdDisk, LateRequestOfHungMemberIsHarmless) {
   const int etcd = store_.members[0].port;
   test::Relay hangs(etcd, 1, test::Relay::Passes::kWhenTold);  // it tells of the head, and takes the write
   Disk writes(Client({{.host = "127.0.0.1", .port = hangs.port()}, store_.members[0]}, 3), store_.prefix,
@@ -168,7 +168,7 @@ TEST_F(EtcdDisk, ARequestThatHungInOneMemberAndComesLateChangesNothing) {
   EXPECT_EQ(writes.read("log"), bytes("ab"));
 }
 
-TEST_F(EtcdDisk, AWriteThatHappenedThoughNobodySaidSoCountsOnce) {
+TEST_F(EtcdDisk, UnconfirmedWriteCountsOnce) {
   const int etcd = store_.members[0].port;
   test::Relay says_nothing(etcd, 1, test::Relay::Passes::kAtOnce);
   Disk writes(Client({{.host = "127.0.0.1", .port = says_nothing.port()}, store_.members[0]}, 3),
@@ -180,7 +180,7 @@ TEST_F(EtcdDisk, AWriteThatHappenedThoughNobodySaidSoCountsOnce) {
   EXPECT_EQ(writes.read("log"), bytes("ab"));
 }
 
-TEST_F(EtcdDisk, AfterAWriteOfWhichNothingIsKnownTheFileHasToBeReplaced) {
+TEST_F(EtcdDisk, UnknownWriteRequiresFileReplacement) {
   const auto term = next_term();
   Disk first(Client(store_.members, 3), store_.prefix, term);
   first.append("log", bytes("a"));
@@ -210,7 +210,7 @@ TEST_F(EtcdDisk, SaysWhatWasTriedWhereNobodyAnswers) {
   }
 }
 
-TEST_F(EtcdDisk, WhatEtcdRejectsIsSaidInItsWords) {
+TEST_F(EtcdDisk, RejectionQuotesEtcd) {
   Client asking = client();
   try {
     asking.commit({.when = {}, .writes = {{.key = "x", .value = std::string(1600000, 'x')}}, .removals = {}});

@@ -40,7 +40,7 @@ class EtcdElection : public testing::Test {
   std::vector<std::string> troubles_;
 };
 
-TEST_F(EtcdElection, OfManyOneLeadsAndWhenItGoesTheNext) {
+TEST_F(EtcdElection, OneOfManyLeadsThenTheNext) {
   std::vector<std::unique_ptr<Election>> all;
   for (int i = 0; i < 5; ++i) all.push_back(candidate(std::to_string(i), 60));
   Revision before = 0;
@@ -68,7 +68,7 @@ TEST_F(EtcdElection, RemovedKeyEndsLeadership) {
   EXPECT_TRUE(comes_true([&] { return leads(*election) && election->term() != first; }));
 }
 
-TEST_F(EtcdElection, LeaderWithoutEtcdStopsWhenItsLeaseEnds) {
+TEST_F(EtcdElection, LeaderWithoutEtcdStopsAtLeaseEnd) {
   const auto election = candidate("one", 2);
   ASSERT_TRUE(comes_true([&] { return leads(*election); }));
   const auto first = election->term();

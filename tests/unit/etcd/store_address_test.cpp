@@ -23,7 +23,7 @@ TEST(StoreAddress, NamesMembersAndAPrefix) {
   EXPECT_EQ(StoreAddress::parse("etcd://h:1").prefix, "trireme");
 }
 
-TEST(StoreAddress, RejectsWhatItCannotUseAndSaysWhy) {
+TEST(StoreAddress, RejectsInvalidAddressWithReason) {
   const auto refusal = [](const std::string& address) -> std::string {
     try {
       StoreAddress::parse(address);

@@ -80,7 +80,7 @@ TEST_F(EtcdTakeover, AKilledMemberOfEtcdChangesNothing) {
   EXPECT_EQ(leader_in(store_), leader);
 }
 
-TEST_F(EtcdTakeover, AKilledLeaderIsFollowedByAnotherThatMembersFind) {
+TEST_F(EtcdTakeover, MembersFindSuccessorOfKilledLeader) {
   TRIREME_NEEDS_ETCD();
   begin(1, 3);
   ASSERT_TRUE(comes_true([&] { return !leader_in(store_).empty(); }));
@@ -100,7 +100,7 @@ TEST_F(EtcdTakeover, AKilledLeaderIsFollowedByAnotherThatMembersFind) {
   EXPECT_GT(after.version, before.version);
 }
 
-TEST_F(EtcdTakeover, AFrozenLeaderIsFollowedAndWritesNothingWhenItIsThawed) {
+TEST_F(EtcdTakeover, FrozenLeaderIsReplacedAndWritesNothing) {
   TRIREME_NEEDS_ETCD();
   begin(1, 3);
   ASSERT_TRUE(comes_true([&] { return !leader_in(store_).empty(); }));
@@ -123,7 +123,7 @@ TEST_F(EtcdTakeover, AFrozenLeaderIsFollowedAndWritesNothingWhenItIsThawed) {
   EXPECT_NE(leader_in(store_), first);
 }
 
-TEST_F(EtcdTakeover, WithoutEtcdDataGoesOnAndErrorsSayWhatWasTried) {
+TEST_F(EtcdTakeover, EtcdLossKeepsDataAndNamesAttempts) {
   TRIREME_NEEDS_ETCD();
   begin(1, 3);
   ASSERT_TRUE(comes_true([&] { return !leader_in(store_).empty(); }));
@@ -142,7 +142,7 @@ TEST_F(EtcdTakeover, WithoutEtcdDataGoesOnAndErrorsSayWhatWasTried) {
   members_->expect_exact_sums();
 }
 
-TEST_F(EtcdTakeover, WhoIsAskedToStopMakesRoomAtOnce) {
+TEST_F(EtcdTakeover, StoppedLeaderYieldsAtOnce) {
   TRIREME_NEEDS_ETCD();
   begin(0, 2);
   for (int i = 0; i < 2; ++i) {
@@ -158,7 +158,7 @@ TEST_F(EtcdTakeover, WhoIsAskedToStopMakesRoomAtOnce) {
 }
 
 /// What somebody who watches both candidates sees, who does not know which of them leads.
-TEST_F(EtcdTakeover, WhoLeadsAndWhoWaitsIsInTheMetricsOfEach) {
+TEST_F(EtcdTakeover, MetricsShowLeaderAndCandidates) {
   TRIREME_NEEDS_ETCD();
   begin(1, 3);
   ASSERT_TRUE(comes_true([&] { return !leader_in(store_).empty(); }));

@@ -285,7 +285,7 @@ class SavingRun {
   std::optional<std::vector<SavedPart>> saved_;
 };
 
-TEST(CheckpointFaults, SaveTheFirstPushesOfEachWorkerAtOneVersionAndOneClock) {
+TEST(CheckpointFaults, SaveFirstPushesAtOneVersion) {
   int num_cut_short = 0;
   for (std::uint64_t seed = 1; seed <= 200 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(text("seed ", seed));

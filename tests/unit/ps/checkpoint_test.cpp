@@ -105,7 +105,7 @@ class Checkpoints : public testing::Test {
   std::vector<std::vector<Contents>> saved_;
 };
 
-TEST_F(Checkpoints, OfThreeServersAreTheSameBitsInOneAndInTwoAndInOtherPartitions) {
+TEST_F(Checkpoints, HaveSameBitsOnOtherPartitions) {
   {
     RealCluster three(3);
     Client client(worker_of(three));
@@ -121,7 +121,7 @@ TEST_F(Checkpoints, OfThreeServersAreTheSameBitsInOneAndInTwoAndInOtherPartition
   }
 }
 
-TEST_F(Checkpoints, PutBackWhatWasPushedSinceAlsoToWhatWasUntouched) {
+TEST_F(Checkpoints, UndoLaterPushesEverywhere) {
   RealCluster cluster(2);
   Client client(worker_of(cluster));
   save(client);
@@ -129,7 +129,7 @@ TEST_F(Checkpoints, PutBackWhatWasPushedSinceAlsoToWhatWasUntouched) {
   expect_restored(client);
 }
 
-TEST_F(Checkpoints, MakeTablesUsableAgainWhenAllReplicasWereLost) {
+TEST_F(Checkpoints, RestoreTablesWithoutReplicas) {
   RealCluster cluster(1, {.gone_s = 0.5});
   Client client(worker_of(cluster));
   save(client);
@@ -148,7 +148,7 @@ TEST_F(Checkpoints, MakeTablesUsableAgainWhenAllReplicasWereLost) {
   EXPECT_EQ(other.pull_state(adam, 0).get().num_updates, saved_[0][0].num_updates + 2);
 }
 
-TEST_F(Checkpoints, ThatAreDamagedOrTruncatedOrForeignAreNamedAndChangeNothing) {
+TEST_F(Checkpoints, InvalidOnesAreNamedAndChangeNothing) {
   RealCluster cluster(1);
   Client client(worker_of(cluster));
   const fs::path path = save(client);
@@ -188,7 +188,7 @@ TEST_F(Checkpoints, ThatAreDamagedOrTruncatedOrForeignAreNamedAndChangeNothing) 
   expect_restored(client);
 }
 
-TEST_F(Checkpoints, AreKeptAsManyAsAskedAndUnfinishedOnesAreNotLoaded) {
+TEST_F(Checkpoints, KeepRequestedNumberAndIgnoreUnfinished) {
   RealCluster cluster(1);
   Client client(worker_of(cluster));
   save(client);
@@ -202,7 +202,7 @@ TEST_F(Checkpoints, AreKeptAsManyAsAskedAndUnfinishedOnesAreNotLoaded) {
   EXPECT_EQ(client.restore(folder_.path()), last);
 }
 
-TEST_F(Checkpoints, ThatCannotBeWrittenSayWhereAndLeaveTheOneBefore) {
+TEST_F(Checkpoints, UnwritableOnesAreNamedAndKeepPrevious) {
   RealCluster cluster(1);
   Client client(worker_of(cluster));
   const fs::path before = save(client);

@@ -20,7 +20,7 @@ ClientOptions worker(WorkerId number, const RealCluster& cluster) {
   return {.worker = number, .host = "here", .coordinator = cluster.address()};
 }
 
-TEST(Client, PullsWhatTwoWorkersHavePushedOverRealSockets) {
+TEST(Client, PullsPushesOfTwoWorkersOverSockets) {
   RealCluster cluster(2);
   Client one(worker(0, cluster)), other(worker(1, cluster));
   const TableId table = one.open_table(sums(250));
@@ -38,7 +38,7 @@ TEST(Client, PullsWhatTwoWorkersHavePushedOverRealSockets) {
   EXPECT_EQ(one.map().servers.size(), 2u);
 }
 
-TEST(Client, ContinuesWithTheOtherServerWhenOneHasEnded) {
+TEST(Client, ContinuesWithOtherServerAfterOneEnds) {
   RealCluster cluster(2);
   Client client(worker(0, cluster));
   const TableId table = client.open_table(sums(1600));
@@ -104,7 +104,7 @@ TEST(Client, SaysWhereNobodyAnsweredAndWhy) {
   }
 }
 
-TEST(Client, RejectsWrongSizesAndUnknownTablesAsInvalidArguments) {
+TEST(Client, RejectsWrongSizesAndUnknownTables) {
   RealCluster cluster(1);
   Client client(worker(0, cluster));
   EXPECT_THROW(client.push(77, std::vector<float>(3)).get(), InvalidArgument);
@@ -117,7 +117,7 @@ TEST(Client, RejectsWrongSizesAndUnknownTablesAsInvalidArguments) {
   client.pull(table, values).get();  // and it continues
 }
 
-TEST(Client, TellsThoseWhoWaitWhenItIsClosed) {
+TEST(Client, CloseEndsPendingWaits) {
   RealCluster cluster(2);
   std::optional<Pending> pending;
   {
@@ -128,7 +128,7 @@ TEST(Client, TellsThoseWhoWaitWhenItIsClosed) {
   EXPECT_THROW(pending->get(), CommError);
 }
 
-TEST(Client, IsCountedNoMoreWhenItHasLeft) {
+TEST(Client, IsNotCountedAfterItLeaves) {
   RealCluster cluster(1);
   Client client(worker(0, cluster)), other(worker(1, cluster));
   const TableId table = client.open_table(sums(10));

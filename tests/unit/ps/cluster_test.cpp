@@ -66,7 +66,7 @@ TEST_F(ClusterTest, OfOneServerWorks) {
   EXPECT_EQ(pull(1), std::vector<float>(kElements, 1));
 }
 
-TEST_F(ClusterTest, AssignsWhatIsThereBeforeTheFirstPush) {
+TEST_F(ClusterTest, AssignsValuesBeforeFirstPush) {
   begin(small_table());
   const Result assigned =
       cluster->wait([&](Done done) { cluster->worker(0).assign(table, all(5), std::move(done)); });
@@ -109,7 +109,7 @@ TEST_F(ClusterTest, GoesOnWithoutItsCoordinator) {
   EXPECT_EQ(pull(1), std::vector<float>(kElements, 5));
 }
 
-TEST_F(ClusterTest, TakesOverFromADeadPrimaryWithoutMovingAnything) {
+TEST_F(ClusterTest, ReplacesDeadPrimaryWithoutMoves) {
   begin(small_table());
   push(0, all(1));
   const std::string dead = primary();
@@ -124,7 +124,7 @@ TEST_F(ClusterTest, TakesOverFromADeadPrimaryWithoutMovingAnything) {
   EXPECT_EQ(pull(0), std::vector<float>(kElements, 3));
 }
 
-TEST_F(ClusterTest, AServerThatDiedWhileTheCoordinatorWasAwayIsMissedAtOnce) {
+TEST_F(ClusterTest, NoticesServerThatDiedWithoutCoordinator) {
   begin(small_table());
   push(0, all(1));
   const std::string dead = primary();
@@ -138,7 +138,7 @@ TEST_F(ClusterTest, AServerThatDiedWhileTheCoordinatorWasAwayIsMissedAtOnce) {
   EXPECT_EQ(pull(0), std::vector<float>(kElements, 3));
 }
 
-TEST_F(ClusterTest, NamesTheVersionsThatAreLostWithAllReplicas) {
+TEST_F(ClusterTest, NamesVersionsLostWithAllReplicas) {
   begin(small_table());
   for (int i = 0; i < 3; ++i) EXPECT_EQ(push(0, all(1)).error, ErrorKind::kNone);
   std::map<PartitionId, Version> versions;
@@ -160,7 +160,7 @@ TEST_F(ClusterTest, NamesTheVersionsThatAreLostWithAllReplicas) {
   EXPECT_THAT(pulled.message, testing::HasSubstr("checkpoint"));
 }
 
-TEST_F(ClusterTest, TellsOfATimeoutAndAppliesThePushOnce) {
+TEST_F(ClusterTest, ReportsTimeoutAndAppliesPushOnce) {
   begin(small_table());
   push(0, all(1));
   for (int i = 0; i < 3; ++i) cluster->simulation.freeze(Cluster::server_name(i));
@@ -172,7 +172,7 @@ TEST_F(ClusterTest, TellsOfATimeoutAndAppliesThePushOnce) {
   EXPECT_EQ(pull(0), std::vector<float>(kElements, 7));
 }
 
-TEST_F(ClusterTest, GivesUpACallAtItsOwnDeadline) {
+TEST_F(ClusterTest, EndsCallAtItsDeadline) {
   begin(small_table());
   for (int i = 0; i < 3; ++i) cluster->simulation.freeze(Cluster::server_name(i));
   std::vector<float> values(kElements);
@@ -247,7 +247,7 @@ float gradient(int worker, std::uint64_t step, std::size_t element) {
   return worker == 0 ? value * 1e4F : value;
 }
 
-TEST_F(ClusterTest, SumsInWorkerOrderHaveTheBitsOfOneProcessAlsoOverAFailure) {
+TEST_F(ClusterTest, OrderedSumsKeepBitsOverFailure) {
   TableSpec spec = small_table(0);
   spec.apply_at = ApplyAt::kClock;
   spec.optimizer.name = "sgd";
@@ -316,7 +316,7 @@ TEST_F(ClusterTest, AppliesEachPushWithItsOwnRate) {
   EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.75F));
 }
 
-TEST_F(ClusterTest, HasPyTorchsRateWhereNoneIsGiven) {
+TEST_F(ClusterTest, HasRateOfPyTorchByDefault) {
   TableSpec spec = small_table();
   spec.optimizer.name = "sgd";
   begin(spec);
@@ -330,7 +330,7 @@ TEST_F(ClusterTest, HasPyTorchsRateWhereNoneIsGiven) {
   EXPECT_THAT(open_with(1), testing::HasSubstr("already, with other options; open it with those"));
 }
 
-TEST_F(ClusterTest, AnAssignmentBeginsTheOptimizersStateAnewAndARestoreContinuesWithIt) {
+TEST_F(ClusterTest, AssignmentResetsAndRestoreKeepsOptimizerState) {
   TableSpec spec = small_table();
   spec.optimizer.name = "adam";
   spec.optimizer.lr = 0.1;
@@ -367,7 +367,7 @@ TEST_F(ClusterTest, AnAssignmentBeginsTheOptimizersStateAnewAndARestoreContinues
   EXPECT_NE(restored.back(), on.back());  // of a chunk that was not restored
 }
 
-TEST_F(ClusterTest, RefusesMorePushesThanCanWaitForAClockInOnePartition) {
+TEST_F(ClusterTest, RejectsPushesBeyondLimitOfClock) {
   TableSpec spec = small_table(0);
   spec.apply_at = ApplyAt::kClock;
   spec.chunk_elements = 1;
@@ -399,7 +399,7 @@ TEST_F(ClusterTest, RefusesMorePushesThanCanWaitForAClockInOnePartition) {
   EXPECT_EQ(values, expected);
 }
 
-TEST_F(ClusterTest, RefusesAMemberThatSaysItIsSomethingElse) {
+TEST_F(ClusterTest, RejectsMemberWithFalseIdentity) {
   begin(small_table());
   // Its certificate says that it is a worker.
   cluster->simulation.add("impostor", "worker", [] {
@@ -436,7 +436,7 @@ TEST_F(ClusterTest, ServersComeAndGoWhileWorkersPush) {
   EXPECT_EQ(pull(0), std::vector<float>(kElements, sum));
 }
 
-TEST_F(ClusterTest, OnlyTheShareOfAServerMovesToItAndNothingWhenTheCoordinatorBeginsAgain) {
+TEST_F(ClusterTest, MovesOnlyShareOfNewServer) {
   constexpr int kPartitions = 256;
   begin(small_table(), {.num_partitions = kPartitions});
   const auto chains = [&] {

@@ -70,7 +70,7 @@ std::vector<float> counting() {
   return values;
 }
 
-TEST_F(CompressedTables, AddUpWhatACodecHoldsExactlyAndCountTheBytesThatCame) {
+TEST_F(CompressedTables, SumExactCodecsAndCountBytes) {
   for (const char* name : {"none", "fp16", "bf16", "int8"}) {
     begin(table_with({.push = name}));
     std::vector<float> values = counting();
@@ -85,7 +85,7 @@ TEST_F(CompressedTables, AddUpWhatACodecHoldsExactlyAndCountTheBytesThatCame) {
   }
 }
 
-TEST_F(CompressedTables, AreRoundedAlikeInEveryRunOfTheSameSteps) {
+TEST_F(CompressedTables, AreRoundedEquallyInEveryRun) {
   for (const char* name : {"int8", "qsgd"}) {
     std::vector<std::vector<float>> runs;
     for (const std::uint64_t seed : {7, 8}) {
@@ -99,7 +99,7 @@ TEST_F(CompressedTables, AreRoundedAlikeInEveryRunOfTheSameSteps) {
   }
 }
 
-TEST_F(CompressedTables, PushWhatWasLeftOutWithTheNext) {
+TEST_F(CompressedTables, PushResidualWithNextStep) {
   begin(table_with({.push = "top-k", .fraction = 0.25}));
   const std::vector<float> values = counting();
   for (int i = 0; i < 5; ++i) EXPECT_EQ(push(0, values).error, ErrorKind::kNone);
@@ -115,7 +115,7 @@ TEST_F(CompressedTables, PushWhatWasLeftOutWithTheNext) {
   EXPECT_LT(pushed_bytes(), 5 * kNumbers * sizeof(float));
 }
 
-TEST_F(CompressedTables, AreAssignedAndRestoredAsTheyAreAndForgetWhatWasLeftOut) {
+TEST_F(CompressedTables, AssignmentAndRestoreDropResidual) {
   for (const char* name : {"int8", "top-k"}) {
     TableSpec spec = table_with({.push = name, .pull = "bf16"});
     spec.optimizer.name = "adagrad";
@@ -151,7 +151,7 @@ TEST_F(CompressedTables, ArePulledRounded) {
   }
 }
 
-TEST_F(CompressedTables, AreTheSameForEverybodyWhoPullsAVersion) {
+TEST_F(CompressedTables, AreEqualForAllPullsOfVersion) {
   begin(table_with({.pull = "int8"}));
   std::vector<float> values = counting();
   for (float& value : values) value += 0.3F;

@@ -66,7 +66,7 @@ TEST(CopyLimit, BoundsBytesPerSecondWhilePushesContinue) {
 }
 
 /// A copy that takes its time on a slow link is not sent over and over: it would fill the queue before it.
-TEST(CopyLimit, WhatIsUnderWayIsSentAgainMoreAndMoreSeldom) {
+TEST(CopyLimit, PendingCopiesAreResentLessOften) {
   Cluster cluster(1, {.num_partitions = 1, .num_servers = 2, .num_workers = 1});
   TableSpec spec;
   spec.name = "rows";

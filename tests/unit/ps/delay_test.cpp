@@ -157,7 +157,7 @@ TEST_P(DelayCompensation, IsThePublishedRuleElementByElement) {
   }
 }
 
-TEST_P(DelayCompensation, IsTheSameWhenThePrimaryEndsWhileAPushIsUnderWay) {
+TEST_P(DelayCompensation, IsUnchangedWhenPrimaryEndsDuringPush) {
   for (std::uint64_t seed = 1; seed <= 20 && !HasFailure(); ++seed) {
     SCOPED_TRACE(text("seed ", seed));
     DelayedRun run(seed, GetParam());
@@ -173,7 +173,7 @@ TEST_P(DelayCompensation, IsTheSameWhenThePrimaryEndsWhileAPushIsUnderWay) {
   }
 }
 
-TEST_P(DelayCompensation, BeginsAnewWithANewLifeOfAWorker) {
+TEST_P(DelayCompensation, RestartsWithRestartedWorker) {
   DelayedRun run(3, GetParam());
   run.begin();
   for (int i = 0; i < 12; ++i) run.any();
@@ -214,7 +214,7 @@ TEST(DelayCheckpoints, HaveTheMeanSquares) {
   expect_close(values, serial.values, "behind a restore");
 }
 
-TEST(DelaySpecs, ThatCannotBeAreRejectedWithTheReason) {
+TEST(DelaySpecs, RejectsInvalidSpecsWithReason) {
   const auto why = [](const std::function<void(TableSpec&)>& change) -> std::string {
     TableSpec spec = delayed(false);
     change(spec);

@@ -64,7 +64,7 @@ class StepsOfExpectedWorkers : public testing::Test {
   TableId table_ = 0;
 };
 
-TEST_F(StepsOfExpectedWorkers, AreBulkSynchronousFromTheFirstOnWhoeverComesFirst) {
+TEST_F(StepsOfExpectedWorkers, AreBulkSynchronousFromFirstStep) {
   for (const ApplyAt apply_at : {ApplyAt::kArrival, ApplyAt::kClock}) {
     begin({.name = "sums", .staleness = 0, .apply_at = apply_at});
     join(0);
@@ -79,7 +79,7 @@ TEST_F(StepsOfExpectedWorkers, AreBulkSynchronousFromTheFirstOnWhoeverComesFirst
   }
 }
 
-TEST_F(StepsOfExpectedWorkers, AreAheadByNoMoreThanTheStaleness) {
+TEST_F(StepsOfExpectedWorkers, StayWithinStalenessBound) {
   begin({.name = "sums", .staleness = 2});
   join(0);
   for (int i = 0; i < 2; ++i) {
@@ -94,7 +94,7 @@ TEST_F(StepsOfExpectedWorkers, AreAheadByNoMoreThanTheStaleness) {
   EXPECT_TRUE(comes(third));
 }
 
-TEST_F(StepsOfExpectedWorkers, WaitForNobodyWhereTheTableHasNoClock) {
+TEST_F(StepsOfExpectedWorkers, DoNotWaitWithoutClock) {
   begin({.name = "sums", .staleness = kAsynchronous});
   join(0);
   for (int i = 0; i < 5; ++i) step(0);

@@ -62,7 +62,7 @@ TYPED_TEST(Decoded, IsRejectedWhenCutOrLengthened) {
   }
 }
 
-TYPED_TEST(Decoded, IsRejectedOrIsOneOfTheKindWhenChanged) {
+TYPED_TEST(Decoded, IsRejectedOrValidWhenChanged) {
   MakesUp makes_up(3);
   for (int round = 0; round < kRounds; ++round) {
     const std::vector<std::byte> bytes = makes_up.mutated(wire::encode(makes_up.one<TypeParam>()));
@@ -75,7 +75,7 @@ TYPED_TEST(Decoded, IsRejectedOrIsOneOfTheKindWhenChanged) {
   }
 }
 
-TYPED_TEST(Decoded, TakesNoMoreMemoryThanThereAreBytesFor) {
+TYPED_TEST(Decoded, TakesMemoryForPresentBytesOnly) {
   MakesUp makes_up(4);
   for (int round = 0; round < kRounds; ++round) this->look(makes_up.bytes(300));
   // Each place where a count may be says four thousand millions.
@@ -93,7 +93,7 @@ TEST(Heads, OfAllKindsAreLookedAtHere) {
   EXPECT_EQ(kinds.size(), static_cast<std::size_t>(MessageKind::kLast));
 }
 
-TEST(Heads, AreOfTheKindThatTheMessageSays) {
+TEST(Heads, MatchKindOfTheirMessage) {
   MakesUp makes_up(5);
   for (int round = 0; round < kRounds; ++round) {
     const wire::Message message = {.kind = static_cast<std::uint16_t>(makes_up.random().below(30)),

@@ -180,7 +180,7 @@ class Crowd {
   std::uint64_t num_frames_ = 0, num_damaged_ = 0;
 };
 
-TEST(HostilePeers, AreRejectedAndCountedInFlatMemoryWhileAGoodClientStaysRight) {
+TEST(HostilePeers, AreRejectedInFlatMemoryDuringService) {
   const char* wanted = std::getenv("TRIREME_HOSTILE_FRAMES");
   const std::uint64_t num_frames = wanted == nullptr ? 20'000 : std::strtoull(wanted, nullptr, 10);
   RealCluster cluster(2);
@@ -212,7 +212,7 @@ TEST(HostilePeers, AreRejectedAndCountedInFlatMemoryWhileAGoodClientStaysRight) 
             << " KiB, then " << (bytes >> 10) << " KiB\n";
 }
 
-TEST(HostilePeers, ThatAreWorkersCannotSayWhatServersSayToEachOther) {
+TEST(HostilePeers, WorkersCannotSendMessagesOfServers) {
   RealCluster cluster(2);
   GoodClient good(cluster.address());
   good.push_and_look();
@@ -267,7 +267,7 @@ TEST(HostilePeers, ThatAreWorkersCannotSayWhatServersSayToEachOther) {
   good.push_and_look();
 }
 
-TEST(HostilePeers, ThatSayTheyAreServersHaveToBeOnesThatCanBe) {
+TEST(HostilePeers, ClaimedServersMustBeValid) {
   RealCluster cluster(2);
   GoodClient good(cluster.address());
   const Heartbeat sound = {.role = Role::kServer,
@@ -319,7 +319,7 @@ TEST(HostilePeers, ThatSayTheyAreServersHaveToBeOnesThatCanBe) {
   good.push_and_look();
 }
 
-TEST(HostilePeers, ThatAskForWhatCannotBeYetFillNoServer) {
+TEST(HostilePeers, PrematureRequestsFillNoServer) {
   RealCluster cluster(1);
   GoodClient good(cluster.address());
   const ClusterMap map = good.client().map();
@@ -347,7 +347,7 @@ TEST(HostilePeers, ThatAskForWhatCannotBeYetFillNoServer) {
   good.push_and_look();
 }
 
-TEST(HostilePeers, WithoutTheSecretAreStrangersWhateverTheySend) {
+TEST(HostilePeers, PeersWithoutSecretStayStrangers) {
   wire::NodeLoopOptions loop;
   loop.security = wire::Security::with_secret(wire::Secret::from_text(std::string(32, 's'), "the test"));
   RealCluster cluster(2, {}, loop);
@@ -373,7 +373,7 @@ TEST(HostilePeers, WithoutTheSecretAreStrangersWhateverTheySend) {
   good.push_and_look();
 }
 
-TEST(HostilePeers, ThatAreSlowAreClosedAndHoldUpNobody) {
+TEST(HostilePeers, SlowPeersAreClosedWithoutDelay) {
   wire::NodeLoopOptions loop;
   loop.handshake_s = 1;
   loop.patience_s = 1;

@@ -65,7 +65,7 @@ class LeavingServer : public testing::Test {
   std::future<void> ended_;
 };
 
-TEST_F(LeavingServer, EndsWithoutLossWhereAnotherHoldsTheSame) {
+TEST_F(LeavingServer, EndsWithoutLossBesideReplica) {
   push();
   serve();
   ASSERT_TRUE(have_servers(2));
@@ -73,7 +73,7 @@ TEST_F(LeavingServer, EndsWithoutLossWhereAnotherHoldsTheSame) {
   EXPECT_TRUE(have_servers(1));
 }
 
-TEST_F(LeavingServer, ThatIsTheLastOneEndsAndSaysWhichValuesAreLost) {
+TEST_F(LeavingServer, LastServerEndsAndNamesLostValues) {
   push();
   serve();
   ASSERT_TRUE(have_servers(2));
@@ -84,7 +84,7 @@ TEST_F(LeavingServer, ThatIsTheLastOneEndsAndSaysWhichValuesAreLost) {
                     HasSubstr("no other server holds 16 of them, whose values are lost")));
 }
 
-TEST_F(LeavingServer, ThatIsTheLastOneOfAClusterWithoutTablesLosesNothing) {
+TEST_F(LeavingServer, LastServerWithoutTablesLosesNothing) {
   serve();
   ASSERT_TRUE(have_servers(2));
   cluster_.end_server(0);

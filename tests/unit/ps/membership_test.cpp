@@ -98,7 +98,7 @@ class ByHand final : public wire::Surroundings, private wire::Network {
 
 // The coordinator gives a lease out when it answers, and counts from the question: an answer that was long on
 // its way must not lengthen it.
-TEST(Membership, ALeaseRunsFromWhenTheQuestionWasSent) {
+TEST(Membership, LeaseRunsFromSentRequest) {
   ByHand surroundings;
   Membership membership("inproc:coordinator", /*heartbeat_s=*/0.5);
   membership.start(surroundings);
@@ -140,7 +140,7 @@ class OneServer : public testing::Test {
   wire::TimerId ticks = 0;
 };
 
-TEST_F(OneServer, IsNotLateWhenTheCoordinatorDidNotListen) {
+TEST_F(OneServer, IsNotLateDuringCoordinatorPause) {
   commit();
   ASSERT_EQ(coordinator.map().servers.size(), 1U);
   for (int i = 0; i < 10; ++i) {  // a loop that was held up for five seconds, again and again
@@ -158,7 +158,7 @@ TEST_F(OneServer, IsNotLateWhenTheCoordinatorDidNotListen) {
 
 // A process that ends closes its connections before it stops to listen: who asks at once is let in by the
 // system, and cut off a moment later.
-TEST_F(OneServer, IsAskedForAgainWhereItEndsWhileItIsAskedFor) {
+TEST_F(OneServer, IsAskedAgainAfterEndDuringRequest) {
   commit();
   coordinator.on_closed(1, wire::CloseCause::kByPeer, "it ended");
   const wire::ConnectionId asked = surroundings.last_connection;
@@ -171,14 +171,14 @@ TEST_F(OneServer, IsAskedForAgainWhereItEndsWhileItIsAskedFor) {
   EXPECT_EQ(surroundings.reports, "coordinator: server server is down\n");
 }
 
-TEST_F(OneServer, IsDownWhereItsSystemTakesTheQuestionAndNobodyAnswers) {
+TEST_F(OneServer, IsDownWithAcceptedButUnansweredRequest) {
   commit();
   coordinator.on_closed(1, wire::CloseCause::kByPeer, "it ended");
   coordinator.on_closed(surroundings.last_connection, wire::CloseCause::kSilent, "no word of the handshake");
   EXPECT_EQ(surroundings.reports, "coordinator: server server is down\n");
 }
 
-TEST_F(OneServer, IsToldOfADiskThatWasSlowToTakeIt) {
+TEST_F(OneServer, ReportsDiskThatTakesRequestSlowly) {
   surroundings.disk().sync_s = 24;
   commit();
   EXPECT_EQ(surroundings.reports,

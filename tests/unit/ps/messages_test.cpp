@@ -37,7 +37,7 @@ TEST(Messages, AreRejectedWhenCutOrTooLong) {
   EXPECT_FALSE(wire::decode<Heartbeat>(longer).has_value());
 }
 
-TEST(Messages, RejectKeysThatComeTwiceOrOutOfOrder) {
+TEST(Messages, RejectRepeatedOrUnorderedKeys) {
   const auto written = [](std::vector<std::pair<PartitionId, std::uint32_t>> rows) {
     return wire::encode(std::tuple(std::move(rows)));
   };

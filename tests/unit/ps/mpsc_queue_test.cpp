@@ -41,7 +41,7 @@ TEST(MpscQueue, GivesWhatWasPutInOldestFirst) {
   }
 }
 
-TEST(MpscQueue, SaysWhenItIsFullByCountOrByBytesAndAsksOnceForRoom) {
+TEST(MpscQueue, ReportsFullnessAndRequestsRoomOnce) {
   Queue queue({.most_items = 4, .most_bytes = 100});
   for (std::uint64_t i = 0; i < 3; ++i) EXPECT_TRUE(queue.push(std::make_unique<Item>(0, i)));
   EXPECT_FALSE(queue.push(std::make_unique<Item>(0, 3)));
@@ -117,13 +117,13 @@ void stress(int num_producers, std::uint64_t each, const QueueLimits& limits) {
   }
 }
 
-TEST(MpscQueue, LosesNothingOfAMillionFromFourProducers) { stress(4, 250'000, {}); }
+TEST(MpscQueue, LosesNothingFromFourProducers) { stress(4, 250'000, {}); }
 
-TEST(MpscQueue, WakesItsConsumerAndItsProducersWhenBothSleepAllTheTime) {
+TEST(MpscQueue, WakesConsumerAndProducersUnderFrequentSleep) {
   stress(3, 50'000, {.most_items = 2, .most_bytes = 1000});
 }
 
-TEST(MpscQueue, HoldsNoMoreThanItsLimitFromAProducerThatWaitsForRoom) {
+TEST(MpscQueue, RespectsLimitWithWaitingProducer) {
   stress(1, 50'000, {.most_items = 3, .most_bytes = 1000});
 }
 
@@ -156,7 +156,7 @@ void pop_or_sleep(SteppedQueue& queue) try {
 } catch (const ChosenSteps::Sleeping&) {
 }
 
-TEST(MpscQueue, NoPushAtAnyStepOfALyingDownConsumerIsSleptThrough) {
+TEST(MpscQueue, SleepingConsumerMissesNoPush) {
   for (const int already : {0, 1, 2}) {  // the stub is passed in different places
     int step = 0;
     do {
@@ -172,7 +172,7 @@ TEST(MpscQueue, NoPushAtAnyStepOfALyingDownConsumerIsSleptThrough) {
   }
 }
 
-TEST(MpscQueue, NoConsumerThatLiesDownAtAnyStepOfAPushIsLeftAsleep) {
+TEST(MpscQueue, PushWakesConsumerAtEveryStep) {
   for (const int already : {0, 1, 2}) {
     int step = 0;
     do {

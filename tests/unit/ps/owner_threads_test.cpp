@@ -168,7 +168,7 @@ void expect_exact_sums(ThreadedCluster& cluster, const TableSpec& spec, int roun
   EXPECT_EQ(values, std::vector<float>(spec.num_elements, sum));
 }
 
-TEST(OwnerThreads, AddUpExactlyWhatTwoWorkersPushWhileNoPullIsTorn) {
+TEST(OwnerThreads, SumTwoWorkersExactlyWithoutTornPulls) {
   ThreadedCluster cluster(owners(2));
   expect_exact_sums(cluster, table_of(6, 4096), 60);
   // Both replicas have the same bytes once nothing is under way.
@@ -216,7 +216,7 @@ TEST(OwnerThreads, AreWokenForLongRequests) {
   EXPECT_EQ(cluster.counts(0).done_at_once + cluster.counts(1).done_at_once, 0U);
 }
 
-TEST(OwnerThreads, LoseNothingWhereTheirQueuesAreFullAllTheTime) {
+TEST(OwnerThreads, LoseNothingWithFullQueues) {
   ServerOptions narrow = owners(2);
   narrow.most_queued = 2;
   narrow.most_queued_bytes = 8 << 10;
@@ -225,7 +225,7 @@ TEST(OwnerThreads, LoseNothingWhereTheirQueuesAreFullAllTheTime) {
   EXPECT_GT(cluster.counts(0).pauses + cluster.counts(1).pauses, 0U);
 }
 
-TEST(OwnerThreads, WithoutThreadsTheLoopItselfDoesTheSame) {
+TEST(OwnerThreads, LoopWithoutThreadsIsEquivalent) {
   ThreadedCluster cluster(owners(0));
   expect_exact_sums(cluster, table_of(6, 1024), 20);
 }
@@ -332,7 +332,7 @@ class BackPressure : public testing::Test {
   Served<Asker> flood{serving("worker", "flood"), at}, other{serving("worker", "other"), at};
 };
 
-TEST_F(BackPressure, PausesWhoFillsAQueueAndOnlyThat) {
+TEST_F(BackPressure, PausesOnlySenderThatFillsQueue) {
   send_hundred();
   while (feeder.node().num_given < Feeder::kMost) std::this_thread::yield();
   for (int i = 0; i < 20; ++i) go_round();
@@ -344,7 +344,7 @@ TEST_F(BackPressure, PausesWhoFillsAQueueAndOnlyThat) {
   EXPECT_GT(feeder.on_its_thread([](Feeder& node) { return node.num_pauses(); }), 0U);
 }
 
-TEST_F(BackPressure, AnOwnersExceptionEndsTheServiceOfItsNode) {
+TEST_F(BackPressure, OwnerExceptionEndsServiceOfNode) {
   feeder.node().throw_at(3);
   feeder.node().let_go_on();
   send_hundred();

@@ -78,7 +78,7 @@ class OwnerTest : public testing::Test {
   MapEvent map;
 };
 
-TEST_F(OwnerTest, MakesOneRecordOfWhatItIsToldBeforeItActs) {
+TEST_F(OwnerTest, MergesWaitingRequestsIntoOneRecord) {
   for (WorkerId worker = 0; worker < kWorkers; ++worker) request(worker, 1, RequestOp::kJoin);
   owner.go_on();
   EXPECT_EQ(owner.report(7).version, 1U);
@@ -96,7 +96,7 @@ TEST_F(OwnerTest, MakesOneRecordOfWhatItIsToldBeforeItActs) {
   EXPECT_EQ(std::memcmp(answer.body.bytes().data(), sums.data(), answer.body.size()), 0);
 }
 
-TEST_F(OwnerTest, AnswersPullsWithThePriorityThatTheyAskFor) {
+TEST_F(OwnerTest, AnswersPullsWithRequestedPriority) {
   for (const wire::Priority priority : {4, 0, 7}) {
     tell(Pull{.partition = 7, .epoch = 1, .life = {0, 1}, .table = 1, .priority = priority});
     owner.go_on();
@@ -104,7 +104,7 @@ TEST_F(OwnerTest, AnswersPullsWithThePriorityThatTheyAskFor) {
   }
 }
 
-TEST_F(OwnerTest, AsksForKeysThatAConnectionHasNotSentAndTakesNothingUntilItHasThem) {
+TEST_F(OwnerTest, RequestsUnsentKeysBeforeAnyUse) {
   ClusterMap members = *map.members;
   members.version = 2;
   TableSpec sparse = spec;
@@ -144,7 +144,7 @@ TEST_F(OwnerTest, AsksForKeysThatAConnectionHasNotSentAndTakesNothingUntilItHasT
   EXPECT_EQ(push(4, true), ErrorKind::kUnknownKeys) << "another connection has sent nothing";
 }
 
-TEST_F(OwnerTest, AnswersTheTicksOfOneMessageWithOneMessage) {
+TEST_F(OwnerTest, AnswersTicksOfMessageTogether) {
   Ticks ticks = {.life = {0, 1}, .registered_at = 1, .ticks = {}};
   for (PartitionId id = 0; id < 50; ++id) {
     tell(Request{.partition = id,
@@ -169,7 +169,7 @@ TEST_F(OwnerTest, AnswersTheTicksOfOneMessageWithOneMessage) {
   }
 }
 
-TEST_F(OwnerTest, RefusesAndCountsABodyThatItsCodecDidNotMake) {
+TEST_F(OwnerTest, RejectsAndCountsForeignCodecBody) {
   ClusterMap members = *map.members;
   members.version = 2;
   members.tables[1].compression.push = "top-k";
@@ -197,7 +197,7 @@ TEST_F(OwnerTest, RefusesAndCountsABodyThatItsCodecDidNotMake) {
   EXPECT_EQ(owner.report(7).version, 1 + 2000 - num_rejected);
 }
 
-TEST_F(OwnerTest, VisitsAtATickOnlyPartitionsWithSomethingUnderWay) {
+TEST_F(OwnerTest, TickVisitsOnlyPartitionsWithPendingWork) {
   EXPECT_EQ(owner.num_ticking(), kPartitions) << "all have just got their roles";
   tell(TickEvent{});
   EXPECT_EQ(owner.num_ticking(), 0U);
@@ -218,7 +218,7 @@ TEST_F(OwnerTest, VisitsAtATickOnlyPartitionsWithSomethingUnderWay) {
   EXPECT_EQ(num_answers(), 2U);
 }
 
-TEST_F(OwnerTest, VisitsAtAMapOnlyPartitionsThatChangedUnlessWorkersAreLost) {
+TEST_F(OwnerTest, MapVisitsChangedPartitionsUnlessWorkersFail) {
   tell(TickEvent{});
   MapEvent later = {.members = map.members, .self = kSelf, .partitions = {}};
   later.partitions.push_back({5, {.epoch = 2, .chain = {kSelf}}});
@@ -239,7 +239,7 @@ MapEvent next_map(const MapEvent& map) {
           .partitions = {{7, {.epoch = 2, .chain = {kSelf}}}}};
 }
 
-TEST_F(OwnerTest, KeepsWhatCameBeforeItsMapAndAnswersWhenThatIsThere) {
+TEST_F(OwnerTest, KeepsEarlyRequestsUntilTheirMap) {
   const auto join_early = [&] {
     tell(Request{.partition = 7,
                  .epoch = 2,
@@ -262,7 +262,7 @@ TEST_F(OwnerTest, KeepsWhatCameBeforeItsMapAndAnswersWhenThatIsThere) {
   EXPECT_EQ(owner.report(7).version, 1U);
 }
 
-TEST_F(OwnerTest, SendsAwayWhatWaitedTooLongForAMap) {
+TEST_F(OwnerTest, RejectsRequestsThatWaitTooLong) {
   tell(Request{
       .partition = 7, .epoch = 2, .life = {0, 1}, .registered_at = 1, .sequence = 1, .op = RequestOp::kJoin});
   tell(TickEvent{});
@@ -277,7 +277,7 @@ TEST_F(OwnerTest, SendsAwayWhatWaitedTooLongForAMap) {
   EXPECT_EQ(owner.report(7).version, 0U);
 }
 
-TEST_F(OwnerTest, KeepsNoMoreThanItsShareOfWhatCameBeforeItsMap) {
+TEST_F(OwnerTest, LimitsRequestsKeptForMap) {
   std::vector<float> values(1 << 20);
   const int more_than_it_keeps = 100;  // of 4 MiB
   for (int i = 0; i < more_than_it_keeps; ++i)
@@ -287,7 +287,7 @@ TEST_F(OwnerTest, KeepsNoMoreThanItsShareOfWhatCameBeforeItsMap) {
   EXPECT_LT(num_answers(), 100U);
 }
 
-TEST_F(OwnerTest, SaysAtATickWhatHasBecomeStable) {
+TEST_F(OwnerTest, TickReportsStableVersions) {
   request(0, 1, RequestOp::kJoin);
   owner.go_on();
   said.clear();
@@ -303,7 +303,7 @@ TEST_F(OwnerTest, SaysAtATickWhatHasBecomeStable) {
   EXPECT_EQ(gone.at(0).version, 0U) << "it is another server's now";
 }
 
-TEST_F(OwnerTest, CallsAServerThatIsNotThereOnceInAWhileAndTellsItEverythingWhenItIs) {
+TEST_F(OwnerTest, RetriesMissingServerAndSendsEverythingLater) {
   for (auto& [id, entry] : map.partitions) entry = {.epoch = 2, .chain = {kSelf, 2}};
   tell(map);
   EXPECT_EQ(num_to_server(), 1U) << "4096 partitions call the same server";

@@ -124,7 +124,7 @@ void expect_share_moved(const Placement& before, const Placement& after, const C
   EXPECT_GE(loads(after, 0)[comes.id], std::floor(0.9 * 4096 * share)) << comes.name;
 }
 
-TEST(BoundedRendezvous, MovesOnlyTheShareOfWhoComesAndStaysWithinItsBound) {
+TEST(BoundedRendezvous, MovesShareOfNewcomerWithinBound) {
   const PlacementFunction place = placement_function("bounded-rendezvous");
   Placement grown;  // by one after the other
   for (int n = 1; n <= kMaxPlaced; ++n) {
@@ -185,7 +185,7 @@ TEST(BoundedRendezvous, HoldsItsBoundsWhoeverComesAndGoes) {
 
 /// Where a point of a server comes to stand, nobody else gains; its share is what its points happen to cut
 /// out.
-TEST(HashRing, MovesOnlyToWhoComesAndFromWhoGoes) {
+TEST(HashRing, MovesOnlyToNewAndFromLost) {
   const PlacementFunction place = placement_function("hash-ring");
   for (int n = 2; n < kMaxPlaced; ++n) {
     const Placement without = place(servers(n), kOptions, {}), with = place(servers(n + 1), kOptions, {});

@@ -49,7 +49,7 @@ ClusterMap map_with_the_worker() {
 }
 
 /// Counting from the first request on would take years.
-TEST(RecordBuilder, ContinuesWhereAWorkerIsHoweverMuchItHasAskedBefore) {
+TEST(RecordBuilder, ContinuesAtPositionOfWorker) {
   constexpr Sequence kTaken = Sequence{1} << 50;
   const auto next =
       next_record(state_after(kTaken), map_with_the_worker(), ticks({kTaken + 1, kTaken + 2, kTaken + 4}));
@@ -59,7 +59,7 @@ TEST(RecordBuilder, ContinuesWhereAWorkerIsHoweverMuchItHasAskedBefore) {
   EXPECT_EQ(next->taken[1].second, kTaken + 2);
 }
 
-TEST(RecordBuilder, WaitsForARequestThatHasNotCome) {
+TEST(RecordBuilder, AwaitsMissingRequest) {
   EXPECT_FALSE(next_record(state_after(7), map_with_the_worker(), ticks({9})));
 }
 

@@ -64,7 +64,7 @@ class SecurityRoles : public testing::Test {
   }
 };
 
-TEST_F(SecurityRoles, AKeyProvesItsRoleAndNoOther) {
+TEST_F(SecurityRoles, KeyProvesItsRoleOnly) {
   const wire::PeerIdentity worker{.role = "worker", .name = "3"},
       observer{.role = "observer", .name = "team"};
   const std::vector<wire::PeerIdentity> all = {worker,
@@ -86,7 +86,7 @@ TEST_F(SecurityRoles, AKeyProvesItsRoleAndNoOther) {
   EXPECT_EQ(status().num_servers, 1U);
 }
 
-TEST_F(SecurityRoles, AWorkerRegistersAsNoOtherWorkerAndAsNoServer) {
+TEST_F(SecurityRoles, WorkerRegistersOnlyAsItself) {
   for (const Heartbeat& heartbeat : {heartbeat_of(Role::kWorker, 4), heartbeat_of(Role::kServer, 3)}) {
     const auto peer = peer_with("worker", "3", cluster_.address());
     peer->send(peer->frames_of({message_of(heartbeat)}));
@@ -98,7 +98,7 @@ TEST_F(SecurityRoles, AWorkerRegistersAsNoOtherWorkerAndAsNoServer) {
   EXPECT_EQ(seen.refused_messages, 2U);
 }
 
-TEST_F(SecurityRoles, AWorkerPushesAndPullsInNoOthersName) {
+TEST_F(SecurityRoles, WorkerPushesAndPullsOnlyForItself) {
   owner_.push(sums_, std::vector<float>(4, 1)).get();
   const ClusterMap map = owner_.map();
   const PartitionId partition = map.partition_of(sums_, 0);
@@ -126,7 +126,7 @@ TEST_F(SecurityRoles, AWorkerPushesAndPullsInNoOthersName) {
   EXPECT_EQ(sums(), std::vector<float>(4, 1));
 }
 
-TEST_F(SecurityRoles, AReaderOfStatusReadsAndWritesNothing) {
+TEST_F(SecurityRoles, StatusReaderReadsAndWritesNothing) {
   const wire::Secret key = whole_.of_role("observer.team");
   EXPECT_TRUE(
       look_at_cluster({.coordinator = cluster_.address(), .timeout_s = 60}, with(key)).servers.at(1).status);
@@ -143,7 +143,7 @@ TEST_F(SecurityRoles, AReaderOfStatusReadsAndWritesNothing) {
   EXPECT_EQ(status().num_workers, 1U);
 }
 
-TEST_F(SecurityRoles, AClientWithTheKeyOfItsWorkerTrainsAndWithAnothersIsRejected) {
+TEST_F(SecurityRoles, ClientNeedsKeyOfItsWorker) {
   Client three({.worker = 3, .host = "there", .coordinator = cluster_.address()},
                with(whole_.of_role("worker.3")));
   three.push(open_sums(three), std::vector<float>(4, 2)).get();

@@ -69,7 +69,7 @@ TEST(RowStore, HoldsWhatAMapHolds) {
   EXPECT_EQ(num_found, expected.size());
 }
 
-TEST(RowStore, MayLoseAndGetRowsWhileItIsVisited) {
+TEST(RowStore, RowsMayChangeDuringVisit) {
   RowStore store(kFloats);
   std::vector<std::uint64_t> keys;
   for (std::uint64_t key = 0; key < 500; ++key) {
@@ -133,7 +133,7 @@ TEST(RowBatches, ComeBackAsTheyWere) {
   EXPECT_EQ(batch.row(1)[1], 2);
 }
 
-TEST(RowBatches, AreRejectedWhereKeysAndSizesDoNotFit) {
+TEST(RowBatches, RejectsMismatchedKeysAndSizes) {
   const wire::Buffer buffer = batch_of({{3, 1}, {7, 2}});
   const std::vector<std::byte> whole(buffer.bytes().begin(), buffer.bytes().end());
   for (std::size_t size = 0; size < whole.size(); ++size)
@@ -156,7 +156,7 @@ TEST(RowBatches, AreRejectedWhereKeysAndSizesDoNotFit) {
   EXPECT_EQ(key_refusal(key_batch(std::vector<std::uint64_t>{7, 7}, 2).bytes(), 2), ErrorKind::kMalformed);
 }
 
-TEST(RowBatches, OfFewKeysDoNotAskForMuch) {
+TEST(RowBatches, FewKeysNeedLittleMemory) {
   std::vector<std::uint64_t> keys(16);
   for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = i;
   constexpr std::uint32_t kLongRow = 16 << 10;  // 64 KiB

@@ -49,7 +49,7 @@ TEST_F(SecuritySavedParts, AreBelowTheRootOfTheServer) {
   EXPECT_TRUE(fs::exists(begun_ / "3-2-9.part"));
 }
 
-TEST_F(SecuritySavedParts, AreBelowARootThatIsNamedThroughALink) {
+TEST_F(SecuritySavedParts, AreBelowRootNamedThroughLink) {
   fs::rename(root_, folder_ / "real");
   fs::create_directory_symlink(folder_ / "real", root_);
   EXPECT_EQ(saved_in(begun_), "3-2-9.part");
@@ -73,7 +73,7 @@ TEST_F(SecuritySavedParts, AreNowhereElse) {
               HasSubstr("a checkpoint was asked for"));
 }
 
-TEST_F(SecuritySavedParts, AreNotBelowTheRootOfTheFileSystem) {
+TEST_F(SecuritySavedParts, AreNotBelowFileSystemRoot) {
   EXPECT_THROW(CheckpointRoot("/").open(begun_), DataError);
   EXPECT_THROW(CheckpointRoot("/tmp/..").open(begun_), DataError);
 }
@@ -87,7 +87,7 @@ TEST_F(SecuritySavedParts, AreNotWrittenThroughLinksToFolders) {
   EXPECT_TRUE(fs::is_empty(folder_ / "outside/checkpoint-2"));
 }
 
-TEST_F(SecuritySavedParts, ReplaceLinksToFilesAndNotTheirTargets) {
+TEST_F(SecuritySavedParts, ReplaceLinksNotTheirTargets) {
   const std::string name = "3-2-9.part";
   for (const std::string& each : {name, name + ".part" + std::to_string(::getpid())})
     fs::create_symlink(victim_, begun_ / each);
@@ -101,7 +101,7 @@ TEST_F(SecuritySavedParts, AreOfACheckpointThatWasBegun) {
   EXPECT_THAT(saved_in(root_ / "run/checkpoint-5"), HasSubstr("no folder that a checkpoint was begun in"));
 }
 
-TEST_F(SecuritySavedParts, ThatAManifestNamesOutsideOfItsFolderAreNotRead) {
+TEST_F(SecuritySavedParts, RejectsFilesOutsideManifestFolder) {
   for (const char* file : {"..", "../victim", "/etc/passwd", "a/b", "."}) {
     const SavedPart part = {.partition = 0, .file = file};
     EXPECT_THROW(read_part(begun_, part, {}), DataError) << file;

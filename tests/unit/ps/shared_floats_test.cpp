@@ -27,7 +27,7 @@ TEST(SharedFloats, AreChangedInPlaceWhereNobodyReads) {
   EXPECT_EQ(floats.get()[0], 5);
 }
 
-TEST(SharedFloats, AreCopiedBeforeAChangeWhereSomebodyReads) {
+TEST(SharedFloats, AreCopiedBeforeChangeWithReaders) {
   SharedFloats floats({1, 2});
   const SharedFloats copy = floats;
   const wire::Buffer lease = floats.lease();
@@ -41,7 +41,7 @@ TEST(SharedFloats, AreCopiedBeforeAChangeWhereSomebodyReads) {
 }
 
 /// One thread adds, as an owner does; others read what it has leased, as a loop does that sends replies.
-TEST(SharedFloats, AreNeverSeenHalfChangedOnOtherThreads) {
+TEST(SharedFloats, AreNeverSeenHalfChanged) {
   constexpr int kRounds = 20'000;
   SharedFloats floats(std::vector<float>(64, 0));
   std::mutex mutex;

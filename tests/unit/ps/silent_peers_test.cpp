@@ -75,7 +75,7 @@ class SecurityOfServing : public testing::Test {
   wire::Address coordinator_, server_;
 };
 
-TEST_F(SecurityOfServing, StatusAndWorkersAreServedWhileSilentPeersHoldConnections) {
+TEST_F(SecurityOfServing, SilentPeersDelayNoStatusOrWorker) {
   Client worker({.worker = 0, .host = "here", .coordinator = coordinator_});
   const TableId sums = open_sums(worker);
   std::vector<std::unique_ptr<HostilePeer>> silent;
@@ -130,7 +130,7 @@ TEST_F(SecurityOfServing, RolesSendWhatIsTheirsAlone) {
   EXPECT_EQ(refused(), before + 3);
 }
 
-TEST_F(SecurityOfServing, CheckpointsAreBelowTheFolderThatAServerIsStartedIn) {
+TEST_F(SecurityOfServing, CheckpointsStayBelowStartFolder) {
   Client worker({.worker = 0, .host = "here", .coordinator = coordinator_});
   const TableId sums = open_sums(worker);
   worker.push(sums, std::vector<float>(4, 1)).get();
@@ -149,7 +149,7 @@ TEST_F(SecurityOfServing, CheckpointsAreBelowTheFolderThatAServerIsStartedIn) {
   std::filesystem::remove_all(here);
 }
 
-TEST_F(SecurityOfServing, AnotherUserIsNoObserverWorkerOrServer) {
+TEST_F(SecurityOfServing, AnotherUserHasNoRole) {
   SKIP_UNLESS_ROOT();
   Client own({.worker = 0, .host = "here", .coordinator = coordinator_});
   const TableId sums = open_sums(own);

@@ -33,7 +33,7 @@ class Scribe final : public wire::Node {
   wire::Surroundings* surroundings_ = nullptr;
 };
 
-TEST(Simulation, DoesWhatIsPostedLaterAndInItsOrder) {
+TEST(Simulation, RunsPostedWorkLaterInOrder) {
   std::vector<int> heard;
   Simulation simulation(1);
   simulation.add("a", "scribe", [&] { return std::make_unique<Scribe>(heard); });
@@ -46,7 +46,7 @@ TEST(Simulation, DoesWhatIsPostedLaterAndInItsOrder) {
   EXPECT_TRUE(std::ranges::is_sorted(heard));
 }
 
-TEST(Simulation, DoesNotDoWhatWasPostedByALifeThatHasEnded) {
+TEST(Simulation, DropsWorkOfEndedProcess) {
   std::vector<int> heard;
   Simulation simulation(1);
   simulation.add("a", "scribe", [&] { return std::make_unique<Scribe>(heard); });
@@ -58,7 +58,7 @@ TEST(Simulation, DoesNotDoWhatWasPostedByALifeThatHasEnded) {
   EXPECT_TRUE(heard.empty());
 }
 
-TEST(Simulation, HandsOverNothingAfterTheMessageThatHadAConnectionPausedAgain) {
+TEST(Simulation, DeliversNothingAfterRenewedPause) {
   std::vector<int> heard;
   Simulation simulation(1);
   const auto pauses = [](Scribe& node, wire::ConnectionId from, std::uint16_t) {

@@ -91,7 +91,7 @@ class SparseCheckpoints : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-TEST_F(SparseCheckpoints, OfThreeServersGoOnWithTheSameBitsInOneAndInTwoAndInOtherPartitions) {
+TEST_F(SparseCheckpoints, KeepBitsOnOtherPartitions) {
   constexpr std::uint64_t kSaved = 9, kEnd = 25;
   std::vector<float> at_saving, at_end;
   {
@@ -124,7 +124,7 @@ TEST_F(SparseCheckpoints, OfThreeServersGoOnWithTheSameBitsInOneAndInTwoAndInOth
   }
 }
 
-TEST_F(SparseCheckpoints, AreAllThatIsThereBehindThemAlsoTwiceInSequence) {
+TEST_F(SparseCheckpoints, RestoreExactRowsTwiceInSequence) {
   RealCluster cluster(2);
   Client client(asker_of(cluster));
   TableSpec spec = users();
@@ -161,7 +161,7 @@ TEST_F(SparseCheckpoints, OfATableWithoutRowsEmptyIt) {
   EXPECT_EQ(all_rows(client, table), first);
 }
 
-TEST_F(SparseCheckpoints, ThatAreDamagedAreNamedAndChangeNothing) {
+TEST_F(SparseCheckpoints, DamagedOnesAreNamedAndChangeNothing) {
   RealCluster cluster(1, {.num_partitions = 1});
   Client client(asker_of(cluster));
   const TableId table = client.open_table(users());
@@ -187,7 +187,7 @@ TEST_F(SparseCheckpoints, ThatAreDamagedAreNamedAndChangeNothing) {
   EXPECT_EQ(all_rows(client, table), before);
 }
 
-TEST_F(SparseCheckpoints, AreReadAndSentInPiecesHoweverManyRowsAPartitionHas) {
+TEST_F(SparseCheckpoints, AreReadAndSentInPieces) {
   RealCluster cluster(1, {.num_partitions = 1});
   Client client(asker_of(cluster));
   TableSpec spec = users();

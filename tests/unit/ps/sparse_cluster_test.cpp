@@ -76,14 +76,14 @@ class SparseCluster : public testing::Test {
   TableId table = 0;
 };
 
-TEST_F(SparseCluster, AnswersEachKeyWhereItStandsAlsoRepeated) {
+TEST_F(SparseCluster, AnswersEachKeyInPlaceDespiteRepeats) {
   begin(sums_of_rows());
   EXPECT_EQ(push(0, {9, 2, UINT64_MAX, 0}, rows({9, 2, 7, 5})).error, ErrorKind::kNone);
   EXPECT_EQ(pull(1, {0, 9, 0, 4, UINT64_MAX, 2, 9}), rows({5, 9, 5, 0, 7, 2, 9}));
   EXPECT_EQ(pull(1, {}), std::vector<float>{});
 }
 
-TEST_F(SparseCluster, AddsRowsOfOneKeyInTheOrderInWhichTheyWereGiven) {
+TEST_F(SparseCluster, AddsRowsOfKeyInGivenOrder) {
   begin(sums_of_rows());
   // In f32 the large one swallows the small one, or not.
   EXPECT_EQ(push(0, {5, 1, 5, 5}, rows({1e8F, 1, 3, -1e8F})).error, ErrorKind::kNone);
@@ -92,7 +92,7 @@ TEST_F(SparseCluster, AddsRowsOfOneKeyInTheOrderInWhichTheyWereGiven) {
   EXPECT_EQ(pull(0, {6, 1}), rows({3, 2}));
 }
 
-TEST_F(SparseCluster, SeesItsOwnPushesBeforeTheyAreAcknowledged) {
+TEST_F(SparseCluster, SeesItsPushesBeforeAcknowledgement) {
   begin(sums_of_rows());
   cluster->simulation.set_faults({.reorder = 0.5});  // a pull may come before what was pushed before it
   Keys keys;
@@ -103,7 +103,7 @@ TEST_F(SparseCluster, SeesItsOwnPushesBeforeTheyAreAcknowledged) {
   }
 }
 
-TEST_F(SparseCluster, SendsAListOfKeysOnceOverAConnection) {
+TEST_F(SparseCluster, SendsListOfKeysOncePerConnection) {
   begin(sums_of_rows());
   Keys keys;
   for (std::uint64_t key = 0; key < 1000; ++key) keys.push_back(key * 7919);
@@ -142,7 +142,7 @@ TEST(KeyLists, ForgetTheOldestBeyondTheirBounds) {
   EXPECT_EQ(lists.num_bytes(), KeyLists::kMostLists * few.size());
 }
 
-TEST_F(SparseCluster, GivesTheSameFirstValuesWhoeverIsAskedAndCreatesNothing) {
+TEST_F(SparseCluster, HasSameInitialValuesAndCreatesNothing) {
   TableSpec spec = sums_of_rows();
   spec.initial_range = 0.1F;
   begin(spec);
@@ -172,7 +172,7 @@ TEST_F(SparseCluster, AssignsRowsAsTheyAre) {
   EXPECT_EQ(pull(0, {1, 2, 3}), rows({16, 15, 0}));
 }
 
-TEST_F(SparseCluster, DoesNotAddUpPushesOfDifferentRates) {
+TEST_F(SparseCluster, SeparatesPushesOfDifferentRates) {
   TableSpec spec = sums_of_rows();
   spec.optimizer = {.name = "sgd", .lr = 1};
   begin(spec);
@@ -183,7 +183,7 @@ TEST_F(SparseCluster, DoesNotAddUpPushesOfDifferentRates) {
   EXPECT_EQ(pull(0, {1, 2}), rows({-2.75F, -2.75F}));
 }
 
-TEST_F(SparseCluster, PushesAndPullsWithOneCallWhichFailsWhereThePushDoes) {
+TEST_F(SparseCluster, CombinedCallFailsWithItsPush) {
   begin(sums_of_rows());
   std::vector<float> values(3 * kRowElements);
   const auto both = [&](const Keys& keys, const std::vector<float>& pushed) {
@@ -254,7 +254,7 @@ TEST_F(SparseCluster, SendsLongRowsInSeveralMessages) {
   EXPECT_EQ(pull(1, keys, spec.rows.elements), values);
 }
 
-TEST_F(SparseCluster, CopiesRowsToServersThatComeWhileWorkersPush) {
+TEST_F(SparseCluster, CopiesRowsToNewServersDuringPushes) {
   TableSpec spec = sums_of_rows();
   spec.rows.elements = 64;
   begin(spec, {.num_partitions = 2});
@@ -278,7 +278,7 @@ TEST_F(SparseCluster, CopiesRowsToServersThatComeWhileWorkersPush) {
   expect_equal_replicas(3);
 }
 
-TEST_F(SparseCluster, ReplicasAgreeOnWhoIsAdmittedAndWhoGoes) {
+TEST_F(SparseCluster, ReplicasAgreeOnAdmissionAndEviction) {
   TableSpec spec = sums_of_rows(1);
   spec.initial_range = 1;
   spec.rows.admit_after = 2;
@@ -322,7 +322,7 @@ bool pushes(int worker, std::uint64_t step, std::uint64_t key) {
   return Random(10, worker, step, key).below(3) > 0;
 }
 
-TEST_F(SparseCluster, SumsInWorkerOrderHaveTheBitsOfOneProcessAlsoOverAFailure) {
+TEST_F(SparseCluster, OrderedSumsKeepBitsOverFailure) {
   TableSpec spec = sums_of_rows(0);
   spec.apply_at = ApplyAt::kClock;
   spec.initial_range = 1;

@@ -48,7 +48,7 @@ bool holds(const SparseTable& table, std::uint64_t key, WorkerClock clock) {
   return read(table, {key}, clock)[0] != 0;
 }
 
-TEST(SparseTable, CreatesARowWhenItIsPushedAndNotWhenItIsRead) {
+TEST(SparseTable, CreatesRowOnPushNotRead) {
   TableSpec spec = rows_of();
   spec.initial_range = 0.5F;
   SparseTable table(spec);
@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(All, SparseRules,
                                          "rmsprop", "ftrl"),
                          [](const auto& row) { return row.param; });
 
-TEST_P(SparseRules, UpdateARowAsTheyUpdateAChunkWithItsOwnCountOfSteps) {
+TEST_P(SparseRules, UpdateRowLikeChunkWithItsSteps) {
   TableSpec spec = rows_of();
   spec.initial_range = 1;
   spec.optimizer = {.name = GetParam(), .lr = 0.1, .weight_decay = 0.01, .momentum = 0.9, .first_sum = 0.1};
@@ -176,7 +176,7 @@ TEST(SparseAdmission, DrawsBySeedKeyAndCountAlone) {
   EXPECT_NE(read(another, keys), read(at_once, keys));
 }
 
-TEST(SparseEviction, CountsAsGoneWhatWasNotPushedForSoManySteps) {
+TEST(SparseEviction, ExpiresRowsWithoutRecentPushes) {
   SparseTable table(rows_of({.evict_after = 3}));
   push(table, {1, 2}, 1, 10);
   push(table, {2}, 1, 12);
@@ -187,7 +187,7 @@ TEST(SparseEviction, CountsAsGoneWhatWasNotPushedForSoManySteps) {
   EXPECT_EQ(read(table, {1, 2}, 14), (std::vector<float>{5, 5, 5, 5, 2, 2, 2, 2}));
 }
 
-TEST(SparseEviction, ErasesAllThatIsGoneWithinAsManyStepsAgain) {
+TEST(SparseEviction, ErasesExpiredRowsWithinSameInterval) {
   SparseTable table(rows_of({.admit_after = 2, .evict_after = 10}));
   Keys keys;
   for (std::uint64_t key = 0; key < 1000; ++key) keys.push_back(key);
@@ -208,7 +208,7 @@ TEST(SparseEviction, ErasesAllThatIsGoneWithinAsManyStepsAgain) {
   EXPECT_EQ(read(table, {999}, 22), std::vector<float>(kElements, 23));
 }
 
-TEST(SparseEviction, KeepsWithinItsBoundWhatIsPushedAgainAndAgain) {
+TEST(SparseEviction, BoundsRowsThatArePushedRepeatedly) {
   SparseTable table(rows_of({.most_rows = 1000, .num_partitions = 10}));
   Keys often;
   for (std::uint64_t key = 0; key < 50; ++key) often.push_back(key);
@@ -283,7 +283,7 @@ void push_randomly(SparseTable& table, Random& random, WorkerClock first, Worker
   }
 }
 
-TEST(SparseSnapshot, IsOfItsMomentAndACopyContinuesLikeItsSource) {
+TEST(SparseSnapshot, CopyOfMomentContinuesLikeSource) {
   TableSpec spec = rows_of({.admit_after = 2, .evict_after = 20, .most_rows = 1500, .num_partitions = 1});
   spec.optimizer.name = "adam";
   SparseTable table(spec);

@@ -112,7 +112,7 @@ struct Walker {
   }
 };
 
-TEST_P(Staleness, IsNeverAboveItsBoundAndComesToIt) {
+TEST_P(Staleness, ReachesButNeverExceedsItsBound) {
   for (const std::uint64_t seed : {1, 2, 3}) {
     Cluster cluster(seed, {.num_workers = kApartWorkers});
     PushLog log(GetParam());
@@ -141,7 +141,7 @@ TEST_P(Staleness, IsNeverAboveItsBoundAndComesToIt) {
   }
 }
 
-TEST_P(Staleness, IsNeverAboveItsBoundOverRealSockets) {
+TEST_P(Staleness, NeverExceedsItsBoundOverSockets) {
   RealCluster cluster(2);
   PushLog log(GetParam());
   std::vector<std::unique_ptr<Client>> clients;

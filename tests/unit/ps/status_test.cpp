@@ -80,7 +80,7 @@ TEST_F(StatusTest, CountsWhatServersHoldAndHaveDone) {
   EXPECT_GE(sum.counts.requests_per_record.sum, 8U);
 }
 
-TEST_F(StatusTest, SaysHowOldPullsAreAndWhichOfThemWait) {
+TEST_F(StatusTest, ReportsAgeOfPullsAndWaits) {
   Cluster cluster(2, {.num_partitions = 1, .num_replicas = 1, .num_servers = 1, .num_workers = 2});
   const TableId table = cluster.create(0, table_of(2));
   ASSERT_TRUE(cluster.settles(10));
@@ -98,7 +98,7 @@ TEST_F(StatusTest, SaysHowOldPullsAreAndWhichOfThemWait) {
   EXPECT_EQ(held.counts.staleness.sum, 1U);
 }
 
-TEST_F(StatusTest, SaysWhatABackupLacksThatIsLastInItsChain) {
+TEST_F(StatusTest, ReportsLagOfLastBackupInChain) {
   Cluster cluster(4, {.num_partitions = 1, .num_replicas = 2, .num_servers = 2, .num_workers = 1});
   const TableId table = cluster.create(0, table_of(2));
   ASSERT_TRUE(cluster.settles(10));
@@ -127,7 +127,7 @@ TEST_F(StatusTest, SaysWhatABackupLacksThatIsLastInItsChain) {
   }
 }
 
-TEST_F(StatusTest, NamesPartitionsThatAreNotWholeOrLostAndServersThatDoNotAnswer) {
+TEST_F(StatusTest, NamesDegradedPartitionsAndSilentServers) {
   Cluster cluster(3, {.num_partitions = 8, .num_replicas = 2, .num_servers = 3, .num_workers = 1});
   ASSERT_TRUE(cluster.settles(10));
   cluster.simulation.freeze("server2");
@@ -206,7 +206,7 @@ TEST_F(StatusTest, AnObserverMayAskForNothingElse) {
   EXPECT_EQ(cluster.server(0).counts().refused, 3U);
 }
 
-TEST(Observer, SeesServersWithOwnersOnThreadsOverRealSockets) {
+TEST(Observer, SeesServersWithOwnerThreadsOverSockets) {
   RealCluster cluster(2);
   Client client({.worker = 0, .host = "here", .coordinator = cluster.address()});
   const TableId table = client.open_table(table_of(16));

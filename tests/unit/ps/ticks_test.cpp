@@ -9,7 +9,7 @@ namespace {
 
 /// Whatever a sparse table uses, a step is ended by one message to each primary and not one to each
 /// partition.
-TEST(Ticks, OfAStepAreOneMessageToEachPrimary) {
+TEST(Ticks, StepSendsOneMessagePerPrimary) {
   constexpr int kServers = 3, kSteps = 10;
   Cluster cluster(3, {.num_partitions = 64, .num_servers = kServers, .num_workers = 1});
   TableSpec spec;

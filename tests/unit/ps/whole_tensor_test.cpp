@@ -78,7 +78,7 @@ void wait_for_second_copies(const Client& client, std::ptrdiff_t num_down) {
   }
 }
 
-TEST(WholeTensors, TakeTheStepsOfLambOverACopyAFailureAndACheckpoint) {
+TEST(WholeTensors, RunLambOverCopyFailureAndCheckpoint) {
   const test::TemporaryFolder folder;
   LambAlone alone;
   std::vector<float> values(kWholeElements);
@@ -104,7 +104,7 @@ TEST(WholeTensors, TakeTheStepsOfLambOverACopyAFailureAndACheckpoint) {
   EXPECT_TRUE(values == alone.after(3));
 }
 
-TEST(WholeTensors, AreRejectedWhereTheyAreCutOrTooLarge) {
+TEST(WholeTensors, AreRejectedWhenCutOrTooLarge) {
   const auto refusal = [](const std::function<void(TableSpec&)>& change) -> std::string {
     TableSpec spec = lamb_layer();
     change(spec);

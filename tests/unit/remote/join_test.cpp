@@ -63,7 +63,7 @@ void expect_gradients(const rpc::Agent& agent) {
   EXPECT_EQ(num_contexts(), 0u);
 }
 
-TEST(Join, AProcessJoinsAgainWhenItHasLeft) {
+TEST(Join, ProcessRejoinsAfterLeaving) {
   const auto directory = new_directory();
   for (int i = 0; i < 3; ++i) {
     const auto agent = join_as("a", directory);
@@ -73,7 +73,7 @@ TEST(Join, AProcessJoinsAgainWhenItHasLeft) {
   }
 }
 
-TEST(Join, AProcessJoinsAgainAfterAJoiningThatThrew) {
+TEST(Join, ProcessRejoinsAfterFailedJoin) {
   const auto directory = new_directory();
   EXPECT_THROW(join_as("a b", directory), InvalidArgument);
   EXPECT_THROW(join_as("a", nullptr), InvalidArgument);
@@ -82,7 +82,7 @@ TEST(Join, AProcessJoinsAgainAfterAJoiningThatThrew) {
   expect_gradients(*join_as("b", directory));
 }
 
-TEST(Join, ABackwardUnderWayEndsWithItsAgentAndAnotherJoins) {
+TEST(Join, PendingBackwardEndsWithItsAgent) {
   auto agent = join_as("a", new_directory());
   std::promise<std::string> thrown;
   backward_has_begun = backward_may_end = false;
@@ -104,7 +104,7 @@ TEST(Join, ABackwardUnderWayEndsWithItsAgentAndAnotherJoins) {
   expect_gradients(*join_as("a", new_directory()));
 }
 
-TEST(Join, AContextThatOutlivesItsGroupIsForgottenAndHasNoPartInTheNext) {
+TEST(Join, ContextOutlivingItsGroupIsForgotten) {
   auto agent = join_as("a", new_directory());
   auto context = std::make_unique<Context>(*agent);
   const at::Tensor leaf = torch::ones({4}).requires_grad_(true);
@@ -121,7 +121,7 @@ TEST(Join, AContextThatOutlivesItsGroupIsForgottenAndHasNoPartInTheNext) {
   expect_gradients(*agent);
 }
 
-TEST(Join, ContextsOfProcessesThatMeetInALaterGroupHaveNumbersOfTheirOwn) {
+TEST(Join, ContextsOfLaterGroupHaveUniqueNumbers) {
   // This process has the number of its first group; here another one has it already.
   const ContextId number = [] {
     const auto first = join_as("a", new_directory());

@@ -106,7 +106,7 @@ std::vector<Case> cases() {
   return cases;
 }
 
-TEST(DistributedOptimizer, UpdatesAsInThisProcessWhateverItsOptionsAre) {
+TEST(DistributedOptimizer, UpdatesLikeLocalOneForAnyOptions) {
   rpc::AgentOptions options{.name = "a", .directory = std::make_shared<rpc::LocalDirectory>()};
   const auto agent = join(options);
   for (const Case& each : cases()) {
@@ -120,7 +120,7 @@ TEST(DistributedOptimizer, UpdatesAsInThisProcessWhateverItsOptionsAre) {
 
 // Trainers of one model have an optimizer each, of the same parameters. All values are whole numbers, so that
 // each order of the updates gives the same sum.
-TEST(DistributedOptimizer, EachUpdateOfSeveralTrainersOfTheSameParametersCountsOnce) {
+TEST(DistributedOptimizer, UpdatesOfSeveralTrainersCountOnce) {
   constexpr int kTrainers = 3, kUpdates = 300;
   rpc::AgentOptions options{.name = "a", .directory = std::make_shared<rpc::LocalDirectory>()};
   const auto agent = join(options);

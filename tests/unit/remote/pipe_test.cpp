@@ -25,7 +25,7 @@ torch::nn::Sequential chain() {
 }
 std::shared_ptr<Shard> make_part(int part) { return part_of(chain(), part, 3); }
 
-TEST(PartsOfAChain, HaveItsOutputAndTheNamesOfItsParameters) {
+TEST(PartsOfAChain, HaveOutputAndParameterNamesOfChain) {
   rpc::AgentOptions options{.name = "alone", .directory = std::make_shared<rpc::LocalDirectory>()};
   options.timeout_s = 10;
   const auto agent = join(options);
@@ -40,7 +40,7 @@ TEST(PartsOfAChain, HaveItsOutputAndTheNamesOfItsParameters) {
   agent->leave();
 }
 
-TEST(DistResNet50, OverAnyNumberOfWorkersIsTheModelOfOneProcess) {
+TEST(DistResNet50, MatchesOneProcessOverAnyWorkers) {
   constexpr std::int64_t kClasses = 10;
   rpc::AgentOptions joining{.name = "alone", .directory = std::make_shared<rpc::LocalDirectory>()};
   joining.timeout_s = 60;

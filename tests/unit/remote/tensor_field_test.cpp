@@ -47,7 +47,7 @@ TEST(TensorField, ATensorComesBackWhole) {
   }
 }
 
-TEST(TensorField, BytesThatAreNoTensorAreRejectedAndWhatIsReadLiesWithinThem) {
+TEST(TensorField, RejectsForeignBytesWithinTheirBounds) {
   Random random(1);
   std::size_t num_rejected = 0, num_read = 0;
   for (int i = 0; i < 20'000; ++i) {
@@ -84,7 +84,7 @@ TEST(TensorField, BytesThatAreNoTensorAreRejectedAndWhatIsReadLiesWithinThem) {
   EXPECT_GT(num_read, 100u);
 }
 
-TEST(TensorField, SizesThatNoMemoryHoldsAreRejectedAlsoOfAnEmptyTensor) {
+TEST(TensorField, RejectsSizesBeyondMemory) {
   for (const std::vector<std::int64_t>& sizes : {std::vector<std::int64_t>{std::int64_t{1} << 62, 4},
                                                  {0, std::int64_t{1} << 62, std::int64_t{1} << 62},
                                                  {-1}}) {

@@ -80,14 +80,14 @@ Promise<int> answer_to_come;
 Future<int> wait_for_answer() { return answer_to_come.future(); }
 constexpr auto& kWaitForAnswer = function<"wait_for_answer", &wait_for_answer>;
 
-TEST(Agent, AFunctionOfAnotherWorkerIsCalledByName) {
+TEST(Agent, RemoteFunctionIsCalledByName) {
   Workers workers({"a", "b"});
   EXPECT_EQ(workers["a"].rpc_sync("b", kAdd, 1.5, 2), 3.5);
   EXPECT_EQ(workers["b"].rpc_sync("a", kAdd, 1, 2), 3);
   EXPECT_EQ(workers["a"].rpc_sync("a", kAdd, 1, 2), 3) << "a worker can call itself";
 }
 
-TEST(Agent, ArgumentsOfAllKindsComeAsTheyWere) {
+TEST(Agent, ArgumentsOfAllKindsRoundTrip) {
   Workers workers({"a", "b"});
   const Everything some{"text", {1, 2.5}, {{"k", {{1, 2, "p"}, {3, 4, ""}}}}, 7, {true, 1ull << 63}};
   EXPECT_EQ(workers["a"].rpc_sync("b", kEcho, some), some);
@@ -97,7 +97,7 @@ TEST(Agent, ArgumentsOfAllKindsComeAsTheyWere) {
   EXPECT_EQ(workers["a"].rpc_sync("b", kLength, large), large.size());
 }
 
-TEST(Agent, TenThousandCallsAreInFlightAtOnce) {
+TEST(Agent, TenThousandCallsArePendingAtOnce) {
   Workers workers({"a", "b"});
   std::vector<Future<double>> futures;
   for (int i = 0; i < 10'000; ++i) futures.push_back(workers["a"].rpc_async("b", kAdd, i, 1));
@@ -121,7 +121,7 @@ TEST(Agent, FuturesAreContinuedAndGathered) {
                std::out_of_range);
 }
 
-TEST(Agent, ExceptionsComeBackWithTheirTypeAndSayWhereTheyWereThrown) {
+TEST(Agent, ExceptionsKeepTypeAndOrigin) {
   Workers workers({"a", "b"});
   const auto& a = workers["a"];
   EXPECT_THROW(a.rpc_sync("b", kRaise, 0), InvalidArgument);
@@ -139,7 +139,7 @@ TEST(Agent, ExceptionsComeBackWithTheirTypeAndSayWhereTheyWereThrown) {
   EXPECT_EQ(a.rpc_sync("b", kAdd, 1, 2), 3) << "and calls go on";
 }
 
-TEST(Agent, AFunctionThatIsNotThereIsAnErrorThatNamesThoseThatAre) {
+TEST(Agent, MissingFunctionNamesKnownOnes) {
   Workers workers({"a", "b"});
   const FunctionRow row{.name = "divide", .signature = "", .run = nullptr};
   const Function<void()> unknown(row);
@@ -148,7 +148,7 @@ TEST(Agent, AFunctionThatIsNotThereIsAnErrorThatNamesThoseThatAre) {
   EXPECT_NE(message.find("worker 'b' has no function 'divide'; it has: "), std::string::npos) << message;
 }
 
-TEST(Agent, AFunctionThatIsItsOwnNameIsCalledByItsProgram) {
+TEST(Agent, RejectsFunctionUnknownToOtherProgram) {
   Workers workers({"a", "b"});
   const FunctionRow row{.name = "ns::divide: double (*)(double)", .signature = "", .run = nullptr};
   const Function<void()> unknown(row);
@@ -158,7 +158,7 @@ TEST(Agent, AFunctionThatIsItsOwnNameIsCalledByItsProgram) {
   EXPECT_EQ(message.find("rpc::function<"), std::string::npos) << message;
 }
 
-TEST(Agent, AFunctionOfOtherTypesByThatNameIsRejected) {
+TEST(Agent, RejectsFunctionOfOtherTypes) {
   Workers workers({"a", "b"});
   const FunctionRow row{.name = "add", .signature = "float (float)", .run = nullptr};
   const Function<float(float)> other(row);
@@ -166,14 +166,14 @@ TEST(Agent, AFunctionOfOtherTypesByThatNameIsRejected) {
   EXPECT_NE(message.find("'add' is double (double, double) on worker 'b'"), std::string::npos) << message;
 }
 
-TEST(Agent, ArgumentsThatAreTooLargeAreTheCallersError) {
+TEST(Agent, TooLargeArgumentsFailCaller) {
   Workers workers({"a", "b"}, {.max_message_bytes = 1 << 20});
   EXPECT_THROW(workers["a"].rpc_sync("b", kLength, std::string(2 << 20, 'x')), InvalidArgument);
   const Everything half{"", std::vector<double>(100'000), {}, {}, {}};
   EXPECT_EQ(workers["a"].rpc_sync("b", kEcho, half), half) << "and less is none";
 }
 
-TEST(Agent, ADeadlineThatHasPassedIsAnErrorAndCallsContinue) {
+TEST(Agent, PassedDeadlineIsErrorAndCallsContinue) {
   Workers workers({"a", "b"});
   const auto& a = workers["a"];
   answer_to_come = Promise<int>();
@@ -187,7 +187,7 @@ TEST(Agent, ADeadlineThatHasPassedIsAnErrorAndCallsContinue) {
   EXPECT_EQ(a.rpc_sync("b", kAdd, 1, 2), 3);
 }
 
-TEST(Agent, WhatWasGivenUpBeforeItBeganIsNotRun) {
+TEST(Agent, AbandonedCallDoesNotStart) {
   Workers workers({"a", "b"}, {.num_threads = 1});
   const auto& a = workers["a"];
   num_slow = 0;
@@ -205,12 +205,12 @@ TEST(Agent, WhatWasGivenUpBeforeItBeganIsNotRun) {
   EXPECT_EQ(num_slow, 0);
 }
 
-TEST(Agent, FunctionsThatCallEachOtherInCirclesDoNotUseTheThreadsUp) {
+TEST(Agent, CircularCallsDoNotExhaustThreads) {
   Workers workers({"a", "b"}, {.num_threads = 1});
   EXPECT_EQ(workers["a"].rpc_sync("b", kBounce, 60, "a", "b"), 60);
 }
 
-TEST(Agent, AFunctionThatAnswersLaterHoldsNoThread) {
+TEST(Agent, DeferredAnswerHoldsNoThread) {
   Workers workers({"a", "b"}, {.num_threads = 1});
   answer_to_come = Promise<int>();
   const auto later = workers["a"].rpc_async("b", kWaitForAnswer);
@@ -220,7 +220,7 @@ TEST(Agent, AFunctionThatAnswersLaterHoldsNoThread) {
   EXPECT_EQ(later.get(), 42);
 }
 
-TEST(Agent, APromiseThatIsDroppedIsAnErrorOfTheCall) {
+TEST(Agent, DroppedPromiseIsErrorOfCall) {
   Workers workers({"a", "b"}, {.num_threads = 1});  // so that the second call follows the first
   answer_to_come = Promise<int>();
   const auto call = workers["a"].rpc_async("b", kWaitForAnswer);
@@ -230,7 +230,7 @@ TEST(Agent, APromiseThatIsDroppedIsAnErrorOfTheCall) {
   EXPECT_NE(message.find("there will be no answer"), std::string::npos) << message;
 }
 
-TEST(Agent, WhatFollowsACallThatIsUnderWayEndsWithItsAgent) {
+TEST(Agent, ContinuationOfPendingCallEndsWithAgent) {
   Workers workers({"a", "b"});
   answer_to_come = Promise<int>();
   const auto next = [](int answer) { return answer + 1; };
@@ -241,7 +241,7 @@ TEST(Agent, WhatFollowsACallThatIsUnderWayEndsWithItsAgent) {
   EXPECT_THROW(late.get(), CommError);
 }
 
-TEST(Agent, AWorkerThatEndsUnderACallIsNamedAndTheOthersLive) {
+TEST(Agent, WorkerThatEndsDuringCallIsNamed) {
   Workers workers({"a", "b", "c"}, {.lost_after_s = 0.3});
   const auto& a = workers["a"];
   answer_to_come = Promise<int>();
@@ -256,7 +256,7 @@ TEST(Agent, AWorkerThatEndsUnderACallIsNamedAndTheOthersLive) {
   EXPECT_THROW(a.rpc_sync("b", CallOptions{.timeout_s = 0.2}, kAdd, 1, 2), CommError);
 }
 
-TEST(Agent, ANameThatIsTakenIsRejectedAndOneOfTheDeadIsNot) {
+TEST(Agent, RejectsNameOfLiveWorkerOnly) {
   Workers workers({"a", "b"}, {.lost_after_s = 0.3});
   EXPECT_THROW(workers.join("b"), InvalidArgument);
   EXPECT_EQ(workers["a"].rpc_sync("b", kAdd, 1, 2), 3);
@@ -266,7 +266,7 @@ TEST(Agent, ANameThatIsTakenIsRejectedAndOneOfTheDeadIsNot) {
       << "the name means the new one";
 }
 
-TEST(Agent, ACallThatMayRunTwiceIsMadeAgainOnWhoeverTakesTheNameOver) {
+TEST(Agent, RepeatableCallIsRetriedOnSuccessor) {
   Workers workers({"a", "b"}, {.num_threads = 1, .lost_after_s = 0.3});
   answer_to_come = Promise<int>();
   const auto call = workers["a"].rpc_async("b", CallOptions{.tries = 2}, kWaitForAnswer);
@@ -282,7 +282,7 @@ TEST(Agent, ACallThatMayRunTwiceIsMadeAgainOnWhoeverTakesTheNameOver) {
       << "what the function throws is its answer";
 }
 
-TEST(Agent, NamesAndOptionsThatCannotBeAreRejected) {
+TEST(Agent, RejectsInvalidNamesAndOptions) {
   EXPECT_THROW(Workers({""}), InvalidArgument);
   EXPECT_THROW(Workers({"a b"}), InvalidArgument);
   EXPECT_THROW(Workers({"a"}, {.num_threads = 0}), InvalidArgument);
@@ -290,7 +290,7 @@ TEST(Agent, NamesAndOptionsThatCannotBeAreRejected) {
   EXPECT_THROW(Agent::join({.name = "a"}), InvalidArgument);
 }
 
-TEST(Agent, ACallToNobodyWaitsAndThenSaysSo) {
+TEST(Agent, CallToMissingWorkerTimesOut) {
   Workers workers({"a"}, {.timeout_s = 0.2});
   const std::string message = thrown_by([&] { workers["a"].rpc_sync("z", kAdd, 1, 2); });
   EXPECT_NE(message.find("there is no worker 'z' in the group 'rpc'"), std::string::npos) << message;
@@ -316,7 +316,7 @@ TEST(Agent, NobodyLeavesBeforeAllHaveCome) {
   first.join();
 }
 
-TEST(Agent, LeavingWithACallThatDoesNotEndSaysWhich) {
+TEST(Agent, LeavingNamesCallThatDoesNotEnd) {
   Workers workers({"a", "b"});
   answer_to_come = Promise<int>();
   const auto call = workers["a"].rpc_async("b", kWaitForAnswer);
@@ -333,7 +333,7 @@ TEST(Agent, LeavingDoesNotWaitForTheDead) {
   workers["a"].leave();
 }
 
-TEST(Agent, ACallerWaitsWhereTooMuchIsUnderWay) {
+TEST(Agent, CallerWaitsUnderTooManyCalls) {
   Workers workers({"a", "b"}, {.num_threads = 1, .max_waiting_bytes = 1 << 20});
   const auto& a = workers["a"];
   the_only_thread_may_go_on = false;
@@ -350,7 +350,7 @@ TEST(Agent, ACallerWaitsWhereTooMuchIsUnderWay) {
   EXPECT_EQ(second.get(), large.size());
 }
 
-TEST(Agent, ThisAgentIsForFunctionsThatAreServed) { EXPECT_THROW(this_agent(), InvalidArgument); }
+TEST(Agent, AgentIsCurrentInServedFunctions) { EXPECT_THROW(this_agent(), InvalidArgument); }
 
 TEST(Agent, StatisticsCountCallsBytesErrorsAndLatencies) {
   Workers workers({"a", "b"});
@@ -386,7 +386,7 @@ TEST(Agent, CallsAreSpansOfTheTrace) {
   EXPECT_EQ(spans["rpc served: add"], 3);
 }
 
-TEST(Agent, CallsGoOverTcpWithASecretToo) {
+TEST(Agent, CallsUseTcpWithSecret) {
   AgentOptions options;
   options.shares_memory = false;
   options.listen = {"tcp:127.0.0.1:0"};
@@ -411,7 +411,7 @@ TEST(Agent, CallsGoOverTlsToo) {
   EXPECT_EQ(workers["b"].rpc_sync("a", kLength, std::string(3 << 20, 'x')), std::size_t{3} << 20);
 }
 
-TEST(Agent, WhoDoesNotKnowTheSecretIsNotServed) {
+TEST(Agent, CallerWithoutSecretIsRejected) {
   AgentOptions options;
   options.shares_memory = false;
   options.listen = {"tcp:127.0.0.1:0"};
@@ -425,7 +425,7 @@ TEST(Agent, WhoDoesNotKnowTheSecretIsNotServed) {
   EXPECT_TRUE(workers["a"].statistics().served.empty());
 }
 
-TEST(Agent, ThreadsOfOneWorkerCallAtTheSameTime) {
+TEST(Agent, ThreadsOfWorkerCallInParallel) {
   Workers workers({"a", "b"});
   std::vector<std::thread> threads;
   std::atomic<int> num_right = 0;

@@ -13,7 +13,7 @@ using test::SimulatedWorkers;
 
 constexpr std::uint16_t kNumber = 100;
 
-TEST(Endpoint, MessagesArriveOnceAndInOrderWhateverHappensToConnections) {
+TEST(Endpoint, MessagesArriveOnceInOrderDespiteReconnects) {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     SimulatedWorkers workers(3, seed);
     workers.simulation().set_faults({.drop = 0.05, .duplicate = 0.05, .reorder = 0.05});
@@ -39,14 +39,14 @@ TEST(Endpoint, MessagesArriveOnceAndInOrderWhateverHappensToConnections) {
   }
 }
 
-TEST(Endpoint, EverythingIsAcknowledgedAndForgottenInTheEnd) {
+TEST(Endpoint, EverythingIsAcknowledgedAndForgotten) {
   SimulatedWorkers workers(2, 1);
   for (int i = 0; i < 50; ++i) workers[1].endpoint().send(2, {.kind = kNumber});
   EXPECT_FALSE(workers[1].endpoint().all_acknowledged());
   EXPECT_TRUE(workers.simulation().run_until([&] { return workers[1].endpoint().all_acknowledged(); }, 5));
 }
 
-TEST(Endpoint, EndedWorkerIsNoticedByPeersAndWatchers) {
+TEST(Endpoint, PeersAndWatchersNoticeEndedWorker) {
   SimulatedWorkers workers(3, 1);
   workers[1].endpoint().send(2, {.kind = kNumber});
   workers[3].endpoint().watch(2);
@@ -69,7 +69,7 @@ struct FrozenWorker {
   std::uint64_t received = 0;
 };
 
-TEST(Endpoint, AWorkerThatIsFrozenForAWhileIsWaitedFor) {
+TEST(Endpoint, BrieflyFrozenWorkerIsAwaited) {
   FrozenWorker frozen;
   auto& [workers, received] = frozen;
   workers[1].endpoint().send(2, {.kind = kNumber});
@@ -80,7 +80,7 @@ TEST(Endpoint, AWorkerThatIsFrozenForAWhileIsWaitedFor) {
 }
 
 // Its host takes connections, as if it were there: that it does not answer is no sign that it has ended.
-TEST(Endpoint, FrozenWorkerWithBrokenConnectionGetsFullTimeout) {
+TEST(Endpoint, FrozenWorkerWithoutConnectionGetsFullTimeout) {
   FrozenWorker frozen;
   auto& [workers, received] = frozen;
   workers.cut(1, 2);
@@ -101,7 +101,7 @@ TEST(Endpoint, FrozenWorkerWithBrokenConnectionGetsFullTimeout) {
   EXPECT_TRUE(workers.simulation().run_until([&] { return workers.gone.contains({1, 2}); }, 60));
 }
 
-TEST(Endpoint, ForeverFrozenWorkerIsGoneOnBothEnds) {
+TEST(Endpoint, PermanentlyFrozenWorkerEndsOnBothSides) {
   SimulatedWorkers workers(2, 1);
   workers[1].endpoint().send(2, {.kind = kNumber});
   workers[2].endpoint().watch(1);
@@ -114,7 +114,7 @@ TEST(Endpoint, ForeverFrozenWorkerIsGoneOnBothEnds) {
   EXPECT_TRUE(workers.simulation().run_until([&] { return workers.gone.contains({2, 1}); }, 60));
 }
 
-TEST(Endpoint, AnotherProcessAtTheSameAddressIsNotTheWorker) {
+TEST(Endpoint, AnotherProcessAtAddressIsNotWorker) {
   SimulatedWorkers workers(2, 1);
   std::uint64_t received = 0;
   workers.on_message = [&](WorkerId, WorkerId, const wire::Message&) { ++received; };

@@ -73,7 +73,7 @@ Parcel random_parcel(Random& random) {
   return parcel;
 }
 
-TEST(Parcel, ComesBackWholeHoweverMuchThereIsOfEach) {
+TEST(Parcel, RoundTripsAnyNumberOfEachPart) {
   Random random(1);
   for (int i = 0; i < 300; ++i) {
     const Parcel parcel = random_parcel(random);
@@ -94,7 +94,7 @@ TEST(Parcel, ComesBackWholeHoweverMuchThereIsOfEach) {
   }
 }
 
-TEST(Parcel, OfBytesThatNobodyPackedHoldsNoMoreThanThose) {
+TEST(Parcel, ForeignBytesTakeNoExtraMemory) {
   Random random(2);
   std::size_t num_read = 0;
   for (int i = 0; i < 2'000; ++i) {
@@ -273,7 +273,7 @@ bool comes_true(const std::function<bool()>& what) {
   return what();
 }
 
-TEST(Garbage, AnAgentReportsWhatItCannotReadAndContinuesServingOthers) {
+TEST(Garbage, AgentReportsGarbageAndKeepsServing) {
   Reports reports;
   Workers workers({"victim", "friend"}, reports.options());
   const auto kept = workers["friend"].remote("victim", kHalf, 5.0);
@@ -333,7 +333,7 @@ TEST(Garbage, AnAgentReportsWhatItCannotReadAndContinuesServingOthers) {
   EXPECT_EQ(reports.count("worker 'victim' ends"), 0u);
 }
 
-TEST(Garbage, AnAnswerOfAWorkerThatWasNotAskedIsNoAnswer) {
+TEST(Garbage, UnrequestedAnswerIsIgnored) {
   Reports reports;
   may_answer = false;
   Workers workers({"victim", "friend"}, reports.options());
@@ -347,7 +347,7 @@ TEST(Garbage, AnAnswerOfAWorkerThatWasNotAskedIsNoAnswer) {
   EXPECT_EQ(answer.get(), 1);
 }
 
-TEST(Garbage, WhatAWorkerMayNotMakeLeavesNothingAfter) {
+TEST(Garbage, ForbiddenReferencesLeaveNothing) {
   Reports reports;
   Workers workers({"victim", "friend"}, reports.options());
   const auto kept = workers["friend"].remote("victim", kHalf, 5.0);
@@ -395,7 +395,7 @@ TEST(Agent, ACallMayPassThousandsOfReferences) {
   EXPECT_EQ(*back.back().local_value(), 4999);
 }
 
-TEST(Agent, WhatTheOtherEndDoesNotTakeIsAnErrorOfThatCallAlone) {
+TEST(Agent, UnacceptedMessageFailsItsCallOnly) {
   Workers workers({"large"});
   workers.options().max_message_bytes = 200 << 10;
   workers.join("small");
@@ -415,7 +415,7 @@ class HooksThatReject final : public CallHooks {
   void end_run() override {}
 };
 
-TEST(Agent, AnAnnexThatCannotBeIsAnErrorOfItsCall) {
+TEST(Agent, InvalidAnnexIsErrorOfItsCall) {
   Workers workers({"a", "b"}, {.hooks = std::make_shared<HooksThatReject>()});
   EXPECT_THROW(workers["a"].rpc_sync("b", kHalf, 1.0), InvalidArgument);
   EXPECT_THROW(workers["a"].rpc_sync("b", kHalf, 1.0), InvalidArgument);

@@ -43,7 +43,7 @@ class CountingDirectory final : public Directory {
   LocalDirectory directory_;
 };
 
-TEST(AgentLeaving, WhoWaitsForTheOthersToLeaveIsToldAndAsksTheDirectoryLittle) {
+TEST(AgentLeaving, WaitForOthersRarelyQueriesDirectory) {
   const auto directory = std::make_shared<CountingDirectory>();
   std::vector<std::shared_ptr<Agent>> agents;
   for (const std::string name : {"a", "b", "c", "d"}) {
@@ -92,7 +92,7 @@ class AgentLeavingAfterWork : public testing::Test {
   const std::shared_ptr<Directory> directory_ = std::make_shared<LocalDirectory>();
 };
 
-TEST_F(AgentLeavingAfterWork, WaitsForTheOthersHoweverLongTheyWork) {
+TEST_F(AgentLeavingAfterWork, WaitsForWorkOfOthersWithoutLimit) {
   const auto serves = join("serves"), works = join("works");
   std::future<void> leaves = std::async(std::launch::async, [&] { serves->leave(); });
   for (int i = 0; i < 10; ++i) {  // four times as long as any call may take
@@ -103,7 +103,7 @@ TEST_F(AgentLeavingAfterWork, WaitsForTheOthersHoweverLongTheyWork) {
   EXPECT_NO_THROW(leaves.get());
 }
 
-TEST_F(AgentLeavingAfterWork, WaitsForACallThatItServesHoweverLongItTakes) {
+TEST_F(AgentLeavingAfterWork, WaitsForServedCallWithoutLimit) {
   const auto serves = join("serves"), works = join("works");
   const auto answer = works->rpc_async("serves", CallOptions{.timeout_s = 30}, kTwiceLater, 21);
   while (!twice_is_under_way) std::this_thread::yield();
@@ -117,7 +117,7 @@ TEST_F(AgentLeavingAfterWork, EndsAtADeadlineThatIsGiven) {
   EXPECT_EQ(works->rpc_sync("serves", kTwice, 4), 8) << "it can be used further";
 }
 
-TEST_F(AgentLeavingAfterWork, NoticesAWorkerThatDiesAfterAnyDeadline) {
+TEST_F(AgentLeavingAfterWork, NoticesDeadWorkerAfterAnyDeadline) {
   const auto serves = join("serves");
   auto dies = join("dies");
   std::future<void> leaves = std::async(std::launch::async, [&] { serves->leave(); });
@@ -137,7 +137,7 @@ TEST_F(AgentLeavingAfterWork, SaysWhoHasNotJoinedInTime) {
   }
 }
 
-TEST(AgentLeaving, WaitsForAWorkerThatJoinsWhileTheOthersAreLookedAt) {
+TEST(AgentLeaving, WaitsForWorkerThatJoinsMeanwhile) {
   const auto directory = std::make_shared<LocalDirectory>();
   const auto join = [](const std::string& name, std::shared_ptr<Directory> where) {
     return Agent::join({.name = name, .directory = std::move(where), .num_workers = 3});

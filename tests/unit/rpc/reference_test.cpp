@@ -174,7 +174,7 @@ TEST(References, NoReferenceIsLeakedOrFreedEarly) {
   }
 }
 
-TEST(References, AHandOverMayOvertakeWhatItsOwnerHearsOfIt) {
+TEST(References, HandOverMayOvertakeNoticeOfOwner) {
   ReferenceTable owner(1);
   const RefId id{2, 1, 1};
   owner.arrived(id);                               // worker 2 made it
@@ -184,7 +184,7 @@ TEST(References, AHandOverMayOvertakeWhatItsOwnerHearsOfIt) {
   EXPECT_EQ(owner.size(), 0u);
 }
 
-TEST(References, HandOversInACircleThatTheOwnerHearsOfLateFreeNothing) {
+TEST(References, LateNoticesOfHandOversFreeNothing) {
   ReferenceTable owner(1);
   const RefId id{2, 1, 1};
   owner.arrived(id);                               // worker 2 made it,
@@ -210,7 +210,7 @@ TEST(References, AUseMayOvertakeTheCreation) {
   EXPECT_EQ(owner.find(id), nullptr) << "what is gone is not to come";
 }
 
-TEST(References, OneWhoseCallWasNeverMadeLeavesNothingAfter) {
+TEST(References, ReferenceWithoutCallLeavesNothing) {
   ReferenceTable owner(1);
   const RefId id{2, 1, 1};
   const auto value = owner.find(id);  // somebody waits for it
@@ -219,7 +219,7 @@ TEST(References, OneWhoseCallWasNeverMadeLeavesNothingAfter) {
   EXPECT_EQ(owner.size(), 0u);
 }
 
-TEST(References, CallsOfSeveralThreadsMayArriveInAnyOrder) {
+TEST(References, CallsOfThreadsArriveInAnyOrder) {
   ReferenceTable owner(1);
   owner.arrived({2, 1, 2});
   owner.arrived({2, 1, 1});
@@ -238,7 +238,7 @@ TEST(References, WhatAWorkerHeldGoesWithIt) {
   EXPECT_EQ(owner.introduced(RefId{1, 1, 1}, 1, 3), nullptr) << "the dead get nothing";
 }
 
-TEST(References, WhoWaitsForTheValueOfADeadCreatorIsTold) {
+TEST(References, WaitForValueOfDeadCreatorFails) {
   ReferenceTable owner(1);
   const auto value = owner.find({2, 1, 1});
   [[maybe_unused]] const auto freed = owner.worker_gone(2, "killed by signal 9");

@@ -64,7 +64,7 @@ void wait_until_none_is_alive(Workers& workers, const std::vector<std::string>& 
   FAIL() << Counter::num_alive << " values are still there";
 }
 
-TEST(RRef, AnObjectOnAnotherWorkerIsMadeUsedAndGoesWithItsLastReference) {
+TEST(RRef, RemoteObjectLivesUntilLastReference) {
   Workers workers({"a", "b"});
   {
     const auto counter = workers["a"].remote("b", kMake, 10);
@@ -111,7 +111,7 @@ TEST(RRef, AValueIsCopiedHere) {
   EXPECT_EQ(workers["a"].remote("a", kRepeat, "ab", 2).to_here(), "abab") << "also from the worker itself";
 }
 
-TEST(RRef, WhatTheFunctionThrewIsThrownByEveryUse) {
+TEST(RRef, EveryUseThrowsExceptionOfFunction) {
   Workers workers({"a", "b"});
   const auto counter = workers["a"].remote("b", kMake, -1);
   for (int i = 0; i < 2; ++i) {
@@ -119,7 +119,7 @@ TEST(RRef, WhatTheFunctionThrewIsThrownByEveryUse) {
   }
 }
 
-TEST(RRef, AReferenceIsHandedOnAndOutlivesTheOneItCameFrom) {
+TEST(RRef, ReferenceIsPassedOnAndOutlivesSource) {
   Workers workers({"a", "b", "c"});
   {
     auto counter = workers["a"].remote("b", kMake, 1);
@@ -137,7 +137,7 @@ TEST(RRef, AReferenceIsHandedOnAndOutlivesTheOneItCameFrom) {
   wait_until_none_is_alive(workers, {"a", "b", "c"});
 }
 
-TEST(RRef, AReferenceMadeForSomebodyElseArrivesBeforeItsValueOrAfter) {
+TEST(RRef, ReferenceForAnotherMayPrecedeItsValue) {
   Workers workers({"a", "b", "c"});
   for (int i = 0; i < 50; ++i) {
     const auto counter = workers["a"].rpc_sync("b", kMakeForCaller, "c");
@@ -159,7 +159,7 @@ TEST(RRef, AValueOfThisWorkerIsShared) {
   wait_until_none_is_alive(workers, {"a", "b"});
 }
 
-TEST(RRef, ItsValueIsNotHereAndAnotherAgentsIsRejected) {
+TEST(RRef, RejectsRemoteValueAndForeignReference) {
   Workers workers({"a", "b"});
   const auto counter = workers["a"].remote("b", kMake, 1);
   const std::string message = thrown_by([&] { counter.local_value(); });
@@ -169,7 +169,7 @@ TEST(RRef, ItsValueIsNotHereAndAnotherAgentsIsRejected) {
       << "it refers to nothing";
 }
 
-TEST(RRef, ADeadOwnerIsAnErrorThatNamesIt) {
+TEST(RRef, DeadOwnerIsErrorWithItsName) {
   Workers workers({"a", "b"}, {.lost_after_s = 0.3});
   const auto counter = workers["a"].remote("b", kMake, 1);
   EXPECT_EQ(workers["a"].rpc_sync("b", kValue, counter), 1);
@@ -193,7 +193,7 @@ TEST(RRef, WhatADeadWorkerHeldGoes) {
   kept.clear();
 }
 
-TEST(RRef, ManyAreMadeHandedOnAndDroppedByManyThreads) {
+TEST(RRef, ManyThreadsCreatePassAndDropReferences) {
   Workers workers({"a", "b", "c", "d"});
   std::vector<std::thread> threads;
   std::atomic<int> num_right = 0;
