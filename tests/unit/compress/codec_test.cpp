@@ -85,7 +85,7 @@ TEST_P(EachCodec, AddsWhatItDecodes) {
   }
 }
 
-TEST_P(EachCodec, GivesTheSameBytesForTheSameSeed) {
+TEST_P(EachCodec, GivesSameBytesForSameSeed) {
   const std::vector<float> values = some_values(100'000);
   const Bytes one = encoded(codec_, values, {.seed = 5}), again = encoded(codec_, values, {.seed = 5});
   EXPECT_TRUE(std::ranges::equal(one, again));
@@ -98,7 +98,7 @@ TEST_P(EachCodec, KeepsZeros) {
 
 /// Wherever bytes lie, also where nothing is aligned, and nothing next to them or next to the values is
 /// touched.
-TEST_P(EachCodec, DecodesOrRefusesAnyBytesAndStaysWithinThem) {
+TEST_P(EachCodec, DecodesOrRejectsAnyBytesWithinThem) {
   Random random(3);
   int num_fitting = 0, num_rejected = 0;
   for (int i = 0; i < 20'000; ++i) {
@@ -190,13 +190,13 @@ TEST(Int8Codec, IsAtMostAStepOff) {
   }
 }
 
-TEST(Int8Codec, KeepsIntegersOfABlockWhoseGreatestIs127) {
+TEST(Int8Codec, KeepsIntegersWithMaximum127) {
   std::vector<float> values;
   for (int i = -127; i <= 127; ++i) values.push_back(static_cast<float>(i));
   EXPECT_EQ(through("int8", values), values);
 }
 
-TEST(Int8Codec, BringsWhatIsNotFiniteAsNaNAndTheOthersAsTheyAre) {
+TEST(Int8Codec, NonFiniteValuesBecomeNaNAlone) {
   const std::vector<float> told = through("int8", {127, kInf, -5, -kInf, 3, kNaN, 0});
   for (const std::size_t i : {1, 3, 5}) EXPECT_TRUE(std::isnan(told[i])) << i;
   EXPECT_EQ(told[0], 127);
@@ -206,7 +206,7 @@ TEST(Int8Codec, BringsWhatIsNotFiniteAsNaNAndTheOthersAsTheyAre) {
   EXPECT_TRUE(std::isnan(through("int8", {kNaN, kInf})[0])) << "a block with nothing finite";
 }
 
-TEST(Int8Codec, StaysFiniteFromTheLeastToTheGreatestFloat) {
+TEST(Int8Codec, StaysFiniteOverWholeFloatRange) {
   for (const float greatest : {1e-45F, 1e-40F, FLT_MIN, 100 * FLT_MIN, 1.0F, FLT_MAX / 2, FLT_MAX}) {
     double sum = 0;
     for (std::uint64_t seed = 0; seed < 1000; ++seed) {
@@ -246,7 +246,7 @@ void expect_greatest(const std::vector<float>& values, double fraction, std::uin
   EXPECT_GE(2 * num_named, most) << "what a sample missed is made good";
 }
 
-TEST(TopKCodec, NamesNoneThatIsSmallerThanOneItLeavesOut) {
+TEST(TopKCodec, OmitsNoneLargerThanSentOnes) {
   for (const std::size_t count : {1, 2, 10, 4096, 4097, 65536, 65537, 262144}) {
     const std::vector<float> values = some_values(count, count);
     for (std::uint64_t seed = 0; seed < 10; ++seed) {
@@ -256,7 +256,7 @@ TEST(TopKCodec, NamesNoneThatIsSmallerThanOneItLeavesOut) {
   }
 }
 
-TEST(TopKCodec, NamesAsManyAsItMayAlsoWhereAllAreEqualOrFewAreNot) {
+TEST(TopKCodec, SendsExactCountDespiteTiesOrZeros) {
   const auto num_named = [](const std::vector<float>& values) {
     const std::vector<float> told = there_and_back(*codec("top-k"), values, {.fraction = 0.005});
     return std::ranges::count_if(told, [](float value) { return value != 0; });
@@ -292,7 +292,7 @@ INSTANTIATE_TEST_SUITE_P(
                     ByChance{"qsgd", [](std::span<const float> b) { return std::sqrt(squares_of(b)) / 7; }}),
     [](const auto& row) { return row.param.name; });
 
-TEST_P(RoundingByChance, IsUnbiasedAndAtMostAStepOff) {
+TEST_P(RoundingByChance, IsUnbiasedWithinOneStep) {
   constexpr int kTimes = 20'000;
   std::vector<float> values = some_values(700);
   values[1] = 0;
@@ -322,7 +322,7 @@ TEST_P(RoundingByChance, IsUnbiasedAndAtMostAStepOff) {
   EXPECT_LE(variance, std::min(512.0 / 49, std::sqrt(512.0) / 7) * squares_of(std::span(values).first(512)));
 }
 
-TEST(Qsgd, BringsABlockThatIsNotFiniteAsNaNAndOthersAsTheyAre) {
+TEST(Qsgd, NonFiniteBlockBecomesNaNAlone) {
   std::vector<float> values(600, 2);
   values[100] = kInf;
   const std::vector<float> told = through("qsgd", values);
@@ -340,7 +340,7 @@ INSTANTIATE_TEST_SUITE_P(Codecs, EachThatLeavesOut, testing::Values("sign", "top
 });
 
 /// All values and scales are multiples of a power of two, so that sums of them are exact.
-TEST_P(EachThatLeavesOut, LosesNothingWithWhatIsLeftOutAddedToTheNext) {
+TEST_P(EachThatLeavesOut, AddsOmittedValuesToNextMessage) {
   ASSERT_TRUE(codec_.leaves_out());
   Random random(9);
   constexpr std::size_t kCount = 6000;
@@ -368,7 +368,7 @@ TEST_P(EachThatLeavesOut, LosesNothingWithWhatIsLeftOutAddedToTheNext) {
   EXPECT_NE(arrived, pushed);
 }
 
-TEST_P(EachThatLeavesOut, SendsWhatIsNotFiniteWhereItNamesItAndKeepsNothingOfThat) {
+TEST_P(EachThatLeavesOut, SendsNonFiniteValuesAndKeepsNone) {
   std::vector<float> residual(10'000, 1);
   residual[77] = kNaN;
   residual[9999] = -kInf;
@@ -388,7 +388,7 @@ TEST_P(EachThatLeavesOut, SendsWhatIsNotFiniteWhereItNamesItAndKeepsNothingOfTha
 
 // ---- sign
 
-TEST(SignCodec, SaysTheSignsAndTheMeanMagnitudeOfEachBlock) {
+TEST(SignCodec, SendsSignsAndMeanMagnitudeOfBlocks) {
   std::vector<float> values(4096, -2);
   values[0] = 4100;  // and the mean is 3 with it
   values[1] = 0;

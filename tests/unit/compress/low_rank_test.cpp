@@ -30,7 +30,7 @@ void expect_orthonormal(const std::vector<float>& matrix, std::size_t rank) {
   }
 }
 
-TEST(LowRank, OrthogonalColumnsHaveLengthOneAndSpanWhatTheySpannedBefore) {
+TEST(LowRank, OrthogonalColumnsKeepSpanWithUnitLength) {
   const std::vector<float> before = some_matrix(50, 4, 1);
   std::vector<float> matrix = before;
   orthogonalise(matrix, 4);
@@ -48,7 +48,7 @@ TEST(LowRank, OrthogonalColumnsHaveLengthOneAndSpanWhatTheySpannedBefore) {
   }
 }
 
-TEST(LowRank, ColumnsThatOthersMakeUpOrThatAreZeroBecomeDirectionsOfTheirOwn) {
+TEST(LowRank, DependentAndZeroColumnsBecomeNewDirections) {
   std::vector<float> zero(20 * 3);
   orthogonalise(zero, 3);
   expect_orthonormal(zero, 3);
@@ -62,14 +62,14 @@ TEST(LowRank, ColumnsThatOthersMakeUpOrThatAreZeroBecomeDirectionsOfTheirOwn) {
   expect_orthonormal(tiny, 2);
 }
 
-TEST(LowRank, WhatIsNotANumberStaysToBeSeen) {
+TEST(LowRank, NaNStaysVisible) {
   std::vector<float> matrix = some_matrix(20, 2, 4);
   matrix[5] = std::numeric_limits<float>::quiet_NaN();
   orthogonalise(matrix, 2);
   EXPECT_TRUE(std::isnan(matrix[1]));
 }
 
-TEST(LowRank, ProductsWithAMatrixAreThoseOfTheDefinitionForAnySizesAndRanks) {
+TEST(LowRank, ProductsFollowDefinitionForAnySizes) {
   for (const std::size_t rows : {1, 3, 33}) {
     for (const std::size_t columns : {1, 15, 16, 40}) {
       for (const std::size_t rank : {1, 2, 4, 7}) {

@@ -33,7 +33,7 @@ std::vector<float> to_nearest(const std::vector<float>& values) {
   return told;
 }
 
-TEST(NearestInt8Codec, IsAtMostHalfAStepOffAndDrawsNothing) {
+TEST(NearestInt8Codec, IsWithinHalfStepAndDrawsNothing) {
   const Codec& nearest = *nearest_codec("int8");
   for (const std::size_t count : {1, 2, 511, 512, 513, 1500}) {
     const std::vector<float> values = any_values(count);
@@ -52,7 +52,7 @@ TEST(NearestInt8Codec, IsAtMostHalfAStepOffAndDrawsNothing) {
   }
 }
 
-TEST(NearestInt8Codec, KeepsIntegersAndShowsWhatIsNotFinite) {
+TEST(NearestInt8Codec, KeepsIntegersAndShowsNonFiniteValues) {
   std::vector<float> values;
   for (int i = -127; i <= 127; ++i) values.push_back(static_cast<float>(i));
   EXPECT_EQ(to_nearest(values), values);

@@ -24,7 +24,7 @@ optim::NamedTensors by_name(const torch::nn::Module& module) {
 class ByParameter : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ByParameter, testing::Values(2, 3));
 
-TEST_P(ByParameter, UpdatesThatComeOneByOneAreThoseThatComeAtOnce) {
+TEST_P(ByParameter, SingleUpdatesMatchJointUpdates) {
   const auto trained = [&](bool one_by_one) {
     std::vector<at::Tensor> weights;
     run_ranks_as_threads(
@@ -61,7 +61,7 @@ TEST_P(ByParameter, UpdatesThatComeOneByOneAreThoseThatComeAtOnce) {
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << i;
 }
 
-TEST_P(ByParameter, AMissingGradientIsNamedOnAllRanksBeforeAnyIsHandedOut) {
+TEST_P(ByParameter, NamesMissingGradientBeforeHandOut) {
   run_ranks_as_threads(
       GetParam(),
       [&](Context& context) {
@@ -86,7 +86,7 @@ TEST_P(ByParameter, AMissingGradientIsNamedOnAllRanksBeforeAnyIsHandedOut) {
 }
 
 // What nobody has asked for is on its way still: the next pass would write where it works.
-TEST(ByParameterOf, APassThatBeginsTooEarlyFailsTheGroup) {
+TEST(ByParameterOf, EarlyPassFailsGroup) {
   EXPECT_THAT(
       [] {
         run_ranks_as_threads(

@@ -224,7 +224,7 @@ TEST(AsynchronousPipeline, WeightStashingIsThePublishedUpdateRule) {
 }
 
 // The same section: every stage uses the version that the input stage found.
-TEST(AsynchronousPipeline, VerticalSyncUsesOneVersionOnAllStages) {
+TEST(AsynchronousPipeline, VerticalSyncUsesOneVersionEverywhere) {
   const std::vector<int> cuts = {4, 8};
   const Rule rule{.stages = 3, .version = [](int, int m) { return std::max(0, m - 2); }, .group = alone};
   const SerialProgram serial(rule, 12, cuts, 1);
@@ -269,7 +269,7 @@ TEST(AsynchronousPipeline, ReplicasInTurnCombineTheirGradients) {
   EXPECT_EQ(found.losses, serial.losses());
 }
 
-TEST(AsynchronousPipeline, BeginsANewStreamWithTheNewestWeightsEverywhere) {
+TEST(AsynchronousPipeline, BeginsStreamWithNewestWeightsEverywhere) {
   const std::vector<int> cuts = {6};
   // After 7 updates the pipeline is drained: the next micro-batch sees all of them.
   const Rule rule{.stages = 2,
@@ -313,7 +313,7 @@ Weights with_every_third(const std::function<MicroBatch(MicroBatch)>& odd) {
   return weights;
 }
 
-TEST(AsynchronousPipeline, MicroBatchesWithoutSamplesLeaveNoVersionAfter) {
+TEST(AsynchronousPipeline, EmptyMicroBatchesLeaveNoVersion) {
   const Weights without_weight = with_every_third([](MicroBatch batch) {
     batch.weight = 0;
     return batch;
@@ -325,7 +325,7 @@ TEST(AsynchronousPipeline, MicroBatchesWithoutSamplesLeaveNoVersionAfter) {
 }
 
 // The first stage has two ranks, and the second update of a round has no samples on either.
-TEST(AsynchronousPipeline, AnUpdateWithoutSamplesLeavesReplicasAsTheyAre) {
+TEST(AsynchronousPipeline, UpdateWithoutSamplesKeepsReplicas) {
   const auto weights = [](int num_microbatches) {
     Weights all;
     std::mutex mutex;
@@ -354,7 +354,7 @@ TEST(AsynchronousPipeline, AnUpdateWithoutSamplesLeavesReplicasAsTheyAre) {
   expect_same(weights(4), weights(2));
 }
 
-TEST(AsynchronousPipeline, ARankKeepsNoMicroBatchesOfOtherReplicas) {
+TEST(AsynchronousPipeline, RankKeepsNoMicroBatchesOfOthers) {
   comm::run_ranks_as_threads(3, [](comm::Context& context) {
     Learner learner(context, {.schedule = "1f1b-rr", .num_microbatches = 2, .replicas = {2, 1}, .cuts = {6}});
     std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> given;
@@ -373,7 +373,7 @@ TEST(AsynchronousPipeline, ARankKeepsNoMicroBatchesOfOtherReplicas) {
   });
 }
 
-TEST(AsynchronousPipeline, CanBeDrainedEarlierThanItWasStartedFor) {
+TEST(AsynchronousPipeline, CanBeDrainedAheadOfPlan) {
   const PipelineOptions options{.schedule = "pipedream", .num_microbatches = 1, .cuts = {4, 8}};
   for (const int known_at : {1, 4, 9}) {
     SCOPED_TRACE(known_at);
@@ -417,7 +417,7 @@ TEST(AsynchronousPipeline, RejectsWhatMakesNoSense) {
   EXPECT_THAT(error_of({.schedule = "pipedream-2bw", .num_microbatches = 1}), HasSubstr("at least as many"));
 }
 
-TEST(AsynchronousPipeline, IsNotGoneOnWithAfterAnErrorInTheMiddle) {
+TEST(AsynchronousPipeline, RejectsContinuationAfterError) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const torch::nn::Sequential layers = chain();
     Pipeline pipe(context, model::layers_of(layers), {.schedule = "pipedream", .num_microbatches = 1});
@@ -437,7 +437,7 @@ TEST(AsynchronousPipeline, IsNotGoneOnWithAfterAnErrorInTheMiddle) {
   });
 }
 
-TEST(AsynchronousPipeline, HasNoStepAndNoEvaluationWhileItIsUnderWay) {
+TEST(AsynchronousPipeline, RejectsStepAndEvaluationWhileRunning) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const torch::nn::Sequential layers = chain();
     Pipeline pipe(context, model::layers_of(layers), {.schedule = "pipedream", .num_microbatches = 1});

@@ -109,7 +109,7 @@ class AsynchronousLoop : public testing::TestWithParam<AsynchronousCase> {
   }
 };
 
-TEST_P(AsynchronousLoop, HasTheWeightsOfALoopByHand) {
+TEST_P(AsynchronousLoop, HasWeightsOfManualLoop) {
   const LoopWeights expected = by_hand(), found = by_training();
   ASSERT_EQ(found.size(), 8u);
   auto first = looped_chain();

@@ -87,7 +87,7 @@ struct Wrapped {
 };
 
 // Before and after the buckets have got their order.
-TEST(BrokenPass, AnExceptionOnOneRankFailsTheGroupByNameOnAllRanks) {
+TEST(BrokenPass, ExceptionOnRankFailsGroupByName) {
   for (const int steps_before : {0, 1, 3}) {
     run_ranks_as_threads(
         2,
@@ -112,7 +112,7 @@ TEST(BrokenPass, AnExceptionOnOneRankFailsTheGroupByNameOnAllRanks) {
   }
 }
 
-TEST(BrokenPass, BeforeAnythingWasReducedItMayBeRepeated) {
+TEST(BrokenPass, MayBeRepeatedBeforeAnyReduction) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -129,7 +129,7 @@ TEST(BrokenPass, BeforeAnythingWasReducedItMayBeRepeated) {
       kDeadline);
 }
 
-TEST(BrokenPass, WhatNoSyncHadAddedUpBeforeItStaysToBeReduced) {
+TEST(BrokenPass, GradientsWithoutSyncAwaitReduction) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -149,7 +149,7 @@ TEST(BrokenPass, WhatNoSyncHadAddedUpBeforeItStaysToBeReduced) {
       kDeadline);
 }
 
-TEST(BrokenPass, AfterwardsTheGradientsOfTheModuleAreItsOwn) {
+TEST(BrokenPass, ModuleKeepsItsGradientsAfterwards) {
   const auto expected = plain_gradients({9});
   run_ranks_as_threads(
       2,
@@ -185,7 +185,7 @@ class CountingHook : public CommHook {
   int started = 0, under_way = 0, fails_at = 0;
 };
 
-TEST(BrokenPass, WaitsForWhatItHadStartedBeforeAnybodyWritesThereAgain) {
+TEST(BrokenPass, AwaitsStartedReductionsBeforeNewWrites) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -202,7 +202,7 @@ TEST(BrokenPass, WaitsForWhatItHadStartedBeforeAnybodyWritesThereAgain) {
       kDeadline);
 }
 
-TEST(BrokenPass, AReductionThatCannotBeStartedOnOneRankFailsAllRanks) {
+TEST(BrokenPass, UnstartableReductionFailsAllRanks) {
   for (const int fails_at : {2, 3}) {
     run_ranks_as_threads(
         2,
@@ -244,7 +244,7 @@ struct Again : torch::autograd::Function<Again> {
 
 at::Tensor leaf_of(double seed) { return numbers({6, 4}, seed).requires_grad_(); }
 
-TEST(BrokenPass, AnExceptionWhileAPartRunsAgainFailsTheGroupByName) {
+TEST(BrokenPass, ExceptionInRecomputationFailsGroupByName) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -270,7 +270,7 @@ TEST(BrokenPass, AnExceptionWhileAPartRunsAgainFailsTheGroupByName) {
       kDeadline);
 }
 
-TEST(BrokenPass, APassWhoseOnlyGradientsComeFromANestedOneIsSeenToEnd) {
+TEST(BrokenPass, NestedPassEndsOuterPass) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -286,7 +286,7 @@ TEST(BrokenPass, APassWhoseOnlyGradientsComeFromANestedOneIsSeenToEnd) {
       kDeadline);
 }
 
-TEST(BrokenPass, TheEndOfTheWrapperFailsAGroupThatWaitsForIt) {
+TEST(BrokenPass, WrapperDestructionFailsWaitingGroup) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -302,7 +302,7 @@ TEST(BrokenPass, TheEndOfTheWrapperFailsAGroupThatWaitsForIt) {
       kDeadline);
 }
 
-TEST(BrokenPass, ASecondPassBeforeTheFirstIsFinishedFailsTheGroup) {
+TEST(BrokenPass, SecondPassBeforeFirstEndsFailsGroup) {
   for (const bool is_quiet : {false, true}) {
     run_ranks_as_threads(
         2,
@@ -325,7 +325,7 @@ TEST(BrokenPass, ASecondPassBeforeTheFirstIsFinishedFailsTheGroup) {
   }
 }
 
-TEST(BrokenPass, TakingPartBeforeTheFirstIsFinishedIsRejectedAndNothingIsLost) {
+TEST(BrokenPass, RejectsEarlyParticipationWithoutLoss) {
   run_ranks_as_threads(
       2,
       [](Context& context) {

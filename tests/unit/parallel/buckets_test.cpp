@@ -80,7 +80,7 @@ void run_backward(Layers& model, const Context& context) {
   model.forward(numbers({3, 4}, 1 + context.rank())).square().sum().backward();
 }
 
-TEST(Buckets, AreRebuiltInTheOrderInWhichRankZeroSawTheGradients) {
+TEST(Buckets, AreRebuiltInOrderOfRankZero) {
   run_ranks_as_threads(3, [](Context& context) {
     const std::vector<std::size_t> as_registered = {0, 1, 2, 3}, mixed = {1, 3, 0, 2};
     auto model = std::make_shared<Layers>(context.rank() == 0 ? mixed : as_registered);
@@ -103,7 +103,7 @@ TEST(Buckets, AreRebuiltInTheOrderInWhichRankZeroSawTheGradients) {
 }
 
 // However many they are, and in the new order too: the backend holds the gradients once.
-TEST(Buckets, OfOneTypeLieInOneMemoryFromTheFirstPassOn) {
+TEST(Buckets, ShareMemoryPerTypeFromFirstPass) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = std::make_shared<Layers>(std::vector<std::size_t>{1, 3, 0, 2});
     auto hook = std::make_shared<RecordingHook>();
@@ -118,7 +118,7 @@ TEST(Buckets, OfOneTypeLieInOneMemoryFromTheFirstPassOn) {
   });
 }
 
-TEST(Buckets, CarryTheGradientsOfTheFirstPassIntoTheNewOrder) {
+TEST(Buckets, CarryFirstGradientsIntoNewOrder) {
   const std::vector<std::size_t> order = {1, 3, 0, 2};
   std::vector<at::Tensor> expected;
   for (int rank = 0; rank < 2; ++rank) {
@@ -144,7 +144,7 @@ TEST(Buckets, CarryTheGradientsOfTheFirstPassIntoTheNewOrder) {
 }
 
 // Zeroing a module puts another tensor over the memory of each gradient.
-TEST(Buckets, CarryZeroedGradientsThatNobodyUsesIntoTheNewOrder) {
+TEST(Buckets, CarryUnusedZeroGradientsIntoNewOrder) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = std::make_shared<Layers>(std::vector<std::size_t>{0, 1, 2, 3});
     DistributedDataParallel ddp(context, model, {.unused_parameters = UnusedParameters::kFind});
@@ -211,7 +211,7 @@ void expect_moved(const std::vector<std::int64_t>& sizes, const std::vector<std:
   EXPECT_TRUE(at::equal(memory, at::cat(expected)));
 }
 
-TEST(Moves, GiveEveryPartItsPlaceInAnyOrder) {
+TEST(Moves, GivePartsTheirPlaceInAnyOrder) {
   expect_moved({5, 3, 8, 1, 4}, {0, 1, 2, 3, 4});
   expect_moved({5, 3, 8, 1, 4}, {4, 3, 2, 1, 0});
   expect_moved({1, 2, 3, 4, 50}, {4, 0, 1, 2, 3});
@@ -222,7 +222,7 @@ TEST(Moves, GiveEveryPartItsPlaceInAnyOrder) {
   } while (std::ranges::next_permutation(order).found);
 }
 
-TEST(Buckets, HoldEveryGradientAtItsPlaceForGood) {
+TEST(Buckets, KeepGradientsInPlacePermanently) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = std::make_shared<Layers>(std::vector<std::size_t>{0, 1, 2, 3});
     auto hook = std::make_shared<RecordingHook>();

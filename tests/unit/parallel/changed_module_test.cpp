@@ -113,7 +113,7 @@ TEST_P(ChangedModules, TrainSoWhereUnusedParametersAreFound) {
 INSTANTIATE_TEST_SUITE_P(Changes, ChangedModules, testing::ValuesIn(kChanges),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(ChangedModule, AChangeOnOneRankAloneIsAnErrorOnAll) {
+TEST(ChangedModule, ChangeOnOneRankFailsAll) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -194,7 +194,7 @@ TEST_P(RejectedChanges, AreNamedByTheNextBackwardPass) {
       kDeadline);
 }
 
-TEST_P(RejectedChanges, AreNamedByZeroGradAndUnderNoSync) {
+TEST_P(RejectedChanges, AreNamedByZeroGradAndAccumulation) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -232,7 +232,7 @@ TEST(ChangedModule, ANewWrapperTakesTheConvertedModule) {
       kDeadline);
 }
 
-TEST(ChangedModule, FreezingBetweenNoSyncAndTheReductionIsNamed) {
+TEST(ChangedModule, NamesFreezingBetweenPassAndReduction) {
   run_ranks_as_threads(
       2,
       [](Context& context) {

@@ -65,7 +65,7 @@ Tensors gradients(comm::Context& context, bool checkpoints) {
   return all;
 }
 
-TEST(CheckpointedTensorParallel, HasTheBitsOfLayersThatKeepEverything) {
+TEST(CheckpointedTensorParallel, HasBitsOfUncheckpointedLayers) {
   for (const int ranks : {2, 3}) {
     SCOPED_TRACE(text(ranks, " ranks"));
     comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {

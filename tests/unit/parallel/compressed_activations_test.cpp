@@ -44,7 +44,7 @@ at::Tensor greatest_of_blocks(const at::Tensor& values) {
   return at::cat(parts).reshape(values.sizes());
 }
 
-TEST(EdgeCodec, OfEightBitsIsWithinAStepOfItsBlock) {
+TEST(EdgeCodec, EightBitsStayWithinBlockStep) {
   const EdgeCodec codec({.format = ActivationFormat::kInt8}, at::kCPU);
   // Blocks of very different sizes, the last one short.
   at::Tensor values = numbers({3, 700}, 1) * numbers({3, 700}, 5).mul(20).exp();
@@ -66,7 +66,7 @@ TEST(EdgeCodec, OfEightBitsHasNoBias) {
   EXPECT_LT((sum / kDraws - values).abs().max().item<double>(), bound);
 }
 
-TEST(EdgeCodec, OfShortFloatsIsWithinHalfOfTheirLastBit) {
+TEST(EdgeCodec, ShortFloatsAreWithinHalfUnit) {
   const at::Tensor values = numbers({40, 50}, 2);
   for (const auto& [name, bound] : {std::pair{"bf16", 0x1p-8}, std::pair{"fp16", 0x1p-11}}) {
     const EdgeCodec codec({.format = activation_format_of(name)}, at::kCPU);
@@ -76,7 +76,7 @@ TEST(EdgeCodec, OfShortFloatsIsWithinHalfOfTheirLastBit) {
   }
 }
 
-TEST(EdgeCodec, ShortFloatsInEightBitsStayShortFloats) {
+TEST(EdgeCodec, ShortFloatsInEightBitsKeepType) {
   const EdgeCodec codec({.format = ActivationFormat::kInt8}, at::kCPU);
   const at::Tensor values = numbers({40, 50}, 2);
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
@@ -100,7 +100,7 @@ TEST(EdgeCodec, HidesNothingThatIsNotFinite) {
   }
 }
 
-TEST(EdgeCodec, LeavesSmallTensorsAndWholeNumbersAsTheyAre) {
+TEST(EdgeCodec, KeepsSmallTensorsAndIntegers) {
   const auto encodes = [](const char* name, std::int64_t numel, at::ScalarType type) {
     return EdgeCodec({.format = activation_format_of(name)}, at::kCPU)
         .encodes({.sizes = {numel}, .type = type});
@@ -257,7 +257,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, CompressedActivations, testing::ValuesIn(syn
                            return name;
                          });
 
-TEST_P(CompressedActivations, GiveTheGradientsOfOneRankThatRoundsAtTheSamePlaces) {
+TEST_P(CompressedActivations, MatchOneRankWithSameRounding) {
   for (const int ranks : {2, 4}) {
     for (const char* name : {"bf16", "fp16", "int8"}) {
       SCOPED_TRACE(text(ranks, " ranks, ", name));
@@ -268,7 +268,7 @@ TEST_P(CompressedActivations, GiveTheGradientsOfOneRankThatRoundsAtTheSamePlaces
   }
 }
 
-TEST(CompressedActivation, DrawsAgainForEachStepAndSeedAndTheSameForTheSame) {
+TEST(CompressedActivation, DrawsAnewPerStepAndSeed) {
   const RoundedPass found = in_pipeline(2, "1f1b", activations("int8"));
   EXPECT_EQ(farthest(in_pipeline(2, "1f1b", activations("int8")).gradients, found.gradients), 0);
   EXPECT_EQ(farthest(found.gradients, RoundingProgram(found, activations("int8")).step(2)), 0);
@@ -276,7 +276,7 @@ TEST(CompressedActivation, DrawsAgainForEachStepAndSeedAndTheSameForTheSame) {
   EXPECT_GT(farthest(found.gradients, in_pipeline(2, "1f1b", activations("int8", 6)).gradients), 0);
 }
 
-TEST(CompressedActivation, AreFewerBytesByAsMuchAsTheirFormatSays) {
+TEST(CompressedActivation, HasBytesOfItsFormat) {
   // Three rows for each of eight micro-batches, whose activations go one way and gradients the other.
   constexpr std::int64_t kValues = kBatch * kWidth;
   const auto sent = [](const char* name) { return in_pipeline(2, "1f1b", activations(name)).sent; };
@@ -286,7 +286,7 @@ TEST(CompressedActivation, AreFewerBytesByAsMuchAsTheirFormatSays) {
   EXPECT_THAT(sent("int8"), testing::ElementsAre(in_int8, in_int8));
 }
 
-TEST(CompressedActivation, OfRanksThatDoNotAgreeAreRejectedBeforeTheFirstStep) {
+TEST(CompressedActivation, RejectsDifferentRanksBeforeFirstStep) {
   EXPECT_THAT(
       [] {
         comm::run_ranks_as_threads(2, [](comm::Context& context) {
@@ -300,7 +300,7 @@ TEST(CompressedActivation, OfRanksThatDoNotAgreeAreRejectedBeforeTheFirstStep) {
 }
 
 /// A mask of 0 and minus infinity goes along: it has no gradient.
-TEST(CompressedActivation, WhatHasNoGradientGoesAsItIs) {
+TEST(CompressedActivation, TensorsWithoutGradientStayUncompressed) {
   constexpr std::int64_t kRows = 4;
   const float infinity = std::numeric_limits<float>::infinity();
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {

@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(Table, BetweenHosts,
 INSTANTIATE_TEST_SUITE_P(Table, KeepsBetweenHosts, testing::Values("sign", "top-k", "power-sgd"),
                          name_of_row);
 
-TEST_P(BetweenHosts, IsTheCompressionOfTheSumsOfHosts) {
+TEST_P(BetweenHosts, CompressesSumsOfHosts) {
   const CompressionOptions options = options_between_hosts(GetParam());
   for (const Hosts& hosts : {kPairs, kTurns, kUneven, kThree}) {
     for (const ReduceScale scale : {ReduceScale::kSum, ReduceScale::kMean}) {
@@ -127,7 +127,7 @@ TEST_P(KeepsBetweenHosts, LosesNothing) {
   }
 }
 
-TEST_P(BetweenHosts, ContinuesWithTheSameBitsFromItsState) {
+TEST_P(BetweenHosts, ContinuesFromStateWithSameBits) {
   const CompressionOptions options = options_between_hosts(GetParam());
   for (const Hosts& hosts : {kPairs, kGrowing}) {
     const StepsOfRanks whole = take_steps(hosts, options, {.end = 5});
@@ -152,7 +152,7 @@ TEST_P(BetweenHosts, DoesNotDependOnTheBuckets) {
   }
 }
 
-TEST_P(BetweenHosts, ShowsWhatIsNotFiniteToAllAndContinues) {
+TEST_P(BetweenHosts, ShowsNonFiniteToAllAndContinues) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     const auto backward = [&](const Parameters& parameters, int rank, int step) {
       at::Tensor loss = at::zeros({});
@@ -210,7 +210,7 @@ TEST(BetweenHostsAlone, OnOneHostItsSumIsCompressed) {
   EXPECT_EQ(outcome.sent[0] + outcome.sent[1], 0);
 }
 
-TEST(BetweenHostsAlone, AutoGoesByHostsWhereAHostHasSeveralRanks) {
+TEST(BetweenHostsAlone, AutoFollowsHostsWithSeveralRanks) {
   CompressionOptions automatic = options_between_hosts("top-k");
   automatic.scope = "auto";
   for (const Hosts& hosts : {kPairs, kUneven, Hosts{"a", "b"}, Hosts{"a", "a"}}) {
@@ -233,7 +233,7 @@ TEST(BetweenHostsAlone, WithoutHostsEachRankCompresses) {
   EXPECT_FALSE(at::equal(found.reduced[0][2].at("linear"), with("hosts").reduced[0][2].at("linear")));
 }
 
-TEST(BetweenHostsAlone, AnUnknownScopeIsRejectedWithTheNearestOne) {
+TEST(BetweenHostsAlone, UnknownScopeNamesNearest) {
   CompressionOptions options = options_between_hosts("top-k");
   options.scope = "host";
   EXPECT_THAT([&] { make_comm_hook(options); },
@@ -241,7 +241,7 @@ TEST(BetweenHostsAlone, AnUnknownScopeIsRejectedWithTheNearestOne) {
                   testing::AllOf(HasSubstr("no compression scope 'host'"), HasSubstr("hosts"))));
 }
 
-TEST(BetweenHostsAlone, AHookOfOneModelIsRejectedOnAllRanksByASecondOne) {
+TEST(BetweenHostsAlone, SecondModelRejectsHookOnAllRanks) {
   run_ranks_as_threads(3, [&](Context& context) {
     context.world().state().parts.host_ids = kUneven;
     const Parameters one, other;
@@ -275,7 +275,7 @@ TEST(BetweenHostsAlone, GradientsOfAnotherGroupAreRejected) {
 }
 
 /// What ranks have to say besides gradients goes by hosts, too.
-TEST(BetweenHostsAlone, AParameterThatOneRankDoesNotReachIsNamedOnAll) {
+TEST(BetweenHostsAlone, ParameterUnusedOnRankIsNamed) {
   run_ranks_as_threads(4, [](Context& context) {
     context.world().state().parts.host_ids = kPairs;
     const Parameters parameters;

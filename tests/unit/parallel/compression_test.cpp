@@ -116,7 +116,7 @@ TEST_P(Compression, GivesAllRanksTheSameBits) {
 }
 
 /// With the momentum of dgc, whose optimizer has none.
-TEST_P(Compression, LeavesVectorsAndSmallGradientsAsTheyAre) {
+TEST_P(Compression, KeepsVectorsAndSmallGradients) {
   const CompressionOptions options = options_for(GetParam());
   const Outcome outcome = reduce(2, 3, options, ReduceScale::kMean);
   for (const char* name : {"bias", "small"}) {
@@ -219,7 +219,7 @@ void expect_what_is_not_finite_on_all(int ranks, const CompressionOptions& optio
   }
 }
 
-TEST_P(Compression, ShowsWhatIsNotFiniteToAllAndContinuesFromWhatWasKeptBefore) {
+TEST_P(Compression, ShowsNonFiniteAndContinuesFromResidual) {
   for (const int ranks : {2, 3}) expect_what_is_not_finite_on_all(ranks, options_for(GetParam()));
 }
 
@@ -249,7 +249,7 @@ TEST(CompressionByPieces, IsWithinTheRoundingOfInt8) {
   EXPECT_GT(error, 0);
 }
 
-TEST_P(Compression, ContinuesWithTheSameBitsFromItsState) {
+TEST_P(Compression, ContinuesFromStateWithSameBits) {
   const CompressionOptions options = options_for(GetParam());
   const Outcome whole = reduce(2, 5, options, ReduceScale::kMean);
   const Outcome part = reduce(2, 3, options, ReduceScale::kMean);
@@ -301,7 +301,7 @@ TEST(CompressionOptions, OutOfRangeAreRejected) {
               ThrowsMessage<InvalidArgument>(HasSubstr("below 1; found 1")));
 }
 
-TEST(CompressionOptions, GradientsOfAnotherTypeThanF32AreRejectedByName) {
+TEST(CompressionOptions, RejectsOtherTypesThanF32ByName) {
   run_ranks_as_threads(2, [](Context& context) {
     const optim::NamedTensors parameters = {{"half", at::zeros({64, 64}, at::kBFloat16).requires_grad_()}};
     EXPECT_THAT(
@@ -313,7 +313,7 @@ TEST(CompressionOptions, GradientsOfAnotherTypeThanF32AreRejectedByName) {
   });
 }
 
-TEST(CompressionOptions, AHookOfOneModelIsRejectedByASecondOne) {
+TEST(CompressionOptions, SecondModelRejectsHookOfFirst) {
   run_ranks_as_threads(2, [](Context& context) {
     const Parameters one, other;
     const auto hook = make_comm_hook(options_for("top-k"));
@@ -341,7 +341,7 @@ at::Tensor greatest(const at::Tensor& values, std::int64_t count) {
   return at::zeros_like(flat).scatter(0, places, flat.index_select(0, places)).view(values.sizes());
 }
 
-TEST(TopK, IsErrorFeedbackWithTheGreatestOfEachRank) {
+TEST(TopK, IsErrorFeedbackOnLargestElements) {
   // Not more than a sample, so that the threshold is exact.
   CompressionOptions options = options_for("top-k");
   const Outcome outcome = reduce(2, 4, options, ReduceScale::kMean);
@@ -359,7 +359,7 @@ TEST(TopK, IsErrorFeedbackWithTheGreatestOfEachRank) {
   }
 }
 
-TEST(DeepGradientCompression, SendsFewerFromStepToStepWhileItWarmsUp) {
+TEST(DeepGradientCompression, SendsFewerPerStepDuringWarmUp) {
   CompressionOptions options = options_for("dgc");
   options.fraction = 0.002;
   options.warmup_steps = 8;
@@ -393,7 +393,7 @@ TEST(DeepGradientCompression, IsMomentumCorrectionWithFactorMasking) {
   }
 }
 
-TEST(PowerSgd, IsOneStepOfThePowerMethodFromWhereTheLastEnded) {
+TEST(PowerSgd, ContinuesPowerMethodFromLastStep) {
   const Outcome outcome = reduce(2, 4, options_for("power-sgd"), ReduceScale::kMean);
   const Outcome first = reduce(2, 0, options_for("power-sgd"), ReduceScale::kMean);
   at::Tensor q = kept(first.kept[0], "q/linear");
@@ -419,7 +419,7 @@ TEST(PowerSgd, IsOneStepOfThePowerMethodFromWhereTheLastEnded) {
   }
 }
 
-TEST(PowerSgd, GivesAGradientOfItsRankAsItIs) {
+TEST(PowerSgd, KeepsGradientOfItsRank) {
   std::vector<at::Tensor> reduced(2);
   at::Tensor expected;
   run_ranks_as_threads(2, [&](Context& context) {

@@ -19,7 +19,7 @@ constexpr std::int64_t kNumel = 1 << 20, kBytes = 4 * kNumel;
 /// Other tests of this process may hold memory: what counts is the difference.
 std::int64_t bytes_of(MemoryKind kind) { return MemoryLedger::of_process().now()[kind]; }
 
-TEST(CountedMemory, IsOfTheKindThatItsOwnerNamesUntilItIsGivenBack) {
+TEST(CountedMemory, HasKindOfOwnerUntilReleased) {
   count_allocations();
   count_allocations();
   const std::int64_t unnamed = bytes_of(MemoryKind::kActivations), weights = bytes_of(MemoryKind::kWeights);
@@ -33,7 +33,7 @@ TEST(CountedMemory, IsOfTheKindThatItsOwnerNamesUntilItIsGivenBack) {
   count_as(MemoryKind::kWeights, at::Tensor());
 }
 
-TEST(CountedMemory, IsCountedOfSmallAndLargeTensorsWhereLargeOnesHaveMappingsOfTheirOwn) {
+TEST(CountedMemory, CountsSmallAndMappedTensors) {
   comm::keep_tensor_blocks();
   count_allocations();
   for (const std::int64_t numel : {std::int64_t{2048}, kNumel}) {
@@ -45,7 +45,7 @@ TEST(CountedMemory, IsCountedOfSmallAndLargeTensorsWhereLargeOnesHaveMappingsOfT
   }
 }
 
-TEST(CountedMemory, IsCountedOnceWhereLargeTensorsGetTheirMappingsLater) {
+TEST(CountedMemory, CountsLateMappingsOnce) {
   count_allocations();
   comm::keep_tensor_blocks();
   for (const std::int64_t numel : {std::int64_t{2048}, kNumel}) {
@@ -60,7 +60,7 @@ TEST(CountedMemory, IsCountedOnceWhereLargeTensorsGetTheirMappingsLater) {
   }
 }
 
-TEST(CountedMemory, IsStillThatOfTheAllocatorForWhoeverAllocatesByHand) {
+TEST(CountedMemory, LeavesManualAllocationsToAllocator) {
   count_allocations();
   const std::int64_t unnamed = bytes_of(MemoryKind::kActivations);
   c10::Allocator* const allocator = c10::GetCPUAllocator();
@@ -71,7 +71,7 @@ TEST(CountedMemory, IsStillThatOfTheAllocatorForWhoeverAllocatesByHand) {
   EXPECT_EQ(bytes_of(MemoryKind::kActivations), unnamed);
 }
 
-TEST(CountedMemory, TellsOfMemoryForCommunicationAndOfARanksShareOfCommonMemory) {
+TEST(CountedMemory, ReportsCommunicationAndSharedMemory) {
   comm::run_ranks_as_threads(2,
                              [](comm::Context& context) {
                                comm::Group world = context.world();

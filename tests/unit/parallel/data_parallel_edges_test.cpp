@@ -25,7 +25,7 @@ at::Tensor first_gradient(int rank) {
   return model.first->weight.grad().clone();
 }
 
-TEST(DataParallelEdges, TwoRanksGiveTheSumInRankOrderDividedByTwoToTheBit) {
+TEST(DataParallelEdges, SumIsBitwiseInRankOrder) {
   const at::Tensor expected = first_gradient(0).add(first_gradient(1)).div(2);
   run_ranks_as_threads(2, [&](Context& context) {
     auto model = model_without_norm();
@@ -38,7 +38,7 @@ TEST(DataParallelEdges, TwoRanksGiveTheSumInRankOrderDividedByTwoToTheBit) {
   });
 }
 
-TEST(DataParallelEdges, TorchOptimizersZeroAndDetachTheGradientsInPlace) {
+TEST(DataParallelEdges, TorchOptimizersZeroGradientsInPlace) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model);
@@ -53,7 +53,7 @@ TEST(DataParallelEdges, TorchOptimizersZeroAndDetachTheGradientsInPlace) {
   });
 }
 
-TEST(DataParallelEdges, AGradientThatTheUserReplacedIsTakenUp) {
+TEST(DataParallelEdges, AdoptsGradientReplacedByUser) {
   const at::Tensor expected = first_gradient(0).add(first_gradient(1)).div(2).add(1);
   run_ranks_as_threads(2, [&](Context& context) {
     auto model = model_without_norm();
@@ -66,7 +66,7 @@ TEST(DataParallelEdges, AGradientThatTheUserReplacedIsTakenUp) {
   });
 }
 
-TEST(DataParallelEdges, SummedGradientsThatAreAddedToAreRejected) {
+TEST(DataParallelEdges, RejectsAccumulationIntoSummedGradients) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model, {.scale = ReduceScale::kSum});
@@ -134,7 +134,7 @@ TEST(DataParallelEdges, ATiedParameterIsReducedOnce) {
   });
 }
 
-TEST(DataParallelEdges, ParametersOfSeveralTypesGoIntoBucketsOfTheirOwn) {
+TEST(DataParallelEdges, ParameterTypesHaveSeparateBuckets) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     model->second->to(at::kDouble);
@@ -161,7 +161,7 @@ struct Tables : torch::nn::Module {
   at::Tensor own;
 };
 
-TEST(DataParallelEdges, SparseEmbeddingsAreRejectedByTheNameOfTheirParameter) {
+TEST(DataParallelEdges, RejectsSparseEmbeddingsByParameter) {
   run_ranks_as_threads(2, [](Context& context) {
     EXPECT_THAT([&] { DistributedDataParallel(context, std::make_shared<Tables>(true)); },
                 testing::ThrowsMessage<InvalidArgument>(
@@ -175,7 +175,7 @@ TEST(DataParallelEdges, SparseEmbeddingsAreRejectedByTheNameOfTheirParameter) {
   });
 }
 
-TEST(DataParallelEdges, ASparseGradientOfAFunctionIsRejectedByTheNameOfItsParameter) {
+TEST(DataParallelEdges, RejectsSparseFunctionGradientsByParameter) {
   run_ranks_as_threads(2, [](Context& context) {
     auto tables = std::make_shared<Tables>(false);
     DistributedDataParallel ddp(context, tables);
@@ -199,7 +199,7 @@ struct Spectral : torch::nn::Module {
   at::Tensor weight, phases, bias;
 };
 
-TEST(DataParallelEdges, AComplexParameterIsRejectedByItsName) {
+TEST(DataParallelEdges, RejectsComplexParameterByName) {
   run_ranks_as_threads(2, [](Context& context) {
     const auto model = std::make_shared<Spectral>(0);
     const auto rejected = testing::ThrowsMessage<InvalidArgument>(
@@ -212,7 +212,7 @@ TEST(DataParallelEdges, AComplexParameterIsRejectedByItsName) {
   });
 }
 
-TEST(DataParallelEdges, ComplexBuffersAndFrozenComplexParametersFollowRankZero) {
+TEST(DataParallelEdges, ComplexBuffersFollowRankZero) {
   run_ranks_as_threads(2, [](Context& context) {
     const auto model = std::make_shared<Spectral>(context.rank());
     model->weight.requires_grad_(false);
@@ -236,7 +236,7 @@ TEST(DataParallelEdges, WrappingAModuleTwiceIsRejected) {
   });
 }
 
-TEST(DataParallelEdges, AParameterMissingOnOneRankStopsAllRanksAtOnce) {
+TEST(DataParallelEdges, ParameterMissingOnRankStopsAll) {
   run_ranks_as_threads(3, [](Context& context) {
     auto model = model_without_norm();
     model->use_second = context.rank() != 1;
@@ -251,7 +251,7 @@ TEST(DataParallelEdges, AParameterMissingOnOneRankStopsAllRanksAtOnce) {
   });
 }
 
-TEST(DataParallelEdges, StaticUsageThatChangesIsRejectedByName) {
+TEST(DataParallelEdges, RejectsChangedStaticUsageByName) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model, {.unused_parameters = UnusedParameters::kStatic});
@@ -263,7 +263,7 @@ TEST(DataParallelEdges, StaticUsageThatChangesIsRejectedByName) {
   });
 }
 
-TEST(DataParallelEdges, DifferentOptionsAreAnErrorWithBothSides) {
+TEST(DataParallelEdges, DifferentOptionsNameBothSides) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     EXPECT_THAT(
@@ -282,7 +282,7 @@ class NegatingHook : public CommHook {
   }
 };
 
-TEST(DataParallelEdges, AHookOfOnesOwnDecidesWhatTheGradientsAre) {
+TEST(DataParallelEdges, CustomHookDecidesGradients) {
   const at::Tensor expected = first_gradient(0).add(first_gradient(1)).neg();
   run_ranks_as_threads(2, [&](Context& context) {
     auto model = model_without_norm();
@@ -295,7 +295,7 @@ TEST(DataParallelEdges, AHookOfOnesOwnDecidesWhatTheGradientsAre) {
   });
 }
 
-TEST(DataParallelEdges, JoinWithFindFollowAndNoSyncKeepsReplicasEqual) {
+TEST(DataParallelEdges, JoinAndNoSyncKeepReplicasEqual) {
   constexpr int kRanks = 3;
   std::vector<at::Tensor> weights(kRanks);
   run_ranks_as_threads(kRanks, [&](Context& context) {

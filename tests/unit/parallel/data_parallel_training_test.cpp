@@ -44,7 +44,7 @@ class Bf16Module : public testing::TestWithParam<int> {
   }
 };
 
-TEST_P(Bf16Module, GetsTheMeanOfTheRanksUpToItsRounding) {
+TEST_P(Bf16Module, GetsMeanOfRanksUpToRounding) {
   at::Tensor mean = at::zeros_like(model()->first->weight, at::kFloat);
   for (int rank = 0; rank < GetParam(); ++rank) {
     auto alone = model();
@@ -66,7 +66,7 @@ TEST_P(Bf16Module, GetsTheMeanOfTheRanksUpToItsRounding) {
   });
 }
 
-TEST_P(Bf16Module, TrainsAndItsReplicasStayBitwiseTheSame) {
+TEST_P(Bf16Module, TrainsWithBitwiseEqualReplicas) {
   run_ranks_as_threads(GetParam(), [&](Context& context) {
     auto replica = model();
     DistributedDataParallel ddp(context, replica);
@@ -114,7 +114,7 @@ class BatchNormOverFourRanks : public testing::Test {
   }
 };
 
-TEST_F(BatchNormOverFourRanks, EveryStepEndsWithTheBuffersOfRankZero) {
+TEST_F(BatchNormOverFourRanks, StepsEndWithBuffersOfRankZero) {
   train({}, [](Context& context, torch::nn::Module& model, const std::vector<at::Tensor>& from_forward) {
     const auto buffers = model.buffers();
     ASSERT_EQ(buffers.size(), 3u) << "running mean and variance, and the number of batches";
@@ -130,7 +130,7 @@ TEST_F(BatchNormOverFourRanks, EveryStepEndsWithTheBuffersOfRankZero) {
   });
 }
 
-TEST_F(BatchNormOverFourRanks, BuffersStayEachRanksOwnWhereBroadcastIsOff) {
+TEST_F(BatchNormOverFourRanks, BuffersStayLocalWithoutBroadcast) {
   train({.broadcast_buffers = false},
         [](Context& context, torch::nn::Module& model, const std::vector<at::Tensor>& from_forward) {
           const auto buffers = model.buffers();

@@ -34,7 +34,7 @@ void expect_same_statistics(const Norm& found, const Other& expected) {
             expected.num_batches_tracked.template item<std::int64_t>());
 }
 
-TEST(DeferredBatchNorm, RunningStatisticsAreThoseOfTheWholeBatch) {
+TEST(DeferredBatchNorm, StatisticsAreThoseOfWholeBatch) {
   for (const bool has_momentum : {true, false}) {
     auto options = deferred_options();
     if (!has_momentum) options.momentum(std::nullopt);
@@ -53,7 +53,7 @@ TEST(DeferredBatchNorm, RunningStatisticsAreThoseOfTheWholeBatch) {
   }
 }
 
-TEST(DeferredBatchNorm, NormalizesAMicroBatchByItsOwnStatistics) {
+TEST(DeferredBatchNorm, NormalizesMicroBatchByItsStatistics) {
   torch::nn::BatchNorm1d plain(deferred_options());
   DeferredBatchNorm norm(deferred_options(), 2);
   for (const at::Tensor& chunk : deferred_input(8).to(at::kFloat).tensor_split(2)) {
@@ -90,7 +90,7 @@ TEST(DeferredBatchNorm, ARecomputedForwardDoesNotCountAgain) {
   EXPECT_TRUE(at::allclose(norm->running_var, whole->running_var, 1e-3));
 }
 
-TEST(DeferredBatchNorm, ABatchThatWasNotFinishedDoesNotCount) {
+TEST(DeferredBatchNorm, UnfinishedBatchDoesNotCount) {
   torch::nn::BatchNorm1d whole(deferred_options());
   DeferredBatchNorm norm(deferred_options(), 4);
   whole->to(at::kDouble);
@@ -102,7 +102,7 @@ TEST(DeferredBatchNorm, ABatchThatWasNotFinishedDoesNotCount) {
   expect_same_statistics(*norm, *whole);
 }
 
-TEST(DeferredBatchNorm, ACloneBeginsABatchOfItsOwn) {
+TEST(DeferredBatchNorm, CloneBeginsItsOwnBatch) {
   torch::nn::BatchNorm1d whole(deferred_options());
   DeferredBatchNorm norm(deferred_options(), 2);
   whole->to(at::kDouble);
@@ -137,7 +137,7 @@ TEST(DeferredBatchNorm, ReplacesBatchNormsWithTheirTensors) {
       ThrowsMessage<InvalidArgument>(HasSubstr("use fewer micro-batches")));
 }
 
-TEST(DeferredBatchNorm, OfAPipeHasTheStatisticsOfTheBatchOnAnyNumberOfRanks) {
+TEST(DeferredBatchNorm, PipeHasBatchStatisticsOnAnyRanks) {
   const at::Tensor input = test::numbers({8, 4}, 1), target = test::numbers({8, 2}, 2);
   torch::nn::BatchNorm1d whole(4);
   for (int step = 0; step < 2; ++step) whole(input);

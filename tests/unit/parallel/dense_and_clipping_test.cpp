@@ -42,7 +42,7 @@ CompressionOptions half_of_top_k() {
   return options;
 }
 
-TEST(TopKOfManyRanks, GoesDenselyWhereMessagesAreMoreThanGradients) {
+TEST(TopKOfManyRanks, SendsDenselyWhenThatIsSmaller) {
   constexpr int kRanks = 6;
   const StepsOfRanks outcome = of_each_rank(kRanks, half_of_top_k(), {.scale = ReduceScale::kMean});
   EXPECT_LE(static_cast<double>(outcome.sent[0]), 3 * 2 * 5 / 6.0 * 4 * (7800 + 60 + 20 + 1) + 64);
@@ -84,7 +84,7 @@ void expect_infinity_is_shown_once(const StepsOfRanks& outcome) {
   }
 }
 
-TEST(TopKOfManyRanks, ShowsWhatIsNotFiniteWhereItGoesDenselyToo) {
+TEST(TopKOfManyRanks, ShowsNonFiniteInDenseMessages) {
   expect_infinity_is_shown_once(of_each_rank(6, half_of_top_k(), {}, backward_with_infinity));
 }
 
@@ -116,7 +116,7 @@ constexpr double kClipNorm = 130;
 
 /// Lin et al., section 3.2: 1/sqrt(N) of the threshold, before velocity and residual. Of a mean, what is
 /// handed in is N times as large.
-TEST(LocalClipping, HoldsEachRankToItsShareBeforeItsVelocityTakesIt) {
+TEST(LocalClipping, LimitsRanksToShareBeforeVelocity) {
   for (const ReduceScale scale : {ReduceScale::kSum, ReduceScale::kMean}) {
     const bool is_mean = scale == ReduceScale::kMean;
     const double given = is_mean ? kClipNorm / 2 : kClipNorm, most = kClipNorm / std::sqrt(2);
@@ -193,7 +193,7 @@ TEST(LocalClipping, DoesNotHideWhatIsNotFinite) {
   EXPECT_GT(residual.abs().max().item<double>(), 0) << "what is finite is not scaled to nothing";
 }
 
-TEST(LocalClipping, IsForDgcAndANormAboveZero) {
+TEST(LocalClipping, RequiresDgcAndPositiveNorm) {
   CompressionOptions options = clipping_options(1);
   options.name = "top-k";
   EXPECT_THAT([&] { make_comm_hook(options); },

@@ -39,7 +39,7 @@ class Discarded : public testing::TestWithParam<Way> {
   }
 };
 
-TEST_P(Discarded, DoesNotComeBackWhereUnusedParametersAreFound) {
+TEST_P(Discarded, DoesNotReturnWithUnusedParameterSearch) {
   TwoLayers plain;
   plain.use_second = false;
   for (const int rank : {0, 1}) loss_of_rank(plain, rank).backward();
@@ -56,7 +56,7 @@ TEST_P(Discarded, DoesNotComeBackWhereUnusedParametersAreFound) {
   });
 }
 
-TEST_P(Discarded, DoesNotHideAParameterThatIsMissing) {
+TEST_P(Discarded, DoesNotHideMissingParameter) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model);
@@ -124,7 +124,7 @@ at::Tensor reduced_after(const std::function<void(at::Tensor&)>& change) {
   return reduced;
 }
 
-TEST(QuietGradients, AreReducedWithTheNextPassAsTheyAreThen) {
+TEST(QuietGradients, AreReducedWithNextPass) {
   TwoLayers alone;
   loss_of_rank(alone, 0).backward();
   const at::Tensor whole = alone.second->bias.grad();

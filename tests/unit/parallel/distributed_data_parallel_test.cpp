@@ -48,7 +48,7 @@ class DataParallelRanks : public testing::TestWithParam<int> {};
 // f32 sums of at most 12 terms of size 1 in another order differ by a few units in the last place.
 constexpr double kSumOrderBound = 2e-7;
 
-TEST_P(DataParallelRanks, GradientsEqualThoseOfOneRankOnTheGlobalBatch) {
+TEST_P(DataParallelRanks, GradientsEqualGlobalBatchOfOne) {
   const Gradients serial = serial_gradients();
   run_ranks_as_threads(GetParam(), [&](Context& context) {
     auto model = model_without_norm();
@@ -64,7 +64,7 @@ TEST_P(DataParallelRanks, GradientsEqualThoseOfOneRankOnTheGlobalBatch) {
   });
 }
 
-TEST_P(DataParallelRanks, NoSyncAddsUpLocallyAndTheNextPassReducesTheSum) {
+TEST_P(DataParallelRanks, NoSyncAccumulatesForNextReduction) {
   const Gradients serial = serial_gradients();
   run_ranks_as_threads(GetParam(), [&](Context& context) {
     auto model = model_without_norm();
@@ -84,7 +84,7 @@ TEST_P(DataParallelRanks, NoSyncAddsUpLocallyAndTheNextPassReducesTheSum) {
   });
 }
 
-TEST_P(DataParallelRanks, SumScaleLeavesTheDivisionToTheLoss) {
+TEST_P(DataParallelRanks, SumScaleLeavesDivisionToLoss) {
   const Gradients serial = serial_gradients();
   run_ranks_as_threads(GetParam(), [&](Context& context) {
     auto model = model_without_norm();
@@ -94,7 +94,7 @@ TEST_P(DataParallelRanks, SumScaleLeavesTheDivisionToTheLoss) {
   });
 }
 
-TEST_P(DataParallelRanks, UnevenInputsEndTogetherWithTheSameWeights) {
+TEST_P(DataParallelRanks, UnevenInputsEndWithSameWeights) {
   const int ranks = GetParam();
   std::vector<Gradients> weights(static_cast<std::size_t>(ranks));
   std::vector<int> steps(static_cast<std::size_t>(ranks));
@@ -135,7 +135,7 @@ TEST(DataParallel, GradientsAreViewsIntoBuckets) {
   });
 }
 
-TEST(DataParallel, GradientsThatAreNotClearedKeepAddingUp) {
+TEST(DataParallel, UnclearedGradientsKeepAccumulating) {
   const Gradients serial = serial_gradients();
   run_ranks_as_threads(2, [&](Context& context) {
     auto model = model_without_norm();
@@ -150,7 +150,7 @@ TEST(DataParallel, GradientsThatAreNotClearedKeepAddingUp) {
   });
 }
 
-TEST(DataParallel, ZeroingInPlaceAndDroppingGradientsGiveTheSameBits) {
+TEST(DataParallel, ZeroedAndDroppedGradientsGiveSameBits) {
   run_ranks_as_threads(2, [](Context& context) {
     auto dropped = model_without_norm();
     auto zeroed = model_without_norm();
@@ -166,7 +166,7 @@ TEST(DataParallel, ZeroingInPlaceAndDroppingGradientsGiveTheSameBits) {
   });
 }
 
-TEST(DataParallel, StartsWithTheWeightsAndBuffersOfRankZero) {
+TEST(DataParallel, StartsWithStateOfRankZero) {
   run_ranks_as_threads(3, [](Context& context) {
     auto model = std::make_shared<TwoLayers>();
     test::fill_parameters(*model, 1 + context.rank());
@@ -200,7 +200,7 @@ TEST(DataParallel, BuffersFollowRankZeroAfterEveryReduction) {
   });
 }
 
-TEST(DataParallel, AnUnusedParameterIsAnErrorThatNamesIt) {
+TEST(DataParallel, UnusedParameterIsErrorWithName) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     model->use_second = false;
@@ -213,7 +213,7 @@ TEST(DataParallel, AnUnusedParameterIsAnErrorThatNamesIt) {
 
 class UnusedModes : public testing::TestWithParam<UnusedParameters> {};
 
-TEST_P(UnusedModes, AParameterThatOnlySomeRanksUseGetsTheirMean) {
+TEST_P(UnusedModes, PartlyUsedParameterGetsMean) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     model->use_second = context.rank() == 0;
@@ -229,7 +229,7 @@ TEST_P(UnusedModes, AParameterThatOnlySomeRanksUseGetsTheirMean) {
   });
 }
 
-TEST_P(UnusedModes, AParameterThatNoRankUsesKeepsTheGradientItHad) {
+TEST_P(UnusedModes, UnusedParameterKeepsItsGradient) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     model->use_second = false;
@@ -246,7 +246,7 @@ TEST_P(UnusedModes, AParameterThatNoRankUsesKeepsTheGradientItHad) {
 INSTANTIATE_TEST_SUITE_P(Modes, UnusedModes,
                          testing::Values(UnusedParameters::kFind, UnusedParameters::kStatic));
 
-TEST(DataParallel, WhatIsUsedMayChangeFromStepToStepWithFind) {
+TEST(DataParallel, FindAllowsChangingUsage) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model, {.unused_parameters = UnusedParameters::kFind});
@@ -260,7 +260,7 @@ TEST(DataParallel, WhatIsUsedMayChangeFromStepToStepWithFind) {
   });
 }
 
-TEST(DataParallel, DifferentModelsAreAnErrorThatNamesTheFirstDifference) {
+TEST(DataParallel, DifferentModelsNameFirstDifference) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = std::make_shared<TwoLayers>(context.rank() == 0 ? 5 : 6);
     EXPECT_THAT([&] { DistributedDataParallel(context, model); },
@@ -279,7 +279,7 @@ TEST(DataParallel, AModuleWithoutGradientsIsRejected) {
 
 class HalfHooks : public testing::TestWithParam<const char*> {};
 
-TEST_P(HalfHooks, GradientsStayWithinTheRoundingOfTheirFormat) {
+TEST_P(HalfHooks, GradientsStayWithinFormatRounding) {
   const Gradients serial = serial_gradients();
   run_ranks_as_threads(2, [&](Context& context) {
     auto model = model_without_norm();
@@ -298,12 +298,12 @@ TEST_P(HalfHooks, GradientsStayWithinTheRoundingOfTheirFormat) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, HalfHooks, testing::Values("bf16", "fp16"));
 
-TEST(CommHookTable, AnUnknownNameIsAnErrorWithTheNearestOne) {
+TEST(CommHookTable, UnknownNameSuggestsNearest) {
   EXPECT_THAT([] { make_comm_hook("bf61"); },
               testing::ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'bf16'")));
 }
 
-TEST(DataParallel, TheModelWorksOnAfterItsWrapperIsGone) {
+TEST(DataParallel, ModelWorksWithoutItsWrapper) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     { const DistributedDataParallel ddp(context, model); }
@@ -315,7 +315,7 @@ TEST(DataParallel, TheModelWorksOnAfterItsWrapperIsGone) {
 }
 
 // Each rank multiplies its loss with rank + 1: the local gradient differs from the mean of both.
-TEST(DistributedDataParallel, OnRequestBackwardReturnsBeforeTheReductionAndFinishBringsIt) {
+TEST(DistributedDataParallel, FinishDeliversDeferredReductionOnRequest) {
   const auto gradients_with = [](ReductionEnd end) {
     Gradients gradients;
     run_ranks_as_threads(2, [&](Context& context) {
@@ -363,7 +363,7 @@ TEST(DistributedDataParallel, UnreachedParametersAreReducedOnRequest) {
   });
 }
 
-TEST(DistributedDataParallel, OnRequestARankWithoutASampleJoinsWithTheOthers) {
+TEST(DistributedDataParallel, RankWithoutSampleJoinsOnRequest) {
   Gradients gradients, expected;
   run_ranks_as_threads(2, [&](Context& context) {
     const auto model = model_without_norm();

@@ -49,7 +49,7 @@ at::Tensor sum_over(int replicas, const std::vector<int>& order) {
   return sum;
 }
 
-TEST(ExactSum, FollowsOneTreeInWhateverOrderAndWhereverMicrobatchesAreComputed) {
+TEST(ExactSum, FollowsOneTreeInAnyOrder) {
   const at::Tensor expected = sum_of_eight();
   EXPECT_TRUE(at::equal(sum_over(1, {0, 1, 2, 3, 4, 5, 6, 7}), expected));
   EXPECT_TRUE(at::equal(sum_over(1, {7, 3, 0, 5, 1, 6, 2, 4}), expected));
@@ -58,7 +58,7 @@ TEST(ExactSum, FollowsOneTreeInWhateverOrderAndWhereverMicrobatchesAreComputed) 
   EXPECT_TRUE(at::equal(sum_over(8, {0}), expected));
 }
 
-TEST(ExactSum, WhatReachesOneReplicaAloneCountsAndWhatReachesNoneHasNoGradient) {
+TEST(ExactSum, ParametersReachedByNoneHaveNoGradient) {
   run_ranks_as_threads(2, [&](Context& context) {
     const at::Tensor on_one = leaf(), on_none = leaf(), frozen = at::ones({4});
     ExactSum exact(context.world(), {{"one", on_one}, {"none", on_none}, {"frozen", frozen}});
@@ -74,7 +74,7 @@ TEST(ExactSum, WhatReachesOneReplicaAloneCountsAndWhatReachesNoneHasNoGradient) 
   });
 }
 
-TEST(ExactSum, AStepThatWasAbandonedLeavesNothingInTheNext) {
+TEST(ExactSum, AbandonedStepLeavesNothing) {
   const at::Tensor weight = leaf();
   ExactSum exact(std::nullopt, {{"weight", weight}});
   exact.begin();
@@ -92,7 +92,7 @@ TEST(ExactSum, AStepThatWasAbandonedLeavesNothingInTheNext) {
 }
 
 // A stage that shares the leaf has finished before.
-TEST(ExactSum, IsAddedToTheGradientThatIsThere) {
+TEST(ExactSum, IsAddedToExistingGradient) {
   const at::Tensor weight = leaf();
   ExactSum exact(std::nullopt, {{"weight", weight}});
   exact.begin();
@@ -103,7 +103,7 @@ TEST(ExactSum, IsAddedToTheGradientThatIsThere) {
   EXPECT_TRUE(at::equal(weight.grad(), gradient_of(0) + gradient_of(5)));
 }
 
-TEST(ExactSum, OfNumbersIsTheTreeOfAnyLength) {
+TEST(ExactSum, NumbersFormTreeOfAnyLength) {
   EXPECT_EQ(exact_sum({}), 0);
   const double a = 1e16, b = 1, c = -1e16, d = 1;
   EXPECT_EQ(exact_sum({a, b, c, d}), (a + b) + (c + d));

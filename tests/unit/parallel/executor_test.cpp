@@ -31,7 +31,7 @@ struct Journal {
   std::shared_ptr<telemetry::StatusPage> page = telemetry::StatusPage::make_private();
 };
 
-TEST(Executor, CallsEachActionsHandlerInOrderAndShowsItInTheStatusPage) {
+TEST(Executor, CallsHandlersInOrderWithStatus) {
   Journal journal;
   Executor executor(schedule::data_parallel(2), 0, journal.handlers(), *journal.page);
   executor.run(7);
@@ -40,7 +40,7 @@ TEST(Executor, CallsEachActionsHandlerInOrderAndShowsItInTheStatusPage) {
   EXPECT_EQ(journal.page->read().step, 7U);
 }
 
-TEST(Executor, RejectsAProgramWithAnActionThatNobodyHandles) {
+TEST(Executor, RejectsActionWithoutHandler) {
   Journal journal;
   ActionHandlers without = journal.handlers();
   without.reduce_grad = nullptr;
@@ -50,7 +50,7 @@ TEST(Executor, RejectsAProgramWithAnActionThatNobodyHandles) {
               ThrowsMessage<InvalidArgument>(HasSubstr("there is no rank 1")));
 }
 
-TEST(Executor, StopsAtTheActionWhoseHandlerThrowsAndLeavesItInTheStatusPage) {
+TEST(Executor, StopsAtThrowingActionWithStatus) {
   Journal journal;
   ActionHandlers handlers = journal.handlers();
   handlers.backward = [](const schedule::Action&) { throw DataError("no"); };
@@ -74,7 +74,7 @@ schedule::Program updating_twice(int num_updates = 2) {
   return program;
 }
 
-TEST(Executor, GoesFromUpdateToUpdateAndStartsOver) {
+TEST(Executor, GoesFromUpdateToUpdateAndRestarts) {
   Journal journal;
   Executor executor(updating_twice(), 0, journal.handlers(), *journal.page);
   EXPECT_TRUE(executor.run_to_update(1));
@@ -88,7 +88,7 @@ TEST(Executor, GoesFromUpdateToUpdateAndStartsOver) {
   EXPECT_EQ(journal.done.size(), 12U);
 }
 
-TEST(Executor, ContinuesOnlyWithAProgramThatBeginsLikeWhatIsDone) {
+TEST(Executor, ContinuesWithMatchingPrefixOnly) {
   Journal journal;
   Executor executor(updating_twice(3), 0, journal.handlers(), *journal.page);
   executor.run_to_update(1);

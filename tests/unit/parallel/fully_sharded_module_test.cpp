@@ -128,7 +128,7 @@ std::string warnings_of(const std::function<std::function<void()>(const FullySha
   return testing::internal::GetCapturedStderr();
 }
 
-TEST_P(FullyShardedModule, WarnsOncePerRankOfPiecesThatNoOptimizerChanges) {
+TEST_P(FullyShardedModule, WarnsOncePerRankOfUnoptimizedPieces) {
   const std::string warnings = warnings_of(
       [](const FullyShardedDataParallel& sharded) {
         std::vector<at::Tensor> some;
@@ -145,12 +145,12 @@ TEST_P(FullyShardedModule, WarnsOncePerRankOfPiecesThatNoOptimizerChanges) {
   EXPECT_LE(lines, 2U);
 }
 
-TEST_P(FullyShardedModule, WarnsOfAllPiecesWhereNoOptimizerHasAny) {
+TEST_P(FullyShardedModule, WarnsOfAllPiecesWithoutOptimizer) {
   const std::string warnings = warnings_of([](const FullyShardedDataParallel&) { return [] {}; }, run);
   EXPECT_THAT(warnings, testing::ContainsRegex("parameter '[02].(weight|bias)' and [123] more"));
 }
 
-TEST_P(FullyShardedModule, DoesNotWarnOfPiecesThatAnOptimizerHas) {
+TEST_P(FullyShardedModule, DoesNotWarnOfOptimizedPieces) {
   EXPECT_EQ(warnings_of(
                 [](const FullyShardedDataParallel& sharded) {
                   return
@@ -188,7 +188,7 @@ TEST_P(FullyShardedModule, NamesAParameterThatWasAddedAfterwards) {
   });
 }
 
-TEST(FullyShardedRelease, NeitherSavesNorComputesWithWhatIsNotThere) {
+TEST(FullyShardedRelease, NeitherSavesNorComputesReleasedValues) {
   comm::run_ranks_as_threads(2,
                              [](Context& context) {
                                nn::Sequential net = small_net();

@@ -207,7 +207,7 @@ TEST_P(FullyShardedLoop, HasTheBitsOfReplicas) {
   });
 }
 
-TEST_P(FullyShardedLoop, SharesWhatSeveralLayersListAndCarriesSkips) {
+TEST_P(FullyShardedLoop, SharesListedLayersAndCarriesSkips) {
   expect_as_replicas(tied_with_a_skip, plain_steps, "adamw");
 }
 
@@ -282,7 +282,7 @@ TEST_P(FullyShardedLoop, EvaluatesBetweenAForwardAndItsBackward) {
   });
 }
 
-TEST_P(FullyShardedLoop, RunsAGraphThroughTwiceThatIsKept) {
+TEST_P(FullyShardedLoop, RunsRetainedGraphTwice) {
   expect_as_replicas(chain, [](Context& context, Loop& loop) {
     loop.zero_grad();
     const at::Tensor loss = mean_square(loop.forward(input_of(context, 1)), target_of(context, 1));
@@ -319,7 +319,7 @@ std::vector<model::Layer> with_a_parameter_of_choice() {
   return named_by_place(std::move(layers));
 }
 
-TEST_P(FullyShardedLoop, FindsParametersThatAPassDoesNotReach) {
+TEST_P(FullyShardedLoop, FindsUnreachedParameters) {
   expect_as_replicas(
       with_a_parameter_of_choice,
       [](Context& context, Loop& loop) {
@@ -336,7 +336,7 @@ TEST_P(FullyShardedLoop, FindsParametersThatAPassDoesNotReach) {
       "sgd", UnusedParameters::kFind);
 }
 
-TEST_P(FullyShardedLoop, NamesAParameterThatBackwardDoesNotReachAndContinues) {
+TEST_P(FullyShardedLoop, NamesUnreachedParameterAndContinues) {
   run([](Context& context) {
     auto reaches_all = std::make_shared<bool>(false);
     const test::Own own{.forward =
@@ -389,7 +389,7 @@ TEST_P(FullyShardedLoop, ContinuesAfterAForwardThatThrew) {
   });
 }
 
-TEST_P(FullyShardedLoop, FailsByNameAfterABackwardThatThrewAfterAReduction) {
+TEST_P(FullyShardedLoop, FailsByNameAfterPartialReduction) {
   run([](Context& context) {
     const Rejection refusal;
     Shards shards(context, refusal.layers(), "sgd", options());
@@ -403,7 +403,7 @@ TEST_P(FullyShardedLoop, FailsByNameAfterABackwardThatThrewAfterAReduction) {
   });
 }
 
-TEST_P(FullyShardedLoop, ContinuesAfterABackwardThatThrewUnderNoSync) {
+TEST_P(FullyShardedLoop, ContinuesAfterFailureUnderNoSync) {
   run([](Context& context) {
     const Rejection refusal;
     Shards shards(context, refusal.layers(), "sgd", options()), untouched(context, chain(), "sgd", options());
@@ -456,7 +456,7 @@ TEST(FullyShardedOptions, AreRejectedWhereNothingIsSharedOut) {
   });
 }
 
-TEST(FullyShardedOptions, OtherOptionsOfZeroKeepTheDefaultStage) {
+TEST(FullyShardedOptions, OtherZeroOptionsKeepDefaultStage) {
   const auto has_no_elements = [](Context& context) {
     for (const ZeroOptions& zero : {ZeroOptions{.keep_gradients = true}, ZeroOptions{.gathered_stages = 1}}) {
       const std::vector<model::Layer> layers = chain();
@@ -476,7 +476,7 @@ struct Spectral : torch::nn::Module {
   at::Tensor weight;
 };
 
-TEST(FullyShardedErrors, AComplexParameterIsRejectedByItsName) {
+TEST(FullyShardedErrors, RejectsComplexParameterByName) {
   for (const ZeroStage stage : {ZeroStage::kOptimizer, ZeroStage::kGradients, ZeroStage::kParameters}) {
     run_ranks_as_threads(2, [&](Context& context) {
       const auto spectral = std::make_shared<Spectral>();

@@ -63,7 +63,7 @@ TEST(GradientBufferAllocator, AreUsedFromTheSecondStepOn) {
   EXPECT_FALSE(placed.places->is_leased(0));
 }
 
-TEST(GradientBufferAllocator, AreLearntAnewWhereAStepAllocatesOtherwise) {
+TEST(GradientBufferAllocator, PlacesAreLearntAnewForChangedSteps) {
   Placed placed;
   placed.step();
   EXPECT_TRUE(placed.step());
@@ -93,7 +93,7 @@ TEST(GradientBufferAllocator, LeaveOtherAllocationsAlone) {
   EXPECT_NE(other.const_data_ptr(), placed.memory.const_data_ptr());
 }
 
-TEST(GradientBufferAllocator, AreLentToSeveralThatWatchTheSameBackward) {
+TEST(GradientBufferAllocator, SeveralWatchersShareOneBackward) {
   Placed first, second;
   const auto both = [&] {
     for (Placed* each : {&first, &second}) {
@@ -110,7 +110,7 @@ TEST(GradientBufferAllocator, AreLentToSeveralThatWatchTheSameBackward) {
   EXPECT_EQ(both(), 2);
 }
 
-TEST(GradientBufferAllocator, AreThoseOfOneThreadThatMayBeAnother) {
+TEST(GradientBufferAllocator, AllocatorServesOneThreadAtOnce) {
   Placed placed;
   placed.step();
   EXPECT_TRUE(placed.step());
@@ -188,7 +188,7 @@ struct Replicated {
   }
 };
 
-TEST(GradientsInBuckets, AreMadeThereFromTheThirdStepOn) {
+TEST(GradientsInBuckets, AreInPlaceFromThirdStep) {
   for (const char* backend : {"threads", "shm"}) {
     run_ranks_as_threads(2,
                          [](Context& context) {
@@ -201,7 +201,7 @@ TEST(GradientsInBuckets, AreMadeThereFromTheThirdStepOn) {
   }
 }
 
-TEST(GradientsInBuckets, AddUpThereOverPassesWithoutAReduction) {
+TEST(GradientsInBuckets, AccumulateInPlaceWithoutReduction) {
   run_ranks_as_threads(2, [](Context& context) {
     Replicated replicated(context);
     const auto twice = [&](int step) {
@@ -244,7 +244,7 @@ at::Tensor loss_with(Large& model, const at::Tensor& x, const at::Tensor& second
   return model.third(model.first(x).tanh().matmul(second.t()).tanh()).square().mean();
 }
 
-TEST(GradientsInBuckets, AreRightWhereWhatWasAGradientIsSomethingElse) {
+TEST(GradientsInBuckets, AreRightAfterChangeOfTensorUse) {
   run_ranks_as_threads(2, [](Context& context) {
     Replicated replicated(context);
     for (int step = 0; step < 4; ++step) replicated.step(step);
@@ -266,7 +266,7 @@ TEST(GradientsInBuckets, AreRightWhereWhatWasAGradientIsSomethingElse) {
   });
 }
 
-TEST(GradientsInBuckets, LeaveATensorAloneThatAHookHasKept) {
+TEST(GradientsInBuckets, KeepTensorRetainedByHook) {
   run_ranks_as_threads(2, [](Context& context) {
     Replicated replicated(context);
     for (int step = 0; step < 3; ++step) replicated.step(step);
@@ -286,7 +286,7 @@ TEST(GradientsInBuckets, LeaveATensorAloneThatAHookHasKept) {
   });
 }
 
-TEST(GradientsInBuckets, LeaveAllTensorsAloneThatLieInPlacesOfOthers) {
+TEST(GradientsInBuckets, KeepTensorsInPlacesOfOthers) {
   for (const double bucket_mib : {1e-5, 25.0}) {
     run_ranks_as_threads(2, [&](Context& context) {
       Replicated replicated(context, {.bucket_mib = bucket_mib, .first_bucket_mib = bucket_mib});
@@ -310,7 +310,7 @@ TEST(GradientsInBuckets, LeaveAllTensorsAloneThatLieInPlacesOfOthers) {
   }
 }
 
-TEST(GradientsInBuckets, ThatAreZeroedInPlaceAreNoCopies) {
+TEST(GradientsInBuckets, ZeroedInPlaceAreNoCopies) {
   run_ranks_as_threads(2, [](Context& context) {
     Replicated replicated(context);
     replicated.step(0);
@@ -325,7 +325,7 @@ TEST(GradientsInBuckets, ThatAreZeroedInPlaceAreNoCopies) {
   });
 }
 
-TEST(GradientsInBuckets, AreRightWhereAParameterIsNotReached) {
+TEST(GradientsInBuckets, AreRightWithUnreachedParameter) {
   run_ranks_as_threads(2, [](Context& context) {
     Replicated replicated(context, {.unused_parameters = UnusedParameters::kFind});
     for (int step = 0; step < 4; ++step) replicated.step(step);
@@ -345,7 +345,7 @@ TEST(GradientsInBuckets, AreRightWhereAParameterIsNotReached) {
   });
 }
 
-TEST(GradientsInBuckets, AreRightAfterAPassThatHasThrown) {
+TEST(GradientsInBuckets, AreRightAfterThrowingPass) {
   run_ranks_as_threads(2, [](Context& context) {
     Replicated replicated(context);
     for (int step = 0; step < 3; ++step) replicated.step(step);

@@ -22,7 +22,7 @@ void backward(const at::Tensor& weight, const std::vector<double>& gradient) {
   (weight * at::tensor(gradient, at::kFloat)).sum().backward();
 }
 
-TEST(GradientSquares, AreThoseOfEachPassThoughTheirSumIsKept) {
+TEST(GradientSquares, AreCountedPerPassDespiteSum) {
   const at::Tensor w = weight({1, 2}), v = weight({5});
   GradientSquares squares({{"w", w}, {"v", v}});
   squares.begin();
@@ -33,7 +33,7 @@ TEST(GradientSquares, AreThoseOfEachPassThoughTheirSumIsKept) {
   EXPECT_DOUBLE_EQ(squares.take().read(), 25 + 25 + 4);
 }
 
-TEST(GradientSquares, CountAWeightThatIsUsedTwiceInAPassOnceAsAWhole) {
+TEST(GradientSquares, CountReusedWeightOncePerPass) {
   const at::Tensor w = weight({1});
   GradientSquares squares({{"w", w}, {"again", w}});
   squares.begin();
@@ -41,7 +41,7 @@ TEST(GradientSquares, CountAWeightThatIsUsedTwiceInAPassOnceAsAWhole) {
   EXPECT_DOUBLE_EQ(squares.take().read(), 25);
 }
 
-TEST(GradientSquares, LookAtNothingBeforeTheyBeginAndAfterTheSum) {
+TEST(GradientSquares, IgnoreGradientsOutsideMeasurement) {
   const at::Tensor w = weight({1});
   GradientSquares squares({{"w", w}});
   backward(w, {3});
@@ -64,7 +64,7 @@ TEST(GradientSquares, LeaveNoHookAfter) {
   EXPECT_DOUBLE_EQ(squares.take().read(), 9);
 }
 
-TEST(GradientSquares, PassOverGradientsThatAreAskedForAndNotAdded) {
+TEST(GradientSquares, IgnoreRequestedButUnaddedGradients) {
   const at::Tensor w = weight({1});
   GradientSquares squares({{"w", w}});
   squares.begin();
@@ -88,11 +88,11 @@ TEST(SumOfSquares, IsRightForAnyKindOfTensor) {
   EXPECT_EQ(sum_of_squares(at::full({7}, 2.0)), 28);
 }
 
-TEST(SumOfSquares, IsFoundWhereSquaresAreBeyondTheRangeOfF32) {
+TEST(SumOfSquares, HandlesSquaresBeyondF32Range) {
   EXPECT_NEAR(sum_of_squares(at::full({5000}, 1e25)) / 5e53, 1, 1e-6);
 }
 
-TEST(SumOfSquares, OfASparseGradientAddsUpWhatIsNamedTwice) {
+TEST(SumOfSquares, SparseGradientSumsDuplicates) {
   const at::Tensor sparse = at::sparse_coo_tensor(at::tensor({0, 2, 2}, at::kLong).unsqueeze(0),
                                                   at::tensor({1.0, 2.0, 3.0}, at::kFloat), {4});
   EXPECT_DOUBLE_EQ(sum_of_squares(sparse), 1 + 25);

@@ -56,7 +56,7 @@ TEST_P(InPlaceCut, TrainsAsOneRankDoes) {
   });
 }
 
-TEST(InPlaceRecomputed, IsRejectedWhereTheInputIsNeededAgain) {
+TEST(InPlaceRecomputed, RejectsInputNeededAgain) {
   EXPECT_THAT(
       [] {
         comm::run_ranks_as_threads(2, [](Context& context) {

@@ -57,7 +57,7 @@ void expect_weights(const TwoLayers& model, const std::vector<at::Tensor>& expec
 }
 
 // Both have gradients of the same sizes.
-TEST(Join, OverTwoModelsTrainsBothAsOneProcessDoes) {
+TEST(Join, TrainsTwoModelsLikeOneProcess) {
   const auto expected_one = weights_of_one_learner(1), expected_two = weights_of_one_learner(-0.5);
   run_ranks_as_threads(
       kJoinRanks,
@@ -86,7 +86,7 @@ TEST(Join, OverTwoModelsTrainsBothAsOneProcessDoes) {
       kDeadline);
 }
 
-TEST(Join, WithoutFollowAllRanksTakeOverBothModelsOfOneThatTookEveryStep) {
+TEST(Join, RanksAdoptModelsOfFullestRank) {
   std::vector<std::vector<at::Tensor>> weights(kJoinRanks);
   run_ranks_as_threads(
       kJoinRanks,
@@ -142,7 +142,7 @@ TEST(Join, ASecondOneBesideItIsRejected) {
   });
 }
 
-TEST(Join, APassOfAnotherWrapperBesideItIsRejected) {
+TEST(Join, RejectsPassOfAnotherWrapper) {
   with_pair([](TwoWrappers& pair) {
     {
       Join join(pair.of_one);
@@ -161,7 +161,7 @@ TEST(Join, APassOfAnotherWrapperBesideItIsRejected) {
   });
 }
 
-TEST(Join, OnePassThatReachesTwoModelsIsRejected) {
+TEST(Join, RejectsPassThatReachesTwoModels) {
   with_pair([](TwoWrappers& pair) {
     Join join({{pair.of_one}, {pair.of_two}});
     ASSERT_TRUE(join.next(true));
@@ -171,7 +171,7 @@ TEST(Join, OnePassThatReachesTwoModelsIsRejected) {
   });
 }
 
-TEST(Join, RanksThatReduceDifferentModelsAtATimeAreAnError) {
+TEST(Join, ConcurrentReductionOfDifferentModelsFails) {
   with_pair([](TwoWrappers& pair) {
     Join join({{pair.of_one}, {pair.of_two}});
     ASSERT_TRUE(join.next(true));
@@ -180,7 +180,7 @@ TEST(Join, RanksThatReduceDifferentModelsAtATimeAreAnError) {
   });
 }
 
-TEST(Join, FunctionsThatFollowAreThereForAllOrForNone) {
+TEST(Join, RequiresAllFollowFunctionsOrNone) {
   with_pair([](TwoWrappers& pair) {
     EXPECT_THAT(
         [&] {

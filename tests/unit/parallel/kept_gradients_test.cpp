@@ -113,7 +113,7 @@ TEST_P(KeptGradients, KeepTheirValuesOverTheNextPasses) {
   }
 }
 
-TEST_P(KeptGradients, OfPassesUnderNoSyncKeepTheirValues) {
+TEST_P(KeptGradients, KeepValuesUnderNoSync) {
   const auto& [way, handle] = GetParam();
   run_ranks_as_threads(2, [&](Context& context) {
     const auto model = std::make_shared<Wide>();
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, KeptGradients,
                          name_of_case);
 
 // Without zero_grad() a handle is the gradient, which continues, also where buckets are laid out again.
-TEST(KeptGradient, OfAParameterWhoseGradientsAddUpFollowsThem) {
+TEST(KeptGradient, AccumulatingParameterUpdatesItsGradient) {
   run_ranks_as_threads(2, [](Context& context) {
     const auto model = std::make_shared<Wide>();
     DistributedDataParallel ddp(context, model, {.bucket_mib = 1e-5, .first_bucket_mib = 1e-5});
@@ -166,7 +166,7 @@ TEST(KeptGradient, OfAParameterWhoseGradientsAddUpFollowsThem) {
   });
 }
 
-TEST(KeptGradient, OfAParameterThatIsNotUsedKeepsItsValues) {
+TEST(KeptGradient, UnusedParameterKeepsValues) {
   for (const auto unused : {UnusedParameters::kFind, UnusedParameters::kStatic}) {
     run_ranks_as_threads(2, [&](Context& context) {
       const auto model = std::make_shared<Wide>();
@@ -194,7 +194,7 @@ TEST(KeptGradient, OfAParameterThatIsNotUsedKeepsItsValues) {
   }
 }
 
-TEST(KeptGradient, BelongsToAnotherParameterWhereACallerHasMovedItThere) {
+TEST(KeptGradient, BelongsToParameterAfterMove) {
   run_ranks_as_threads(2, [](Context& context) {
     const auto model = std::make_shared<Wide>();
     DistributedDataParallel ddp(context, model);

@@ -213,7 +213,7 @@ class Serial {
 class OneBit : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Optimizers, OneBit, testing::Values("adamw", "lamb"));
 
-TEST_P(OneBit, IsThePublishedUpdateOnTwoAndOnFourRanks) {
+TEST_P(OneBit, IsPublishedUpdateOnSeveralRanks) {
   for (const int ranks : {2, 4}) {
     const Setting setting{.ranks = ranks, .optimizer = GetParam()};
     const OneBitOutcome outcome = train(setting);
@@ -280,7 +280,7 @@ TEST(OneBitMomentum, IsLostOnNeitherSide) {
   }
 }
 
-TEST(OneBitMomentum, LeavesWhereTheyAreWhatHadNoGradientInTheWarmUp) {
+TEST(OneBitMomentum, KeepsParametersWithoutWarmUpGradient) {
   const OneBitOutcome outcome = train({});
   const auto linear = [&](std::size_t step) {
     return outcome.weights[0][step].at("linear").narrow(1, 0, 10);
@@ -302,7 +302,7 @@ TEST(OneBitMomentum, MovesNothingFurtherThanAdamWould) {
 }
 
 /// What bounds an update does not make a number of it.
-TEST(OneBitMomentum, ShowsAGradientThatIsNotFiniteInALoopThatDoesNotLook) {
+TEST(OneBitMomentum, ShowsNonFiniteGradientInUncheckedLoop) {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     const Parameters parameters;
     const auto optimizer = optim::make_optimizer(optimizer_options("adamw"), parameters.tensors);
@@ -349,7 +349,7 @@ TEST(OneBitMomentum, IsPlainAdamInTheWarmUp) {
 }
 
 /// 2 (n - 1) / n of a bit for each element, a scale for each piece, and what goes as it is.
-TEST(OneBitMomentum, SendsABitOfEachElementEachWay) {
+TEST(OneBitMomentum, SendsBitPerElementEachWay) {
   for (const int ranks : {2, 4}) {
     const OneBitOutcome outcome = train({.ranks = ranks});
     const double of_step = static_cast<double>(outcome.sent - outcome.sent_in_warmup) / (kSteps - kWarmup);

@@ -72,7 +72,7 @@ TEST(OtherStagesOfAPipeline, HaveTheirFirstValuesAgainAfterIt) {
   });
 }
 
-TEST(OtherStagesOfAPipeline, AreElsewhereForASecondPipelineWithTheSameCutsToo) {
+TEST(OtherStagesOfAPipeline, AreRemoteForEquallyCutSecondPipeline) {
   comm::run_ranks_as_threads(2, [](Context& context) {
     nn::Sequential net = staged_chain();
     auto pipe = std::make_unique<Pipeline>(context, model::layers_of(net), PipelineOptions{.cuts = {2}});
@@ -83,7 +83,7 @@ TEST(OtherStagesOfAPipeline, AreElsewhereForASecondPipelineWithTheSameCutsToo) {
   });
 }
 
-TEST(OtherStagesOfAPipeline, HaveNoValuesBeforeTheLastOfSeveralPipelinesEnds) {
+TEST(OtherStagesOfAPipeline, HaveNoValuesUntilLastPipelineEnds) {
   comm::run_ranks_as_threads(2, [](Context& context) {
     nn::Sequential net = staged_chain();
     auto pipe = std::make_unique<Pipeline>(context, model::layers_of(net), PipelineOptions{.cuts = {2}});
@@ -95,7 +95,7 @@ TEST(OtherStagesOfAPipeline, HaveNoValuesBeforeTheLastOfSeveralPipelinesEnds) {
   });
 }
 
-TEST(OtherStagesOfAPipeline, AreMissedByNameByASecondPipelineWithOtherCuts) {
+TEST(OtherStagesOfAPipeline, AreNamedByDifferentlyCutSecondPipeline) {
   comm::run_ranks_as_threads(2, [](Context& context) {
     nn::Sequential net = staged_chain();
     const Pipeline pipe(context, model::layers_of(net), {.cuts = {2}});
@@ -106,7 +106,7 @@ TEST(OtherStagesOfAPipeline, AreMissedByNameByASecondPipelineWithOtherCuts) {
 
 // A stage that cannot be made is the second one of its rank: the first has weights, groups and buffers by
 // then.
-TEST(OtherStagesOfAPipeline, HaveTheirValuesAfterAConstructorThatThrows) {
+TEST(OtherStagesOfAPipeline, HaveValuesAfterThrowingConstructor) {
   comm::run_ranks_as_threads(2, [](Context& context) {
     const PipelineOptions options{.schedule = "interleaved-1f1b", .cuts = {1, 2, 4}};
     nn::Sequential net = staged_chain(), other = staged_chain();

@@ -45,7 +45,7 @@ at::Tensor loss_of_script(torch::jit::Module& module, const at::Tensor& x) {
   return module.forward({x}).toTensor().square().mean();
 }
 
-TEST(OwnProgram, ATorchScriptModuleIsWrappedByItsParameters) {
+TEST(OwnProgram, TorchScriptModuleIsWrappedByParameters) {
   const at::Tensor all = numbers_f64({6, 4}, 1);
   torch::jit::Module alone = scripted();
   loss_of_script(alone, all).backward();
@@ -80,7 +80,7 @@ void minimize(TwoLayers& model, const std::function<at::Tensor()>& loss) {
   }
 }
 
-TEST(OwnProgram, LbfgsOverTheMeanLossOfTheRanksIsThatOfOneRank) {
+TEST(OwnProgram, LbfgsOverMeanLossMatchesOneRank) {
   at::Tensor all = numbers_f64({8, 4}, 1);
   all.narrow(0, 4, 4).mul_(5);  // the ranks' losses differ, and so would their line searches
   const auto loss_on = [](TwoLayers& model, const at::Tensor& x) {
@@ -109,7 +109,7 @@ TEST(OwnProgram, LbfgsOverTheMeanLossOfTheRanksIsThatOfOneRank) {
       kDeadline);
 }
 
-TEST(OwnProgram, TwoBackwardsThroughOneEncoderAreReducedOnce) {
+TEST(OwnProgram, TwoBackwardsThroughEncoderReduceOnce) {
   const at::Tensor all = numbers_f64({6, 4}, 1);
   const auto losses_on = [](TwoLayers& model, const at::Tensor& x) {
     const at::Tensor h = model.first->forward(x).tanh();
@@ -162,7 +162,7 @@ torch::nn::GRU recurrent_net() {
   return net;
 }
 
-TEST(OwnProgram, RecurrentStatesThatEachRankCarriesTrainAsOnOneRank) {
+TEST(OwnProgram, RecurrentStatesTrainLikeOneRank) {
   const at::Tensor all = numbers_f64({4, 9, 4}, 1);
   auto alone = recurrent_net();
   const auto expected = train_on_pieces(alone, all);

@@ -70,7 +70,7 @@ void expect_piped(const PipedValues& found, const PipedValues& expected) {
     EXPECT_LT((found.at(name) - value).abs().max().item<double>(), 1e-6) << name;
 }
 
-TEST(Pipe, LearnsAsTheModuleDoesOnAnyNumberOfRanksAndDevices) {
+TEST(Pipe, LearnsLikeModuleOnAnyRanks) {
   const PipedValues expected = trained_serially(5);
   for (const int ranks : {1, 2, 3}) {
     SCOPED_TRACE(ranks);
@@ -80,7 +80,7 @@ TEST(Pipe, LearnsAsTheModuleDoesOnAnyNumberOfRanksAndDevices) {
   expect_piped(trained_in_pipe(1, {.chunks = 4, .devices = {c10::kCPU, c10::kCPU}}, 5), expected);
 }
 
-TEST(Pipe, OfOneRankHasAnOutputThatAutogradKnows) {
+TEST(Pipe, OneRankHasDifferentiableOutput) {
   comm::run_ranks_as_threads(1, [](comm::Context& context) {
     for (const std::vector<c10::Device>& devices :
          {std::vector<c10::Device>{}, std::vector<c10::Device>{c10::kCPU, c10::kCPU}}) {
@@ -103,7 +103,7 @@ TEST(Pipe, OfOneRankHasAnOutputThatAutogradKnows) {
   });
 }
 
-TEST(Pipe, OverRanksForwardGivesEveryRankTheOutputWithoutGradients) {
+TEST(Pipe, ForwardGivesEveryRankDetachedOutput) {
   const at::Tensor input = test::numbers({8, 4}, 2);
   const at::Tensor expected = piped_chain()->forward(input).detach();
   comm::run_ranks_as_threads(3, [&](comm::Context& context) {
@@ -115,7 +115,7 @@ TEST(Pipe, OverRanksForwardGivesEveryRankTheOutputWithoutGradients) {
   });
 }
 
-TEST(Pipe, HasTheNamesOfTheChainEachOnce) {
+TEST(Pipe, HasNamesOfChainOnce) {
   comm::run_ranks_as_threads(1, [](comm::Context& context) {
     for (const std::vector<c10::Device>& devices :
          {std::vector<c10::Device>{}, std::vector<c10::Device>{c10::kCPU, c10::kCPU}}) {

@@ -47,7 +47,7 @@ TEST(PipelineEdgesErrors, TheLayersThemselvesAreTaken) {
   EXPECT_EQ(error_of([](auto&) {}, 2), "no error");
 }
 
-TEST(PipelineEdgesErrors, ASkipWithoutItsCounterpartIsNamedWithItsLayer) {
+TEST(PipelineEdgesErrors, UnmatchedSkipIsNamedWithLayer) {
   EXPECT_THAT(error_of([](auto& layers) { layers[1].gives = {}; }),
               HasSubstr("layer 'up2' takes skip 'outer', which no layer gives"));
   EXPECT_THAT(error_of([](auto& layers) { layers[5].takes = {}; }),
@@ -56,14 +56,14 @@ TEST(PipelineEdgesErrors, ASkipWithoutItsCounterpartIsNamedWithItsLayer) {
               HasSubstr("layer 'down2' gives skip 'outer', which layer 'down1' has given"));
 }
 
-TEST(PipelineEdgesErrors, ASkipIsGivenBeforeItIsTaken) {
+TEST(PipelineEdgesErrors, SkipIsGivenBeforeTaken) {
   EXPECT_THAT(error_of([](auto& layers) { std::swap(layers[2], layers[5]); }),
               HasSubstr("layer 'up1' takes skip 'inner' before it is given: layer 'down2' after it"));
   EXPECT_THAT(error_of([](auto& layers) { layers[1].takes = {"outer"}; }),
               HasSubstr("layer 'down1' takes skip 'outer' before it is given: the same layer"));
 }
 
-TEST(PipelineEdgesErrors, SkipsAndSeveralTensorsNeedALayerOfSeveral) {
+TEST(PipelineEdgesErrors, SkipsRequireLayerOfSeveralTensors) {
   EXPECT_THAT(error_of([&](auto& layers) { layers[1].forward = [](const at::Tensor& x) { return x; }; }),
               AllOf(HasSubstr("layer 'down1' returns 1 tensors"), HasSubstr("at least 2")));
   EXPECT_THAT(
@@ -92,7 +92,7 @@ std::string error_of_later(const std::function<Tensors(const at::Tensor&)>& late
       9);
 }
 
-TEST(PipelineEdgesErrors, AStageThatReturnsOtherTensorsThanBeforeIsNamed) {
+TEST(PipelineEdgesErrors, NamesStageWithChangedOutputTensors) {
   EXPECT_THAT(error_of_later([](const at::Tensor& x) {
                 return Tensors{x, x};
               }),
@@ -122,7 +122,7 @@ std::string error_between(std::function<Tensors(const Tensors&)> first) {
   return message;
 }
 
-TEST(PipelineEdgesErrors, AnEdgeNeedsSomethingThatHasAGradient) {
+TEST(PipelineEdgesErrors, EdgeNeedsTensorWithGradient) {
   const auto whole = [](const at::Tensor& x) { return x.to(at::kLong); };
   EXPECT_THAT(error_between([&](const Tensors& x) {
                 return Tensors{whole(x[0]), whole(x[0])};
@@ -134,7 +134,7 @@ TEST(PipelineEdgesErrors, AnEdgeNeedsSomethingThatHasAGradient) {
               AllOf(HasSubstr("stage 0"), HasSubstr("none of them needed a gradient")));
 }
 
-TEST(PipelineEdgesErrors, ParametersThatBeginToLearnAfterTheFirstStepNeedANewPipeline) {
+TEST(PipelineEdgesErrors, LateTrainableParametersRequireNewPipeline) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const auto model = std::make_shared<test::UNet>();
     const auto set_learning = [&](bool learns) {

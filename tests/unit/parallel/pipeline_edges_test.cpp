@@ -94,20 +94,18 @@ void expect_gradients_of_one_rank(const MakeEdgeModel& make) {
   }
 }
 
-TEST(PipelineEdges, SkipsOverSeveralStagesGiveTheGradientsOfOneRank) {
-  expect_gradients_of_one_rank(test::make_unet);
-}
+TEST(PipelineEdges, SkipsOverStagesMatchOneRank) { expect_gradients_of_one_rank(test::make_unet); }
 
-TEST(PipelineEdges, SeveralTensorsWithAndWithoutGradientsGiveTheGradientsOfOneRank) {
+TEST(PipelineEdges, SeveralTensorsMatchGradientsOfOneRank) {
   expect_gradients_of_one_rank(test::make_masked);
 }
 
-TEST(PipelineEdges, NeighbouringStagesOnOneRankHandTheirTensorsOn) {
+TEST(PipelineEdges, LocalNeighbourStagesPassTensorsOn) {
   for (const auto make : {test::make_unet, test::make_masked})
     expect_equal(in_pipeline(make, 2, {.schedule = "zb-v"}), serial(make), kRounding);
 }
 
-TEST(PipelineEdges, TiedParametersGetTheirSumBesideSeveralTensors) {
+TEST(PipelineEdges, TiedParametersGetSumBesideTensors) {
   expect_equal(in_pipeline(test::make_tied, 2, {.schedule = "1f1b"}), serial(test::make_tied), kRounding);
 }
 
@@ -132,7 +130,7 @@ TEST(PipelineEdges, EvaluationGivesAllOutputs) {
   }
 }
 
-TEST(PipelineEdges, ReplicasReduceTheGradientsOfStagesWithSkips) {
+TEST(PipelineEdges, ReplicasReduceGradientsWithSkips) {
   const Gradients expected = serial(test::make_unet);
   Gradients found;
   std::mutex mutex;
@@ -187,7 +185,7 @@ TEST(PipelineEdges, AsynchronousPipelinesCarrySkips) {
   }
 }
 
-TEST(PipelineEdges, GradientsComeBackForThoseTensorsAloneThatNeedThem) {
+TEST(PipelineEdges, GradientsReturnOnlyWhereNeeded) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const auto model = test::make_masked();
     const std::vector<model::Layer> layers = model->layers();
@@ -209,7 +207,7 @@ TEST(PipelineEdges, GradientsComeBackForThoseTensorsAloneThatNeedThem) {
   });
 }
 
-TEST(PipelineEdges, ATensorThatTheLossDoesNotDependOnTakesNothingFromTheOthers) {
+TEST(PipelineEdges, IrrelevantTensorTakesNothingFromOthers) {
   const at::Tensor x = test::numbers({4, 4}, 2), y = test::numbers({4, 4}, 3);
   const auto make = [] {
     torch::nn::Sequential chain(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
@@ -236,7 +234,7 @@ TEST(PipelineEdges, ATensorThatTheLossDoesNotDependOnTakesNothingFromTheOthers) 
   });
 }
 
-TEST(PipelineEdges, AStageWithFixedParametersHasNothingSentBack) {
+TEST(PipelineEdges, FrozenStageReceivesNoGradients) {
   const MakeEdgeModel make = [] {
     const auto model = test::make_unet();
     for (const char* name : {"stem", "down1", "down2", "middle1"}) {

@@ -79,7 +79,7 @@ Seen seen_in_a_pipeline(bool by_pixel) {
   return seen;
 }
 
-TEST(PipelineLayout, ImagesThatLiePixelByPixelStaySoOnOtherRanks) {
+TEST(PipelineLayout, ChannelsLastImagesStaySoElsewhere) {
   const Seen seen = seen_in_a_pipeline(true);
   EXPECT_TRUE(seen.activation);
   EXPECT_TRUE(seen.gradient);

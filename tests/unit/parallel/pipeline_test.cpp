@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Table, EverySchedule, testing::ValuesIn(schedules_that_
                            return "S_" + name;
                          });
 
-TEST(Pipeline, SchedulesThatFinishMicrobatchesInOrderGiveTheBitsOfOneRank) {
+TEST(Pipeline, OrderedSchedulesGiveBitsOfOneRank) {
   const Outcome expected = serial(chain(), 24, 8);
   for (const char* name : {"naive", "1f1b", "gpipe", "interleaved-1f1b"}) {
     SCOPED_TRACE(name);
@@ -130,7 +130,7 @@ TEST(Pipeline, SchedulesThatFinishMicrobatchesInOrderGiveTheBitsOfOneRank) {
   }
 }
 
-TEST(Pipeline, MicrobatchesOfUnequalSizeCountByTheirSamples) {
+TEST(Pipeline, UnequalMicrobatchesCountByTheirSamples) {
   const Outcome expected = serial(chain(), 10, 4);
   expect_equal(in_pipeline(4, 10, {.schedule = "1f1b", .num_microbatches = 4}), expected, 0);
 }
@@ -159,7 +159,7 @@ TEST(Pipeline, EvaluatesLikeTheWholeModel) {
   });
 }
 
-TEST(Pipeline, HoldsNoMoreMicrobatchesThanTheSchedulePromises) {
+TEST(Pipeline, HoldsNoMoreMicrobatchesThanPromised) {
   const auto peak_of = [](const char* name) {
     int peak = 0;
     comm::run_ranks_as_threads(2, [&](comm::Context& context) {
@@ -175,7 +175,7 @@ TEST(Pipeline, HoldsNoMoreMicrobatchesThanTheSchedulePromises) {
   EXPECT_EQ(peak_of("gpipe"), 8);
 }
 
-TEST(Pipeline, CutsStagesOfAboutEqualParametersOrWhereItIsTold) {
+TEST(Pipeline, CutsEvenlyOrAsGiven) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const torch::nn::Sequential layers = chain();
     const auto by_itself = [&] { return Pipeline(context, model::layers_of(layers)).stages(); };
@@ -203,7 +203,7 @@ TEST(Pipeline, RunsAProgramOfTheUsersOwn) {
   });
 }
 
-TEST(Pipeline, TiedParametersGetTheSumOfTheirGradientsOnEveryRankThatHoldsThem) {
+TEST(Pipeline, TiedParametersGetSumOnEveryRank) {
   const auto make = [] {
     return model::make_model({.name = "gpt", .layers = 3, .heads = 2, .width = 16}, {8}, 20, /*seed=*/3);
   };
@@ -236,7 +236,7 @@ TEST(Pipeline, TiedParametersGetTheSumOfTheirGradientsOnEveryRankThatHoldsThem) 
   EXPECT_TRUE(found[0].allclose(expected, 1e-4, 1e-7));
 }
 
-TEST(Pipeline, RecomputeDrawsTheSameDropoutAndLeavesRunningStatisticsAlone) {
+TEST(Pipeline, RecomputeKeepsDropoutAndRunningStatistics) {
   const auto train = [](bool recompute) {
     std::pair<at::Tensor, at::Tensor> result;
     comm::run_ranks_as_threads(1, [&](comm::Context& context) {
@@ -287,7 +287,7 @@ TEST(Pipeline, RejectsWhatCannotRunWithTheReason) {
       AllOf(HasSubstr("different pipelines"), HasSubstr("2 micro-batches"), HasSubstr("3 micro-batches")));
 }
 
-TEST(Pipeline, AStepAfterOneThatAnErrorEndedBeginsAnew) {
+TEST(Pipeline, StepAfterFailedStepBeginsAnew) {
   comm::run_ranks_as_threads(1, [](comm::Context& context) {
     const torch::nn::Sequential layers = chain();
     Pipeline pipe(context, model::layers_of(layers), {.schedule = "gpipe", .num_microbatches = 4});
@@ -313,7 +313,7 @@ TEST(Pipeline, RejectsABatchSmallerThanItsMicrobatches) {
               AllOf(HasSubstr("3 samples"), HasSubstr("4 micro-batches")));
 }
 
-TEST(Pipeline, NamesTheStageThatReturnsAnotherShapeThanBefore) {
+TEST(Pipeline, NamesStageWithChangedOutputShape) {
   EXPECT_THAT(error_on_rank_0(1,
                               [&](comm::Context& context) {
                                 int calls = 0;

@@ -149,7 +149,7 @@ at::Tensor of_classes(const at::Tensor& output, const at::Tensor& target) {
   return F::cross_entropy(output, target);
 }
 
-TEST(PortedProgram, OfAlexNetWithReplicasShardsAndStages) {
+TEST(PortedProgram, AlexNetRunsWithReplicasShardsStages) {
   const auto images = [](int step) { return numbers_f64({kPortedBatch, 3, 8, 8}, step); };
   const auto in_replicas = [&](Context& context) {
     nn::Sequential net = alex_net();

@@ -22,7 +22,7 @@ std::vector<at::Tensor> gradients_on(TwoLayers& model, const at::Tensor& x) {
 
 class ReduceGradientsOver : public testing::TestWithParam<std::string> {};
 
-TEST_P(ReduceGradientsOver, GivesThoseOfOneRankAndLeavesGradAlone) {
+TEST_P(ReduceGradientsOver, MatchesOneRankAndKeepsGrad) {
   TwoLayers alone;
   const auto expected = gradients_on(alone, numbers({12, 4}, 7));
   run_ranks_as_threads(3,
@@ -47,7 +47,7 @@ TEST_P(ReduceGradientsOver, GivesThoseOfOneRankAndLeavesGradAlone) {
 INSTANTIATE_TEST_SUITE_P(Backends, ReduceGradientsOver, testing::Values("threads", "gloo", "shm"),
                          [](const auto& row) { return row.param; });
 
-TEST(ReduceGradients, AGradientOfOneRankAloneArrivesOnAllByTheScaleOfTheWrapper) {
+TEST(ReduceGradients, LoneGradientArrivesScaledOnAll) {
   for (const auto& [scale, expected] :
        {std::pair(ReduceScale::kMean, 1.5), std::pair(ReduceScale::kSum, 3.0)}) {
     run_ranks_as_threads(

@@ -99,7 +99,7 @@ TEST(RepeatedModule, LearnsInShardsAsOnOneRank) {
   }
 }
 
-TEST(RepeatedModule, LearnsInAPipelineAsOnOneRank) {
+TEST(RepeatedModule, LearnsInPipelineAsOnOneRank) {
   for (const bool in_one_layer : {false, true}) {
     const auto expected = trained_by_one_rank(in_one_layer);
     for (const int ranks : {1, 2}) {

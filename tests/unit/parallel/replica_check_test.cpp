@@ -105,7 +105,7 @@ TEST(ReplicaCheck, SaysWhichRanksHoldTheSame) {
       kSoon);
 }
 
-TEST(ReplicaCheck, LetsReplicasTrainThatStayTheSameWhateverEndsTheirReductions) {
+TEST(ReplicaCheck, AcceptsEqualReplicasAfterAnyReduction) {
   for (const ReductionEnd end : {ReductionEnd::kWithBackward, ReductionEnd::kOnRequest}) {
     run_ranks_as_threads(
         2,
@@ -126,7 +126,7 @@ TEST(ReplicaCheck, LetsReplicasTrainThatStayTheSameWhateverEndsTheirReductions) 
   }
 }
 
-TEST(ReplicaCheck, AnOptionThatRanksGiveDifferentlyIsNamed) {
+TEST(ReplicaCheck, NamesOptionThatDiffersBetweenRanks) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -167,7 +167,7 @@ std::int64_t train_joined(Context& context, const std::function<void(torch::opti
   return join.steps();
 }
 
-TEST(ReplicaCheck, FindsAScheduleThatARankWithoutABatchLacks) {
+TEST(ReplicaCheck, FindsScheduleMissingOnIdleRank) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -181,12 +181,12 @@ TEST(ReplicaCheck, FindsAScheduleThatARankWithoutABatchLacks) {
       kSoon);
 }
 
-TEST(ReplicaCheck, FollowsAJoinWhoseRanksStayTheSame) {
+TEST(ReplicaCheck, FollowsJoinWithEqualRanks) {
   run_ranks_as_threads(
       2, [](Context& context) { EXPECT_EQ(train_joined(context, [](torch::optim::SGD&) {}), 4); }, kSoon);
 }
 
-TEST(ReplicaCheck, FindsReplicasThatDriftAgainAfterTheyWereMadeEqual) {
+TEST(ReplicaCheck, FindsDriftAfterResynchronization) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -208,7 +208,7 @@ TEST(ReplicaCheck, FindsReplicasThatDriftAgainAfterTheyWereMadeEqual) {
       kSoon);
 }
 
-TEST(ReplicaCheck, OfAGroupThatHasFailedSaysNothingAboutValues) {
+TEST(ReplicaCheck, FailedGroupReportsNoValues) {
   for (int world = 0; world < 2; ++world) {  // one after the other in this process
     run_ranks_as_threads(
         2,
@@ -230,7 +230,7 @@ TEST(ReplicaCheck, OfAGroupThatHasFailedSaysNothingAboutValues) {
   }
 }
 
-TEST(ReplicaCheck, LeavesRanksAloneThatFallAfterInAJoin) {
+TEST(ReplicaCheck, IgnoresRanksThatLagInJoin) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -252,7 +252,7 @@ TEST(ReplicaCheck, LeavesRanksAloneThatFallAfterInAJoin) {
 }
 
 // Of four ranks, two pairs hold parts of one name each, all hold another, and one rank something of its own.
-TEST(ReplicaCheck, ComparesEachNameOnTheRanksThatListIt) {
+TEST(ReplicaCheck, ComparesNamesOnRanksThatListThem) {
   run_ranks_as_threads(
       4,
       [](Context& context) {
@@ -307,7 +307,7 @@ TEST(ReplicaCheck, ComparesValuesWhateverTheirTypeAndPlace) {
       kSoon);
 }
 
-TEST(ReplicaCheck, ANameThatIsListedTwiceIsRejected) {
+TEST(ReplicaCheck, RejectsNameListedTwice) {
   run_ranks_as_threads(1, [](Context& context) {
     EXPECT_THAT(
         ([&] {

@@ -32,7 +32,7 @@ at::Tensor typed_numbers(at::IntArrayRef shape, double seed, at::ScalarType type
   return test::numbers(shape, seed).to(type);
 }
 
-TEST(ContextSequence, EachTokenIsOnOneRankInAnEarlyOrALatePiece) {
+TEST(ContextSequence, TokensAreInEarlyOrLatePieces) {
   for (const int ranks : {1, 2, 3, 5}) {
     run_ranks_as_threads(ranks, [&](Context& context) {
       for (const std::int64_t length : {0, 1, 7, 12, 30}) {
@@ -54,7 +54,7 @@ TEST(ContextSequence, EachTokenIsOnOneRankInAnEarlyOrALatePiece) {
   });
 }
 
-TEST(ContextSequence, PiecesAreJoinedToTheWholeAndSoAreTheirGradients) {
+TEST(ContextSequence, PiecesAndGradientsJoinToWhole) {
   for (const int ranks : {2, 3}) {
     run_ranks_as_threads(ranks, [&](Context& context) {
       for (const std::int64_t length : {1, 7, 12}) {
@@ -72,7 +72,7 @@ TEST(ContextSequence, PiecesAreJoinedToTheWholeAndSoAreTheirGradients) {
   }
 }
 
-TEST(ContextSequence, DropoutDropsThePlacesThatOneRankDrops) {
+TEST(ContextSequence, DropoutDropsPlacesOfOneRank) {
   for (const int ranks : {2, 3}) {
     run_ranks_as_threads(ranks, [](Context& context) {
       const auto keys = std::make_shared<DropoutKeys>(3);
@@ -140,7 +140,7 @@ double ring_difference(Context& context, at::ScalarType type, bool causal) {
 
 // Rounding of f64, f32, bf16 and fp16 is 1.1e-16, 6e-8, 4e-3 and 5e-4; some tens of numbers are added up.
 // Where a block's output is in 16 bits it is rounded once more before it is merged.
-TEST(RingAttention, IsThatOfWholeSequencesForAnyLengthNumberOfRanksAndType) {
+TEST(RingAttention, MatchesWholeSequencesForAnyShape) {
   for (const int ranks : {1, 2, 3, 4, 5}) {
     run_ranks_as_threads(ranks, [&](Context& context) {
       for (const bool causal : {true, false}) {
@@ -154,7 +154,7 @@ TEST(RingAttention, IsThatOfWholeSequencesForAnyLengthNumberOfRanksAndType) {
   }
 }
 
-TEST(RingAttention, SendsKeysAndValuesRoundOnceAndTheirGradientsHome) {
+TEST(RingAttention, SendsKeysRoundAndGradientsHome) {
   run_ranks_as_threads(3, [](Context& context) {
     const ContextSequence sequence{.group = context.world(), .length = 12};
     const at::Tensor own = typed_numbers({1, 2, 4, 5}, context.rank()).set_requires_grad(true);
@@ -173,13 +173,13 @@ TEST(RingAttention, SendsKeysAndValuesRoundOnceAndTheirGradientsHome) {
   });
 }
 
-TEST(RingAttention, IsWhatOneRankWouldComputeInATransportOfItsOwn) {
+TEST(RingAttention, MatchesOneRankOverItsTransport) {
   run_ranks_as_threads(3,
                        [](Context& context) { EXPECT_LE(ring_difference(context, at::kFloat, true), 1e-5); },
                        {.backend = "gloo"});
 }
 
-TEST(RingAttention, RejectsWhatDoesNotFitBeforeAnythingIsSent) {
+TEST(RingAttention, RejectsMisfitsBeforeSending) {
   run_ranks_as_threads(2, [](Context& context) {
     const ContextSequence sequence{.group = context.world(), .length = 8};
     const at::Tensor own = typed_numbers({1, 2, 4, 5}, 1), more = typed_numbers({1, 2, 5, 5}, 1);

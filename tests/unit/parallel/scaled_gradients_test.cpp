@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Table, ScaledSteps,
                          });
 
 /// One rank's gradient is not finite in step 2, for which scales are far too large.
-TEST_P(ScaledSteps, AreThoseOfUnscaledOnesWithoutWhatWasLeftOut) {
+TEST_P(ScaledSteps, MatchUnscaledStepsWithoutSkippedOnes) {
   constexpr int kRanks = 3;
   const auto trained = [&](bool is_scaled) {
     std::pair<std::vector<ByName>, std::vector<HookState>> all{kRanks, kRanks};
@@ -226,7 +226,7 @@ TEST(GradientScale, HasToBeAboveZeroAndFinite) {
   }
 }
 
-TEST(HookStateCopies, AreNotBroughtBackIntoAStateThatHasGrown) {
+TEST(HookStateCopies, AreNotRestoredIntoGrownState) {
   comm::run_ranks_as_threads(1, [](comm::Context& context) {
     const auto hook = make_comm_hook("top-k");
     comm::Group world = context.world();

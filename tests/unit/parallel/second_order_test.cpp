@@ -152,14 +152,14 @@ INSTANTIATE_TEST_SUITE_P(Every, ShardedDerivatives,
                                        test.param.num_ranks);
                          });
 
-TEST_P(ShardedDerivatives, ArePenalisedInThePassOfTheLoss) {
+TEST_P(ShardedDerivatives, ArePenalisedInPassOfLoss) {
   expect_as_one_rank([](const Derivation& loop) {
     const at::Tensor x = loop.input(0), y = loop.forward(x);
     (penalty_of(derived(y, x)) + y.mean()).backward();
   });
 }
 
-TEST_P(ShardedDerivatives, ArePenalisedInAPassOfTheirOwn) {
+TEST_P(ShardedDerivatives, ArePenalisedInSeparatePass) {
   expect_as_one_rank([](const Derivation& loop) {
     const at::Tensor x = loop.input(0);
     penalty_of(derived(loop.forward(x), x)).backward();
@@ -217,7 +217,7 @@ TEST_P(ShardedDerivatives, ChangeAnInputWithoutAReduction) {
   });
 }
 
-TEST_P(ShardedDerivatives, AreRunThroughTwiceWhereTheGraphIsKept) {
+TEST_P(ShardedDerivatives, RunTwiceWithRetainedGraph) {
   expect_as_one_rank([](const Derivation& loop) {
     const at::Tensor x = loop.input(0);
     const at::Tensor penalty = penalty_of(derived(loop.forward(x), x));
@@ -336,7 +336,7 @@ TEST_F(WeightsOfDerivatives, LeaveMemoryWithTheirGraph) {
   });
 }
 
-TEST_F(WeightsOfDerivatives, LeaveMemoryWhenTheGraphIsUsedUp) {
+TEST_F(WeightsOfDerivatives, LeaveMemoryWithGraph) {
   run([](const nn::Sequential& net, FullyShardedDataParallel& sharded) {
     const at::Tensor x = input(), y = sharded.forward(x), gradient = derived(y, x);
     const at::Tensor loss = penalty_of(gradient) + y.mean();
@@ -347,7 +347,7 @@ TEST_F(WeightsOfDerivatives, LeaveMemoryWhenTheGraphIsUsedUp) {
   });
 }
 
-TEST_F(WeightsOfDerivatives, AreReleasedAfterAPassWithoutAGraph) {
+TEST_F(WeightsOfDerivatives, AreReleasedAfterPassWithoutGraph) {
   run([](const nn::Sequential& net, FullyShardedDataParallel& sharded) {
     const at::Tensor x = input();
     const at::Tensor gradient = grad({at::Tensor(sharded.forward(x)).sum()}, {x})[0];
@@ -356,7 +356,7 @@ TEST_F(WeightsOfDerivatives, AreReleasedAfterAPassWithoutAGraph) {
   });
 }
 
-TEST_F(WeightsOfDerivatives, AreThereAgainAfterAPassThatThrew) {
+TEST_F(WeightsOfDerivatives, AreBackAfterThrowingPass) {
   run([](const nn::Sequential& net, FullyShardedDataParallel& sharded) {
     {
       const at::Tensor x = input();

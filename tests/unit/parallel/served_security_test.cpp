@@ -28,7 +28,7 @@ wire::Security proof_given(const wire::Address& coordinator, const ProofVariable
                              });
 }
 
-TEST(ServedSecurity, IsNothingOnThisHostAndTheJobsSecretElsewhere) {
+TEST(ServedSecurity, IsAbsentLocallyAndJobSecretElsewhere) {
   for (const char* here : {"tcp:127.0.0.1:29600", "tcp:localhost:29600", "unix:@params", "unix:/run/params"})
     EXPECT_EQ(proof_given(here, {}).kind, Proof::kLocal) << here;
   for (const char* there :
@@ -40,7 +40,7 @@ TEST(ServedSecurity, IsNothingOnThisHostAndTheJobsSecretElsewhere) {
             Proof::kLocal);
 }
 
-TEST(ServedSecurity, IsWhatVariablesSayWhereverTheServersAre) {
+TEST(ServedSecurity, FollowsVariablesForAnyServers) {
   const test::TemporaryFolder folder;
   const std::string file = folder / "secret";
   std::ofstream(file) << "a secret of the servers, long enough for anybody";

@@ -65,7 +65,7 @@ class OrderOfRanks {
   std::deque<UnderWay> under_way_;
 };
 
-TEST(SliceOrder, WhatIsNeededFirstOvertakesWhenAllRanksAreKnownToHaveIt) {
+TEST(SliceOrder, UrgentSliceOvertakesWhenKnownEverywhere) {
   OrderOfRanks ranks(2, {{40, 1}, {8, 0}});
   const auto next = [&] { return ranks.step().bucket; };
   EXPECT_EQ(next(), 0u);
@@ -77,12 +77,12 @@ TEST(SliceOrder, WhatIsNeededFirstOvertakesWhenAllRanksAreKnownToHaveIt) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(next(), 0u);
 }
 
-TEST(SliceOrder, GoesInTheOrderOfBecomingReadyWhereNothingIsKnown) {
+TEST(SliceOrder, FollowsReadinessWithoutKnowledge) {
   OrderOfRanks ranks(1, {{4, 2}, {4, 1}, {4, 0}});
   for (std::uint64_t bucket = 0; bucket < 3; ++bucket) EXPECT_EQ(ranks.step().bucket, bucket);
 }
 
-TEST(SliceOrder, RanksThatAreNeverInStepChooseTheSameAndEverySliceContinuesce) {
+TEST(SliceOrder, UnsynchronizedRanksChooseSameSlices) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     Random random(seed);
     const auto below = [&](int limit) { return static_cast<std::int64_t>(random.uniform() * limit); };

@@ -40,7 +40,7 @@ std::vector<std::int64_t> sizes_of_steps(std::size_t num_ranks, std::int64_t num
   return sizes;
 }
 
-TEST(SliceTuning, TakesTheSizeWhoseStepsTakeTheLeast) {
+TEST(SliceTuning, TakesSizeWithFastestSteps) {
   for (const std::int64_t best : SliceTuner::kSizes) {
     const auto sizes = sizes_of_steps(2, kUntilOver + 5, [&](std::size_t, std::int64_t size, std::int64_t) {
       return size == best ? 0.9 : 1.0;
@@ -57,14 +57,14 @@ TEST(SliceTuning, TriesEachSizeForAsManySteps) {
   }
 }
 
-TEST(SliceTuning, AStepThatSavesOrEvaluatesDoesNotDecide) {
+TEST(SliceTuning, IgnoresStepsThatSaveOrEvaluate) {
   const auto sizes = sizes_of_steps(1, kUntilOver + 1, [](std::size_t, std::int64_t size, std::int64_t step) {
     return (step % 5 == 0 ? 50.0 : 0.0) + (size == SliceTuner::kSizes[3] ? 0.9 : 1.0);
   });
   EXPECT_EQ(sizes.back(), SliceTuner::kSizes[3]);
 }
 
-TEST(SliceTuning, StepsBeforeTheFirstThatIsTimedDoNotDecide) {
+TEST(SliceTuning, IgnoresStepsBeforeFirstTimed) {
   const auto sizes = sizes_of_steps(1, kUntilOver + 1, [](std::size_t, std::int64_t size, std::int64_t step) {
     if (step < SliceTuner::kFirst) return 100.0;
     return size == SliceTuner::kSizes[0] ? 0.9 : 1.0;
@@ -73,7 +73,7 @@ TEST(SliceTuning, StepsBeforeTheFirstThatIsTimedDoNotDecide) {
 }
 
 /// One rank alone would take another.
-TEST(SliceTuning, AllRanksTakeWhatIsBestForThemTogether) {
+TEST(SliceTuning, RanksTakeTheirBestCommonSize) {
   const auto sizes = sizes_of_steps(3, kUntilOver + 1, [](std::size_t rank, std::int64_t size, std::int64_t) {
     if (rank == 1) return size == SliceTuner::kSizes[1] ? 0.95 : 1.0;
     return size == SliceTuner::kSizes[4] ? 0.9 : 1.0;

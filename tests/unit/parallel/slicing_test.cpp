@@ -36,7 +36,7 @@ DataParallelOptions in_slices(ReduceScale scale, double bucket_mib = 1e-4) {
 class Slices : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Slices, testing::Values(2, 3, 4));
 
-TEST_P(Slices, AddUpToTheBitsOfWholeBuckets) {
+TEST_P(Slices, HaveBitsOfWholeBuckets) {
   using Gradients = std::vector<std::map<std::string, at::Tensor>>;
   const auto reduced = [&](const std::function<DataParallelOptions()>& options) {
     Gradients found;
@@ -85,7 +85,7 @@ struct TwoBuckets {
 const optim::NamedTensors kModel = {{"first", at::Tensor(at::zeros({1}))},
                                     {"last", at::Tensor(at::zeros({1}))}};
 
-TEST(Slicing, WhatIsNeededFirstIsThereBeforeWhatBeganBeforeIt) {
+TEST(Slicing, UrgentSliceArrivesBeforeEarlierStart) {
   run_ranks_as_threads(
       2,
       [&](Context& context) {
@@ -111,7 +111,7 @@ TEST(Slicing, WhatIsNeededFirstIsThereBeforeWhatBeganBeforeIt) {
       kSoon);
 }
 
-TEST(Slicing, OfNoGivenSizeFindOneThatAllRanksTakeAndAddUpMeanwhile) {
+TEST(Slicing, AutomaticSizeIsCommonAndSumsMeanwhile) {
   std::vector<std::string> found(3);
   run_ranks_as_threads(
       3,
@@ -137,7 +137,7 @@ TEST(Slicing, OfNoGivenSizeFindOneThatAllRanksTakeAndAddUpMeanwhile) {
   EXPECT_THAT(found, testing::Each(found[0]));
 }
 
-TEST(Slicing, ARankThatGoesInTheMiddleEndsTheSlicesOfTheOthersByName) {
+TEST(Slicing, LeavingRankEndsSlicesByName) {
   std::atomic<bool> named = false;
   EXPECT_THROW(run_ranks_as_threads(
                    3,

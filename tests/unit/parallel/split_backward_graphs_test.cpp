@@ -249,7 +249,7 @@ class EveryGraph : public testing::TestWithParam<std::tuple<Case, bool>> {
   const model::ConvolutionScope convolutions_{model::ConvolutionChoice::onednn()};
 };
 
-TEST_P(EveryGraph, HasTheGradientsOfAWholeBackwardBitByBit) {
+TEST_P(EveryGraph, HasGradientsOfWholeBackwardBitwise) {
   const auto& [what, recompute] = GetParam();
   const std::vector<model::Layer> layers = what.layers();
   for (const std::vector<int>& order : {std::vector{0, 1, 2}, std::vector{2, 0, 1}})

@@ -50,7 +50,7 @@ at::Tensor gradient_of(const Stage& stage, std::size_t layer, std::size_t parame
   return stage.layers()[layer].parameters[parameter].second.grad();
 }
 
-TEST(SplitBackward, EachPartRunsTheProductsOfItsOwnGradientsAlone) {
+TEST(SplitBackward, EachPartRunsItsProductsAlone) {
   Stage stage({one(nn::Linear(6, 5)), one(nn::Tanh()), one(nn::Linear(5, 4))}, StageOptions{});
   stage.forward(0, numbers({7, 6}, 1));
   const auto products = [](const auto& run) {
@@ -66,7 +66,7 @@ TEST(SplitBackward, EachPartRunsTheProductsOfItsOwnGradientsAlone) {
   EXPECT_TRUE(gradient_of(stage, 0).defined());
 }
 
-TEST(SplitBackward, WithoutAnInputToLearnFromTheFirstPartStillGoesDownTheLayers) {
+TEST(SplitBackward, FirstPartPassesLayersWithoutTrainableInput) {
   Stage stage({one(nn::Embedding(20, 6)), one(nn::Linear(6, 5)), one(nn::Linear(5, 4))}, StageOptions{});
   stage.forward(0, tokens(0));
   CountedOperators counted;
@@ -78,7 +78,7 @@ TEST(SplitBackward, WithoutAnInputToLearnFromTheFirstPartStillGoesDownTheLayers)
   EXPECT_EQ(counted.counts["aten::embedding_dense_backward"], 1);
 }
 
-TEST(SplitBackward, TheGradientOfTheFirstStagesInputIsNotMade) {
+TEST(SplitBackward, SkipsGradientOfFirstInput) {
   const std::vector<model::Layer> layers = {one(nn::Linear(6, 5)), one(nn::Tanh()), one(nn::Linear(5, 4))};
   Stage stage(layers, {.wants_input_gradient = false});
   for (const int m : {0, 1}) stage.forward(m, numbers({7, 6}, 1));
@@ -94,7 +94,7 @@ TEST(SplitBackward, TheGradientOfTheFirstStagesInputIsNotMade) {
   EXPECT_TRUE(gradient_of(stage, 0).equal(2 * expected));
 }
 
-TEST(SplitBackward, GivesBackWhatTheSecondPartDoesNotNeed) {
+TEST(SplitBackward, ReleasesTensorsUnneededBySecondPart) {
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> kept;
   std::function<void()> on_first;  // when the gradient is back at the first layer
   const auto noted = [&](model::Layer layer) {
@@ -122,7 +122,7 @@ TEST(SplitBackward, GivesBackWhatTheSecondPartDoesNotNeed) {
   EXPECT_FALSE(alive(0));
 }
 
-TEST(SplitBackward, AStageThatNothingIsToBeLearntInIsPassedOver) {
+TEST(SplitBackward, SkipsStageWithoutTrainableParameters) {
   model::Layer fixed = one(nn::Embedding(20, 6));
   fixed.parameters[0].second.requires_grad_(false);
   Stage stage({fixed}, StageOptions{});
@@ -133,7 +133,7 @@ TEST(SplitBackward, AStageThatNothingIsToBeLearntInIsPassedOver) {
   EXPECT_EQ(stage.num_live(), 0);
 }
 
-TEST(SplitBackward, AnOutputThatDoesNotDependOnTheInputGivesItNoGradient) {
+TEST(SplitBackward, IndependentOutputGivesInputNoGradient) {
   Stage stage(Own{[](const at::Tensor&, const Tensors& p) { return p[0] * 2; }, {{6}}}(), StageOptions{});
   stage.forward(0, numbers({7, 6}, 1));
   EXPECT_FALSE(stage.backward_input(0, torch::ones(6)).defined());
@@ -160,7 +160,7 @@ struct CountedProduct : torch::autograd::Function<CountedProduct> {
   }
 };
 
-TEST(SplitBackward, FunctionsOfOnesOwnRunOnceInTheFirstPartAndAreReported) {
+TEST(SplitBackward, CustomFunctionsRunOnceAndAreReported) {
   int backwards = 0;
   const Own tied{[&backwards](const at::Tensor& x, const Tensors& p) {
                    const at::Tensor h = CountedProduct::apply(x, p[0], &backwards).matmul(p[0]);
@@ -183,7 +183,7 @@ TEST(SplitBackward, FunctionsOfOnesOwnRunOnceInTheFirstPartAndAreReported) {
   for (const std::size_t i : {0, 1}) expect_same(gradient_of(stage, 0, i), gradient_of(other, 0, i), text(i));
 }
 
-TEST(SplitBackward, KernelsThatMakeBothGradientsAtOnceAreReported) {
+TEST(SplitBackward, ReportsKernelsOfBothGradients) {
   Stage stage({one(nn::Linear(6, 6)), one(nn::PReLU())}, StageOptions{});
   stage.forward(0, numbers({7, 6}, 1));
   CountedOperators counted;
@@ -228,7 +228,7 @@ TEST(SplitBackward, HooksAreCalledOnce) {
   expect_same(once, weight.grad(), "weight");
 }
 
-TEST(SplitBackward, HooksWhereAStageOfTokensBeginsAreCalledOnce) {
+TEST(SplitBackward, HooksOfTokenStageRunOnce) {
   int calls = 0;
   const auto run = [&](bool split) {
     std::vector<model::Layer> layers = {one(nn::Embedding(20, 6)), one(nn::Linear(6, 4))};
@@ -255,7 +255,7 @@ TEST(SplitBackward, HooksWhereAStageOfTokensBeginsAreCalledOnce) {
   expect_same(run(true), run(false), "embedding");
 }
 
-TEST(SplitBackward, APipelineHoldsMicrobatchesUntilTheirWeightsAreDoneAsItsProgramCounts) {
+TEST(SplitBackward, PipelineHoldsMicrobatchesUntilWeightsAreDone) {
   for (const char* name : {"zb-h1", "zb-h2", "interleaved-zb", "zb-v", "v-min"}) {
     SCOPED_TRACE(name);
     comm::run_ranks_as_threads(2, [&](comm::Context& context) {

@@ -41,7 +41,7 @@ std::vector<bool> modes_of(const nn::Module& module) {
   return modes;
 }
 
-TEST(StageGuards, AnEvaluationGivesEveryModuleItsOwnModeBack) {
+TEST(StageGuards, EvaluationRestoresModeOfEveryModule) {
   for (const bool root : {false, true}) {
     for (const bool norm : {false, true}) {
       for (const bool drop : {false, true}) {
@@ -65,7 +65,7 @@ TEST(StageGuards, AnEvaluationGivesEveryModuleItsOwnModeBack) {
   }
 }
 
-TEST(StageGuards, AModuleInTwoLayersOfAStageTrainsOn) {
+TEST(StageGuards, ModuleInTwoLayersKeepsTraining) {
   const auto parent = std::make_shared<Parent>();
   const auto same = [](const at::Tensor& x) { return x; };
   const Stage stage({model::make_layer(*parent, "first", {parent->drop.ptr()}, same),
@@ -76,7 +76,7 @@ TEST(StageGuards, AModuleInTwoLayersOfAStageTrainsOn) {
   EXPECT_EQ(modes_of(*parent), std::vector<bool>(3, true));
 }
 
-TEST(StageGuards, AModeIsGivenBackByAForwardThatThrows) {
+TEST(StageGuards, ThrowingForwardRestoresMode) {
   const auto parent = std::make_shared<Parent>();
   parent->norm->eval();
   const std::vector<bool> before = modes_of(*parent);
@@ -88,7 +88,7 @@ TEST(StageGuards, AModeIsGivenBackByAForwardThatThrows) {
   EXPECT_EQ(modes_of(*parent), before);
 }
 
-TEST(StageGuards, WhatALayerThrowsIsAnErrorOfThatLayer) {
+TEST(StageGuards, ExceptionOfLayerNamesIt) {
   const auto evaluating = [](std::function<at::Tensor(const at::Tensor&)> forward) {
     const auto module = std::make_shared<Parent>();
     const Stage stage({model::make_layer(*module, "wide", {module}, std::move(forward))}, StageOptions{});
@@ -115,7 +115,7 @@ struct Counting : nn::Module {
   at::Tensor forwards;
 };
 
-TEST(StageGuards, AskingForShapesChangesNeitherBuffersNorRandomNumbers) {
+TEST(StageGuards, ShapeQueryKeepsBuffersAndRandomNumbers) {
   const auto counting = std::make_shared<Counting>();
   const std::vector<model::Layer> layers = {
       model::make_layer(*counting, "counting", {counting},

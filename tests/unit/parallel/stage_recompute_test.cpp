@@ -20,7 +20,7 @@ void expect_masks_to_agree(Stage& stage, int microbatch, const at::Tensor& outpu
   EXPECT_TRUE(gradient.ne(0).equal(output.ne(0))) << "micro-batch " << microbatch;
 }
 
-TEST(StageRecompute, KeyedDropoutDropsWhatItsFirstForwardDropped) {
+TEST(StageRecompute, KeyedDropoutRepeatsItsFirstMask) {
   const auto keys = std::make_shared<DropoutKeys>(7);
   const auto dropout = std::make_shared<ParallelDropout>(keys, 0.5);
   Stage stage({model::make_layer(*dropout, "dropout", {dropout},

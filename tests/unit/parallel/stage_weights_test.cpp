@@ -51,7 +51,7 @@ TEST(ReplicatedWeights, ReduceFromTheLastBackwardOn) {
   });
 }
 
-TEST(ReplicatedWeights, ReduceWhatIsThereWhereTheLastMicroBatchHasNoSamples) {
+TEST(ReplicatedWeights, ReduceWithEmptyLastMicroBatch) {
   run_ranks_as_threads(2, [](Context& context) {
     Held held(context);
     held.backward(0, 1);
@@ -62,7 +62,7 @@ TEST(ReplicatedWeights, ReduceWhatIsThereWhereTheLastMicroBatchHasNoSamples) {
   });
 }
 
-TEST(ReplicatedWeights, BeginTheNextStepAfterOneThatAnErrorHasBrokenOff) {
+TEST(ReplicatedWeights, BeginNextStepAfterFailedOne) {
   run_ranks_as_threads(2, [](Context& context) {
     Held held(context);
     held.weights->before({.stage = 0, .kind = ActionKind::kBackward, .microbatch = 0});  // it throws

@@ -55,7 +55,7 @@ std::vector<std::string> types_of(const nn::Module& module) {
   return types;
 }
 
-TEST(ConvertSyncBatchNorm, ReplacesEveryLayerAndKeepsItsTensorsAndNames) {
+TEST(ConvertSyncBatchNorm, ReplacesEveryLayerKeepingTensorsAndNames) {
   run_ranks_as_threads(1, [](Context& context) {
     NormResidual net;
     net.layers[1]->eval();
@@ -76,7 +76,7 @@ TEST(ConvertSyncBatchNorm, ReplacesEveryLayerAndKeepsItsTensorsAndNames) {
   });
 }
 
-TEST(ConvertSyncBatchNorm, ForwardOfTheWholeModuleIsThatOfOneRankOnTheGlobalBatch) {
+TEST(ConvertSyncBatchNorm, ForwardMatchesOneRankOnGlobalBatch) {
   const at::Tensor all = test::numbers_f64({4, 1, 6, 6}, 1);
   NormResidual alone;
   const at::Tensor expected = alone.forward(all);
@@ -93,7 +93,7 @@ TEST(ConvertSyncBatchNorm, ForwardOfTheWholeModuleIsThatOfOneRankOnTheGlobalBatc
       kDeadline);
 }
 
-TEST(ConvertSyncBatchNorm, ReplacesALayerThatTwoParentsShareOnce) {
+TEST(ConvertSyncBatchNorm, ReplacesSharedLayerOnce) {
   run_ranks_as_threads(1, [](Context& context) {
     nn::Sequential first(nn::BatchNorm1d(2)), second;
     second->push_back(*first->begin());
@@ -115,7 +115,7 @@ struct OwnNormImpl : nn::BatchNorm1dImpl {
   at::Tensor forward(const at::Tensor& x) { return 2 * nn::BatchNorm1dImpl::forward(x); }
 };
 
-TEST(ConvertSyncBatchNorm, NamesLayersThatItCannotReplaceAndChangesNothing) {
+TEST(ConvertSyncBatchNorm, NamesIrreplaceableLayersAndChangesNothing) {
   run_ranks_as_threads(1, [](Context& context) {
     const auto converts = [&](nn::Module& module) {
       return [&] { convert_sync_batchnorm(module, context.world()); };

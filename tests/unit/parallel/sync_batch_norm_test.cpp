@@ -107,7 +107,7 @@ void expect_that_of_one_rank(const std::string& backend, const RowsOfRanks& rows
 
 class SyncBatchNormOver : public testing::TestWithParam<std::string> {};
 
-TEST_P(SyncBatchNormOver, EqualsOneRankOnTheGlobalBatchInEveryShape) {
+TEST_P(SyncBatchNormOver, MatchesOneRankInEveryShape) {
   const nn::BatchNormOptions options(kNormChannels);
   expect_that_of_one_rank<nn::BatchNorm1dImpl>(GetParam(), {4, 4}, {}, options);
   expect_that_of_one_rank<nn::BatchNorm1dImpl>(GetParam(), {4, 4}, {5}, options);
@@ -115,7 +115,7 @@ TEST_P(SyncBatchNormOver, EqualsOneRankOnTheGlobalBatchInEveryShape) {
   expect_that_of_one_rank<nn::BatchNorm3dImpl>(GetParam(), {2, 2}, {2, 4, 3}, options);
 }
 
-TEST_P(SyncBatchNormOver, EqualsOneRankWhereRanksHaveDifferentNumbersOfSamplesOrNone) {
+TEST_P(SyncBatchNormOver, MatchesOneRankWithUnequalBatches) {
   const nn::BatchNormOptions options(kNormChannels);
   expect_that_of_one_rank<nn::BatchNorm2dImpl>(GetParam(), {5, 1, 2}, {4, 3}, options);
   expect_that_of_one_rank<nn::BatchNorm1dImpl>(GetParam(), {1, 0, 6}, {}, options);
@@ -125,12 +125,12 @@ TEST_P(SyncBatchNormOver, EqualsOneRankWhereRanksHaveDifferentNumbersOfSamplesOr
 INSTANTIATE_TEST_SUITE_P(Backends, SyncBatchNormOver, testing::Values("threads", "gloo", "shm"),
                          [](const auto& row) { return row.param; });
 
-TEST(SyncBatchNorm, RunningStatisticsWithoutMomentumAreMeansOverAllBatches) {
+TEST(SyncBatchNorm, StatisticsWithoutMomentumAreMeans) {
   expect_that_of_one_rank<nn::BatchNorm1dImpl>(
       "threads", {3, 2}, {}, nn::BatchNormOptions(kNormChannels).momentum(std::nullopt).eps(1e-3));
 }
 
-TEST(SyncBatchNorm, WithoutWeightsAndRunningStatisticsEqualsOneRank) {
+TEST(SyncBatchNorm, MatchesOneRankWithoutWeightsOrStatistics) {
   const auto options = nn::BatchNormOptions(kNormChannels).affine(false).track_running_stats(false);
   const at::Tensor all = numbers_f64({6, kNormChannels, 2}, 1), factors = numbers_f64(all.sizes(), 9);
   const auto outputs = [&](auto& norm, const at::Tensor& x, const at::Tensor& factor) {
@@ -159,7 +159,7 @@ double norm_error_of(Norm& norm, const at::Tensor& input, const at::Tensor& exac
   return norm_difference(norm.forward(input.to(at::kFloat)).to(at::kDouble), exact);
 }
 
-TEST(SyncBatchNorm, IsAsExactAsOneRankWhereTheMeanIsLarge) {
+TEST(SyncBatchNorm, IsExactWithLargeMean) {
   const at::Tensor all = (numbers({64, kNormChannels, 8, 8}, 1) + 1000).to(at::kDouble);
   nn::BatchNorm2dImpl exact(kNormChannels), alone(kNormChannels);
   exact.to(at::kDouble);
@@ -176,7 +176,7 @@ TEST(SyncBatchNorm, IsAsExactAsOneRankWhereTheMeanIsLarge) {
 
 class SyncBatchNormReduced : public testing::TestWithParam<at::ScalarType> {};
 
-TEST_P(SyncBatchNormReduced, HasStatisticsInF32WithWeightsOfEitherType) {
+TEST_P(SyncBatchNormReduced, HasF32StatisticsForEitherWeightType) {
   const at::Tensor all = numbers({64, kNormChannels, 8, 8}, 1).to(GetParam());
   nn::BatchNorm2dImpl alone(kNormChannels);
   const NormOutcome expected = norm_outcome(alone, all.to(at::kFloat), numbers(all.sizes(), 5));
@@ -240,7 +240,7 @@ TEST(SyncBatchNorm, EvaluatesWithRunningStatisticsAndNoCommunication) {
       kDeadline);
 }
 
-TEST(SyncBatchNorm, WithoutAGroupIsTheOneOfTorch) {
+TEST(SyncBatchNorm, IsTorchLayerWithoutGroup) {
   const at::Tensor input = numbers({6, kNormChannels}, 1);
   SyncBatchNormImpl norm(nn::BatchNormOptions(kNormChannels).momentum(0.3));
   nn::BatchNorm1dImpl alone(nn::BatchNormOptions(kNormChannels).momentum(0.3));
@@ -258,7 +258,7 @@ std::string error_of_forward(SyncBatchNormImpl& norm, const at::Tensor& input) {
   return "no error";
 }
 
-TEST(SyncBatchNorm, WorksAfterAForwardThatFailsOnAllRanks) {
+TEST(SyncBatchNorm, WorksAfterForwardFailsOnAllRanks) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -278,7 +278,7 @@ TEST(SyncBatchNorm, WorksAfterAForwardThatFailsOnAllRanks) {
       kDeadline);
 }
 
-TEST(SyncBatchNorm, IsRejectedInAJoinWhoseRanksWithoutABatchRunNoForward) {
+TEST(SyncBatchNorm, IsRejectedInJoinWithoutForward) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
@@ -344,7 +344,7 @@ class SyncBatchNormTraining : public testing::TestWithParam<std::string> {};
 
 // The branch is used on rank 0 alone: its bucket starts before the norm's reduction there, and after it on
 // rank 1.
-TEST_P(SyncBatchNormTraining, TenStepsOfTwoRanksAreThoseOfOneRankWithBucketsInAnotherOrder) {
+TEST_P(SyncBatchNormTraining, TenStepsMatchOneRank) {
   BranchedNet alone;
   train_net(alone, [&](int step) {
     const at::Tensor x = numbers_f64({kNetBatch, 2, 6, 6}, 50 * step), h = alone.body->forward(x).relu();

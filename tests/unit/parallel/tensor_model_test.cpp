@@ -86,7 +86,7 @@ class ParallelTransformer : public testing::TestWithParam<TensorMesh> {
   int ranks() const { return GetParam().ranks; }
 };
 
-TEST_P(ParallelTransformer, EqualsOneRankInForwardLossAndEveryGradient) {
+TEST_P(ParallelTransformer, MatchesOneRankInEveryGradient) {
   const OneRank expected;
   test::WholeTensors values, gradients;
   run_ranks_as_threads(ranks(), [&](Context& context) {
@@ -212,7 +212,7 @@ TEST(TensorParallelPipeline, TwoByTwoRanksEqualOne) {
       expect_hybrid_equals_one_rank({1, schedule, between});
 }
 
-TEST(TensorParallelPipeline, TwoByTwoByTwoRanksEqualOne) {
+TEST(TensorParallelPipeline, EightRanksInMeshEqualOne) {
   for (const Between between : {Between::kReplicated, Between::kSequencesCut})
     expect_hybrid_equals_one_rank({2, "1f1b", between});
 }
@@ -239,7 +239,7 @@ Exchanged exchanged(Context& context, Between between) {
   return all;
 }
 
-TEST(TensorCommunication, ALayerTakesTwoAllReducesForwardAndTwoBackward) {
+TEST(TensorCommunication, LayerTakesTwoAllReducesPerPass) {
   run_ranks_as_threads(2, [](Context& context) {
     const Exchanged all = exchanged(context, Between::kReplicated);
     const std::string activations = text("all_reduce ", kBatch * kEven * kWidth);
@@ -249,7 +249,7 @@ TEST(TensorCommunication, ALayerTakesTwoAllReducesForwardAndTwoBackward) {
 }
 
 // An all-reduce is a reduce-scatter and an all-gather: the same bytes, and those of the norms.
-TEST(TensorCommunication, WithCutSequencesALayerExchangesTheSameBytes) {
+TEST(TensorCommunication, CutSequencesExchangeSameBytes) {
   run_ranks_as_threads(2, [](Context& context) {
     const Exchanged all = exchanged(context, Between::kSequencesCut);
     const std::int64_t part = kBatch * kEven * kWidth / 2;

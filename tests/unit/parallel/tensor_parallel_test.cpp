@@ -66,7 +66,7 @@ void expect_way(const Way& way, const std::string& what) {
 
 using Shape = std::vector<std::int64_t>;
 
-TEST(TensorCollectives, SendGradientsTheWayBackForAnySizeAndDim) {
+TEST(TensorCollectives, SendGradientsBackForAnySize) {
   for (const int ranks : {2, 3, 4}) {
     run_ranks_as_threads(ranks, [&](Context& context) {
       const Group& group = context.world();
@@ -103,7 +103,7 @@ TEST(TensorCollectives, SendGradientsTheWayBackForAnySizeAndDim) {
   }
 }
 
-TEST(TensorCollectives, OneRankGetsItsOwnTensorBackWithoutANode) {
+TEST(TensorCollectives, OneRankKeepsTensorWithoutNode) {
   run_ranks_as_threads(1, [](Context& context) {
     const Group& group = context.world();
     const test::OperationsSince operations(group);
@@ -135,7 +135,7 @@ TEST(TensorCollectives, LeaveWhatTheyAreGivenAlone) {
   });
 }
 
-TEST(TensorCollectives, RejectAPartThatIsNotTheRanks) {
+TEST(TensorCollectives, RejectPartOfAnotherRank) {
   run_ranks_as_threads(2, [](Context& context) {
     const Group& group = context.world();
     const at::Tensor input = test::numbers_f64({2, 3, 4}, 1);
@@ -215,7 +215,7 @@ void expect_pair_equals_one_rank(const Sizes& sizes, int ranks, std::optional<Se
   test::expect_same_parameters(whole, values, gradients, ranks);
 }
 
-TEST(ParallelLinear, APairEqualsOneRankForSizesThatRanksDoNotDivide) {
+TEST(ParallelLinear, PairMatchesOneRankForOddSizes) {
   for (const Sizes& sizes : {Sizes{3, 8, 4}, Sizes{4, 7, 5}, Sizes{1, 2, 1}}) {
     for (const int ranks : {1, 2, 3, 4}) {
       expect_pair_equals_one_rank(sizes, ranks, std::nullopt);
@@ -224,7 +224,7 @@ TEST(ParallelLinear, APairEqualsOneRankForSizesThatRanksDoNotDivide) {
   }
 }
 
-TEST(ParallelLinear, GradientsOfGradientsAreThoseOfOneRank) {
+TEST(ParallelLinear, SecondGradientsMatchOneRank) {
   const Sizes sizes{3, 5, 2};
   const auto penalty = [](const at::Tensor& output, const at::Tensor& input) {
     return torch::autograd::grad({output.sin().sum()}, {input}, {}, true, /*create_graph=*/true)[0]
@@ -252,7 +252,7 @@ TEST(ParallelLinear, GradientsOfGradientsAreThoseOfOneRank) {
   }
 }
 
-TEST(ParallelLinear, PartsAndUnitsAreCutEachForThemselves) {
+TEST(ParallelLinear, PartsAndUnitsAreCutSeparately) {
   run_ranks_as_threads(3, [](Context& context) {
     // 2 parts of 4 units of 2 features: ranks have 1, 1 and 2 units of each part.
     ColumnParallelLinear layer(context.world(), {.in = 3, .out = 16, .parts = 2, .unit = 2});
@@ -288,7 +288,7 @@ struct InBfloat16 {
 // One rank rounds each result to 8 bits once, three ranks their terms and the two sums of them: the
 // difference is 6 roundings of 2^-9 of the greatest term at most, which both layers and both ways through
 // them have.
-TEST(ParallelLinear, ComputesInBfloat16UnderAutocastAsOneRankDoes) {
+TEST(ParallelLinear, ComputesInBfloat16LikeOneRank) {
   const Sizes sizes{16, 24, 8};
   const at::Tensor input = test::numbers({2, 5, 16}, 1);
   const auto pass = [&](const Group& group, const std::optional<Sequence>& sequence,
@@ -317,7 +317,7 @@ TEST(ParallelLinear, ComputesInBfloat16UnderAutocastAsOneRankDoes) {
 }
 
 // Of the hidden feature of the last sizes one rank has the whole, and the others nothing.
-TEST(ParallelLinear, TheNormOfAllGradientsCountsPartsAndReplicasOnce) {
+TEST(ParallelLinear, NormCountsPartsAndReplicasOnce) {
   for (const Sizes& sizes : {Sizes{3, 8, 4}, Sizes{4, 7, 5}, Sizes{2, 1, 3}}) {
     for (const int ranks : {1, 2, 3}) {
       WholePair whole(sizes);
@@ -340,7 +340,7 @@ TEST(ParallelLinear, TheNormOfAllGradientsCountsPartsAndReplicasOnce) {
   }
 }
 
-TEST(ParallelLinear, BuiltWithoutMemoryItGetsTheSameValuesLater) {
+TEST(ParallelLinear, DeferredLayerGetsSameValuesLater) {
   run_ranks_as_threads(2, [](Context& context) {
     const auto make = [&] {
       return std::make_shared<ColumnParallelLinear>(context.world(),
@@ -406,7 +406,7 @@ TEST(JointPass, ExceptionIsNamedOnAllRanks) {
   });
 }
 
-TEST(JointPass, WhatFailsBeforeAnythingIsExchangedMayBeRepeated) {
+TEST(JointPass, EarlyFailureMayBeRepeated) {
   run_ranks_as_threads(2, [](Context& context) {
     VocabularyParallelEmbedding embedding(context.world(), 5, 2);
     const auto look_up = [&](std::int64_t token) {

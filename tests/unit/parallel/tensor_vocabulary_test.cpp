@@ -80,7 +80,7 @@ TEST(ParallelEmbedding, EqualsOneRankForAnyVocabulary) {
   }
 }
 
-TEST(ParallelEmbedding, RejectsATokenThatIsNotInTheVocabularyBeforeAnybodyWaits) {
+TEST(ParallelEmbedding, RejectsUnknownTokenBeforeAnyWait) {
   run_ranks_as_threads(2, [](Context& context) {
     VocabularyParallelEmbedding embedding(context.world(), 5, 2);
     const test::OperationsSince operations(context.world());
@@ -144,7 +144,7 @@ TEST(VocabularyCrossEntropy, EqualsOneRanksLossAndGradient) {
     for (const int ranks : {1, 2, 3, 4}) expect_loss_equals_one_rank(of, ranks);
 }
 
-TEST(VocabularyCrossEntropy, RejectsWhatIsNoTargetAndASecondDerivative) {
+TEST(VocabularyCrossEntropy, RejectsInvalidTargetAndSecondDerivative) {
   run_ranks_as_threads(2, [](Context& context) {
     const Group& group = context.world();
     const at::Tensor logits = test::numbers_f64({2, 3}, 1).set_requires_grad(true);
@@ -167,7 +167,7 @@ TEST(VocabularyCrossEntropy, RejectsWhatIsNoTargetAndASecondDerivative) {
 
 // ---- attention ---------------------------------------------------------------------------------------
 
-TEST(ParallelAttention, MoreRanksThanHeadsAreRejectedWithWhatWouldWork) {
+TEST(ParallelAttention, RejectsMoreRanksThanHeadsWithAdvice) {
   run_ranks_as_threads(3, [](Context& context) {
     EXPECT_THAT(
         [&] { ParallelAttention(context.world(), {.width = 8, .heads = 2}); },
@@ -185,7 +185,7 @@ at::Tensor dropped(ParallelDropout& dropout, const Shape& shape) {
   return dropout.forward(at::ones(shape, at::kDouble));
 }
 
-TEST(ParallelDropout, PartsDropThePlacesOfTheWholeForAnyNumberOfRanks) {
+TEST(ParallelDropout, PartsDropPlacesOfWhole) {
   const Shape shape = {3, 5, 8};
   ParallelDropout alone(std::make_shared<DropoutKeys>(1), 0.4);
   EXPECT_THAT([&] { dropped(alone, shape); },
@@ -214,7 +214,7 @@ TEST(ParallelDropout, PartsDropThePlacesOfTheWholeForAnyNumberOfRanks) {
   }
 }
 
-TEST(ParallelDropout, EachPassAndEachDropoutDrawsItsOwnAndAPassAgainTheSame) {
+TEST(ParallelDropout, PassesDrawSeparatelyAndRepeatOnRecomputation) {
   const Shape shape = {40, 50};
   const auto keys = std::make_shared<DropoutKeys>(1);
   ParallelDropout first(keys, 0.25), second(keys, 0.25);

@@ -45,7 +45,7 @@ TEST(TiedParameters, AreThoseThatSeveralRanksHold) {
   });
 }
 
-TEST(TiedParameters, BeginWithTheValueOfTheFirstHolder) {
+TEST(TiedParameters, BeginWithValueOfFirstHolder) {
   comm::run_ranks_as_threads(3, [](comm::Context& context) {
     const Chain chain(context.rank());
     TiedParameters tied(context.world(), chain.layers, kThreeRanks);
@@ -55,7 +55,7 @@ TEST(TiedParameters, BeginWithTheValueOfTheFirstHolder) {
   });
 }
 
-TEST(TiedParameters, GetTheSumOfTheHoldersGradientsOnTopOfEarlierOnes) {
+TEST(TiedParameters, AddHolderGradientsToEarlierOnes) {
   comm::run_ranks_as_threads(3, [](comm::Context& context) {
     const Chain chain(context.rank());
     TiedParameters tied(context.world(), chain.layers, kThreeRanks);

@@ -35,7 +35,7 @@ TEST(TimedActions, DoNotCountWhatTheyWaited) {
   EXPECT_NEAR(actions[2].start_s, 5e-6, 1e-12);
 }
 
-TEST(TimedActions, AreThoseThatBeganInTheSpanOnTheClockOfRank0) {
+TEST(TimedActions, BeginInSpanOnRankZeroClock) {
   telemetry::Trace trace;
   for (const auto& each : {span("action", "0F0", 1'000, 2'000), span("action", "0F1", 2'000, 3'000),
                            span("action", "0F2", 3'000, 4'000)})
@@ -48,7 +48,7 @@ TEST(TimedActions, AreThoseThatBeganInTheSpanOnTheClockOfRank0) {
 }
 
 /// A step of two stages, of which the second takes its time: what all ranks know of it.
-TEST(TimedActions, OfAPipelineAreGatheredFromAllRanksWithoutTheirWaiting) {
+TEST(TimedActions, AreGatheredFromPipelineWithoutWait) {
   constexpr double kSlow_s = 0.02;
   const auto slow = [](const at::Tensor& output, const at::Tensor& target) {
     for (const Deadline end = Deadline::after_s(kSlow_s); !end.expired();) {

@@ -22,7 +22,7 @@ void update(VersionedParameters& versions) {
   versions.end_update();
 }
 
-TEST(VersionedParameters, ShowTheLeavesTheVersionThatIsAskedFor) {
+TEST(VersionedParameters, ShowRequestedVersionInLeaves) {
   const at::Tensor weight = leaf();
   VersionedParameters versions({{"weight", weight}});
   versions.set_uses({2, 1, 1});
@@ -39,7 +39,7 @@ TEST(VersionedParameters, ShowTheLeavesTheVersionThatIsAskedFor) {
   EXPECT_EQ(versions.num_kept(), 3);
 }
 
-TEST(VersionedParameters, ForgetAVersionAfterItsLastUseAndUseItsStorageAgain) {
+TEST(VersionedParameters, ForgetUnusedVersionAndReuseStorage) {
   const at::Tensor weight = leaf();
   VersionedParameters versions({{"weight", weight}});
   versions.set_uses({2, 1, 1});
@@ -57,7 +57,7 @@ TEST(VersionedParameters, ForgetAVersionAfterItsLastUseAndUseItsStorageAgain) {
   EXPECT_EQ(first_value_of(weight), 3);
 }
 
-TEST(VersionedParameters, UpdateAVersionThatNobodyUsesInItsPlace) {
+TEST(VersionedParameters, UpdateUnusedVersionInPlace) {
   const at::Tensor weight = leaf();
   VersionedParameters versions({{"weight", weight}});
   versions.set_uses({1});
@@ -70,7 +70,7 @@ TEST(VersionedParameters, UpdateAVersionThatNobodyUsesInItsPlace) {
   EXPECT_EQ(weight.data_ptr(), storage);
 }
 
-TEST(VersionedParameters, GiveTheNewestTheScaledGradientOfTheLeavesForOneUpdate) {
+TEST(VersionedParameters, GiveNewestScaledGradientForUpdate) {
   const at::Tensor weight = leaf();
   VersionedParameters versions({{"weight", weight}});
   versions.set_uses({1, 1});
@@ -83,7 +83,7 @@ TEST(VersionedParameters, GiveTheNewestTheScaledGradientOfTheLeavesForOneUpdate)
 }
 
 // What a graph has saved of an old version stays as it was: the backward of a product needs it.
-TEST(VersionedParameters, LetABackwardUseTheWeightsOfItsForward) {
+TEST(VersionedParameters, LetBackwardUseWeightsOfForward) {
   const at::Tensor weight = leaf();
   VersionedParameters versions({{"weight", weight}});
   versions.set_uses({2, 1});
@@ -95,7 +95,7 @@ TEST(VersionedParameters, LetABackwardUseTheWeightsOfItsForward) {
   EXPECT_EQ(first_value_of(weight.grad()), 2) << "twice the old weight, not the new one";
 }
 
-TEST(VersionedParameters, CountFromZeroAgainOnlyWhenNothingOldIsInUse) {
+TEST(VersionedParameters, RestartCountWithoutOldVersionsOnly) {
   const at::Tensor weight = leaf();
   VersionedParameters versions({{"weight", weight}});
   versions.set_uses({1, 1});

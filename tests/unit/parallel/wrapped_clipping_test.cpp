@@ -96,7 +96,7 @@ TEST(PipelineClipping, AddsUpThePiecesOfReplicas) {
   EXPECT_NEAR(found[2], found[0], 1e-5 * found[0]);
 }
 
-TEST(PipelineClipping, IsRejectedWhereStagesUpdateOnTheirOwnTime) {
+TEST(PipelineClipping, IsRejectedWithAsynchronousStages) {
   comm::run_ranks_as_threads(2, [](Context& context) {
     Pipeline pipe(context, model::layers_of(clipped_chain()),
                   {.schedule = "pipedream", .num_microbatches = 1});
@@ -126,7 +126,7 @@ TEST(ShardedClipping, IsRejectedForPartsOfParameters) {
   });
 }
 
-TEST(ClipGradNorm, OfOneRankRejectsWhatBelongsToAPipelineOrToShards) {
+TEST(ClipGradNorm, OneRankRejectsPipelineOrShardOptions) {
   comm::run_ranks_as_threads(2, [](Context& context) {
     const auto rejects = [](const optim::NamedTensors& parameters, const char* owner) {
       EXPECT_THAT([&] { optim::clip_grad_norm(parameters, 1); },

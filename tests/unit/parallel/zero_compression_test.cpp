@@ -130,7 +130,7 @@ TEST_P(ZeroCompression, EqualsASerialProgramOfItsRule) {
 }
 
 /// To rounding: gloo adds what goes as it is in an order of its own.
-TEST_P(ZeroCompression, VectorsAndSmallParametersGoAsTheyAre) {
+TEST_P(ZeroCompression, VectorsAndSmallParametersStayUncompressed) {
   const Reduced found = reduce_in_shards(shard_options(GetParam()), {.ranks = 3, .end = 1});
   for (const std::string& name : kPlain) {
     at::Tensor sum = at::zeros(shape_of(name));
@@ -140,7 +140,7 @@ TEST_P(ZeroCompression, VectorsAndSmallParametersGoAsTheyAre) {
 }
 
 /// With 2 and 3 each micro-batch is a reduction, with 1 their sum is.
-TEST_P(ZeroCompression, OfMicroBatchesIsTheRuleForEachReduction) {
+TEST_P(ZeroCompression, MicroBatchesFollowRulePerReduction) {
   const CompressionOptions options = shard_options(GetParam());
   for (const ZeroStage stage : {ZeroStage::kOptimizer, ZeroStage::kGradients, ZeroStage::kParameters}) {
     const Reduced found = reduce_in_shards(options, {.stage = stage, .microbatches = 2});
@@ -198,7 +198,7 @@ TEST_P(ZeroErrorFeedback, LosesNothing) {
   }
 }
 
-TEST_P(AnyZeroCompression, ContinuesWithTheSameBitsFromItsState) {
+TEST_P(AnyZeroCompression, ContinuesFromStateWithSameBits) {
   const CompressionOptions options = shard_options(GetParam());
   const Reduced whole = reduce_in_shards(options, {.ranks = 3, .end = 5}),
                 part = reduce_in_shards(options, {.ranks = 3});
@@ -209,7 +209,7 @@ TEST_P(AnyZeroCompression, ContinuesWithTheSameBitsFromItsState) {
   }
 }
 
-TEST_P(AnyZeroCompression, AStepThatAnErrorEndedBeforeAnyReductionCountsAsNone) {
+TEST_P(AnyZeroCompression, StepFailedBeforeReductionCountsNot) {
   const CompressionOptions options = shard_options(GetParam());
   const Reduced expected = reduce_in_shards(options), found = reduce_in_shards(options, {.abandoned = 1});
   for (std::size_t step = 0; step < 3; ++step) {
@@ -218,7 +218,7 @@ TEST_P(AnyZeroCompression, AStepThatAnErrorEndedBeforeAnyReductionCountsAsNone) 
   }
 }
 
-TEST_P(AnyZeroCompression, ShowsWhatIsNotFiniteAndContinuesFromWhatWasKeptBefore) {
+TEST_P(AnyZeroCompression, ShowsNonFiniteAndContinuesFromResidual) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     const auto spoil = [bad](const std::string& name, int rank, int step, at::Tensor& gradient) {
       if (name == "p3" && rank == 1 && step == 1) gradient[7][70] = bad;
@@ -235,12 +235,12 @@ TEST_P(AnyZeroCompression, ShowsWhatIsNotFiniteAndContinuesFromWhatWasKeptBefore
   }
 }
 
-TEST_P(AnyZeroCompression, OthersAreToldWhoseStepEndedBetweenItsReductions) {
+TEST_P(AnyZeroCompression, OthersLearnWhoseStepEndedMidway) {
   test::expect_others_are_told(shard_options(GetParam()), {.ranks = 3});
 }
 
 /// The same sums in a loop of one's own, layer by layer.
-TEST_P(AnyZeroCompression, InALoopOfOnesOwnIsThatOfAPipeline) {
+TEST_P(AnyZeroCompression, CustomLoopMatchesPipeline) {
   const CompressionOptions options = shard_options(GetParam());
   const Reduced expected =
       reduce_in_shards(options, {.stage = ZeroStage::kParameters, .scale = ReduceScale::kMean});
@@ -288,7 +288,7 @@ TEST(ZeroCompressionBytes, AreAShareOfTheEncodedOnes) {
   }
 }
 
-TEST(ZeroCompressionOptions, ThatDifferBetweenRanksAreNamedBeforeAnyStep) {
+TEST(ZeroCompressionOptions, DifferencesBetweenRanksAreNamedBeforeSteps) {
   run_ranks_as_threads(2, [](Context& context) {
     const CompressionOptions options = shard_options(context.rank() == 0 ? "bf16" : "int8");
     EXPECT_THAT([&] { KnownStage(context, options, {}); },
@@ -297,7 +297,7 @@ TEST(ZeroCompressionOptions, ThatDifferBetweenRanksAreNamedBeforeAnyStep) {
   });
 }
 
-TEST(ZeroCompressionOptions, OfAWholeMomentumAreRejectedWithThoseThatAreNot) {
+TEST(ZeroCompressionOptions, RejectsWholeMomentumWithAlternatives) {
   EXPECT_THAT([] { make_shard_hook({.name = "one-bit", .warmup_steps = 5}); },
               ThrowsMessage<InvalidArgument>(testing::AllOf(HasSubstr("one-bit"), HasSubstr("power-sgd"))));
   EXPECT_THAT([] { make_shard_hook({.name = "dgc", .clip_norm = 1}); },
@@ -321,7 +321,7 @@ TEST(ZeroCompressionOptions, AHookForWholeGradientsIsRejected) {
   });
 }
 
-TEST(ZeroCompressionOptions, GradientsOfAnotherTypeThanF32AreRejectedByName) {
+TEST(ZeroCompressionOptions, RejectsOtherTypesThanF32ByName) {
   run_ranks_as_threads(2, [](Context& context) {
     const test::Own own{
         .forward = [](const at::Tensor& x, const std::vector<at::Tensor>& p) { return x.mm(p[0]); },

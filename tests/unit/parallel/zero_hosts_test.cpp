@@ -125,7 +125,7 @@ TEST_P(ZeroBetweenHosts, EqualsASerialProgramOfItsRule) {
   }
 }
 
-TEST_P(ZeroBetweenHosts, SendsWhatOneRankOfEachHostWould) {
+TEST_P(ZeroBetweenHosts, SendsLikeOneRankPerHost) {
   const CompressionOptions options = shard_options(GetParam());
   ShardSetting setting = over(kPairs);
   setting.end = 1;
@@ -140,7 +140,7 @@ TEST_P(ZeroBetweenHosts, SendsWhatOneRankOfEachHostWould) {
   EXPECT_LE(plain, 3 * (60 + 20 + 4 * 16) * 4 / 4) << "parts end at cache lines";
 }
 
-TEST_P(ZeroBetweenHosts, HasTheSameBitsOverEveryBackendAndWithBucketsOfAnySize) {
+TEST_P(ZeroBetweenHosts, HasSameBitsOverEveryBackend) {
   const Reduced expected = reduce_in_shards(shard_options(GetParam()), over(kPairs));
   for (const char* backend : {"threads", "shm"}) {
     ShardSetting setting = over(kPairs);
@@ -172,7 +172,7 @@ TEST_P(ZeroBetweenHosts, ContinuesBitwiseFromStateAndAfterErrors) {
   }
 }
 
-TEST_P(ZeroBetweenHosts, ShowsToAllOwnersWhatIsNotFiniteAndKeepsWhatWasLeftOutBefore) {
+TEST_P(ZeroBetweenHosts, ShowsNonFiniteAndKeepsResidual) {
   const auto spoil = [](const std::string& name, int rank, int step, at::Tensor& gradient) {
     if (name == "p3" && rank == 1 && step == 1) gradient[7][70] = std::numeric_limits<float>::infinity();
   };
@@ -192,12 +192,12 @@ TEST_P(ZeroBetweenHosts, ShowsToAllOwnersWhatIsNotFiniteAndKeepsWhatWasLeftOutBe
   }
 }
 
-TEST_P(ZeroBetweenHosts, AllHostsAreToldWhoseStepEndedBetweenItsReductions) {
+TEST_P(ZeroBetweenHosts, HostsLearnWhoseStepEndedMidway) {
   test::expect_others_are_told(shard_options(GetParam()), over(kPairs));
 }
 
 /// What arrived and what all ranks keep are, together, what was handed in; also where another layout kept it.
-TEST(ZeroBetweenHostsFeedback, LosesNothingAndHandsOverWhatOthersEncodeNow) {
+TEST(ZeroBetweenHostsFeedback, LosesNothingAndHandsResidualsOver) {
   for (const char* compression : {"sign", "top-k"}) {
     const CompressionOptions options = shard_options(compression);
     ShardSetting by_ranks = over(kPairs), by_hosts = over(kPairs);
@@ -226,7 +226,7 @@ TEST(ZeroBetweenHostsFeedback, LosesNothingAndHandsOverWhatOthersEncodeNow) {
   }
 }
 
-TEST(ZeroBetweenHostsScope, HostsOfDifferentNumbersOfRanksEncodeRankByRank) {
+TEST(ZeroBetweenHostsScope, UnequalHostsEncodeRankByRank) {
   const Hosts uneven = {"a", "a", "b"};
   const Reduced found = reduce_in_shards(shard_options("sign"), over(uneven));
   ShardSetting setting = over(uneven);
@@ -243,7 +243,7 @@ TEST(ZeroBetweenHostsScope, HostsOfDifferentNumbersOfRanksEncodeRankByRank) {
   });
 }
 
-TEST(ZeroBetweenHostsScope, OneHostEncodesItsSumWhereThatIsAskedFor) {
+TEST(ZeroBetweenHostsScope, OneHostEncodesSumOnRequest) {
   CompressionOptions options = shard_options("sign");
   options.scope = "hosts";
   const Reduced found = reduce_in_shards(options, {.ranks = 2});

@@ -96,7 +96,7 @@ class ZeroMemory : public testing::TestWithParam<MemoryCase> {};
 INSTANTIATE_TEST_SUITE_P(Every, ZeroMemory, testing::ValuesIn(memory_cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST_P(ZeroMemory, OfShardedGradientsIsAtMostThatOfWholeOnes) {
+TEST_P(ZeroMemory, ShardedGradientsTakeNoMoreThanWhole) {
   for (const int ranks : {2, 3, 4}) {
     const std::int64_t all = sum_of(bytes_of(GetParam())), padding = padding_of(GetParam(), ranks);
     for (const int microbatches : {1, 3}) {
@@ -121,7 +121,7 @@ TEST_P(ZeroMemory, IsThatOfTheForecast) {
   }
 }
 
-TEST(BucketLimits, LeaveTwoBucketsWhereverTheLargestParameterAllows) {
+TEST(BucketLimits, LeaveTwoBucketsWherePossible) {
   constexpr std::int64_t kMib = 1 << 20;
   const auto limits = [](const std::vector<std::int64_t>& bytes, int ranks) {
     return bucket_limits(bytes, ranks);

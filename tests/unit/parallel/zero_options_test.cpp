@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Every, ZeroWith, testing::ValuesIn(option_cases()), [](
   return text("stage", static_cast<int>(test.param.stage), "_", test.param.backend);
 });
 
-TEST_P(ZeroWith, AWorkingCopyHasTheBitsOfRoundingAtEveryUse) {
+TEST_P(ZeroWith, WorkingCopyHasBitsOfRepeatedRounding) {
   run(3, [](Context& context) {
     for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
       for (const int num_microbatches : {1, 3}) {
@@ -147,7 +147,7 @@ TEST_P(ZeroWith, AWorkingCopyHasTheBitsOfRoundingAtEveryUse) {
   });
 }
 
-TEST_P(ZeroWith, TheWorkingCopyIsOfWhatAutocastRounds) {
+TEST_P(ZeroWith, WorkingCopyCoversAutocastParameters) {
   run(2, [](Context& context) {
     OptionTraining rounded(context, {.zero = {.stage = GetParam().stage, .working_type = at::kBFloat16},
                                      .autocast = at::kBFloat16});
@@ -159,7 +159,7 @@ TEST_P(ZeroWith, TheWorkingCopyIsOfWhatAutocastRounds) {
   });
 }
 
-TEST_P(ZeroWith, AWorkingCopyFollowsWhatSomebodyElseHasWritten) {
+TEST_P(ZeroWith, WorkingCopyFollowsExternalWrites) {
   run(2, [](Context& context) {
     const at::NoGradGuard no_grad;
     OptionTraining rounded(context, {.zero = {.stage = GetParam().stage, .working_type = at::kBFloat16},
@@ -177,7 +177,7 @@ TEST_P(ZeroWith, AWorkingCopyFollowsWhatSomebodyElseHasWritten) {
   });
 }
 
-TEST_P(ZeroWith, AStepThatAnErrorEndsLeavesNothingInTheSumsOfTheNext) {
+TEST_P(ZeroWith, FailedStepLeavesNothingInSums) {
   run(2, [](Context& context) {
     const TrainingOptions options{.zero = {.stage = GetParam().stage, .working_type = at::kBFloat16},
                                   .num_microbatches = 2,
@@ -222,7 +222,7 @@ TEST(ZeroWorkingCopy, IsGatheredWithHalfTheBytes) {
                        {.backend = "gloo", .timeout_s = 20});
 }
 
-TEST_P(ZeroWith, GroupsThatEachHaveAllStepAsReplicasDo) {
+TEST_P(ZeroWith, FullGroupsStepLikeReplicas) {
   run(4, [](Context& context) {
     for (const int num_microbatches : {1, 2}) {
       OptionTraining replicas(context, {.num_microbatches = num_microbatches}),
@@ -238,7 +238,7 @@ TEST_P(ZeroWith, GroupsThatEachHaveAllStepAsReplicasDo) {
   });
 }
 
-TEST_P(ZeroWith, EveryGroupHasEveryParameterOnceAndTheSameValues) {
+TEST_P(ZeroWith, GroupsHaveEveryParameterOnce) {
   run(4, [](Context& context) {
     OptionTraining groups(context, {.zero = {.stage = GetParam().stage}, .shard_ranks = 2});
     for (int step = 0; step < 2; ++step) groups.step(step);
@@ -255,7 +255,7 @@ TEST_P(ZeroWith, EveryGroupHasEveryParameterOnceAndTheSameValues) {
   });
 }
 
-TEST_P(ZeroWith, KeptGradientsAreReducedOnceAndInTheOrderOfStageOne) {
+TEST_P(ZeroWith, KeptGradientsReduceOnceInOrder) {
   run(2, [](Context& context) {
     OptionTraining one(context, {.zero = {.stage = ZeroStage::kOptimizer}, .num_microbatches = 3});
     OptionTraining kept(context,
@@ -265,7 +265,7 @@ TEST_P(ZeroWith, KeptGradientsAreReducedOnceAndInTheOrderOfStageOne) {
   });
 }
 
-TEST(ZeroGathered, StagesAreAsManyAtATimeAsIsSaidWithTheSameBits) {
+TEST(ZeroGathered, StagesRespectLimitWithSameBits) {
   run_ranks_as_threads(2,
                        [](Context& context) {
                          const auto unshards = [](const OptionTraining& training) {
@@ -325,7 +325,7 @@ TEST(ZeroPersistent, ParametersStayGatheredAndAreUpdated) {
       {.backend = "gloo", .timeout_s = 20});
 }
 
-TEST(ZeroParameters, OfAnotherStageAreNamedWhereALayerUsesThem) {
+TEST(ZeroParameters, ParametersOfOtherStagesAreNamed) {
   run_ranks_as_threads(
       2,
       [](Context& context) {

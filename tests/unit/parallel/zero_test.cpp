@@ -150,7 +150,7 @@ TEST_P(Zero, StepsAsReplicasDo) {
   });
 }
 
-TEST_P(ZeroOfParameters, NoRankEverHoldsMoreThanAStageAndItsShare) {
+TEST_P(ZeroOfParameters, RankHoldsOneStageAndShare) {
   run([](Context& context) {
     constexpr int kLayers = 48;
     constexpr std::int64_t kWidth = 64, kLayerBytes = (kWidth + 1) * kWidth * 4;
@@ -200,7 +200,7 @@ std::vector<model::Layer> tied_layers() {
   return result;
 }
 
-TEST_P(Zero, AParameterOfSeveralStagesLearnsAsInOne) {
+TEST_P(Zero, ParameterOfSeveralStagesLearnsAsOne) {
   run([](Context& context) {
     const auto outputs_of = [&](ZeroStage stage, int num_stages) {
       Pipeline pipe(context, {.pipeline = context.self(), .data = context.world()}, tied_layers(),
@@ -267,7 +267,7 @@ TEST_P(Zero, AddsToGradientsThatAreThere) {
   });
 }
 
-TEST_P(Zero, ContinuesAfterAStepThatAnErrorEndedBeforeAnyReduction) {
+TEST_P(Zero, ContinuesAfterErrorBeforeAnyReduction) {
   run([](Context& context) {
     Training shards(context, GetParam().stage, "sgd"), untouched(context, GetParam().stage, "sgd");
     const auto refuse = [](const at::Tensor&, const at::Tensor&) -> at::Tensor {
@@ -282,7 +282,7 @@ TEST_P(Zero, ContinuesAfterAStepThatAnErrorEndedBeforeAnyReduction) {
   });
 }
 
-TEST_P(ZeroOfGradients, FailsByNameAfterAStepThatAnErrorEndedBetweenItsReductions) {
+TEST_P(ZeroOfGradients, FailsByNameAfterPartialReduction) {
   run([](Context& context) {
     Training shards(context, GetParam().stage, "sgd");
     int calls = 0;
@@ -296,7 +296,7 @@ TEST_P(ZeroOfGradients, FailsByNameAfterAStepThatAnErrorEndedBetweenItsReduction
   });
 }
 
-TEST_P(Zero, NamesAParameterThatBackwardDoesNotReachAndContinues) {
+TEST_P(Zero, NamesUnreachedParameterAndContinues) {
   run([](Context& context) {
     auto reaches_all = std::make_shared<bool>(false);
     const test::Own own{.forward =
@@ -319,7 +319,7 @@ TEST_P(Zero, NamesAParameterThatBackwardDoesNotReachAndContinues) {
   });
 }
 
-TEST_P(Zero, EvaluatesWithValuesThatSomebodyElseHasWritten) {
+TEST_P(Zero, EvaluatesWithExternallyWrittenValues) {
   run([](Context& context) {
     const at::NoGradGuard no_grad;
     Training shards(context, GetParam().stage, "sgd");
@@ -349,7 +349,7 @@ TEST_P(Zero, SitsOutWhatOthersEvaluate) {
   });
 }
 
-TEST(ZeroParameters, AreWithoutElementsBetweenUsesWhereMemoryIsNotCommon) {
+TEST(ZeroParameters, AreEmptyBetweenUsesWithoutCommonMemory) {
   run_ranks_as_threads(2,
                        [](Context& context) {
                          Training shards(context, ZeroStage::kParameters, "sgd");
@@ -361,7 +361,7 @@ TEST(ZeroParameters, AreWithoutElementsBetweenUsesWhereMemoryIsNotCommon) {
                        {.backend = "gloo", .timeout_s = 20});
 }
 
-TEST(ZeroParameters, AreOneMemoryOfAllRanksOfAHost) {
+TEST(ZeroParameters, ShareMemoryOfAllLocalRanks) {
   run_ranks_as_threads(2, [](Context& context) {
     Training shards(context, ZeroStage::kParameters, "sgd");
     const void* mine = shards.pipe.weights().front().second.const_data_ptr();
@@ -387,7 +387,7 @@ struct LargeLayer {
   std::unique_ptr<optim::Optimizer> optimizer;
 };
 
-TEST(ZeroGradients, LeaveATensorAloneThatSomebodyHasKeptInTheirPlace) {
+TEST(ZeroGradients, LeaveForeignTensorInTheirPlace) {
   run_ranks_as_threads(2, [](Context& context) {
     LargeLayer replicas(context, ZeroStage::kNone), shards(context, ZeroStage::kOptimizer);
     for (int step = 0; step < 2; ++step)
@@ -409,7 +409,7 @@ TEST(ZeroGradients, LeaveATensorAloneThatSomebodyHasKeptInTheirPlace) {
   });
 }
 
-TEST(ZeroGradients, LeaveTensorsAloneThatAreMadeAfterABackwardHasThrown) {
+TEST(ZeroGradients, LeaveTensorsMadeAfterThrowingBackward) {
   run_ranks_as_threads(2, [](Context& context) {
     LargeLayer shards(context, ZeroStage::kOptimizer);
     for (int step = 0; step < 2; ++step) shards.step(context.rank());
@@ -426,7 +426,7 @@ TEST(ZeroGradients, LeaveTensorsAloneThatAreMadeAfterABackwardHasThrown) {
   });
 }
 
-TEST(ZeroPrograms, GatherAroundEachUseAndAheadOfIt) {
+TEST(ZeroPrograms, GatherAroundAndAheadOfUse) {
   const PipelineOptions options{.program = schedule::data_parallel(1, 3),
                                 .zero = {.stage = ZeroStage::kParameters}};
   EXPECT_EQ(schedule::to_csv(pipeline_program(options, 1, schedule::Transport::kBuffered)),

@@ -118,7 +118,7 @@ at::Tensor as_gathered(const char* weights, const at::Tensor& exact, const std::
 
 bool is_large(std::size_t number) { return number >= 2; }
 
-TEST_P(ZeroWeights, AreOnEveryRankWhatTheOwnersEncode) {
+TEST_P(ZeroWeights, AreEverywhereAsEncodedByOwners) {
   for (const int ranks : {2, 3, 4}) {
     const Seen seen =
         look({.ranks = ranks, .stage = GetParam().stage, .weights = GetParam().weights, .rate = 0.1F});
@@ -148,7 +148,7 @@ TEST_P(ZeroWeights, AreUpdatedExactly) {
   }
 }
 
-TEST_P(ZeroWeights, AreGatheredAgainAfterAStepThatAnErrorEnded) {
+TEST_P(ZeroWeights, AreGatheredAgainAfterFailedStep) {
   const ShardSetting whole{
       .ranks = 3, .stage = GetParam().stage, .weights = GetParam().weights, .rate = 0.1F};
   ShardSetting with_error = whole;
@@ -214,7 +214,7 @@ TEST(ZeroWeightBytes, AreAShareOfTheEncodedOnes) {
   }
 }
 
-TEST(ZeroWeightOptions, ThatDifferBetweenRanksAreNamedBeforeAnyStep) {
+TEST(ZeroWeightOptions, DifferencesBetweenRanksAreNamedBeforeSteps) {
   run_ranks_as_threads(2, [](Context& context) {
     const ShardSetting setting{.weights = context.rank() == 0 ? "none" : "int8"};
     EXPECT_THAT(
