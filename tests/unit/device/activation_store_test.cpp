@@ -42,7 +42,7 @@ void expect_same_bits(ActivationStoreOptions options) {
   EXPECT_GT(store.max_kept_bytes(), 10'000);
 }
 
-TEST(ActivationsOfADevice, LiveInTheHostsMemoryAndNothingWaitsForThem) {
+TEST(ActivationsOfADevice, UseHostMemoryWithoutWaits) {
   const auto reads_of = [](const ActivationStore* store) {
     const std::int64_t before = test::reads_from_stand_in();
     gradient(store, 2);

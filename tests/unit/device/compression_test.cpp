@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(Table, CompressionRoundedOnDevice, testing::Values("qsg
 /// A sum of n numbers of f32 is off by n 2^-24 of the sum of their magnitudes, at most. For "sign" and "qsgd"
 /// n is 272 at most: 256 of a lane and the 16 lanes. For "power-sgd" a product has up to 100 addends, and
 /// errors of P grow with the condition of its two columns, below 8 for these numbers; both sides are off.
-TEST_P(CompressionRoundedOnDevice, GivesTheNumbersOfTheHostUpToRounding) {
+TEST_P(CompressionRoundedOnDevice, MatchesHostUpToRounding) {
   for (const int ranks : {2, 3}) {
     const Outcome host = reduce("cpu", ranks, options_for(GetParam()));
     const Outcome device = reduce(test::kStandInDevice, ranks, options_for(GetParam()));
@@ -199,7 +199,7 @@ INSTANTIATE_TEST_SUITE_P(Table, NotFiniteOnDevice,
                          testing::Values("int8", "qsgd", "sign", "top-k", "dgc", "power-sgd"),
                          without_hyphens);
 
-TEST_P(NotFiniteOnDevice, IsShownToAllAndWhatWasKeptStays) {
+TEST_P(NotFiniteOnDevice, IsShownToAllAndKeepsResidual) {
   for (const int ranks : {2, 3}) {
     run_ranks_as_threads(
         ranks,

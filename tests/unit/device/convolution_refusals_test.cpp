@@ -20,7 +20,7 @@ RunConfig cnn_on(const std::string& device) {
   return config;
 }
 
-TEST(ConvolutionsOfADevice, AreRejectedByNamesThatAreTheCpus) {
+TEST(ConvolutionsOfADevice, AreRejectedUnderCpuNames) {
   RunConfig product = cnn_on(test::kStandInDevice);
   product.train.convolution = "product";
   EXPECT_THAT(
@@ -34,7 +34,7 @@ TEST(ConvolutionsOfADevice, AreRejectedByNamesThatAreTheCpus) {
       ThrowsMessage<InvalidArgument>(HasSubstr("train.memory_format = \"channels_last\" is for the CPU")));
 }
 
-TEST(ConvolutionsOfADevice, AreItsOwnWhereNothingElseIsNamed) {
+TEST(ConvolutionsOfADevice, AreNativeByDefault) {
   for (const char* kernels : {"auto", "aten"}) {
     RunConfig config = cnn_on(test::kStandInDevice);
     config.train.convolution = kernels;

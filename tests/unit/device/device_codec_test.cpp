@@ -111,7 +111,7 @@ TEST_F(DeviceCodecs, WriteTheBytesOfTheHost) {
   }
 }
 
-TEST_F(DeviceCodecs, NameWhatTheHostNamesWhateverTheSampleFinds) {
+TEST_F(DeviceCodecs, NameElementsOfHostForAnySample) {
   const Row row{"top-k", compress::codec("top-k"), true};
   for (const double fraction : {0.0001, 0.001, 0.1, 0.5}) {
     for (const std::int64_t count : {4097, 65536, 65537})
@@ -140,7 +140,7 @@ TEST_F(DeviceCodecs, ShowWhatIsNotFinite) {
   }
 }
 
-TEST_F(DeviceCodecs, DecodeWhatTheHostHasEncodedAsTheHostDoes) {
+TEST_F(DeviceCodecs, DecodeAsTheHostDoes) {
   for (const Row& row : rows()) {
     for (const std::int64_t count : {1, 511, 513, 4097, 65537}) {
       const compress::Codec::Options how{.fraction = 0.01, .seed = 5};
@@ -161,7 +161,7 @@ TEST_F(DeviceCodecs, DecodeWhatTheHostHasEncodedAsTheHostDoes) {
 
 /// Scales are sums: of 4096 magnitudes in 16 lanes for "sign", of 512 squares for "qsgd", whose root halves
 /// the error. A level that lies next to its draw may be the other one.
-TEST_F(DeviceCodecs, RoundTheScaleOfABlockAsASum) {
+TEST_F(DeviceCodecs, RoundScaleOfBlockAsSum) {
   constexpr std::int64_t kCount = 70'000;
   for (const Row& row : rows()) {
     if (row.same_bytes) continue;
@@ -177,7 +177,7 @@ TEST_F(DeviceCodecs, RoundTheScaleOfABlockAsASum) {
   }
 }
 
-TEST_F(DeviceCodecs, TakeBytesThatNoCodecMadeForAVectorThatIsNotFinite) {
+TEST_F(DeviceCodecs, TreatForeignBytesAsNonFinite) {
   for (const Row& row : rows()) {
     const at::Tensor whole = slot_with(row, some_values(70'000), {.fraction = 0.01});
     at::Tensor values = at::zeros({70'000}, at::TensorOptions().device(kDevice));
@@ -195,7 +195,7 @@ TEST_F(DeviceCodecs, TakeBytesThatNoCodecMadeForAVectorThatIsNotFinite) {
 }
 
 /// In a slot of two ranges: a word in front, two counts, values, and places of 16 bits.
-TEST_F(DeviceCodecs, TakePairsThatNoCodecMadeForAVectorThatIsNotFinite) {
+TEST_F(DeviceCodecs, TreatForeignPairsAsNonFinite) {
   const Row row{"top-k", compress::codec("top-k"), true};
   const at::Tensor whole = slot_with(row, some_values(70'000), {.fraction = 0.01});
   const std::int64_t used = used_bytes(whole).numel(), named = (used - 16) / 6;
@@ -260,7 +260,7 @@ TEST_F(LowRankOnDevice, MultipliesUpToRounding) {
 
 /// Sums are in f64 on both sides, and each step is rounded to f32 on the host. 1e-4: 2^-24 of 64 elements,
 /// times a condition below 25.
-TEST_F(LowRankOnDevice, OrthogonalisesUpToRoundingAndReplacesWhatIsMadeUp) {
+TEST_F(LowRankOnDevice, OrthogonalisesUpToRoundingAndReplacesDependent) {
   at::Tensor dependent = matrix_of(64, 4, 5);
   dependent.select(1, 0).zero_();                            // a zero column
   dependent.select(1, 2).copy_(dependent.select(1, 1) * 2);  // one that another makes up

@@ -18,7 +18,7 @@ constexpr std::int64_t kNumel = 1 << 16, kBytes = 4 * kNumel;
 at::Tensor on_device() { return at::empty({kNumel}, at::TensorOptions().device(kThirdDevice)); }
 MemoryUse now() { return DeviceMemory::of_process().now(kThirdDevice); }
 
-TEST(DeviceMemory, IsOfTheKindThatItsOwnerNamesUntilItIsFreed) {
+TEST(DeviceMemory, HasKindOfOwnerUntilFreed) {
   const MemoryUse before = now();
   const std::int64_t on_host = MemoryLedger::of_process().now().total();
   at::Tensor tensor = on_device();
@@ -51,13 +51,13 @@ TEST(DeviceMemory, RemembersThePeakOfTheAllocator) {
   EXPECT_EQ(memory.at_peak(kThirdDevice).total(), before.total());
 }
 
-TEST(DeviceMemory, ForgetsWhatWasFreedHoweverOftenNamesAreGiven) {
+TEST(DeviceMemory, ForgetsFreedMemoryDespiteRenaming) {
   const std::int64_t before = now().total();
   for (int i = 0; i < 1000; ++i) count_as(MemoryKind::kGradients, on_device());
   EXPECT_EQ(now().total(), before);
 }
 
-TEST(DeviceMemory, OfATrainingIsToldApartFromTheHosts) {
+TEST(DeviceMemory, SeparatesTrainingFromHostMemory) {
   train::RunConfig config;
   config.data.name = "synthetic";
   config.model.hidden = {512};

@@ -56,7 +56,7 @@ class DeviceFeedTest : public testing::Test {
   Numbered* stream_ = nullptr;
 };
 
-TEST_F(DeviceFeedTest, TheNextBatchIsCopiedWhileThisOneIsComputedWith) {
+TEST_F(DeviceFeedTest, NextBatchIsCopiedDuringComputation) {
   DevicePrefetcher batches = feed();
   for (int step = 0; step < 4; ++step) {
     EXPECT_EQ(batches.next().global_size, 4);
@@ -85,7 +85,7 @@ TEST_F(DeviceFeedTest, CopiesMakeNobodyWaitOnTheHost) {
   EXPECT_EQ(test::copies_from_pageable_memory(), blocking);
 }
 
-TEST_F(DeviceFeedTest, WhatIsNotNeededStaysOnTheHost) {
+TEST_F(DeviceFeedTest, UnneededSideStaysOnHost) {
   DevicePrefetcher batches = feed({.inputs = true, .targets = false});
   batches.next();
   const data::Example samples = batches.microbatch(0);
@@ -93,7 +93,7 @@ TEST_F(DeviceFeedTest, WhatIsNotNeededStaysOnTheHost) {
   EXPECT_TRUE(samples.target->is_cpu());
 }
 
-TEST_F(DeviceFeedTest, NothingIsWaitedForThatHasNotBeenRead) {
+TEST_F(DeviceFeedTest, AwaitsNothingUnread) {
   DevicePrefetcher batches = feed();
   batches.next();
   stream_->ready = false;
@@ -112,7 +112,7 @@ TEST_F(DeviceFeedTest, ASeekDropsWhatWasCopiedAhead) {
   EXPECT_EQ(first(*batches.microbatch(0).input), 7);
 }
 
-TEST_F(DeviceFeedTest, AnErrorComesWithTheBatchThatHasIt) {
+TEST_F(DeviceFeedTest, ErrorComesWithItsBatch) {
   DevicePrefetcher batches = feed();
   stream_->broken = 1;
   batches.next();

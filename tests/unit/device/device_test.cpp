@@ -35,13 +35,13 @@ TEST(Device, NamesIncludeWhatLibtorchWasGiven) {
   EXPECT_THAT(rejection_of([] { device_type_of("cudo"); }), HasSubstr("device \"cudo\" is not known"));
 }
 
-TEST(Device, CudaIsRejectedWithTheReasonWhereItIsNot) {
+TEST(Device, RejectsMissingCudaWithReason) {
   if (device_type_of("auto") == c10::kCUDA) GTEST_SKIP() << "this machine has a GPU";
   EXPECT_THAT(rejection_of([] { device_type_of("cuda"); }),
               testing::AllOf(HasSubstr("device \"cuda\" cannot be used here: "), HasSubstr("GPU")));
 }
 
-TEST(Device, ARankHasItsOwnUnlessItsBackendLetsItShare) {
+TEST(Device, RankHasItsDeviceUnlessBackendShares) {
   EXPECT_EQ(device_of_rank(kStandIn, 2, DeviceUse::kOwn), c10::Device(kStandIn, 2));
   EXPECT_EQ(device_of_rank(kStandIn, kNumStandInDevices + 1, DeviceUse::kShared), c10::Device(kStandIn, 1));
   EXPECT_EQ(device_of_rank(c10::kCPU, 17, DeviceUse::kOwn), c10::Device(c10::kCPU));

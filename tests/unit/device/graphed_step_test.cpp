@@ -43,7 +43,7 @@ class GraphedStepTest : public testing::Test {
 
 class GraphedLoop : public GraphedStepTest, public testing::WithParamInterface<test::GraphedRow> {};
 
-TEST_P(GraphedLoop, HasTheBitsOfTheStepsAsTheyAre) {
+TEST_P(GraphedLoop, HasBitsOfUngraphedSteps) {
   const test::FoundLosses plain = test::train(test::kStandInDevice, GraphUse::kOff, GetParam().make),
                           graphed = test::train(test::kStandInDevice, GraphUse::kOn, GetParam().make);
   EXPECT_EQ(plain.replays, 0);
@@ -109,8 +109,9 @@ TEST_F(GraphedStepTest, NamesWhatCannotBeCaptured) {
   }
 }
 
-/// FullyShardedDataParallel looks at its shards after that many reductions, the last of which is captured here.
-TEST_F(GraphedStepTest, CapturesTheReductionAfterWhichShardsAreChecked) {
+/// FullyShardedDataParallel looks at its shards after that many reductions, the last of which is captured
+/// here.
+TEST_F(GraphedStepTest, CapturesReductionBeforeShardCheck) {
   comm::run_ranks_as_threads(
       1,
       [](comm::Context& context) {
@@ -126,7 +127,7 @@ TEST_F(GraphedStepTest, CapturesTheReductionAfterWhichShardsAreChecked) {
       {.device = test::kStandInDevice});
 }
 
-TEST_F(GraphedStepTest, AForgottenInputIsNamedWhenItIsGone) {
+TEST_F(GraphedStepTest, ReleasedInputIsNamed) {
   comm::run_ranks_as_threads(
       1,
       [](comm::Context& context) {
@@ -146,7 +147,7 @@ TEST_F(GraphedStepTest, AForgottenInputIsNamedWhenItIsGone) {
       {.device = test::kStandInDevice});
 }
 
-TEST_F(GraphedStepTest, IsTheStepAsItIsOnTheCpu) {
+TEST_F(GraphedStepTest, IsPlainStepOnCpu) {
   GraphedStep step(c10::kCPU, [](const Fields& batch) { return Fields(batch.at(0) * 2); });
   EXPECT_THAT(step.why_not(), HasSubstr("device \"cpu\" has no graphs"));
   EXPECT_TRUE(step(test::batch_of(0, 4)).at(0).equal(test::batch_of(0, 4).at(0) * 2));
@@ -155,7 +156,7 @@ TEST_F(GraphedStepTest, IsTheStepAsItIsOnTheCpu) {
   EXPECT_THROW(GraphedStep(c10::kCPU, nullptr, {.warm_up = 0}), InvalidArgument);
 }
 
-TEST_F(GraphedStepTest, ARateOfTheHostAloneIsRejected) {
+TEST_F(GraphedStepTest, RejectsHostOnlyLearningRate) {
   const auto optimizer = optim::make_optimizer({.name = "lion"}, {{"w", at::ones({2}).requires_grad_()}});
   EXPECT_THAT([&] { optimizer->keep_lr_on(c10::kCPU); },
               ThrowsMessage<InvalidArgument>(HasSubstr("from the host alone")));

@@ -26,7 +26,7 @@ void set_gradients(const NamedTensors& parameters, int step) {
     parameter.mutable_grad() = at::randn({37, 41}).to(test::kStandInDevice);
 }
 
-TEST(OffloadToHost, HasTheBitsOfTheDeviceAtOnceAfterAStep) {
+TEST(OffloadToHost, HasBitsOfDeviceAfterStep) {
   for (const std::int64_t part_bytes : {1, 1 << 20}) {
     const std::int64_t copies_before = test::copies_on_own_streams_of_stand_in();
     const NamedTensors expected = parameters(), found = parameters();

@@ -1,5 +1,4 @@
 // Digests of tensors that lie on a device: one read for all of them, and a difference is found.
-#include "trireme/comm/context.h"
 #include "trireme/parallel/data/replica_check.h"
 
 #include <ATen/ops/arange.h>
@@ -10,6 +9,7 @@
 
 #include "tests/support/stand_in_device.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/context.h"
 
 namespace trireme::parallel {
 namespace {
@@ -19,7 +19,7 @@ using comm::run_ranks_as_threads;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(ReplicaCheckOnADevice, ReadsOneTensorForAllAndFindsAnyChange) {
+TEST(ReplicaCheckOnADevice, ReadsOneTensorAndFindsAnyChange) {
   constexpr int kRanks = 2;
   const std::int64_t before = test::reads_from_stand_in();
   std::int64_t after_first = 0;

@@ -52,7 +52,7 @@ Outcome train(const std::string& first, const std::string& second, PipeCheckpoin
   return outcome;
 }
 
-TEST(ShardOnADevice, GivesTheOutputsAndParametersOfTheCpu) {
+TEST(ShardOnADevice, MatchesOutputsAndParametersOfCpu) {
   for (const auto checkpoint : {PipeCheckpoint::kNever, PipeCheckpoint::kAlways}) {
     const Outcome expected = train("cpu", "cpu", checkpoint);
     const std::string device = test::kStandInDevice;

@@ -111,7 +111,7 @@ std::string error_of(const Body& body) {
   return "no error";
 }
 
-TEST(StandInStreams, WhoDoesNotWaitForWhatAnotherHasWrittenIsToldSo) {
+TEST(StandInStreams, ReportsReaderThatDoesNotWait) {
   const c10::Stream side = guard().getStreamFromGlobalPool(stand_in());
   at::Tensor there;
   c10::Event written(c10::DeviceType::PrivateUse1);
@@ -130,7 +130,7 @@ TEST(StandInStreams, WhoDoesNotWaitForWhatAnotherHasWrittenIsToldSo) {
   guard().recordDataPtrOnStream(there.storage().data_ptr(), guard().getStream(stand_in()));
 }
 
-TEST(StandInStreams, WhoWritesWaitsForThoseWhoStillRead) {
+TEST(StandInStreams, WriterAwaitsPendingReaders) {
   const c10::Stream side = guard().getStreamFromGlobalPool(stand_in());
   at::Tensor there = numbers().to(stand_in());
   c10::Event made(c10::DeviceType::PrivateUse1), read(c10::DeviceType::PrivateUse1);
@@ -148,7 +148,7 @@ TEST(StandInStreams, WhoWritesWaitsForThoseWhoStillRead) {
   there.zero_();
 }
 
-TEST(StandInStreams, WhatTheHostHasWaitedForIsAfterAllThatItGivesOutLater) {
+TEST(StandInStreams, WaitOfHostOrdersLaterWork) {
   const c10::Stream side = guard().getStreamFromGlobalPool(stand_in());
   at::Tensor there;
   {
@@ -160,7 +160,7 @@ TEST(StandInStreams, WhatTheHostHasWaitedForIsAfterAllThatItGivesOutLater) {
   guard().recordDataPtrOnStream(there.storage().data_ptr(), guard().getStream(stand_in()));
 }
 
-TEST(StandInStreamsDeathTest, MemoryIsNotGivenBackWhileAnotherStreamMayUseIt) {
+TEST(StandInStreamsDeathTest, MemoryStaysWhileAnotherStreamUsesIt) {
   EXPECT_DEATH(
       {
         const c10::Stream side = guard().getStreamFromGlobalPool(stand_in());

@@ -118,7 +118,7 @@ std::ostream& operator<<(std::ostream& out, const ModeOnOneRank& mode) { return 
 
 class StepsOnADevice : public testing::TestWithParam<ModeOnOneRank> {};
 
-TEST_P(StepsOnADevice, NeverWaitForWhatTheDeviceIsDoing) {
+TEST_P(StepsOnADevice, NeverAwaitDevice) {
   RunConfig config = small_config();
   config.train.clip_norm = 0;
   config.run.log_every_steps = 1000;
@@ -129,14 +129,14 @@ TEST_P(StepsOnADevice, NeverWaitForWhatTheDeviceIsDoing) {
 INSTANTIATE_TEST_SUITE_P(Of, StepsOnADevice, testing::ValuesIn(kModesOnOneRank),
                          [](const auto& row) { return std::string(row.param.name); });
 
-TEST(TrainerReads, TheNumbersOfAStepWhileTheNextOneIsComputed) {
+TEST(TrainerReads, ReportStepDuringNextOne) {
   RunConfig config = small_config();
   config.train.clip_norm = 0.01;
   EXPECT_EQ(counted_in_a_step(config, test::waits_for_events_of_stand_in), 2)
       << "loss and norm of the step before";
 }
 
-TEST(TrainerReads, AnEvaluationOnceHoweverManyBatchesAndMetricsItHas) {
+TEST(TrainerReads, ReadEvaluationOnceForAnyMetrics) {
   RunConfig config = small_config();
   config.objective.metrics = {"accuracy", "top_k", "perplexity"};
   comm::run_ranks_as_threads(1,
@@ -193,7 +193,7 @@ ScaledRun scaled_run(const std::string& device, const std::string& optimizer) {
   return run;
 }
 
-TEST(TrainerReads, LeaveTheSameStepsOutAsTheCpu) {
+TEST(TrainerReads, SkipSameStepsAsCpu) {
   for (const char* optimizer : {"sgd", "adamw", "lion"}) {
     const ScaledRun here = scaled_run("cpu", optimizer), there = scaled_run(test::kStandInDevice, optimizer);
     ASSERT_EQ(here.skipped.size(), 10U);
@@ -206,7 +206,7 @@ TEST(TrainerReads, LeaveTheSameStepsOutAsTheCpu) {
   }
 }
 
-TEST(TrainerReads, ARunThatSkipsTooOftenEndsOneStepLater) {
+TEST(TrainerReads, EndRunStepAfterTooManySkips) {
   RunConfig config = small_config();
   config.train.precision = "fp16";
   config.train.max_skipped_steps = 2;

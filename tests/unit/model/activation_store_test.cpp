@@ -122,7 +122,7 @@ void wait_until(const Condition& holds) {
   while (!holds()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-TEST(ActivationStore, GivesTheSameBitsHoweverLittleIsUnderWay) {
+TEST(ActivationStore, GivesSameBitsWithAnyBudget) {
   const Net net;
   Net::loss(net.layers(), 0).backward();
   const Tensors expected = net.take_gradients();
@@ -140,7 +140,7 @@ TEST(ActivationStore, GivesTheSameBitsHoweverLittleIsUnderWay) {
   }
 }
 
-TEST(ActivationStore, KeepsSeveralGraphsWhoseBackwardsComeInAnyOrder) {
+TEST(ActivationStore, KeepsSeveralGraphsInAnyBackwardOrder) {
   const Net net;
   for (int batch = 0; batch < 3; ++batch) Net::loss(net.layers(), batch).backward();
   const Tensors expected = net.take_gradients();
@@ -163,7 +163,7 @@ TEST(ActivationStore, KeepsSeveralGraphsWhoseBackwardsComeInAnyOrder) {
   EXPECT_EQ(std::filesystem::file_size(file), size);
 }
 
-TEST(ActivationStore, WhatHasLeftIsNoLongerInMemory) {
+TEST(ActivationStore, OffloadedTensorsLeaveMemory) {
   const test::TemporaryFolder folder;
   const auto store = store_in(folder);
   const at::Tensor x = learning({64, 64});
@@ -195,7 +195,7 @@ TEST(ActivationStore, MemoryOfSeveralTensorsTravelsOnce) {
   EXPECT_EQ(store->kept_bytes(), 0);
 }
 
-TEST(ActivationStore, LeavesWhatIsSmallOrALayersOwnOrASmallPartOfAWhole) {
+TEST(ActivationStore, KeepsSmallOwnAndPartialTensors) {
   const test::TemporaryFolder folder;
   const auto store = store_in(folder, 1 << 20, /*min_bytes=*/1024);
   const at::Tensor weight = learning({64, 64}), buffer = at::ones({64, 64}), small = learning({4, 4});
@@ -208,7 +208,7 @@ TEST(ActivationStore, LeavesWhatIsSmallOrALayersOwnOrASmallPartOfAWhole) {
   EXPECT_EQ(store->kept_bytes(), static_cast<std::int64_t>(large.nbytes()));
 }
 
-TEST(ActivationStore, InputsOfLayersThatAreComputedAgainLeave) {
+TEST(ActivationStore, InputsOfRecomputedLayersLeave) {
   const Net net;
   Net::loss(net.layers(), 0).backward();
   const Tensors expected = net.take_gradients();
@@ -223,7 +223,7 @@ TEST(ActivationStore, InputsOfLayersThatAreComputedAgainLeave) {
   expect_same_bits(net.take_gradients(), expected);
 }
 
-TEST(ActivationStore, AGraphThatIsKeptCanBeAskedAgain) {
+TEST(ActivationStore, RetainedGraphRunsAgain) {
   const Net net;
   for (int i = 0; i < 2; ++i) Net::loss(net.layers(), 0).backward();
   const Tensors expected = net.take_gradients();
@@ -298,7 +298,7 @@ TEST(ActivationStore, WhatWasChangedInPlaceIsRejected) {
   EXPECT_THAT([&] { loss.backward(); }, ThrowsMessage<std::exception>(HasSubstr("changed in place")));
 }
 
-TEST(ActivationStore, WhatWasSavedBeforeAChangeAndWhatIsSavedAfterItAreTwo) {
+TEST(ActivationStore, TensorsBeforeAndAfterChangeDiffer) {
   const test::TemporaryFolder folder;
   const auto store = store_in(folder, 1, /*min_bytes=*/1);
   const at::Tensor x = learning({64}), y = learning({64});
@@ -328,7 +328,7 @@ TEST(ActivationStore, AForwardThatThrowsLeavesNothing) {
   expect_same_bits(net.take_gradients(), expected);
 }
 
-TEST(ActivationStore, AFullDiskEndsTheForwardAndTheNextOneWorks) {
+TEST(ActivationStore, FullDiskEndsForwardButNotNext) {
   const Net net;
   Net::loss(net.layers(), 0).backward();
   const Tensors expected = net.take_gradients();
@@ -347,7 +347,7 @@ TEST(ActivationStore, AFullDiskEndsTheForwardAndTheNextOneWorks) {
   expect_same_bits(net.take_gradients(), expected);
 }
 
-TEST(ActivationStore, AWriteThatFailsIsToldByTheNextThatLeavesAndTheNextForwardWorks) {
+TEST(ActivationStore, FailedWriteIsReportedByNextOffload) {
   const Net net;
   Net::loss(net.layers(), 0).backward();
   const Tensors expected = net.take_gradients();
@@ -366,7 +366,7 @@ TEST(ActivationStore, AWriteThatFailsIsToldByTheNextThatLeavesAndTheNextForwardW
   expect_same_bits(net.take_gradients(), expected);
 }
 
-TEST(ActivationStore, AReadThatFailsEndsTheBackwardAndTheNextForwardWorks) {
+TEST(ActivationStore, FailedReadEndsBackwardButNotNext) {
   const Net net;
   Net::loss(net.layers(), 0).backward();
   const Tensors expected = net.take_gradients();

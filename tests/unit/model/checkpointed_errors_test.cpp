@@ -62,7 +62,7 @@ TEST(CheckpointedErrors, NameALayerThatSavesLess) {
       {"layer 'block 3'", "saves 1 tensors, and saved 2"});
 }
 
-TEST(CheckpointedErrors, NameAForwardThatAsksForMoreNumbers) {
+TEST(CheckpointedErrors, NameForwardThatRequestsMoreNumbers) {
   int runs = 0;
   const Forward forward = [&](const at::Tensor& x) {
     if (++runs == 2) same_again(1);
@@ -79,7 +79,7 @@ TEST(CheckpointedErrors, NameAnInputThatItsLayerChanges) {
       ThrowsMessage<InvalidArgument>(HasSubstr("layer 'block 3' changes its input number 0 in place")));
 }
 
-TEST(CheckpointedErrors, NameAnInputThatWasChangedBeforeTheBackward) {
+TEST(CheckpointedErrors, NameInputChangedBeforeBackward) {
   const Forward forward = [](const at::Tensor& x) { return at::exp(at::tanh(x)); };
   const at::Tensor x = at::randn({2}), w = learning({2});
   const at::Tensor y = checkpointed(forward, Tensors{w * 1}, {.name = "part"})->sum();
@@ -95,7 +95,7 @@ TEST(CheckpointedErrors, NameAnInputThatWasChangedBeforeTheBackward) {
                                                    HasSubstr("change a copy"))));
 }
 
-TEST(CheckpointedErrors, NameASavedTensorThatIsChangedInPlace) {
+TEST(CheckpointedErrors, NameSavedTensorChangedInPlace) {
   const Forward forward = [](const at::Tensor& x) {
     at::Tensor y = at::exp(x);  // saves its result
     const at::Tensor z = at::tanh(y);
@@ -107,7 +107,7 @@ TEST(CheckpointedErrors, NameASavedTensorThatIsChangedInPlace) {
               ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("part"), HasSubstr("changed in place after"))));
 }
 
-TEST(CheckpointedErrors, NameAParameterThatWasUpdatedBeforeTheBackward) {
+TEST(CheckpointedErrors, NameParameterUpdatedBeforeBackward) {
   at::Tensor w = learning({2, 2});
   const at::Tensor y = checkpointed([&](const at::Tensor& x) { return at::tanh(x.matmul(w)); },
                                     learning({2, 2}), {.name = "part"})
@@ -119,7 +119,7 @@ TEST(CheckpointedErrors, NameAParameterThatWasUpdatedBeforeTheBackward) {
   EXPECT_THAT([&] { y.backward(); }, ThrowsMessage<InvalidArgument>(HasSubstr("changed in place after")));
 }
 
-TEST(CheckpointedErrors, LeaveGeneratorsSwitchesAndGraphForASecondTry) {
+TEST(CheckpointedErrors, KeepGeneratorsSwitchesAndGraphForRetry) {
   int runs = 0;
   at::Tensor weight = learning({16});
   const Forward forward = [&](const at::Tensor& x) {

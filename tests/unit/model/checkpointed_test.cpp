@@ -130,7 +130,7 @@ class Autocast {
   const at::ScalarType dtype_before_;
 };
 
-TEST(Checkpointed, RunsAgainWithTheAutocastOfItsForward) {
+TEST(Checkpointed, RecomputesUnderAutocastOfItsForward) {
   nn::Sequential chain = perceptron();
   const auto gradients = [&](bool with_checkpoints) {
     chain->zero_grad();
@@ -172,7 +172,7 @@ TEST(Checkpointed, KeepsNothingButItsInputs) {
   forward(x)->sum().backward();
 }
 
-TEST(Checkpointed, EndsItsSecondRunWithTheLastTensorThatIsNeeded) {
+TEST(Checkpointed, StopsRecomputationAtLastNeededTensor) {
   int ends = 0;
   const Forward forward = [&](const at::Tensor& x) {
     const at::Tensor y = at::tanh(x) + 1;
@@ -211,7 +211,7 @@ TEST(Checkpointed, MayHoldCheckpointedForwards) {
   EXPECT_EQ(runs["second"], 3);
 }
 
-TEST(Checkpointed, TakesAndGivesSeveralTensorsOfAnyKind) {
+TEST(Checkpointed, TakesAndReturnsTensorsOfAnyKind) {
   const auto train = [](bool with_checkpoints) {
     torch::manual_seed(3);
     const at::Tensor a = learning({4, 4}), b = at::randn({4, 4}), places = at::arange(4).flip({0});
@@ -234,7 +234,7 @@ TEST(Checkpointed, TakesAndGivesSeveralTensorsOfAnyKind) {
   EXPECT_TRUE(train(false).equal(train(true)));
 }
 
-TEST(Checkpointed, TeachesWhatItCapturesWhereNoInputLearns) {
+TEST(Checkpointed, TrainsCapturesWithoutTrainableInputs) {
   nn::Linear linear(4, 4);
   const at::Tensor x = at::randn({2, 4});
   const Forward forward = [linear](const at::Tensor& in) mutable { return at::tanh(linear->forward(in)); };
@@ -254,7 +254,7 @@ TEST(Checkpointed, CallsHooksOfGradientsOnce) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(Checkpointed, KeepsWhatItMadeAgainWithAGraphThatIsKept) {
+TEST(Checkpointed, KeepsRecomputedTensorsWithRetainedGraph) {
   int runs = 0;
   const at::Tensor x = learning({4});
   const Forward forward = [&](const at::Tensor& in) {
@@ -310,7 +310,7 @@ TEST(Checkpointed, GoesBackwardOnAnotherThread) {
   EXPECT_TRUE(next.equal(at::rand({2})));
 }
 
-TEST(Checkpointed, IsAPlainForwardWhereNothingIsRecorded) {
+TEST(Checkpointed, IsPlainForwardWithoutRecording) {
   int runs = 0;
   const Forward forward = [&](const at::Tensor& in) {
     ++runs;
@@ -321,7 +321,7 @@ TEST(Checkpointed, IsAPlainForwardWhereNothingIsRecorded) {
   EXPECT_EQ(runs, 1);
 }
 
-TEST(Checkpointed, LetsGoOfEverythingWithAGraphThatIsDropped) {
+TEST(Checkpointed, ReleasesEverythingWithDroppedGraph) {
   c10::weak_intrusive_ptr<c10::StorageImpl> kept = storage_of(at::rand({1}));
   {
     const at::Tensor x = learning({4}), middle = at::exp(x);
@@ -331,7 +331,7 @@ TEST(Checkpointed, LetsGoOfEverythingWithAGraphThatIsDropped) {
   EXPECT_TRUE(is_gone(kept));
 }
 
-TEST(SameAgain, GivesASecondRunTheNumbersOfTheFirst) {
+TEST(SameAgain, GivesSecondRunNumbersOfFirst) {
   std::uint64_t step = 1;
   std::vector<std::uint64_t> seen;
   const Forward inner = [&](const at::Tensor& x) {

@@ -22,14 +22,14 @@ TEST(ConvolutionChoice, LeavesEverythingToAtenUnlessToldOtherwise) {
   EXPECT_FALSE(ConvolutionChoice::onednn().is_atens());
 }
 
-TEST(ConvolutionChoice, GoesByShapeAndElseByWhatItSaysForAll) {
+TEST(ConvolutionChoice, PrefersShapeOverDefault) {
   const ConvolutionChoice choice{.otherwise = PassKernels::all(ConvolutionKernel::kOnednn),
                                  .kernels = {{kWidening, kMixed}}};
   EXPECT_EQ(choice.of(kWidening), kMixed);
   EXPECT_EQ(choice.of(kStrided), PassKernels::all(ConvolutionKernel::kOnednn));
 }
 
-TEST(ConvolutionChoice, TextOfAShapeIsReadBackAndNothingElseIs) {
+TEST(ConvolutionChoice, TextOfShapeRoundTripsExclusively) {
   EXPECT_EQ(to_text(kStrided), "3>64@32x32k7x5s2x1p3x2");
   EXPECT_EQ(convolution_shape_from(to_text(kStrided)), kStrided);
   for (const char* wrong : {"", "3>64", "3>64@32x32k7x5s2x1p3x2 ", "3>64@32x32k7x5s2x1p3",
@@ -37,7 +37,7 @@ TEST(ConvolutionChoice, TextOfAShapeIsReadBackAndNothingElseIs) {
     EXPECT_THROW(convolution_shape_from(wrong), InvalidArgument) << wrong;
 }
 
-TEST(ConvolutionChoice, TextIsReadBackAndNothingElseIs) {
+TEST(ConvolutionChoice, TextRoundTripsExclusively) {
   const ConvolutionChoice choice{
       .channels_last = true, .otherwise = kMixed, .kernels = {{kWidening, {}}, {kStrided, kMixed}}};
   EXPECT_EQ(to_text(choice), "nhwc poa 3>64@32x32k7x5s2x1p3x2:poa 64>256@16x12k1x1s1x1p0x0:aaa");
@@ -48,7 +48,7 @@ TEST(ConvolutionChoice, TextIsReadBackAndNothingElseIs) {
     EXPECT_THROW(convolution_choice_from(wrong), InvalidArgument) << wrong;
 }
 
-TEST(ConvolutionChoice, TextsAboutTheSameShapesHaveTheSameLength) {
+TEST(ConvolutionChoice, TextsAboutSameShapesHaveEqualLength) {
   const ConvolutionChoice one{.kernels = {{kWidening, {}}, {kStrided, kMixed}}};
   const ConvolutionChoice other{.channels_last = true, .kernels = {{kWidening, kMixed}, {kStrided, {}}}};
   EXPECT_EQ(to_text(one).size(), to_text(other).size());

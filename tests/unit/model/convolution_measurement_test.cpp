@@ -56,7 +56,7 @@ TEST_F(ConvolutionCache, IsMeasuredOncePerConditions) {
       << "one machine's file was replaced by another's";
 }
 
-TEST_F(ConvolutionCache, GrowsByTheShapesAndBatchesThatAreNew) {
+TEST_F(ConvolutionCache, GrowsByNewShapesAndBatches) {
   cached(folder_, kFirst);
   const CachedTimes more = cached(folder_, kSecond, kHere, {.shapes = {kWide, kNarrow, kWide}, .batch = 8});
   EXPECT_EQ(more.measured_now, 1) << "a shape that the model repeats is measured once";
@@ -65,7 +65,7 @@ TEST_F(ConvolutionCache, GrowsByTheShapesAndBatchesThatAreNew) {
   EXPECT_EQ(cached(folder_, kSecond).times, std::vector{kFirst});
 }
 
-TEST_F(ConvolutionCache, ThatIsDamagedOrForeignIsMeasuredAgain) {
+TEST_F(ConvolutionCache, DamagedOrForeignCacheIsMeasuredAgain) {
   cached(folder_, kFirst);
   const fs::path file = only_file(folder_);
   const std::string good = read_file(file);
@@ -86,7 +86,7 @@ TEST_F(ConvolutionCache, ThatIsDamagedOrForeignIsMeasuredAgain) {
   }
 }
 
-TEST_F(ConvolutionCache, ThatCannotBeWrittenCostsAMeasurementAndNoMore) {
+TEST_F(ConvolutionCache, UnwritableCacheOnlyCostsMeasurement) {
   write_file_atomic(root_.path() / "below", "a file in the place of the folder");
   for (int i = 0; i < 2; ++i) {
     const CachedTimes found = cached(folder_, kFirst);
@@ -128,7 +128,7 @@ class ConvolutionMeasurement : public testing::Test {
   const int threads_ = at::get_num_threads();
 };
 
-TEST_F(ConvolutionMeasurement, TimesEveryWayThatDiffersAndDrawsNoRandomNumbers) {
+TEST_F(ConvolutionMeasurement, TimesEachDifferentWayWithoutRandomNumbers) {
   torch::manual_seed(1);
   const at::Tensor expected = at::rand({4});
   torch::manual_seed(1);
@@ -149,7 +149,7 @@ TEST_F(ConvolutionMeasurement, WithSeveralThreadsIsByTheClock) {
   EXPECT_GT(measure_convolution(kWide, 2).at(kProduct).sum_us(), 0);
 }
 
-TEST(FastestConvolutions, AreTakenPassByPassWhereTheyGainATenth) {
+TEST(FastestConvolutions, AreChosenPerPassForTenthGain) {
   const ConvolutionTimes times{{kAtens, {100, 100, 100}},
                                {kOnednns, {92, 80, 200}},
                                {kAtensLast, {500, 500, 500}},
@@ -159,7 +159,7 @@ TEST(FastestConvolutions, AreTakenPassByPassWhereTheyGainATenth) {
   EXPECT_EQ(choice.of(kNarrow), (PassKernels{.of_input = ConvolutionKernel::kOnednn}));
 }
 
-TEST(FastestConvolutions, LieAsTheSumOverTheModelIsLeast) {
+TEST(FastestConvolutions, MinimizeSumOverModel) {
   const ConvolutionTimes gains{
       {kAtens, {100, 100, 100}}, {kAtensLast, {100, 100, 100}}, {kProduct, {10, 10, 10}}};
   const ConvolutionTimes loses{
@@ -180,7 +180,7 @@ TEST(FastestConvolutions, OfAlmostNoGainAreContiguous) {
   EXPECT_TRUE(fastest({.shapes = {kNarrow}}, {same}).is_atens());
 }
 
-TEST(ConvolutionsOfAModel, AreThoseThatItComputesWithoutATraceInIt) {
+TEST(ConvolutionsOfAModel, MatchComputationsWithoutSideEffects) {
   for (const bool with_memory : {true, false}) {
     const auto make = [] { return make_model({.name = "resnet18"}, {3, 32, 32}, 10, /*seed=*/1); };
     const auto resnet = with_memory ? make() : deferred(make);

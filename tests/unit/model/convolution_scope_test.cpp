@@ -70,13 +70,13 @@ TEST_F(Convolutions, ScopeMatchesAtenInUnmodifiedModules) {
   EXPECT_FALSE(within.output.equal(before.output)) << "it still goes ATen's way";
 }
 
-TEST_F(Convolutions, AfterAScopeAreAtensBitByBit) {
+TEST_F(Convolutions, MatchAtenBitwiseAfterScope) {
   const Result before = run(small_, input_);
   { const ConvolutionScope scope(ConvolutionChoice::onednn()); }
   expect_same(run(small_, input_), before);
 }
 
-TEST_F(Convolutions, OfAnotherThreadDoNotSeeTheScope) {
+TEST_F(Convolutions, OtherThreadsDoNotSeeScope) {
   const Result before = run(small_, input_);
   const ConvolutionScope scope(ConvolutionChoice::onednn());
   Result elsewhere;
@@ -87,7 +87,7 @@ TEST_F(Convolutions, OfAnotherThreadDoNotSeeTheScope) {
   expect_same(elsewhere, before);
 }
 
-TEST_F(Convolutions, FollowTheInnerOfTwoScopesAndThenTheOuter) {
+TEST_F(Convolutions, FollowInnerScopeThenOuter) {
   const Result atens = run(small_, input_);
   const ConvolutionScope outer(ConvolutionChoice::onednn());
   const Result onednns = run(small_, input_);
@@ -98,7 +98,7 @@ TEST_F(Convolutions, FollowTheInnerOfTwoScopesAndThenTheOuter) {
   expect_same(run(small_, input_), onednns);
 }
 
-TEST_F(Convolutions, ThatTheChoiceIsNotAboutAreAtensBitByBit) {
+TEST_F(Convolutions, UnlistedShapesMatchAtenBitwise) {
   torch::nn::Conv2d dilated(torch::nn::Conv2dOptions(8, 16, 3).dilation(2));
   torch::nn::Conv2d grouped(torch::nn::Conv2dOptions(8, 8, 1).groups(2));
   const at::Tensor image = at::rand({3, 8, 5, 5});
@@ -122,7 +122,7 @@ void PrintTo(const Geometry& geometry, std::ostream* out) { *out << geometry.wha
 
 class Products : public testing::TestWithParam<Geometry> {};
 
-TEST_P(Products, HaveTheNumbersOfAtenForwardAndBackward) {
+TEST_P(Products, MatchAtenForwardAndBackward) {
   const auto& [what, in, out, kernel, stride, padding, size] = GetParam();
   torch::nn::Conv2d convolution(torch::nn::Conv2dOptions(in, out, {kernel[0], kernel[1]})
                                     .stride({stride[0], stride[1]})
@@ -159,7 +159,7 @@ std::string complaint_of(const at::Tensor& input, const at::Tensor& weight, cons
   return "";
 }
 
-TEST_F(Convolutions, ThatCannotBeAreRejectedInAtensWords) {
+TEST_F(Convolutions, RejectsInvalidOnesInWordsOfAten) {
   const at::Tensor weight = at::rand({3, 4, 3, 3}), bias = at::rand({3});
   const std::vector<std::vector<at::Tensor>> wrong{{at::rand({2, 2, 5, 5}), weight, bias},  // few channels
                                                    {at::rand({2, 8, 5, 5}), weight, bias},  // many
@@ -173,7 +173,7 @@ TEST_F(Convolutions, ThatCannotBeAreRejectedInAtensWords) {
   }
 }
 
-TEST_F(Convolutions, TakeAKernelOfTheirOwnForEachPass) {
+TEST_F(Convolutions, UseSeparateKernelForEachPass) {
   const ConvolutionShape shape{.in = 512, .out = 64, .height = 2, .width = 2};
   const auto with = [&](PassKernels kernels) {
     const ConvolutionScope scope({.channels_last = true, .kernels = {{shape, kernels}}});
@@ -189,7 +189,7 @@ TEST_F(Convolutions, TakeAKernelOfTheirOwnForEachPass) {
   expect_close(mixed, onednn);
 }
 
-TEST_F(Convolutions, OfAChannelsLastChoiceLayOutWhatFollows) {
+TEST_F(Convolutions, ChannelsLastChoiceSetsLaterLayout) {
   torch::nn::Conv2d strided(torch::nn::Conv2dOptions(512, 64, 1).stride(2));
   torch::nn::BatchNorm2d norm(64);
   const at::Tensor image = at::rand({2, 512, 6, 6});
@@ -200,7 +200,7 @@ TEST_F(Convolutions, OfAChannelsLastChoiceLayOutWhatFollows) {
   EXPECT_TRUE(strided->weight.is_contiguous()) << "weights lie as they are";
 }
 
-TEST_F(Convolutions, AreNotedInTheirOrderWithoutChangingAnything) {
+TEST_F(Convolutions, AreRecordedInOrderWithoutChanges) {
   torch::nn::Conv2d second(
       torch::nn::Conv2dOptions(64, 3, {1, 2}).padding(torch::ExpandingArray<2>({0, 1})).stride({1, 2}));
   torch::nn::Conv2d grouped(torch::nn::Conv2dOptions(512, 8, 1).groups(2));
@@ -225,7 +225,7 @@ TEST_F(Convolutions, AreNotedInTheirOrderWithoutChangingAnything) {
   EXPECT_TRUE(found.equal(expected));
 }
 
-TEST_F(Convolutions, AreNotedByTheOuterOneAfterAForwardThatThrows) {
+TEST_F(Convolutions, OuterScopeRecordsAfterThrowingForward) {
   const auto shapes = convolutions_in([&] {
     EXPECT_THROW(convolutions_in([] { throw std::runtime_error("in the middle"); }), std::runtime_error);
     small_->forward(input_);

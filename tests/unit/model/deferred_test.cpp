@@ -53,7 +53,7 @@ Layer layer_of(const torch::nn::Module& module) {
   return layer;
 }
 
-TEST(Deferred, AModuleOfAnySizeIsBuiltInNoMemoryAndOnlyInsideTheScope) {
+TEST(Deferred, AnyModuleIsBuiltWithoutMemory) {
   // 40 GB.
   const auto large = deferred([] { return torch::nn::Linear(100'000, 100'000); });
   EXPECT_EQ(large->weight.sizes(), (std::vector<std::int64_t>{100'000, 100'000}));
@@ -65,7 +65,7 @@ TEST(Deferred, AModuleOfAnySizeIsBuiltInNoMemoryAndOnlyInsideTheScope) {
   for (const at::Tensor& tensor : net->buffers()) EXPECT_TRUE(tensor.is_meta());
 }
 
-TEST(Deferred, AForwardOnShapesTellsWhatWouldComeOut) {
+TEST(Deferred, ForwardOnShapesPredictsOutputs) {
   const auto net = deferred([] { return std::make_shared<Net>(); });
   Layer all = layer_of(*net);
   all.forward = [&](const at::Tensor& input) { return net->forward(input); };
@@ -85,7 +85,7 @@ TEST(Deferred, AForwardOnShapesTellsWhatWouldComeOut) {
   }
 }
 
-TEST(Deferred, MaterialisedItComputesLearnsAndIsTheSameForWhoeverHoldsIt) {
+TEST(Deferred, MaterializedModelComputesAndLearns) {
   const auto net = deferred([] { return std::make_shared<Net>(); });
   materialise(layer_of(*net));
   initialise(*net->hidden, 1);
@@ -105,7 +105,7 @@ TEST(Deferred, MaterialisedItComputesLearnsAndIsTheSameForWhoeverHoldsIt) {
   EXPECT_TRUE(net->hidden->weight.equal(plain.hidden->weight));
 }
 
-TEST(Deferred, EveryShippedModelHasTheValuesOfOneBuiltAtOnce) {
+TEST(Deferred, ShippedModelsHaveValuesOfDirectBuild) {
   for (const std::string& name : model_names()) {
     SCOPED_TRACE(name);
     const ModelOptions options{.name = name, .layers = 2};
@@ -124,7 +124,7 @@ TEST(Deferred, EveryShippedModelHasTheValuesOfOneBuiltAtOnce) {
   }
 }
 
-TEST(Deferred, LayersThatHaveTheirValuesKeepThemWhenOthersGetTheirs) {
+TEST(Deferred, InitializedLayersKeepTheirValues) {
   for (const std::string& name : model_names()) {
     SCOPED_TRACE(name);
     const ModelOptions options{.name = name, .layers = 2};
@@ -187,7 +187,7 @@ struct EachLayer : torch::nn::Module {
 };
 
 // libtorch itself says what is right: constants are equal, and what is drawn has its spread.
-TEST(Deferred, EachLayerOfLibtorchBeginsAsItDoesWhenBuiltAtOnce) {
+TEST(Deferred, LibtorchLayersBeginLikeDirectBuild) {
   at::manual_seed(1);
   const EachLayer at_once;
   const auto later = deferred([] { return std::make_shared<EachLayer>(); });
@@ -220,7 +220,7 @@ TEST(Deferred, BorrowedMemoryIsGivenBack) {
   EXPECT_TRUE(is_deferred(*linear));
 }
 
-TEST(Deferred, ABufferWithAValueOfItsOwnIsRejectedByName) {
+TEST(Deferred, RejectsBufferWithValueByName) {
   struct Masked : torch::nn::Module {
     Masked() { mask = register_buffer("mask", at::ones({4, 4}).tril()); }
     at::Tensor mask;

@@ -59,7 +59,7 @@ TEST_P(EveryModel, GivesEveryParameterAGradient) {
   }
 }
 
-TEST_P(EveryModel, GivesASampleLogitsThatDoNotDependOnItsBatch) {
+TEST_P(EveryModel, GivesSampleLogitsIndependentOfBatch) {
   // Two batch sizes may take two kernels: equal up to rounding of f32.
   subject_.model->eval();
   const at::Tensor input = subject_.samples(8);
@@ -79,7 +79,7 @@ TEST(Model, LayersAreNamedPlainly) {
   EXPECT_THAT(names, testing::ElementsAre("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"));
 }
 
-TEST(Model, NamesTheNearestModelAndRejectsShapesItCannotTake) {
+TEST(Model, NamesNearestModelAndRejectsWrongShapes) {
   const auto error_of = [](const ModelOptions& options, const std::vector<std::int64_t>& shape) {
     try {
       make_model(options, shape, 10, 1);
@@ -113,7 +113,7 @@ TEST(Initialise, IsTheSameOnEveryPlatform) {
   EXPECT_EQ(values[2].item<float>(), 0x1.b06b7cp-1F);
 }
 
-TEST(Initialise, IsUniformBetweenPlusAndMinusOneOverTheRootOfFanIn) {
+TEST(Initialise, IsUniformWithinInverseRootOfFan) {
   const auto model = make_model({.name = "mlp", .hidden = {400}}, {25}, 2, 1);
   const at::Tensor weight = model->named_parameters()["fc1.weight"];
   EXPECT_LE(weight.abs().max().item<double>(), 0.2);
@@ -124,7 +124,7 @@ TEST(Initialise, IsUniformBetweenPlusAndMinusOneOverTheRootOfFanIn) {
   EXPECT_LE(model->named_parameters()["fc1.bias"].abs().max().item<double>(), 0.2);
 }
 
-TEST(Initialise, LeavesTensorsThatAreNotContiguousInPlace) {
+TEST(Initialise, KeepsNonContiguousTensorsInPlace) {
   at::Tensor plain = at::ones({3, 2});
   at::Tensor transposed = at::ones({2, 3}).t();
   fill_uniform(plain, 1, 7, "w");

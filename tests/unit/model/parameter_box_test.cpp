@@ -29,7 +29,7 @@ at::Tensor part_of(at::Tensor whole, const ParameterBox& box) {
   return whole;
 }
 
-TEST(ParameterBox, APartHasTheNumbersThatTheWholeHasThere) {
+TEST(ParameterBox, PartHasNumbersOfWhole) {
   const std::vector<std::vector<std::int64_t>> offsets = {{0, 0, 0}, {1, 2, 0}, {2, 0, 3}, {0, 4, 1}},
                                                sizes = {{4, 5, 6}, {2, 3, 6}, {1, 5, 2}, {4, 0, 4}};
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
@@ -67,7 +67,7 @@ struct TwoRows : torch::nn::Module, HoldsParts {
   at::Tensor weight, bias;
 };
 
-TEST(ParameterBox, AModelOfPartsBeginsWithTheValuesOfTheWholeOne) {
+TEST(ParameterBox, ModelOfPartsBeginsWithWholeValues) {
   torch::nn::Module parts, whole;
   const auto rows = parts.register_module("layer", std::make_shared<TwoRows>());
   auto linear = whole.register_module("layer", torch::nn::Linear(3, 5));
@@ -78,7 +78,7 @@ TEST(ParameterBox, AModelOfPartsBeginsWithTheValuesOfTheWholeOne) {
   EXPECT_TRUE(at::equal(rows->bias, linear->bias));
 }
 
-TEST(ParameterBox, BoxesAreNamedAsParametersAreAndFindTheirPartOfAGradient) {
+TEST(ParameterBox, BoxesHaveParameterNamesAndGradientParts) {
   torch::nn::Module model;
   const auto rows = model.register_module("layer", std::make_shared<TwoRows>());
   const auto boxes = parameter_boxes(model);

@@ -25,14 +25,14 @@ Layer layer(std::string name, std::vector<std::string> takes, std::vector<std::s
   return layer;
 }
 
-TEST(Skips, TravelFromTheirGiverToTheLastThatTakesThem) {
+TEST(Skips, TravelFromGiverToLastTaker) {
   const std::vector<Layer> chain = {layer("a", {}, {"x", "y"}), layer("b", {"y"}, {"z"}),
                                     layer("c", {"x"}, {}), layer("d", {"z", "x"}, {}), layer("e", {}, {})};
   EXPECT_THAT(carried_skips(chain), ElementsAre(IsEmpty(), ElementsAre("x", "y"), ElementsAre("x", "z"),
                                                 ElementsAre("x", "z"), IsEmpty(), IsEmpty()));
 }
 
-TEST(Skips, StandAfterTheTensorsOfTheLayerInTheOrderThatItDeclares) {
+TEST(Skips, FollowTensorsOfLayerInDeclaredOrder) {
   Layer taker = layer("taker", {"z", "x"}, {"new"});
   Tensors got;
   taker.forward = [&](const Tensors& x) {

@@ -61,7 +61,7 @@ double measured(const Objective& objective, std::size_t metric, const at::Tensor
   return it.finish ? it.finish(mean) : mean;
 }
 
-TEST(ObjectiveTable, NamesWhatIsNotKnownWithTheNearest) {
+TEST(ObjectiveTable, NamesNearestKnownObjective) {
   EXPECT_THAT([] { of_numbers("mean_square_error"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'mean_squared_error'")));
   EXPECT_THAT([] { of_classes({.metrics = {"acuracy"}}); },
@@ -91,7 +91,7 @@ TEST(ObjectiveTable, RejectsOptionsAndMetricsOfOtherObjectives) {
       ThrowsMessage<InvalidArgument>(HasSubstr("twice")));
 }
 
-TEST(ObjectiveTargets, OfAnotherKindAreRejectedWithWhatWasFoundAndWhatToDo) {
+TEST(ObjectiveTargets, RejectsOtherKindsWithAdvice) {
   EXPECT_THAT([] { of_classes()->check_target(kNumbers, "the data"); },
               ThrowsMessage<InvalidArgument>(
                   AllOf(HasSubstr("the data: the target of sample 0 is Float of shape [4]"),
@@ -110,7 +110,7 @@ TEST(ObjectiveTargets, OfAnotherKindAreRejectedWithWhatWasFoundAndWhatToDo) {
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("2 numbers"), HasSubstr("3 classes"))));
 }
 
-TEST(ObjectiveTargets, ThatAreNoneAreNamedByTheirSample) {
+TEST(ObjectiveTargets, NonFiniteTargetsAreNamedBySample) {
   const std::vector<std::int64_t> indices = {7, 9};
   const auto refused = [&](const Objective& objective, const at::Tensor& target, const char* what) {
     EXPECT_THAT(
@@ -129,7 +129,7 @@ TEST(ObjectiveTargets, ThatAreNoneAreNamedByTheirSample) {
                       ->check_batch({at::ones({2, 2}), at::tensor({-1, 2}, at::kLong)}, indices));
 }
 
-TEST(ObjectiveOutputs, ThatDoNotFitTheTargetsAreRejected) {
+TEST(ObjectiveOutputs, RejectsOutputsThatDoNotFitTargets) {
   const auto mse = of_numbers("mean_squared_error");
   EXPECT_THAT(
       [&] {
@@ -150,7 +150,7 @@ TEST(ObjectiveOutputs, ThatDoNotFitTheTargetsAreRejected) {
   EXPECT_EQ(mse->loss(target.unsqueeze(1), target).item<double>(), 0);
 }
 
-TEST(ObjectiveCounts, LeaveOutWhatIsIgnoredAndWeighWhatHasAWeight) {
+TEST(ObjectiveCounts, SkipIgnoredTargetsAndApplyWeights) {
   const at::Tensor target = at::tensor({0, 1, 1, 2}, at::kLong);
   EXPECT_EQ(of_classes()->count(target), 4);
   EXPECT_FALSE(of_classes()->counts_by_value());
@@ -174,7 +174,7 @@ std::shared_ptr<const Objective> of_one_hot(ObjectiveOptions options = {}, std::
   return make_objective(options, {.data = data});
 }
 
-TEST(OneHotTargets, HaveTheLossOfPyTorchsMseLossOnOneHotRows) {
+TEST(OneHotTargets, HaveLossOfPyTorchMse) {
   const auto objective = of_one_hot();
   const at::Tensor target = at::tensor({2, 0, 1, 2}, at::kLong);
   const at::Tensor output = at::randn({4, 3}).requires_grad_(), same = output.detach().clone();
@@ -213,7 +213,7 @@ TEST(OneHotTargets, HaveTheMetricsOfClasses) {
   EXPECT_EQ(target_of_objective({.name = "mean_squared_error", .one_hot = true}), "class");
 }
 
-TEST(OneHotTargets, AreRejectedWithAnotherLossAndForTargetsThatAreNoClasses) {
+TEST(OneHotTargets, RejectsOtherLossesAndNonClassTargets) {
   EXPECT_THAT([] { of_classes({.one_hot = true}); },
               ThrowsMessage<InvalidArgument>(
                   "objective.one_hot is of objective.name = \"mean_squared_error\"; leave it out with "
@@ -252,7 +252,7 @@ TEST(Metrics, OfClassesCountWhatIsRight) {
               ThrowsMessage<InvalidArgument>(HasSubstr("objective.top_k = 5 of 3 classes")));
 }
 
-TEST(Metrics, OfNumbersAreThoseOfTheWholeDataHoweverItIsCut) {
+TEST(Metrics, NumericMetricsMatchWholeData) {
   const at::Tensor output = at::tensor({1.f, 2.f, 3.f, 8.f}), target = at::tensor({1.f, 0.f, 4.f, 4.f});
   const auto both = of_numbers("mean_squared_error", {"mean_absolute_error", "root_mean_squared_error"});
   EXPECT_DOUBLE_EQ(measured(*both, 0, output, target), 7.0 / 4);

@@ -19,7 +19,7 @@ at::Tensor with_gradient(double gradient) {
 
 double gradient_of(const at::Tensor& tensor) { return tensor.grad()[0].item<double>(); }
 
-TEST(ClipGradNorm, ScalesAllGradientsToTheNormAndReturnsTheOldOne) {
+TEST(ClipGradNorm, ScalesGradientsToNormAndReturnsOld) {
   const at::Tensor a = with_gradient(3), b = with_gradient(4), none = at::zeros({2});
   EXPECT_FLOAT_EQ(clip_grad_norm({{"a", a}, {"b", b}, {"none", none}}, 1), std::sqrt(50.0F));
   EXPECT_NEAR(clip_grad_norm({{"a", a}, {"b", b}}, 1), 1, 1e-5);
@@ -33,14 +33,14 @@ TEST(ClipGradNorm, LeavesSmallGradientsAsTheyAre) {
   EXPECT_EQ(clip_grad_norm({}, 1), 0);
 }
 
-TEST(ClipGradNorm, ShowsANormThatIsNotANumberAndSpreadsNothing) {
+TEST(ClipGradNorm, ShowsNonFiniteNormWithoutSpreadingIt) {
   const at::Tensor a = with_gradient(2), b = with_gradient(std::numeric_limits<double>::quiet_NaN());
   EXPECT_TRUE(std::isnan(clip_grad_norm({{"a", a}, {"b", b}}, 1)));
   EXPECT_EQ(gradient_of(a), 2);
   EXPECT_THROW(clip_grad_norm({{"a", a}}, 0), InvalidArgument);
 }
 
-TEST(ClipGradNorm, OfGradientsInHalfPrecisionIsNotBoundedByTheirRange) {
+TEST(ClipGradNorm, HalfPrecisionNormExceedsItsRange) {
   for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
     at::Tensor tensor = at::zeros({100000}, type).set_requires_grad(true);
     tensor.mutable_grad() = at::full({100000}, 300, at::TensorOptions(type));
@@ -49,7 +49,7 @@ TEST(ClipGradNorm, OfGradientsInHalfPrecisionIsNotBoundedByTheirRange) {
   }
 }
 
-TEST(ClipGradNorm, OfGradientsWhoseSquaresAreBeyondTheirRangeIsFound) {
+TEST(ClipGradNorm, FindsNormWhoseSquaresOverflow) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     at::Tensor a = at::zeros({4}, type).set_requires_grad(true);
     at::Tensor b = at::zeros({2}, type).set_requires_grad(true);

@@ -43,7 +43,7 @@ GradientSquares squares_of_step(std::mt19937_64& random, const std::vector<int>&
 
 class NoiseOfParts : public testing::TestWithParam<std::vector<int>> {};
 
-TEST_P(NoiseOfParts, IsUnbiasedForGradientsOfKnownMeanAndCovariance) {
+TEST_P(NoiseOfParts, IsUnbiasedForKnownMeanAndCovariance) {
   std::mt19937_64 random(7);
   constexpr int kSteps = 20000;
   double noise = 0, signal = 0, noise_squares = 0, signal_squares = 0;
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, NoiseOfParts,
                          testing::Values(std::vector{8, 8}, std::vector{4, 4, 4, 4},
                                          std::vector{1, 9, 2, 4}));
 
-TEST(GradientNoise, IsNotToldByOnePartOrByNumbersThatAreNone) {
+TEST(GradientNoise, NeedsSeveralPartsAndFiniteNumbers) {
   EXPECT_FALSE(estimate_noise({.of_parts = 1, .of_mean = 1, .shares = 1, .samples = 8}).has_value());
   EXPECT_FALSE(
       estimate_noise(
@@ -75,13 +75,13 @@ TEST(GradientNoise, IsNotToldByOnePartOrByNumbersThatAreNone) {
   EXPECT_TRUE(estimate_noise({.of_parts = 1, .of_mean = 1, .shares = 0.5, .samples = 8}).has_value());
 }
 
-TEST(GradientNoise, HasTheScaleAtWhichNoiseAndSignalAreAlike) {
+TEST(GradientNoise, HasScaleOfEqualNoiseAndSignal) {
   EXPECT_EQ((GradientNoise{.of_sample = 30, .signal = 2}).scale(), 15);
   EXPECT_EQ((GradientNoise{.of_sample = -1, .signal = 2}).scale(), 0) << "rounding, or chance";
   EXPECT_TRUE(std::isinf((GradientNoise{.of_sample = 30, .signal = -0.5}).scale()));
 }
 
-TEST(NoiseAverage, IsMostlyOfTheLastPartAndForgetsTheBeginning) {
+TEST(NoiseAverage, FavoursLastPartAndForgetsStart) {
   NoiseAverage average;
   average.add({.of_sample = 5, .signal = 7});
   EXPECT_EQ(average.mean().of_sample, 5);

@@ -29,7 +29,7 @@ class EverySchedule : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(All, EverySchedule, testing::ValuesIn(learning_rate_names()),
                          [](const auto& row) { return row.param; });
 
-TEST_P(EverySchedule, RisesThroughTheWarmUpToTheBaseRateAndNeverAgain) {
+TEST_P(EverySchedule, WarmsUpToBaseRateOnce) {
   const auto rate = make(8);
   for (std::int64_t step = 1; step < 8; ++step) EXPECT_GT(rate->at(step), rate->at(step - 1)) << step;
   EXPECT_DOUBLE_EQ(rate->at(7), 0.8);
@@ -37,7 +37,7 @@ TEST_P(EverySchedule, RisesThroughTheWarmUpToTheBaseRateAndNeverAgain) {
   EXPECT_GE(rate->at(39), 0);
 }
 
-TEST_P(EverySchedule, BeginsAtTheBaseRateWithoutAWarmUp) {
+TEST_P(EverySchedule, BeginsAtBaseRateWithoutWarmUp) {
   // A cycle's fall begins with its first step.
   EXPECT_NEAR(make(0)->at(0), 0.8, GetParam() == "one_cycle" ? 0.002 : 0);
 }
@@ -49,7 +49,7 @@ TEST_P(EverySchedule, IsAFunctionOfTheStepAlone) {
   EXPECT_THROW(static_cast<void>(asked_once->at(-1)), InvalidArgument);
 }
 
-TEST_P(EverySchedule, SavesStateOnlyIfAMetricChangesIt) {
+TEST_P(EverySchedule, SavesStateOnlyForMetricSchedules) {
   const auto rate = make(0);
   for (int i = 0; i < 15; ++i) rate->observe(1);
   const bool follows_metric = rate->at(39) != make(0)->at(39);
@@ -64,7 +64,7 @@ TEST(LearningRate, ConstantStaysAfterALinearWarmUp) {
   EXPECT_DOUBLE_EQ(rate->at(9), 0.8);
 }
 
-TEST(LearningRate, CosineFallsFromTheBaseRateToTheFinalFraction) {
+TEST(LearningRate, CosineFallsToFinalFraction) {
   const auto rate =
       make_learning_rate({.schedule = "cosine", .warmup_steps = 2, .final_fraction = 0.1}, 1, 12);
   EXPECT_DOUBLE_EQ(rate->at(1), 1);
@@ -75,18 +75,18 @@ TEST(LearningRate, CosineFallsFromTheBaseRateToTheFinalFraction) {
   EXPECT_DOUBLE_EQ(rate->at(1000), 0.1);
 }
 
-TEST(LearningRate, AWarmUpMayTakeTheWholeRun) {
+TEST(LearningRate, WarmUpMayTakeWholeRun) {
   const auto rate = make_learning_rate({.schedule = "cosine", .warmup_steps = 5}, 1, 5);
   EXPECT_DOUBLE_EQ(rate->at(4), 1);
 }
 
-TEST(LearningRate, OneCycleMayHaveAWarmUpOfOneStep) {
+TEST(LearningRate, OneCycleAcceptsWarmUpOfOne) {
   const auto rate = make_learning_rate({.schedule = "one_cycle", .warmup_steps = 1}, 1, 5);
   EXPECT_DOUBLE_EQ(rate->at(0), 1);
   EXPECT_DOUBLE_EQ(rate->at(4), 0);
 }
 
-TEST(LearningRate, MultiStepCountsStepsOfTheWholeRun) {
+TEST(LearningRate, MultiStepCountsStepsOfWholeRun) {
   const auto rate =
       make_learning_rate({.schedule = "multi_step", .warmup_steps = 4, .milestones = {6, 8}}, 1, 10);
   EXPECT_DOUBLE_EQ(rate->at(5), 1);
@@ -105,7 +105,7 @@ LearningRateOptions plateau(std::int64_t cooldown = 0) {
           .cooldown = cooldown};
 }
 
-TEST(ReduceOnPlateau, FallsWhenPatienceIsOverAndNotBelowTheFinalFraction) {
+TEST(ReduceOnPlateau, FallsAfterPatienceToFinalFraction) {
   const auto rate = make_learning_rate(plateau(), 1, 100);
   rate->observe(1);
   rate->observe(0.95);  // less than a tenth: no progress
@@ -120,7 +120,7 @@ TEST(ReduceOnPlateau, FallsWhenPatienceIsOverAndNotBelowTheFinalFraction) {
   EXPECT_EQ(rate->at(50), 0.2);
 }
 
-TEST(ReduceOnPlateau, ANumberThatIsNotOneIsNoProgress) {
+TEST(ReduceOnPlateau, NaNIsNoProgress) {
   const auto rate = make_learning_rate(plateau(), 1, 100);
   rate->observe(std::numeric_limits<double>::quiet_NaN());
   rate->observe(std::numeric_limits<double>::infinity());
@@ -187,7 +187,7 @@ const BadSchedule kBadSchedules[] = {
      "the schedule wsd is longer than the run: 5 steps of warm-up and 6 of decay in 10 steps"},
 };
 
-TEST(LearningRate, RejectsWhatCannotBeWithReasonAndCure) {
+TEST(LearningRate, RejectsInvalidOptionsWithReasonAndCure) {
   for (const BadSchedule& bad : kBadSchedules) {
     EXPECT_THAT([&] { make_learning_rate(bad.options, 1, 10); },
                 ThrowsMessage<InvalidArgument>(HasSubstr(bad.message)));

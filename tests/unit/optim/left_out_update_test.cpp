@@ -45,7 +45,7 @@ struct Trained {
 
 class LeftOutUpdate : public testing::TestWithParam<const char*> {};
 
-TEST_P(LeftOutUpdate, ChangesNothingAndTheOthersAreThoseOfTheHost) {
+TEST_P(LeftOutUpdate, ChangesNothingAndOthersMatchHost) {
   Trained host(GetParam()), device(GetParam());
   for (const double gradient : {0.5, std::numeric_limits<double>::infinity(), -0.25, 1.0}) {
     const bool is_finite = std::isfinite(gradient);

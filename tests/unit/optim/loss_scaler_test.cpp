@@ -39,7 +39,7 @@ TEST(LossScaler, SeesOneNumberThatIsNotFinite) {
   EXPECT_TRUE(scaler.unscale({{"without a gradient", at::ones({1})}}));
 }
 
-TEST(LossScaler, FallsAtOnceAndGrowsAfterARowOfGoodSteps) {
+TEST(LossScaler, FallsAtOnceAndGrowsAfterSuccesses) {
   LossScaler scaler({.initial = 8, .factor = 2, .interval = 3});
   scaler.left_out_step(1);
   EXPECT_EQ(scaler.scale(), 4);
@@ -78,7 +78,7 @@ TEST(LossScaler, RejectsOptionsThatCannotWork) {
   EXPECT_THROW(LossScaler({.initial = 64, .most = 32}), InvalidArgument);
 }
 
-TEST(LossScaler, DecidesByANumberOfTheDeviceAsByTheHosts) {
+TEST(LossScaler, DecidesEquallyByDeviceAndHostNumbers) {
   const LossScalerOptions options{.initial = 8, .factor = 2, .interval = 2, .least = 2, .most = 16};
   LossScaler host(options), device(options);
   std::int64_t step = 0;

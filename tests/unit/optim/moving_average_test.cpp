@@ -40,7 +40,7 @@ TEST_F(MovingAverage, BeginsAsTheParametersAndFollowsThem) {
   EXPECT_EQ(parameter(), 0);
 }
 
-TEST_F(MovingAverage, IsInTheParametersWhileTheScopeLives) {
+TEST_F(MovingAverage, ReplacesParametersWithinScope) {
   const at::Tensor view = parameters_[1].second.detach();
   step(0.1);
   const double before = parameter(), averaged = average();
@@ -64,7 +64,7 @@ TEST_F(MovingAverage, ComesBackWhenAnEvaluationThrows) {
   EXPECT_EQ(parameter(), before);
 }
 
-TEST_F(MovingAverage, IsNotToBeChangedOrSavedWhileItIsSwappedIn) {
+TEST_F(MovingAverage, RejectsChangesAndSavesWhileSwapped) {
   {
     const auto scope = average_.swap_in();
     EXPECT_THAT([&] { average_.update(); }, ThrowsMessage<InvalidArgument>(HasSubstr("cannot be updated")));
@@ -106,7 +106,7 @@ TEST(MovingAverageInHalfPrecision, MovesByLessThanAParameterCan) {
   }
 }
 
-TEST_F(MovingAverage, RejectsADecayThatForgetsNothingOrIsNone) {
+TEST_F(MovingAverage, RejectsDecayOutsideItsRange) {
   for (const double decay : {1.0, -0.1}) {
     EXPECT_THAT([&] { ExponentialMovingAverage(parameters_, decay); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("must be in [0, 1), not ")));

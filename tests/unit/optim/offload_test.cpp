@@ -123,7 +123,7 @@ TEST_P(OffloadedState, GivesTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, OffloadedState, testing::ValuesIn(cases()),
                          [](const auto& each) { return text(each.param.options.name, "_", each.index); });
 
-TEST(Offload, ValuesThatAreNotFetchedAreNoNumbers) {
+TEST(Offload, UnfetchedValuesAreNotNumbers) {
   const test::TemporaryFolder folder;
   const auto offload = offload_into(folder);
   const NamedTensors trained = parameters(at::kFloat);
@@ -158,7 +158,7 @@ TEST(Offload, ViewsAreFetchedAndPut) {
               ThrowsMessage<InvalidArgument>(HasSubstr("is not offloaded")));
 }
 
-TEST(Offload, AfterAWriteThatFailedNothingHalfDoneIsUsed) {
+TEST(Offload, FailedWriteLeavesNothingHalfDone) {
   const test::TemporaryFolder folder;
   const auto offload = offload_into(folder);
   const NamedTensors trained = parameters(at::kFloat);
@@ -183,7 +183,7 @@ TEST(Offload, AfterAWriteThatFailedNothingHalfDoneIsUsed) {
   EXPECT_GT(offload->fetch(optimizer->state().at("exp_avg/large")).abs().max().item<float>(), 0);
 }
 
-TEST(Offload, AReadThatFailsEndsTheStepAndTheObjectEndsCleanly) {
+TEST(Offload, FailedReadEndsStepCleanly) {
   const test::TemporaryFolder folder;
   const auto offload = offload_into(folder);
   const NamedTensors trained = parameters(at::kFloat);

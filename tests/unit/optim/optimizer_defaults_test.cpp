@@ -57,7 +57,7 @@ TEST(OptimizerDefaults, AreLibtorchs) {
                   [](Parameters all) -> TorchOptimizer { return std::make_unique<torchs::RMSprop>(all); });
 }
 
-TEST(OptimizerDefaults, StandInThePlaceOfWhatIsNotGivenAlone) {
+TEST(OptimizerDefaults, ReplaceOnlyMissingOptions) {
   const OptimizerOptions muon = with_defaults({.name = "muon", .lr = 0.5, .nesterov = false});
   EXPECT_EQ(muon.lr, 0.5);
   EXPECT_EQ(muon.nesterov, false);

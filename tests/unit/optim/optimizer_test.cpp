@@ -55,7 +55,7 @@ TEST(Optimizer, WithoutMomentumHoldsNone) {
                    .contains("momentum/w"));
 }
 
-TEST(AdamW, ItsFirstStepMovesByTheRateAndTheDecay) {
+TEST(AdamW, FirstStepMovesByRateAndDecay) {
   const at::Tensor weight = parameter(1, 0.5);
   const auto optimizer = make_optimizer({.name = "adamw", .lr = 0.01, .weight_decay = 0.1}, {{"w", weight}});
   optimizer->step();
@@ -63,7 +63,7 @@ TEST(AdamW, ItsFirstStepMovesByTheRateAndTheDecay) {
   EXPECT_EQ(optimizer->state().at("step/w").item<float>(), 1);
 }
 
-TEST(RmsProp, CenteredStaysANumberOnAConstantGradient) {
+TEST(RmsProp, CenteredStaysFiniteOnConstantGradient) {
   constexpr double kRate = 1e-6;
   for (const auto& [type, rounding] :
        {std::pair(at::kFloat, 0x1p-23), std::pair(at::kDouble, 0x1p-52), std::pair(at::kBFloat16, 0.0)}) {
@@ -85,7 +85,7 @@ TEST(RmsProp, CenteredStaysANumberOnAConstantGradient) {
   }
 }
 
-TEST(LarsAndLamb, TakeNormsBeyondTheRangeOfTheirSquares) {
+TEST(LarsAndLamb, TakeNormsBeyondSquareRange) {
   const auto moved = [](const char* name, double value, double gradient) {
     const at::Tensor weight = parameter(value, gradient);
     make_optimizer({.name = name, .lr = 0.5, .momentum = 0, .eps = 1e-6, .trust_coefficient = 0.1},
@@ -97,7 +97,7 @@ TEST(LarsAndLamb, TakeNormsBeyondTheRangeOfTheirSquares) {
   EXPECT_NEAR(moved("lamb", 1e25, 1), 1 - 0.5, 1e-4);
 }
 
-TEST(Lion, MovesEveryElementByTheRateWhateverTheGradient) {
+TEST(Lion, MovesElementsByRateForAnyGradient) {
   const at::Tensor small = parameter(1, 1e-6), large = parameter(1, -1e6), none = parameter(1, 0);
   make_optimizer({.name = "lion", .lr = 0.125}, {{"small", small}, {"large", large}, {"none", none}})->step();
   EXPECT_EQ(value_of(small), 0.875);
@@ -105,7 +105,7 @@ TEST(Lion, MovesEveryElementByTheRateWhateverTheGradient) {
   EXPECT_EQ(value_of(none), 1);
 }
 
-TEST(Muon, MovesAMatrixByAnOrthogonalOneWhateverTheSizeOfTheGradient) {
+TEST(Muon, MovesMatrixByOrthogonalOne) {
   for (const double size : {1e-3, 1e3}) {
     const at::Tensor weight = at::zeros({6, 3}).set_requires_grad(true);
     weight.mutable_grad() = at::arange(18, at::kFloat).square().view({6, 3}).cos() * size;
@@ -121,7 +121,7 @@ TEST(Muon, MovesAMatrixByAnOrthogonalOneWhateverTheSizeOfTheGradient) {
   }
 }
 
-TEST(Muon, LeavesVectorsAndWhatItSparesToAdamWAtItsRate) {
+TEST(Muon, LeavesVectorsAndExclusionsToAdamW) {
   const at::Tensor matrix = parameter(1, 0.5, {2, 2}), bias = parameter(1, 0.5),
                    table = parameter(1, 0.5, {2, 2});
   const NamedTensors parameters = {{"fc.weight", matrix}, {"fc.bias", bias}, {"model.wte.weight", table}};
@@ -143,7 +143,7 @@ TEST(Muon, LeavesVectorsAndWhatItSparesToAdamWAtItsRate) {
                          "exp_avg/model.wte.weight", "exp_avg_sq/model.wte.weight", "step/model.wte.weight"));
 }
 
-TEST(Muon, TakesAConvolutionOfAnyMemoryFormatAsTheMatrixOfItsFirstDim) {
+TEST(Muon, TakesConvolutionAsMatrixOfFirstDim) {
   const at::Tensor gradient = at::arange(4 * 18, at::kFloat).sin();
   const auto stepped = [&](const std::vector<std::int64_t>& sizes, at::MemoryFormat format) {
     const at::Tensor weight = at::ones(sizes).contiguous(format).set_requires_grad(true);
@@ -157,7 +157,7 @@ TEST(Muon, TakesAConvolutionOfAnyMemoryFormatAsTheMatrixOfItsFirstDim) {
   EXPECT_TRUE(stepped({4, 2, 3, 3}, at::MemoryFormat::ChannelsLast).equal(matrix));
 }
 
-TEST(Muon, StandsStillWithoutAGradientOfAnySize) {
+TEST(Muon, StaysWithoutGradientOfAnySize) {
   const at::Tensor still = parameter(1, 0, {3, 3});
   const at::Tensor empty = parameter(1, 0, {0, 3});
   make_optimizer({.name = "muon", .weight_decay = 0}, {{"still", still}, {"empty", empty}})->step();
@@ -173,7 +173,7 @@ TEST(TrustRatio, IsOneWhereANormIsZero) {
   }
 }
 
-TEST(TrustRatio, MakesAStepOfLarsAShareOfTheTensorsOwnNorm) {
+TEST(TrustRatio, ScalesLarsStepByNormOfTensor) {
   for (const double gradient : {1e-3, 1e3}) {
     const at::Tensor weight = parameter(2, gradient);
     make_optimizer({.name = "lars", .lr = 0.5, .trust_coefficient = 0.1}, {{"w", weight}})->step();
@@ -206,7 +206,7 @@ class EveryOptimizer : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(All, EveryOptimizer, testing::ValuesIn(optimizer_names()),
                          [](const auto& row) { return row.param; });
 
-TEST_P(EveryOptimizer, LeavesAParameterWithoutAGradientAndAllGradientsAlone) {
+TEST_P(EveryOptimizer, KeepsParametersWithoutGradientAndAllGradients) {
   const at::Tensor used = parameter(1, 0.5);
   const at::Tensor unused = at::full({2}, 1.0).set_requires_grad(true);
   const auto optimizer =
@@ -222,7 +222,7 @@ TEST_P(EveryOptimizer, LeavesAParameterWithoutAGradientAndAllGradientsAlone) {
   make_optimizer({.name = GetParam()}, {})->step();
 }
 
-TEST_P(EveryOptimizer, StepsWithTheRateOfItsOptionsUntilAnotherIsSet) {
+TEST_P(EveryOptimizer, UsesRateOfOptionsUntilSet) {
   const auto stepped = [&](double of_options, const std::vector<double>& set) {
     const at::Tensor weight = at::ones({4, 2}).set_requires_grad(true);
     OptimizerOptions with_rate = options();
@@ -327,7 +327,7 @@ TEST_P(EveryOptimizer, RestoredStateContinuesBitForBit) {
   }
 }
 
-TEST_P(EveryOptimizer, WithoutDecayOf1dDecaysOnlyTensorsOfMoreDims) {
+TEST_P(EveryOptimizer, Excluding1dDecaysLargerTensorsOnly) {
   const auto train = [&](double weight_decay) {
     OptimizerOptions changed = options();
     changed.weight_decay = weight_decay;
@@ -342,7 +342,7 @@ TEST_P(EveryOptimizer, WithoutDecayOf1dDecaysOnlyTensorsOfMoreDims) {
   }
 }
 
-TEST_P(EveryOptimizer, StateHasTheSameNamesWithAndWithoutDecayOf1d) {
+TEST_P(EveryOptimizer, StateHasSameNamesForEitherDecay) {
   OptimizerOptions one_group = options();
   one_group.decay_1d = true;
   const auto names_of = [](const OptimizerOptions& options) {
@@ -381,7 +381,7 @@ class CountingRule : public UpdateRule {
   std::vector<GroupSettings>& calls_;
 };
 
-TEST(GroupedOptimizer, CallsARuleOfOnesOwnOncePerGroupWithParameters) {
+TEST(GroupedOptimizer, CallsCustomRuleOncePerGroup) {
   const NamedTensors parameters = {{"bias", parameter(1, 1)}, {"weight", parameter(1, 1, {2, 2})}};
   const auto calls_with = [&](bool decay_1d, const NamedTensors& with) {
     std::vector<GroupSettings> calls;
@@ -439,7 +439,7 @@ const BadOptions kBadOptions[] = {
      "the trust_coefficient of lars must be a number above 0, not 0"},
 };
 
-TEST(Optimizer, RejectsBadOptionsWithNameValueAndRange) {
+TEST(Optimizer, RejectsBadOptionsWithNameValueRange) {
   for (const BadOptions& bad : kBadOptions) {
     EXPECT_THAT([&] { make_optimizer(bad.options, {}); },
                 testing::ThrowsMessage<InvalidArgument>(HasSubstr(bad.message)));
