@@ -52,7 +52,7 @@ TEST(CliGoodput, JsonHasTheFiguresOfTheModel) {
              plan::elastic_goodput(costs, {.copy_interval_s = 20, .copy_s = 0.5, .regroup_s = 15}));
 }
 
-TEST(CliGoodput, NamesTheIntervalThatIsGivenAndTheRecommendedOne) {
+TEST(CliGoodput, NamesGivenAndRecommendedInterval) {
   const auto result = goodput_of(
       {"--interruptions-per-day", "4", "--save-s", "30", "--restart-s", "200", "--interval-s", "3600"});
   EXPECT_THAT(result.out, HasSubstr("interval between saves: 1h 00m, as given; recommended: 18m 38s (Daly"));

@@ -78,14 +78,14 @@ TEST(CliSchedule, ChecksAProgramOfTheUsersOwn) {
   EXPECT_EQ(accepted.out, sound.path() + ": sound: 2 ranks, 2 stages, 2 micro-batches, computations alone\n");
 }
 
-TEST(CliSchedule, SaysThatAProgramWithoutAFlushHasItsUpdates) {
+TEST(CliSchedule, SaysThatProgramWithoutFlushHasUpdates) {
   const File program("0F0,0B0,0REDUCE_GRAD,0STEP,0F1,0B1,0REDUCE_GRAD,0STEP\n");
   const auto accepted = trireme({"schedule", "--check", program.path(), "--update-every", "1"});
   EXPECT_EQ(accepted.out,
             program.path() + ": sound: 1 ranks, 1 stages, 2 micro-batches, computations and updates\n");
 }
 
-TEST(CliSchedule, NotesWhatARunWouldNotCarryOut) {
+TEST(CliSchedule, NotesActionsThatRunsDoNotSupport) {
   const File gathers("0F0,0F1,0B0,0B1\n,1UNSHARD,1F0,1B0,1F1,1B1,1RESHARD\n");
   const auto noted = trireme({"schedule", "--check", gathers.path()});
   EXPECT_EQ(noted.exit_code, 0) << noted.err;
@@ -98,7 +98,7 @@ TEST(CliSchedule, NotesWhatARunWouldNotCarryOut) {
   EXPECT_NE(needs.out.find("unless parallel.recompute = true"), std::string::npos) << needs.out;
 }
 
-TEST(CliSchedule, NamesRankPositionAndActionOfWhatCannotRun) {
+TEST(CliSchedule, NamesRankPositionAndActionOfErrors) {
   const File wrong("0F0,0B0,0F1,0B1\n1F0,1B0,1B1,1F1\n");
   const auto refused = trireme({"schedule", "--check", wrong.path()});
   EXPECT_EQ(refused.exit_code, 2);
@@ -106,7 +106,7 @@ TEST(CliSchedule, NamesRankPositionAndActionOfWhatCannotRun) {
                              "': rank 1, position 2, 1B1: backward before the micro-batch's forward\n");
 }
 
-TEST(CliSchedule, NamesTheTransportThatAProgramStandsStillOver) {
+TEST(CliSchedule, NamesTransportThatDeadlocksProgram) {
   const File program(
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");

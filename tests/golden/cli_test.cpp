@@ -73,7 +73,7 @@ class CliRuns : public testing::Test {
   int num_files_ = 0;
 };
 
-TEST_F(CliRuns, AreListedWithWhatIsNoneOfThem) {
+TEST_F(CliRuns, ListsRunsAndOtherFolders) {
   const auto result = runs("");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, golden("runs"));
@@ -100,7 +100,7 @@ TEST_F(CliRuns, AreJsonForPrograms) {
   EXPECT_TRUE(both["outcomes"]["train_loss"]["values"][1].is_null());
 }
 
-TEST_F(CliRuns, AFolderThatIsNotThereIsAnErrorOfData) {
+TEST_F(CliRuns, MissingFolderIsDataError) {
   const auto result = runs("elsewhere");
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_NE(result.err.find("elsewhere"), std::string::npos) << result.err;
@@ -188,7 +188,7 @@ TEST(CliCompletion, KnowsEveryCommandAndOption) {
   EXPECT_EQ(script.out, "--max-restarts\n") << script.err;
 }
 
-TEST(CliDoctor, ShowsTheVariablesThatLibrariesOfGpusRead) {
+TEST(CliDoctor, ShowsVariablesThatGpuLibrariesRead) {
   const auto result = run({bin("trireme"), "doctor", "--json"},
                           {{"NCCL_DEBUG", "loud"}, {"CUDA_VISIBLE_DEVICES", "77"}, {"NCCL_IB_HCA", ""}});
   std::map<std::string, nlohmann::json> lines;
@@ -223,7 +223,7 @@ TEST(CliDoctor, ShowsWhatGpusTellOfThemselves) {
   EXPECT_NE(lines["NVML"].value("found", "").find("cannot load /nowhere.so"), std::string::npos);
 }
 
-TEST(CliBackends, AreListedWithTheNetworksBetweenHostsAndWhyOneIsNotThere) {
+TEST(CliBackends, ListsBackendsWithNetworksAndMissingReason) {
   const ChildResult without =
       run({bin("trireme"), "backends", "--json"}, {{"TRIREME_UCX_OBJECT", "/nowhere"}});
   ASSERT_EQ(without.exit_code, 0) << without.err;
@@ -236,7 +236,7 @@ TEST(CliBackends, AreListedWithTheNetworksBetweenHostsAndWhyOneIsNotThere) {
   EXPECT_NE(reasons.at("network ucx").find("cannot load /nowhere"), std::string::npos);
 }
 
-TEST(CliErrors, ANetworkThatIsNotThereIsRejectedBeforeAnythingStarts) {
+TEST(CliErrors, RejectsMissingNetworkBeforeStart) {
   const ChildResult result = run({bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2",
                                   "--set", "comm.network=ucx", "--set", "run.folder=/nowhere"},
                                  {{"TRIREME_UCX_OBJECT", "/nowhere"}});
@@ -272,14 +272,14 @@ std::string completed_setting(const std::string& words) {
       .out;
 }
 
-TEST(CliCompletion, OffersTheKeysThatSetTakesEachWithItsEqualsSign) {
+TEST(CliCompletion, OffersEachKeyWithItsEqualsSign) {
   EXPECT_EQ(completed_setting("optimizer.mom"), "optimizer.momentum=\n");
   EXPECT_EQ(completed_setting("ps."), "ps.coordinator= ps.delay_compensation= ps.staleness=\n");
   EXPECT_EQ(completed_setting("optimiser."), "\n");
   EXPECT_EQ(completed_setting("run.seed = 3 --set lr.pow"), "lr.power=\n") << "after another setting";
 }
 
-TEST(CliCompletion, OffersTheValuesOfAKeyThatHasNames) {
+TEST(CliCompletion, OffersValuesOfKeyWithNames) {
   EXPECT_EQ(completed_setting("parallel.mode ="), "all-reduce ps\n");
   EXPECT_EQ(completed_setting("parallel.mode = p"), "ps\n");
   EXPECT_EQ(completed_setting("run.exact = t"), "true\n");
@@ -294,7 +294,7 @@ TEST(CliCompletion, OffersTheValuesOfAKeyThatHasNames) {
   }
 }
 
-TEST(CliCompletion, OfTheLightProgramKnowsTheKeysAndValuesOfTheTable) {
+TEST(CliCompletion, LightProgramKnowsKeysAndValues) {
   const auto all = [](const std::string& program) {
     return run({"bash", "-c",
                 "source <(" + bin(program) +
@@ -308,7 +308,7 @@ TEST(CliCompletion, OfTheLightProgramKnowsTheKeysAndValuesOfTheTable) {
   EXPECT_EQ(all("trireme"), all("trireme-torch")) << "docs/configuration.md, of which the light one is made";
 }
 
-TEST(CliNumbers, WhatIsNoneIsQuotedWithWhatIsTaken) {
+TEST(CliNumbers, QuotesInvalidNumberWithAcceptedForm) {
   const auto said = [](std::vector<std::string> words) {
     words.insert(words.begin(), bin("trireme"));
     return run(words).err;

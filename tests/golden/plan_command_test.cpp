@@ -63,7 +63,7 @@ class PlannedSteps : public testing::Test {
   const std::filesystem::path profile_ = folder_ / "two.csv";
 };
 
-TEST_F(PlannedSteps, CountTheFlushOfAPipelineBesideDataParallelism) {
+TEST_F(PlannedSteps, CountFlushOfPipelineBesideDataParallelism) {
   // Four micro-batches: 2 x 8 ms of each replica, against (4 + 2 - 1) x 4 ms through two stages.
   const nlohmann::json fast = steps("1e15", "4");
   ASSERT_EQ(fast.size(), 2U);

@@ -65,7 +65,7 @@ TEST(PlanGolden, ProfilesHaveTheLayersOfTheirModels) {
 }
 
 // PipeDream, SOSP 2019, Table 1: VGG-16 on 16 GPUs and 10 Gb/s Ethernet is cut "15-1".
-TEST(PlanGolden, VggOnSixteenWorkersIsCutFifteenToOne) {
+TEST(PlanGolden, CutsVggIntoFifteenAndOne) {
   const Plan plan =
       make_plan(read_profile(kFolder + "plan_vgg16.csv"), {.levels = {{16, 1.25e9}}}, "pipedream-links");
   ASSERT_EQ(plan.stages.size(), 2u);

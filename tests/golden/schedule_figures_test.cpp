@@ -78,7 +78,7 @@ TEST_P(ZeroBubbleTable5, FixedOrdersGiveThePrintedRates) {
 
 // Under the model of simulate.h the last micro-batch of interleaved 1F1B passes 2(pv - 1) hops that nothing
 // hides. The printed rates are those of one round of the ranks less, 2(pv - 1) - p hops, in every row.
-TEST_P(ZeroBubbleTable5, InterleavedGivesThePrintedRateAndOneRoundOfHops) {
+TEST_P(ZeroBubbleTable5, InterleavedHasPrintedRateAndHops) {
   const Table5Row& row = GetParam();
   const Timeline timeline = run("interleaved-1f1b", costs(row.chunks), row.chunks);
   const double cost = timeline.cost - row.p * row.hop;
@@ -87,7 +87,7 @@ TEST_P(ZeroBubbleTable5, InterleavedGivesThePrintedRateAndOneRoundOfHops) {
 
 // The search counts 0.44 of an activation between I and W; the models of the paper keep 32h / (34h + 5as),
 // 0.37 to 0.43, so that the limit here is the tighter one.
-TEST_P(ZeroBubbleTable5, SearchedOrdersAreNoSlowerWithinTheMemory) {
+TEST_P(ZeroBubbleTable5, SearchedOrdersAreNoSlowerWithinMemory) {
   const Table5Row& row = GetParam();
   Costs searched = costs();
   searched.kept_for_weight = 0.44;
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(AllRows, ZeroBubbleTable5, testing::ValuesIn(table5()),
   return name;
 });
 
-TEST(ScheduleFigures, SearchedAndTorchOrdersMatchTheAuthorsScheduler) {
+TEST(ScheduleFigures, SearchedAndTorchOrdersMatchAuthorsScheduler) {
   int compared = 0;
   for (const KnownProgram& known : known_programs()) {
     if (known.content != "metric") continue;
@@ -191,7 +191,7 @@ TEST(ScheduleFigures, BubblesOfOrdersWithSplitBackward) {
   });
 }
 
-TEST(ScheduleFigures, ZeroBubbleVHasNoneWhereAllPartsTakeAlike) {
+TEST(ScheduleFigures, ZbvHasNoBubbleWithEqualParts) {
   for (int p = 1; p <= 16; ++p) {
     for (int m = 2 * p; m <= 64; ++m) {
       expect_bubble("zb-v", {.num_ranks = p, .num_microbatches = m}, {}, 0);

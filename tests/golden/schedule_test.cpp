@@ -12,7 +12,7 @@ namespace {
 
 const std::string kDataParallel4 = test::checkout("tests/golden/schedule_data_parallel_4.csv");
 
-TEST(ScheduleGolden, DataParallelOverFourMicrobatchesIsAsWritten) {
+TEST(ScheduleGolden, DataParallelWithMicrobatchesIsAsWritten) {
   EXPECT_EQ(to_csv(data_parallel(4)), read_file(kDataParallel4));
 }
 

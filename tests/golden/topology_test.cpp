@@ -24,7 +24,7 @@ ChildResult topology(std::vector<std::string> words) {
   return run(words);
 }
 
-TEST(CliTopology, SaysWhatWasMeasuredAndWhichAllReduceIsTheFastest) {
+TEST(CliTopology, ReportsMeasurementsAndFastestAllReduce) {
   const auto result = topology({"--from", kLinks, "--why", "1KB,64KB,1MB,25MB"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, read_file(checkout("tests/golden/cli_topology.txt")));
@@ -46,7 +46,7 @@ TEST(CliTopology, PrintsAsJsonWhatItHasRead) {
 }
 
 /// Ranks 0 to 5 on three hosts, of which the last is 10 ms away.
-TEST(CliTopology, NamesTheSlowestLinkAlongEachAxisOfAMesh) {
+TEST(CliTopology, NamesSlowestLinkAlongEachMeshAxis) {
   const auto result = topology({"--from", kLinks, "--mesh", "ep=3,dp=2"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, read_file(checkout("tests/golden/cli_topology_mesh.txt")));
@@ -58,7 +58,7 @@ TEST(CliTopology, NamesTheSlowestLinkAlongEachAxisOfAMesh) {
   EXPECT_EQ(json["axes"][1]["most_hosts"], 1);
 }
 
-TEST(CliTopology, RejectsAMeshThatTheRanksDoNotMakeUp) {
+TEST(CliTopology, RejectsMeshThatDoesNotFitRanks) {
   const auto error_of = [](const std::string& mesh) {
     return topology({"--from", kLinks, "--mesh", mesh}).err;
   };
@@ -94,7 +94,7 @@ std::vector<std::vector<double>> numbers_of(const std::string& svg, const std::s
   return found;
 }
 
-TEST(CliTopology, WordsOfLinksCoverNeitherBoxesNorEachOther) {
+TEST(CliTopology, LinkLabelsCoverNeitherBoxesNorLabels) {
   const TemporaryFolder folder;
   const std::string file = (folder / "links.svg").string();
   const std::string links = checkout("tests/golden/topology_four_ranks.json");
@@ -117,7 +117,7 @@ TEST(CliTopology, WordsOfLinksCoverNeitherBoxesNorEachOther) {
   }
 }
 
-TEST(CliTopology, RejectsWhatCannotWorkBeforeAnybodyIsStarted) {
+TEST(CliTopology, RejectsInvalidRequestsBeforeStart) {
   const auto refused = [](const std::vector<std::string>& words, const std::string& because) {
     const auto result = topology(words);
     EXPECT_EQ(result.exit_code, 2);
@@ -152,7 +152,7 @@ TEST(SecurityTopologyFiles, HaveLimitsAndNumbersThatFit) {
               HasSubstr("is not a topology: it has more than 134217728 bytes"));
 }
 
-TEST(CliTopology, AFileThatIsNoneOfItsOwnIsAnErrorOfData) {
+TEST(CliTopology, ForeignFileIsDataError) {
   const TemporaryFolder folder;
   const auto refused = [&](const std::string& content, const std::string& because) {
     write_file_atomic(folder / "links.json", content);

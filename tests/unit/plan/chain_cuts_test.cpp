@@ -73,7 +73,7 @@ TEST(CutChain, KeepsTheOtherStagesEven) {
   EXPECT_THAT(cut_chain(layers_of({1, 1, 1, 1}), {.num_stages = 1}), IsEmpty());
 }
 
-TEST(CutChain, GivesAStageWithReplicasAsManyTimesTheWork) {
+TEST(CutChain, GivesReplicatedStageProportionalWork) {
   const std::vector<Layer> layers = layers_of({1, 1, 1, 1, 1, 1});
   EXPECT_THAT(cut_chain(layers, {.num_stages = 2}), ElementsAre(3));
   EXPECT_THAT(cut_chain(layers, {.num_stages = 2, .replicas = {2, 1}}), ElementsAre(4));

@@ -96,7 +96,7 @@ void expect_simulated(const Goodput& expected, Simulate simulate) {
   }
 }
 
-TEST(Goodput, ClosedFormIsThatOfASimulationOfFullRestarts) {
+TEST(Goodput, ClosedFormMatchesSimulatedFullRestarts) {
   const std::vector<FailureCosts> cases = {
       {.between_interruptions_s = 10000, .save_s = 30, .interval_s = 0, .notice_s = 60, .restart_s = 300},
       {.between_interruptions_s = 1000, .save_s = 100, .interval_s = 700, .notice_s = 50, .restart_s = 400},
@@ -115,7 +115,7 @@ TEST(Goodput, ClosedFormIsThatOfASimulationOfFullRestarts) {
   }
 }
 
-TEST(Goodput, ClosedFormIsThatOfASimulationOfElasticRecovery) {
+TEST(Goodput, ClosedFormMatchesSimulatedElasticRecovery) {
   const FailureCosts costs = {
       .between_interruptions_s = 1500, .save_s = 60, .interval_s = 600, .notice_s = 40, .restart_s = 900};
   const ElasticCosts elastic = {.copy_interval_s = 100, .copy_s = 5, .regroup_s = 80};
@@ -139,7 +139,7 @@ TEST(Goodput, IntervalsAreThoseOfThePapers) {
   EXPECT_DOUBLE_EQ(time_between_interruptions_s(2048, 2048 * kHour_s), kHour_s);
 }
 
-TEST(Goodput, DalysIntervalIsTheBestOfTheClosedForm) {
+TEST(Goodput, DalyIntervalIsBestOfClosedForm) {
   for (const double save_s : {1.0, 30.0, 300.0, 1800.0}) {
     FailureCosts costs = {
         .between_interruptions_s = kHour_s, .save_s = save_s, .notice_s = 60, .restart_s = 300};
@@ -167,7 +167,7 @@ TEST(Goodput, WithoutFailuresOnlySavesCost) {
   EXPECT_NEAR(elastic.saving, 30.0 / 105, 1e-12);
 }
 
-TEST(Goodput, FallsWithEveryCostAndSharesAddUpToOne) {
+TEST(Goodput, FallsWithCostsAndSharesAreComplete) {
   const FailureCosts costs = {
       .between_interruptions_s = 5000, .save_s = 20, .interval_s = 400, .notice_s = 60, .restart_s = 300};
   const ElasticCosts elastic = {.copy_interval_s = 50, .copy_s = 1, .regroup_s = 20};
@@ -198,7 +198,7 @@ TEST(Goodput, FallsWithEveryCostAndSharesAddUpToOne) {
 /// = 33 s, and 9.4 s at the peak, if nothing of it is hidden. Assumptions, which the paper does not give: all
 /// 466 count as failures, the interval is Daly's, and notice and restart together take 3 min for the slow
 /// save and 8 min for the fast one.
-TEST(Goodput, OfLlama3IsAbove90PercentInAPlausibleRange) {
+TEST(Goodput, Llama3IsAbove90PercentInRange) {
   const double between_s = 54 * kDay_s / 466;
   const double sustained_s = 16384 * 4e9 / 2e12, peak_s = 16384 * 4e9 / 7e12;
   const auto of = [&](double save_s, double recovery_s) {

@@ -48,7 +48,7 @@ double best_of_all_pipelines(const Search& search, std::size_t from, std::size_t
 
 class PipedreamMethod : public testing::TestWithParam<std::string> {};
 
-TEST_P(PipedreamMethod, IsTheBestOfAllPipelinesOnOneLevel) {
+TEST_P(PipedreamMethod, IsBestPipelineOnOneLevel) {
   std::mt19937 random(11);
   const bool counts_links = GetParam() == "pipedream-links";
   for (std::size_t num_layers = 1; num_layers <= 6; ++num_layers) {
@@ -68,7 +68,7 @@ TEST_P(PipedreamMethod, IsTheBestOfAllPipelinesOnOneLevel) {
 INSTANTIATE_TEST_SUITE_P(Plan, PipedreamMethod, testing::Values("pipedream", "pipedream-links"),
                          [](const auto& test) { return test.index == 0 ? "LinksFree" : "LinksCounted"; });
 
-TEST(PipedreamPlan, StraightOnOneLevelIsTheBestCutOfTheChain) {
+TEST(PipedreamPlan, StraightOnOneLevelIsBestCut) {
   std::mt19937 random(13);
   for (std::size_t num_layers = 1; num_layers <= 12; ++num_layers) {
     const Profile profile = random_chain(num_layers, random);
@@ -81,7 +81,7 @@ TEST(PipedreamPlan, StraightOnOneLevelIsTheBestCutOfTheChain) {
   }
 }
 
-TEST(PipedreamPlan, StraightWithLinksIsTheBestCutByTime) {
+TEST(PipedreamPlan, StraightWithLinksIsBestByTime) {
   std::mt19937 random(31);
   for (std::size_t workers = 1; workers <= 8; ++workers) {
     const Profile profile = random_chain(10, random);
@@ -105,7 +105,7 @@ TEST(PipedreamPlan, LevelOfOneWorkerChangesNothing) {
   EXPECT_DOUBLE_EQ(outer.data_parallel_time_s, flat.data_parallel_time_s);
 }
 
-TEST(PipedreamPlan, CutsBranchesOnlyWhereOneStageFollowsTheOther) {
+TEST(PipedreamPlan, CutsBranchesOnlyBetweenConsecutiveStages) {
   const Profile profile = parse_profile(
       "state,antichain,cum_compute_s,cum_activation_bytes,cum_parameter_bytes,output_activation_bytes,"
       "predecessor_states\n"
@@ -166,7 +166,7 @@ INSTANTIATE_TEST_SUITE_P(Plan, EveryMethod, testing::ValuesIn(partitioner_names(
   return name;
 });
 
-TEST(TimePlan, IsTheCutOfTheChainOnOneLevel) {
+TEST(TimePlan, IsCutOfChainOnOneLevel) {
   std::mt19937 random(29);
   const std::vector<Layer> layers = random_layers(12, random);
   const Plan plan = make_plan(Profile(std::span(layers)), {.levels = {{5, 4}}}, "time");
@@ -175,7 +175,7 @@ TEST(TimePlan, IsTheCutOfTheChainOnOneLevel) {
   for (std::size_t i = 0; i < cuts.size(); ++i) EXPECT_EQ(plan.stages[i + 1].first_state, cuts[i]);
 }
 
-TEST(TimePlan, CountsTheLinkOfTheLevelWhereStagesPart) {
+TEST(TimePlan, CountsLinkOfLevelBetweenStages) {
   std::vector<Layer> layers(4, {.name = "l", .forward_s = 1, .output_bytes = 10});
   const Plan plan = make_plan(Profile(std::span<const Layer>(layers)), {.levels = {{2, 10}, {2, 5}}}, "time");
   ASSERT_EQ(plan.stages.size(), 4u);

@@ -72,7 +72,7 @@ TEST(ProfileCsv, KnowsWhatIsDoneAtEachCut) {
   EXPECT_EQ(profile.states()[1].name, "b|a");
 }
 
-TEST(ProfileCsv, WhatIsWrittenIsReadBackFigureByFigure) {
+TEST(ProfileCsv, RoundTripsEveryFigure) {
   const Profile profile(std::vector<Layer>{{.name = "a",
                                             .forward_s = 0.1,
                                             .backward_s = 1.0 / 3,
@@ -109,7 +109,7 @@ TEST(ProfileCsv, FileErrorBeginsWithThePath) {
   std::filesystem::remove(path);
 }
 
-TEST(SecurityProfileCsv, AFileBeyondItsLimitIsNotRead) {
+TEST(SecurityProfileCsv, RejectsFileBeyondItsLimit) {
   const std::string path = testing::TempDir() + "trireme_large_profile.csv";
   write_file_atomic(path, kHeader);
   std::filesystem::resize_file(path, (std::uint64_t{64} << 20) + 1);

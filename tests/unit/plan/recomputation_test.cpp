@@ -18,7 +18,7 @@ Recomputable layer(double forward_s) {
   return {.forward_s = forward_s, .inner_bytes = 100, .output_bytes = 10, .saves_input = true};
 }
 
-TEST(Recomputation, TakesTheLayersThatGiveMostBytesForTheirTime) {
+TEST(Recomputation, TakesLayersWithMostBytesPerTime) {
   const std::vector<LiveChain> chains = {{.layers = {layer(1), layer(9), layer(2)}}};
   EXPECT_THAT(choose_recomputed(chains, 320).recomputed, ElementsAre(ElementsAre(false, false, false)));
   const Recomputation some = choose_recomputed(chains, 225);
@@ -27,14 +27,14 @@ TEST(Recomputation, TakesTheLayersThatGiveMostBytesForTheirTime) {
   EXPECT_EQ(some.added_s, 1);
 }
 
-TEST(Recomputation, CountsWhatARecomputedLayerHasInItsBackward) {
+TEST(Recomputation, CountsBackwardOfRecomputedLayer) {
   // The last layer's backward comes first, when all others still keep theirs: nothing is gained by it.
   const std::vector<LiveChain> chains = {{.layers = {layer(5), layer(1)}}};
   EXPECT_THAT(choose_recomputed(chains, 150).recomputed, ElementsAre(ElementsAre(true, false)));
   EXPECT_EQ(cost_of(chains, {{false, true}}).peak_bytes, 100 + 10 + 100);
 }
 
-TEST(Recomputation, CountsWhatGoesBetweenLayersOnceAndOnlyWhereItIsKept) {
+TEST(Recomputation, CountsKeptActivationsOnce) {
   // ReLU and a product: what is saved lies within; recomputed, the layer keeps its input instead.
   const Recomputable inside{.forward_s = 1, .inner_bytes = 10, .output_bytes = 10};
   const std::vector<LiveChain> chains = {{.layers = {inside, inside, inside}}};
@@ -50,7 +50,7 @@ TEST(Recomputation, CountsEveryMicrobatchThatIsUnderWay) {
   EXPECT_EQ(cost_of(chains, {{true, true}}).peak_bytes, 3 * 10 + 100);
 }
 
-TEST(Recomputation, ReturnsTheSmallestPeakWhereTheBudgetIsOutOfReach) {
+TEST(Recomputation, ReturnsSmallestPeakForUnreachableBudget) {
   const std::vector<LiveChain> chains = {{.layers = {layer(1), layer(9), layer(2)}}};
   const Recomputation smallest = choose_recomputed(chains, 1);
   EXPECT_THAT(smallest.recomputed, ElementsAre(ElementsAre(true, true, false)));

@@ -16,7 +16,7 @@ LayerMemory layer() {
           .for_weights_bytes = 50};
 }
 
-TEST(StageMemory, IsWhatLayersKeepAndTheMostOfOneBeside) {
+TEST(StageMemory, SumsKeptActivationsAndLargestLayer) {
   const std::vector<LayerMemory> layers = {layer(), layer()};
   const StageMemory stage = memory_of_stage(layers, {});
   EXPECT_EQ(stage.kept_bytes, 100 + 10 + 100);  // what goes between the two once, the last output not at all
@@ -32,13 +32,13 @@ TEST(StageMemory, GrowsByGradientsThatStay) {
   EXPECT_EQ(memory_of_stage(layers, {}).first_gradient_bytes, 2000);
 }
 
-TEST(StageMemory, CountsGradientsOnTheirWayToWhereTheyAreSummed) {
+TEST(StageMemory, CountsGradientsBeforeTheirSum) {
   const std::vector<LayerMemory> layers = {layer()};
   const StageForm form{.gradients = GradientsOfStage::kCopied};
   EXPECT_EQ(memory_of_stage(layers, form).backward_bytes, 100 + 700);
 }
 
-TEST(StageMemory, HoldsWhatItGotAndSentUntilItsBackward) {
+TEST(StageMemory, HoldsMessagesUntilItsBackward) {
   const std::vector<LayerMemory> layers = {layer(), layer()};
   const StageForm form{.edges = {.input_bytes = 7, .output_bytes = 10}};
   EXPECT_EQ(memory_of_stage(layers, form).kept_bytes, 7 + 210 + 10);
@@ -48,7 +48,7 @@ TEST(StageMemory, HoldsWhatItGotAndSentUntilItsBackward) {
   EXPECT_EQ(memory_of_stage(saving, form).kept_bytes, 7 + 210 + 10);
 }
 
-TEST(StageMemory, OfLayersThatAreComputedAgainIsTheirInputsAndOneAtATime) {
+TEST(StageMemory, RecomputedLayersKeepInputsAndOneLayer) {
   const std::vector<LayerMemory> layers = {layer(), layer(), layer()};
   const StageForm form{.recomputed = {.layers = {true, true, true}}};
   const StageMemory stage = memory_of_stage(layers, form);
@@ -57,7 +57,7 @@ TEST(StageMemory, OfLayersThatAreComputedAgainIsTheirInputsAndOneAtATime) {
   EXPECT_EQ(stage.forward_bytes, 10 + 10 + (130 - 100)) << "its graph is made and not kept";
 }
 
-TEST(StageMemory, OfAWholeStageThatIsComputedAgainIsItsInput) {
+TEST(StageMemory, RecomputedStageKeepsItsInput) {
   const std::vector<LayerMemory> layers = {layer(), layer()};
   const StageForm form{.recomputed = {.layers = {}, .stage = true},
                        .edges = {.input_bytes = 7, .output_bytes = 10}};
@@ -66,7 +66,7 @@ TEST(StageMemory, OfAWholeStageThatIsComputedAgainIsItsInput) {
   EXPECT_EQ(stage.backward_bytes, 7 + 210 + 10 + 40) << "all of it is there again in its backward";
 }
 
-TEST(StageMemory, OfABackwardInTwoPartsLeavesWhatTheSecondNeeds) {
+TEST(StageMemory, SplitBackwardKeepsNeedsOfSecondPart) {
   const std::vector<LayerMemory> layers = {layer(), layer()};
   const StageMemory stage = memory_of_stage(layers, {});
   EXPECT_EQ(stage.for_weights_bytes, 50 + 50);

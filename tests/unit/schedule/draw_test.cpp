@@ -55,7 +55,7 @@ std::vector<std::string> cells_of_rank(const std::string& table, int rank) {
 // PipeDream, SOSP 2019, figure 4 and section 3.3, whose minibatches count from 1: minibatch 5 uses on the
 // first stage the weights after the update of minibatch 1, forward and backward, and on the third stage those
 // after that of minibatch 3.
-TEST(Table, PipeDreamHasTheVersionsOfItsFigure) {
+TEST(Table, PipeDreamHasVersionsOfItsFigure) {
   const Program order = make_schedule("pipedream", {.num_ranks = 4, .num_microbatches = 5});
   const std::string table = to_table(order);
   EXPECT_THAT(cells_of_rank(table, 0),
@@ -68,7 +68,7 @@ TEST(Table, PipeDreamHasTheVersionsOfItsFigure) {
 }
 
 // Vertical sync (section 3.3): on every stage the version that was newest on the first one at the forward.
-TEST(Table, VerticalSyncHasOneVersionPerMicrobatchOnEveryStage) {
+TEST(Table, VerticalSyncHasOneVersionPerMicrobatch) {
   const std::string table =
       to_table(make_schedule("pipedream", {.num_ranks = 2, .num_microbatches = 4, .vertical_sync = true}));
   EXPECT_THAT(cells_of_rank(table, 1),
@@ -87,7 +87,7 @@ TEST(Table, PipeDream2BwIsOneUpdateAfter) {
 }
 
 // Each replica of the first stage has every second micro-batch and updates with the other, once per round.
-TEST(Table, ReplicasOfOneFOneBRoundRobinCountRounds) {
+TEST(Table, RoundRobinReplicasCountRounds) {
   const std::string table =
       to_table(make_schedule("1f1b-rr", {.num_ranks = 3, .num_microbatches = 4, .replicas = {2, 1}}));
   EXPECT_THAT(cells_of_rank(table, 0),
@@ -97,7 +97,7 @@ TEST(Table, ReplicasOfOneFOneBRoundRobinCountRounds) {
                           "1STEP:v3", "1F3:v3", "1B3:v3", "1STEP:v4"));
 }
 
-TEST(Table, VersionsOfAnOverlappedPairAreThoseOfItsParts) {
+TEST(Table, OverlappedPairHasVersionsOfParts) {
   Program order = parse_csv(
       "0F0,0F1,0B0,0REDUCE_GRAD,0STEP,(0F2;0B1)OVERLAP_F_B,0REDUCE_GRAD,0STEP,0B2,0REDUCE_GRAD,0STEP\n");
   order.update_every = 1;
@@ -107,7 +107,7 @@ TEST(Table, VersionsOfAnOverlappedPairAreThoseOfItsParts) {
                           "0B2:v1", "0STEP:v3"));
 }
 
-TEST(Svg, BoxesOfAnAsynchronousProgramHaveTheVersionOfTheWeights) {
+TEST(Svg, AsynchronousBoxesShowWeightVersion) {
   const Program order = make_schedule("pipedream", {.num_ranks = 4, .num_microbatches = 5});
   const std::string svg = to_svg(order, simulate(order), {View::kDevice});
   EXPECT_EQ(xml_fault(svg), "");
@@ -120,7 +120,7 @@ TEST(Svg, BoxesOfAnAsynchronousProgramHaveTheVersionOfTheWeights) {
   EXPECT_THAT(to_svg(flushing, simulate(flushing)), Not(HasSubstr("v0")));
 }
 
-TEST(Svg, IsOneWellFormedElementThatNeedsNothingElse) {
+TEST(Svg, IsOneSelfContainedElement) {
   for (const ScheduleRow& row : schedules()) {
     const Program order = make_schedule(row.name, {.num_ranks = 4, .num_microbatches = 8});
     const std::string svg = to_svg(order, simulate(order));
@@ -131,7 +131,7 @@ TEST(Svg, IsOneWellFormedElementThatNeedsNothingElse) {
   }
 }
 
-TEST(Svg, ANumberStandsOnlyInABoxThatHoldsIt) {
+TEST(Svg, NumberIsOnlyInBoxThatFits) {
   const Program order = make_schedule("1f1b", {.num_ranks = 4, .num_microbatches = 64});
   const std::string svg = to_svg(order, simulate(order));
   const std::regex numbered(
@@ -145,12 +145,12 @@ TEST(Svg, ANumberStandsOnlyInABoxThatHoldsIt) {
   EXPECT_THAT(svg, HasSubstr("<title>0F63</title>")) << "the mouse still tells it";
 }
 
-TEST(Svg, OneOfAKindIsCountedInTheSingular) {
+TEST(Svg, OneItemIsSingular) {
   const Program order = make_schedule("1f1b", {.num_ranks = 1, .num_microbatches = 1});
   EXPECT_THAT(to_svg(order, simulate(order)), HasSubstr("1 rank, 1 stage, 1 micro-batch; cost"));
 }
 
-TEST(Svg, ShowsEveryActionInBothViewsAndEscapesTheName) {
+TEST(Svg, ShowsEveryActionAndEscapesName) {
   Program order = make_schedule("zb-h1", {.num_ranks = 2, .num_microbatches = 2});
   order.name = "a<b & \"c\"";
   const std::string svg = to_svg(order, simulate(order));
@@ -172,7 +172,7 @@ double place_of(const std::string& svg, const std::string& action, const std::st
   return (number_before(action, " x") - kLeft) / number_before(unit, " width");
 }
 
-TEST(Svg, TheDeviceViewGivesEveryActionASlotAfterWhatItNeeds) {
+TEST(Svg, DeviceViewOrdersActionsByDependencies) {
   const Program order = make_schedule("naive", {.num_ranks = 2, .num_microbatches = 2});
   // Slots: 0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1. A backward takes three times as long as a forward, which no slot
   // shows.
@@ -189,7 +189,7 @@ TEST(Svg, TheTimeViewIsToScale) {
   EXPECT_NEAR(place_of(svg, "0B0", "1B0"), 5.0 / 3, 0.01);
 }
 
-TEST(Svg, TheViewOfMicrobatchesHasARowForEachWithoutW) {
+TEST(Svg, MicrobatchViewHasRowForEach) {
   const Program order = make_schedule("zb-h1", {.num_ranks = 2, .num_microbatches = 3});
   const std::string svg = to_svg(order, simulate(order), {View::kMicrobatches});
   EXPECT_EQ(xml_fault(svg), "");

@@ -20,20 +20,20 @@ TEST(Lower, WholeStepReducesAndSteps) {
             "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1STEP\n");
 }
 
-TEST(Lower, RendezvousStartsASendWithTheReceiveThatWouldBeAfterIt) {
+TEST(Lower, RendezvousPairsSendWithNextReceive) {
   EXPECT_EQ(to_csv(lower(one_f_one_b_of_two(), {.transport = Transport::kRendezvous, .with_update = false})),
             "0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B0)BATCH,0B0,0RECV_B1,0B1\n"
             "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n");
 }
 
-TEST(Lower, WeightsAreGatheredBeforeUseAndGivenBackForOthers) {
+TEST(Lower, WeightsAreGatheredBeforeUseAndReleased) {
   const Program order = make_schedule("looped-bfs", {.num_ranks = 1, .num_chunks = 3, .num_microbatches = 1});
   EXPECT_EQ(
       to_csv(lower(order, {.with_update = false, .max_unsharded_stages = 2})),
       "0UNSHARD,1UNSHARD,0F0,0RESHARD,2UNSHARD,1F0,2F0,2B0,2RESHARD,0UNSHARD,1B0,1RESHARD,0B0,0RESHARD\n");
 }
 
-TEST(Lower, ReplicasReduceAtTheEndInOneOrder) {
+TEST(Lower, ReplicasReduceAtEndInOrder) {
   const Program step = lower(make_schedule("dualpipe", {.num_ranks = 2, .num_microbatches = 4}));
   for (const std::vector<Action>& actions : step.ranks) {
     const std::vector<Action> last(actions.end() - 4, actions.end());

@@ -37,11 +37,11 @@ TEST(ProgramCsv, ErrorNamesLineAndToken) {
   EXPECT_THAT([] { parse_csv("0F0\n,,\n"); }, ThrowsMessage<InvalidArgument>(HasSubstr("line 2")));
 }
 
-TEST(ProgramCsv, AByteOrderMarkIsNoPartOfTheFirstAction) {
+TEST(ProgramCsv, ByteOrderMarkIsNoAction) {
   EXPECT_EQ(to_csv(parse_csv("\xef\xbb\xbf# of a spreadsheet\r\n0F0,0B0\r\n")), "0F0,0B0\n");
 }
 
-TEST(ProgramCsv, NumbersThatNoProgramHasAreRejectedWithWhatIsAllowed) {
+TEST(ProgramCsv, RejectsImpossibleNumbersWithLimits) {
   for (const char* csv : {"2147483647F0,2147483647B0\n", "0F2147483647\n", "1000000F1000000\n"}) {
     EXPECT_THAT([&] { parse_csv(csv); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("stages times micro-batches are at most 4000000")))

@@ -122,7 +122,7 @@ TEST(ScheduleTable, RejectsWhatDoesNotFit) {
   refused("zb-1p", {.num_ranks = 4, .num_microbatches = 8, .memory_limit = 0.5}, "raise the limit");
 }
 
-TEST(ScheduleTable, SizesThatNobodyTrainsAreRejectedWithWhatIsAllowed) {
+TEST(ScheduleTable, RejectsImpossibleSizesWithLimits) {
   constexpr int kMost = std::numeric_limits<int>::max();
   for (const ScheduleRow& row : schedules()) {
     EXPECT_THAT([&] { make_schedule(row.name, {.num_ranks = kMost, .num_microbatches = 1}); },

@@ -21,7 +21,7 @@ Costs costs_of(StageCost cost) {
   return costs;
 }
 
-TEST(Simulate, StartsAndEndsOfTwoStagesAreAsByHand) {
+TEST(Simulate, TwoStagesHaveTimesByHand) {
   Costs costs = costs_of({.forward = 2, .backward_input = 3, .backward_weight = 1});
   costs.hop = 0.5;
   const Timeline timeline = simulate(parse_csv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"), costs);
@@ -44,14 +44,14 @@ TEST(Simulate, StartsAndEndsOfTwoStagesAreAsByHand) {
   EXPECT_DOUBLE_EQ(timeline.bubble_to_work, 7.0 / 12);
 }
 
-TEST(Simulate, CostIsTheLongestTimeOfARankNotTheWholeTime) {
+TEST(Simulate, CostIsLongestTimeOfRank) {
   const Timeline timeline = simulate(make_schedule("zb-h2", {.num_ranks = 4, .num_microbatches = 8}));
   EXPECT_DOUBLE_EQ(timeline.cost, 24);
   EXPECT_DOUBLE_EQ(timeline.makespan, 27);
 }
 
 // Figures of the schedules with all times 1, as computed from the published orders.
-TEST(Simulate, KnownTimesOfFourRanksAndEightMicrobatches) {
+TEST(Simulate, FourRanksTakeKnownTimes) {
   const auto makespan = [](const char* name) {
     return simulate(make_schedule(name, {.num_ranks = 4, .num_microbatches = 8})).makespan;
   };
@@ -64,7 +64,7 @@ TEST(Simulate, KnownTimesOfFourRanksAndEightMicrobatches) {
   EXPECT_DOUBLE_EQ(makespan("dualpipe-v"), 54);
 }
 
-TEST(Simulate, MessagesOfALinkFollowEachOtherWhereItHasABandwidth) {
+TEST(Simulate, BandwidthSerializesMessagesOfLink) {
   Costs costs = costs_of({.forward = 1, .backward_input = 1, .backward_weight = 0});
   costs.message_bytes = 300;
   costs.bandwidth = 100;
@@ -142,7 +142,7 @@ Span span_of(const Program& program, const Timeline& timeline, std::size_t rank,
 
 // F 1, B 4 twice: the last backward runs from 6 to 10. Four buckets of 2 are ready at 7, 8, 9, and at 10,
 // where REDUCE_GRAD stands.
-TEST(Simulate, AReductionOverlapsWithTheLastBackwardAndTheUpdateWaitsForIt) {
+TEST(Simulate, ReductionOverlapsBackwardAndPrecedesUpdate) {
   const Program program = data_parallel(2);
   Costs costs = costs_of({.forward = 1, .backward_input = 2, .backward_weight = 2, .reduce = 8, .update = 3});
   costs.buckets = 4;
@@ -158,7 +158,7 @@ TEST(Simulate, AReductionOverlapsWithTheLastBackwardAndTheUpdateWaitsForIt) {
   EXPECT_DOUBLE_EQ(simulate(program, costs).cost, 13.5) << "only the last bucket is not hidden";
 }
 
-TEST(Simulate, WhileOneStageIsReducedTheOthersContinue) {
+TEST(Simulate, OtherStagesContinueDuringReduction) {
   const Program program = parse_csv("0F0,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD,0STEP,1STEP\n");
   Costs costs = costs_of({.forward = 1, .backward_input = 1, .backward_weight = 1, .reduce = 5});
   const Timeline timeline = simulate(program, costs);
@@ -167,7 +167,7 @@ TEST(Simulate, WhileOneStageIsReducedTheOthersContinue) {
   EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "0REDUCE_GRAD").end, 14) << "one after the other";
 }
 
-TEST(Simulate, AnUpdateWaitsForTheReductionOfAllWhoHoldTheStage) {
+TEST(Simulate, UpdateAwaitsReductionOfAllHolders) {
   Program program = parse_csv("0F0,0B0,0REDUCE_GRAD,0STEP\n0F1,0F2,0B1,0B2,0REDUCE_GRAD,0STEP\n");
   program.replicas = {{0, 1}};
   Costs costs = costs_of({.forward = 1, .backward_input = 1, .backward_weight = 1, .reduce = 1});
@@ -176,7 +176,7 @@ TEST(Simulate, AnUpdateWaitsForTheReductionOfAllWhoHoldTheStage) {
   EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "0STEP").start, 7);
 }
 
-TEST(Simulate, GatheringWeightsRunsAheadOfTheComputationThatNeedsThem) {
+TEST(Simulate, WeightGatheringRunsAheadOfUse) {
   const Program program = parse_csv(
       "0UNSHARD,1UNSHARD,0F0,0RESHARD,1F0,1B0,1RESHARD,0UNSHARD,0B0,0RESHARD,"
       "0REDUCE_GRAD,1REDUCE_GRAD,0STEP,1STEP\n");
@@ -187,7 +187,7 @@ TEST(Simulate, GatheringWeightsRunsAheadOfTheComputationThatNeedsThem) {
   EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "0B0").start, 15) << "its gathering began at 12";
 }
 
-TEST(Simulate, ExchangesThatTakeTheCoreAreAddedToTheStep) {
+TEST(Simulate, ExchangesOnCoreAddToStep) {
   Costs costs = costs_of({.forward = 2, .backward_input = 4, .backward_weight = 0, .reduce = 3, .update = 1});
   costs.buckets = 4;
   const Program program = data_parallel(1);
@@ -199,7 +199,7 @@ TEST(Simulate, ExchangesThatTakeTheCoreAreAddedToTheStep) {
   EXPECT_THAT(simulate(program, costs).exchanged, ElementsAre(3));
 }
 
-TEST(Simulate, MessagesThatTakeTheCoreDelayTheirSender) {
+TEST(Simulate, MessagesOnCoreDelayTheirSender) {
   Costs costs;
   costs.message_bytes = 10;
   costs.bandwidth = 20;
@@ -221,7 +221,7 @@ TEST(Simulate, RejectsWhatCannotBe) {
               ThrowsMessage<InvalidArgument>(HasSubstr("waits for itself")));
 }
 
-TEST(Simulate, CostsThatAddUpToNoNumberAreRejectedWithWhatIsAllowed) {
+TEST(Simulate, RejectsNonFiniteCostsWithLimits) {
   const Program program = make_schedule("1f1b", {.num_ranks = 2, .num_microbatches = 2});
   const auto refused = [&](const Costs& costs, const char* message) {
     EXPECT_THAT([&] { simulate(program, costs); },

@@ -44,7 +44,7 @@ TEST(TimedActions, CostWhatTheyTookInTheMean) {
   EXPECT_NEAR(costs.stages[1].backward_input, 0.25, 1e-9);
 }
 
-TEST(TimedActions, TheWeightGradientHasACostOfItsOwn) {
+TEST(TimedActions, WeightGradientHasItsCost) {
   const Program split = make_schedule("zb-h1", {.num_ranks = 2, .num_microbatches = 2});
   const Costs costs = mean_costs(split, {{{did("0I0", 0, 1), did("0W0", 1, 4)}, {did("1B0", 0, 2)}}});
   EXPECT_EQ(costs.stages[0].backward_input, 1);
@@ -68,7 +68,7 @@ TEST(TimedActions, OfASimulationAreItsComputations) {
   EXPECT_EQ(ranks[1][1].end_s, 4);
 }
 
-TEST(TimelinePage, DrawsMeasuredBoxesFromTheBeginOfTheirStep) {
+TEST(TimelinePage, DrawsMeasuredBoxesFromStepBegin) {
   const std::string html = timeline_page(page());
   EXPECT_THAT(html, HasSubstr("data-s=\"100.0000\" data-e=\"300.0000\" data-m=\"1\"><rect"));  // 0F1
   EXPECT_THAT(html, HasSubstr("<title>0F1: 200 ms, from 100 ms</title>"));
@@ -103,7 +103,7 @@ TEST(TimelinePage, NumbersOnlyBoxesThatHaveRoom) {
   EXPECT_THAT(timeline_page(page()), Not(HasSubstr("style=\"display:none\">")));
 }
 
-TEST(TimelinePage, LeavesAStepOutThatTakesNoTime) {
+TEST(TimelinePage, OmitsStepWithoutTime) {
   TimelinePage with_step = page();
   with_step.steps[0].ranks[0].push_back(did("0STEP", 6.0, 6.000001));
   EXPECT_THAT(timeline_page(with_step), Not(HasSubstr("0STEP")));
@@ -111,7 +111,7 @@ TEST(TimelinePage, LeavesAStepOutThatTakesNoTime) {
   EXPECT_THAT(timeline_page(with_step), HasSubstr("<title>0STEP: 200 ms, from 1000 ms</title>"));
 }
 
-TEST(TimelinePage, AnUpdateAfterTheLastComputationIsOnTheAxisAndInTheTable) {
+TEST(TimelinePage, LateUpdateIsInAxisAndTable) {
   TimelinePage of_update = page();
   of_update.steps[0].ranks[1].push_back(did("1STEP", 5.8, 9.0));
   of_update.stages = {"wte to h.1", "h.2 to <head>"};
@@ -122,7 +122,7 @@ TEST(TimelinePage, AnUpdateAfterTheLastComputationIsOnTheAxisAndInTheTable) {
   EXPECT_THAT(html, HasSubstr("<td>1</td><td>h.2 to &lt;head&gt;</td>"));
 }
 
-TEST(TimelinePage, ReplicasStandBesideEachOtherWithThePlanOfTheirStage) {
+TEST(TimelinePage, ReplicasAreBesidePlanOfStage) {
   TimelinePage twice = page();
   const TimedRanks once = measured();
   twice.steps[0].ranks = {once[0], once[0], once[1], once[1]};
@@ -134,7 +134,7 @@ TEST(TimelinePage, ReplicasStandBesideEachOtherWithThePlanOfTheirStage) {
   EXPECT_EQ(planned, 2u) << "of the second stage, for both of its replicas";
 }
 
-TEST(TimelinePage, IsLightOrDarkAsTheReadersSystemIs) {
+TEST(TimelinePage, FollowsColourSchemeOfSystem) {
   const std::string html = timeline_page(page());
   EXPECT_THAT(html, HasSubstr("prefers-color-scheme: dark"));
   EXPECT_THAT(html, HasSubstr("class=\"lane\"/>"));

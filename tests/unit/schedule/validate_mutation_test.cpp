@@ -210,7 +210,7 @@ INSTANTIATE_TEST_SUITE_P(
                              {"0REDUCE_GRAD: deadlock", "waits for rank 1; rank 1"}}),
     [](const auto& suite) { return std::string(suite.param.name); });
 
-TEST(ValidateTransport, ReceivesRightBeforeUseStandStillWhereSendsWait) {
+TEST(ValidateTransport, LateReceivesDeadlockBlockingSends) {
   const Program program = parse_csv(
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
@@ -222,21 +222,21 @@ TEST(ValidateTransport, ReceivesRightBeforeUseStandStillWhereSendsWait) {
           "position 3, 1SEND_B0, waits for rank 0")));
 }
 
-TEST(ValidateTransport, ASendStartedWithItsAnswerDoesNot) {
+TEST(ValidateTransport, PairedSendAvoidsDeadlock) {
   const Program program = parse_csv(
       "0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B0)BATCH,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
   EXPECT_NO_THROW(validate(program, {.form = Form::kTransfers, .transport = Transport::kRendezvous}));
 }
 
-TEST(ValidateOrder, NamesTheRanksThatWaitForEachOther) {
+TEST(ValidateOrder, NamesRanksInCircularWait) {
   EXPECT_THAT(
       [] { validate(parse_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n"), {.form = Form::kOrder}); },
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("rank 0, position 1, 0B0: deadlock: waits for rank 1"),
                                            HasSubstr("rank 1, position 0, 1F1, waits for rank 0"))));
 }
 
-TEST(ValidateOrder, ABackwardCannotRunBesideTheForwardThatItNeeds) {
+TEST(ValidateOrder, RejectsBackwardOverlappingItsForward) {
   EXPECT_THAT(
       [] {
         validate(parse_csv("0F0,0F1,0B0,0B1\n(1F0;1B0)OVERLAP_F_B,(1F1;1B1)OVERLAP_F_B\n"),
@@ -246,7 +246,7 @@ TEST(ValidateOrder, ABackwardCannotRunBesideTheForwardThatItNeeds) {
           HasSubstr("rank 1, position 0, 1F0: cannot run with the rest of (1F0;1B0)OVERLAP_F_B")));
 }
 
-TEST(ValidateOrder, OfUpdatesWithoutAFlushRejectsABackwardWhileGradientsAreReduced) {
+TEST(ValidateOrder, RejectsBackwardDuringUnflushedReduction) {
   const auto refused = [](const char* csv, const char* message) {
     Program program = parse_csv(csv);
     program.update_every = 1;
@@ -333,7 +333,7 @@ TEST(EveryMutation, OfARepeatedActionIsRejected) {
   });
 }
 
-TEST(EveryMutation, OfTheOrderOfALinkIsRejected) {
+TEST(EveryMutation, LinkReorderingIsRejected) {
   for_each_step([](const Program& sound, Transport transport) {
     for (std::size_t rank = 0; rank < sound.ranks.size(); ++rank) {
       std::map<std::pair<int, ActionKind>, std::size_t> last;  // of a stage and kind of transfer: one link
