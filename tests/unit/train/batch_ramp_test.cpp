@@ -32,7 +32,7 @@ TrainOptions growing() {
   return {.global_batch = 512, .batch_ramp_sizes = {64, 128}, .batch_ramp_steps = {1000, 3000}};
 }
 
-TEST(BatchRamp, IsToldInWordsAndSqueezedIntoFewSteps) {
+TEST(BatchRamp, HasDescriptionAndFitsShortRuns) {
   EXPECT_EQ(describe_batches(growing()), "64, 128 from step 1001 on, 512 from step 3001 on");
   EXPECT_EQ(describe_batches({.global_batch = 32}), "32");
   EXPECT_THAT(ramp_within(growing(), 3).batch_ramp_steps, ElementsAre(1, 2));
@@ -94,7 +94,7 @@ class RunsWithARamp : public SmallRuns {
 };
 
 // Nothing of Trireme but the model, the order of samples and their tensors.
-TEST_F(RunsWithARamp, AreTheLoopThatTakesMoreAndMoreSamples) {
+TEST_F(RunsWithARamp, MatchLoopWithGrowingBatches) {
   RunConfig config = ramp("run");
   config.optimizer.momentum = 0;
   const std::vector<StepReport> found = reports(1, config);
@@ -141,7 +141,7 @@ TEST_F(RunsWithARamp, HaveTheSameNumbersOnAnyRanks) {
   EXPECT_EQ(ranks.weights_xxh3, microbatches.weights_xxh3);
 }
 
-TEST_F(RunsWithARamp, HaveTheSameNumbersHoweverTheModelIsHeld) {
+TEST_F(RunsWithARamp, HaveSameNumbersOnAnyLayout) {
   run(1, ramp("one"));
   RunConfig cut = ramp("cut"), sharded = ramp("sharded"), served = ramp("served"), dynamic = ramp("dynamic");
   cut.parallel = {.pipeline = 2, .microbatches = 4};
@@ -162,7 +162,7 @@ TEST_F(RunsWithARamp, HaveTheSameNumbersHoweverTheModelIsHeld) {
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].count, kSizes[i]) << "step " << i + 1;
 }
 
-TEST_F(RunsWithARamp, ContinueInItsMiddleWithTheSameBits) {
+TEST_F(RunsWithARamp, ContinueMidRampWithSameBits) {
   for (const std::int64_t at : {2, 3, 5, 7}) {
     const std::string name = text("at-", at);
     RunConfig config = ramp(name, 2);
@@ -224,7 +224,7 @@ TEST_F(RunsWithARamp, GrowInPipelinesThatUpdateUnderWay) {
   }
 }
 
-TEST_F(RunsWithARamp, HaveTheSameBitsOnAnyRanksWhereThatIsAsked) {
+TEST_F(RunsWithARamp, HaveSameBitsOnRequest) {
   RunConfig one = ramp("one", 4), four = ramp("four", 1), two = ramp("two", 1);
   one.run.exact = four.run.exact = two.run.exact = true;
   two.parallel = {.pipeline = 2, .microbatches = 4};
@@ -233,7 +233,7 @@ TEST_F(RunsWithARamp, HaveTheSameBitsOnAnyRanksWhereThatIsAsked) {
   EXPECT_EQ(run(2, two).weights_xxh3, expected);
 }
 
-TEST_F(RunsWithARamp, ScaleTheRateWithTheBatchOfTheStep) {
+TEST_F(RunsWithARamp, ScaleRateWithBatchOfStep) {
   RunConfig config = ramp("sqrt");
   config.learning_rate.scale_with_batch = "sqrt";
   config.learning_rate.schedule = "exponential";

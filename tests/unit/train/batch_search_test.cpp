@@ -42,7 +42,7 @@ class BatchSearchOfRuns : public SmallRuns {
   }
 };
 
-TEST_F(BatchSearchOfRuns, DoublesFromAQuarterAndWeighsSpeedByWhatASampleTeaches) {
+TEST_F(BatchSearchOfRuns, DoublesBatchesAndWeighsSpeedAgainstNoise) {
   const BatchSearch search = found(2, wide(), {.max_samples = 512, .noise_scale = 384});
   ASSERT_THAT(batches(search), testing::ElementsAre(32, 64, 128, 256, 512));
   EXPECT_DOUBLE_EQ(search.trials[0].efficiency, (384.0 + 128) / (384 + 32));
@@ -56,7 +56,7 @@ TEST_F(BatchSearchOfRuns, DoublesFromAQuarterAndWeighsSpeedByWhatASampleTeaches)
   }
 }
 
-TEST_F(BatchSearchOfRuns, IsMadeOverStagesThatUpdateWhileMicroBatchesAreUnderWay) {
+TEST_F(BatchSearchOfRuns, RunsOverAsynchronousStages) {
   RunConfig config = wide();
   config.train.clip_norm = 0;
   config.parallel.pipeline = 2;
@@ -69,14 +69,14 @@ TEST_F(BatchSearchOfRuns, IsMadeOverStagesThatUpdateWhileMicroBatchesAreUnderWay
   }
 }
 
-TEST_F(BatchSearchOfRuns, IsMadeOverReplicasThatShareOutABatchByTheirSpeed) {
+TEST_F(BatchSearchOfRuns, RunsOverBalancedReplicas) {
   RunConfig config = wide();
   config.data.balance = "dynamic";
   EXPECT_THAT(batches(found(2, config, {.max_samples = 128, .noise_scale = 300})),
               testing::ElementsAre(32, 64, 128));
 }
 
-TEST_F(BatchSearchOfRuns, TakesWholePartsOfAPlanAndNothingTwice) {
+TEST_F(BatchSearchOfRuns, UsesWholePartsOfPlanOnce) {
   RunConfig config = wide();
   config.train.global_batch = 6;
   config.train.accumulation = 3;
@@ -85,7 +85,7 @@ TEST_F(BatchSearchOfRuns, TakesWholePartsOfAPlanAndNothingTwice) {
 }
 
 // How many batches have been read ahead at the peak is chance: activations are to be far more than those.
-TEST_F(BatchSearchOfRuns, EndsAtTheMemoryLimitAndSaysWhatWouldFit) {
+TEST_F(BatchSearchOfRuns, EndsAtMemoryLimitAndNamesFit) {
   RunConfig config = wide();
   config.model.hidden = {512, 512, 512};
   const BatchSearch free = found(1, config, {.max_samples = 512, .noise_scale = 1e9});
@@ -101,14 +101,14 @@ TEST_F(BatchSearchOfRuns, EndsAtTheMemoryLimitAndSaysWhatWouldFit) {
   EXPECT_EQ(bound.memory_limit_bytes, limit);
 }
 
-TEST_F(BatchSearchOfRuns, RejectsALimitIntoWhichTheConfigurationDoesNotFit) {
+TEST_F(BatchSearchOfRuns, RejectsLimitBelowConfiguration) {
   const BatchSearchOptions options{.memory_limit_bytes = 1000, .noise_scale = 1};
   EXPECT_THAT([&] { found(1, wide(), options); },
               testing::ThrowsMessage<InvalidArgument>(AllOf(
                   HasSubstr("train.global_batch = "), HasSubstr("1000 B"), HasSubstr("smaller batch"))));
 }
 
-TEST_F(BatchSearchOfRuns, MeasuresTheNoiseOfOnePartInTwo) {
+TEST_F(BatchSearchOfRuns, SplitsOnePartToMeasureNoise) {
   RunConfig config = wide();
   const BatchSearch search = found(1, config, {.max_samples = 128});
   ASSERT_TRUE(search.noise_scale) << search.why_no_noise;

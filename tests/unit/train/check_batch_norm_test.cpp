@@ -87,7 +87,7 @@ std::function<void()> checking(const RunConfig& config, std::int64_t samples, in
   return [=] { check_model(std::make_shared<Model>(), config, samples, ranks); };
 }
 
-TEST(SingleSamples, AreNamedByTheirBatchBeforeTheFirstStep) {
+TEST(SingleSamples, AreNamedByBatchBeforeFirstStep) {
   EXPECT_THAT(checking(in_batches_of(4), 9),
               ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("Expected more than 1 value per channel"),
                                                    HasSubstr("step 3, number 3 of epoch 1, has 1 of 9"),
@@ -95,7 +95,7 @@ TEST(SingleSamples, AreNamedByTheirBatchBeforeTheFirstStep) {
                                                    HasSubstr("data.drop_last = true"))));
 }
 
-TEST(SingleSamples, AreThoseOfEachRankAndMicroBatch) {
+TEST(SingleSamples, CountPerRankAndMicroBatch) {
   EXPECT_THAT(checking(in_batches_of(4), 8, /*ranks=*/4),
               ThrowsMessage<InvalidArgument>(
                   AllOf(HasSubstr("step 1,"), HasSubstr("4 micro-batches"), Not(HasSubstr("drop_last")))));
@@ -108,7 +108,7 @@ TEST(SingleSamples, AreThoseOfEachRankAndMicroBatch) {
               ThrowsMessage<InvalidArgument>(HasSubstr("has 3 of 11")));
 }
 
-TEST(SingleSamples, OfALaterPhaseOfARampAreFound) {
+TEST(SingleSamples, AreFoundInLaterRampPhase) {
   RunConfig config = in_batches_of(8);
   config.train.batch_ramp_sizes = {4};
   config.train.batch_ramp_steps = {2};
@@ -137,7 +137,7 @@ TEST(SingleSamples, AreEnoughForANormOfImages) {
   EXPECT_NO_THROW(checking<NormOfImages>(in_batches_of(4), 8, /*ranks=*/4)());
 }
 
-TEST(SingleSamples, AreEnoughForANormThatItsOwnerHasFrozen) {
+TEST(SingleSamples, SufficeForFrozenNorm) {
   const auto model = std::make_shared<NormOfVectors>();
   model->norm->eval();
   EXPECT_NO_THROW(check_model(model, in_batches_of(4), 9));
@@ -151,7 +151,7 @@ TEST(SingleSamples, OfADeferredModelAreFound) {
       check_model(deferred([] { return std::make_shared<NormOfImages>(); }), in_batches_of(4), 9));
 }
 
-TEST(SingleSamples, LeaveStatisticsAndRandomNumbersAsTheyAre) {
+TEST(SingleSamples, CheckKeepsStatisticsAndRandomNumbers) {
   const auto model = std::make_shared<NormOfImages>();
   const std::vector<at::Tensor> random = model::random_state();
   check_model(model, in_batches_of(4), 9);
@@ -160,7 +160,7 @@ TEST(SingleSamples, LeaveStatisticsAndRandomNumbersAsTheyAre) {
   EXPECT_TRUE(model::random_state().front().equal(random.front()));
 }
 
-TEST(SingleSamples, OfANormOfImagesAreTrainedWith) {
+TEST(SingleSamples, AreAcceptedForImageNorm) {
   const data::DataSource data = counted_images(9);
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const auto model = std::make_shared<NormOfImages>();

@@ -30,7 +30,7 @@ TEST(Comparison, OfTheSameBitsIsBitwise) {
   EXPECT_TRUE(comparison.bitwise());
 }
 
-TEST(Comparison, WithinTheBoundIsEqualButNotBitwise) {
+TEST(Comparison, WithinBoundIsEqualButNotBitwise) {
   Comparison comparison(kBounds);
   comparison.gradients(1, two(1.0005, 2), two(1, 2));
   EXPECT_TRUE(comparison.equal());
@@ -38,7 +38,7 @@ TEST(Comparison, WithinTheBoundIsEqualButNotBitwise) {
   EXPECT_NEAR(comparison.largest().difference, 5e-4, 1e-5);
 }
 
-TEST(Comparison, NamesTheFirstTensorOutsideAndKeepsTheLargest) {
+TEST(Comparison, NamesFirstTensorOutsideAndKeepsLargest) {
   Comparison comparison(kBounds);
   comparison.gradients(1, two(1, 2.2), two(1, 2));
   comparison.gradients(2, two(2, 2), two(1, 2));
@@ -57,7 +57,7 @@ TEST(Comparison, AMissingGradientCountsAsZeros) {
   EXPECT_TRUE(none.bitwise());
 }
 
-TEST(Comparison, AGradientThatIsNothingButRoundingIsMeasuredByTheModels) {
+TEST(Comparison, RoundingGradientIsMeasuredAgainstModel) {
   Comparison comparison(kBounds);
   comparison.gradients(1, two(1, 3e-8), two(1, 1e-8));
   EXPECT_TRUE(comparison.equal());
@@ -72,7 +72,7 @@ TEST(Comparison, NumbersThatAreNoneAreNeverEqual) {
   EXPECT_FALSE(gradient.equal());
 }
 
-TEST(Comparison, WeightsAreMeasuredByWhatTheStepAdded) {
+TEST(Comparison, WeightsAreMeasuredAgainstTheirChange) {
   Comparison comparison(kBounds);
   // The step added 0.01; the other side added 0.0102: two percent of the step, 2e-4 of the weight.
   comparison.weights(1, two(1, 1), two(1.0102, 1), two(1.01, 1));
@@ -102,7 +102,7 @@ TEST(Comparison, OfNothingIsNotEqual) {
   }
 }
 
-TEST(Comparison, CountsStepsAndThoseThatWereLeftOut) {
+TEST(Comparison, CountsStepsAndSkippedOnes) {
   Comparison comparison(kBounds);
   comparison.loss(1, 0.5, 0.5);
   comparison.skipped(1, two(1, 1), two(1, 1));
@@ -113,7 +113,7 @@ TEST(Comparison, CountsStepsAndThoseThatWereLeftOut) {
   EXPECT_TRUE(comparison.bitwise());
 }
 
-TEST(Comparison, AWeightThatMovesInAStepThatWasLeftOutIsADifference) {
+TEST(Comparison, WeightChangeInSkippedStepIsDifference) {
   Comparison comparison(kBounds);
   comparison.gradients(1, two(1, 2), two(1, 2));
   comparison.skipped(2, two(1, 1), two(1, 1 + 1e-7));
@@ -121,7 +121,7 @@ TEST(Comparison, AWeightThatMovesInAStepThatWasLeftOutIsADifference) {
   EXPECT_EQ(comparison.first()->tensor, "b");
 }
 
-TEST(Comparison, AStepThatOneSideAloneLeavesOutNamesTheSide) {
+TEST(Comparison, StepSkippedByOneSideNamesIt) {
   Comparison comparison(kBounds);
   comparison.skipped_by_one(2, Comparison::Side::kExpected);
   ASSERT_FALSE(comparison.equal());

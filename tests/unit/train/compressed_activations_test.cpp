@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(Of, SomeSchedules,
 
 /// The noise of 8 bits is at most a hundredth of a block's greatest value, without bias: when a step falls
 /// into place may change, where a run ends does not.
-TEST_P(SomeSchedules, LearnsWithEightBitsAndContinuesWithTheSameBits) {
+TEST_P(SomeSchedules, LearnWithEightBitsAndResumeBitwise) {
   for (const int ranks : {2, 4}) {
     SCOPED_TRACE(ranks);
     const RunResult plain = run_over(ranks, piped(text("plain", ranks), "none", GetParam()));
@@ -91,7 +91,7 @@ TEST_F(CompressedActivationsTraining, TellsTheBytesThatItSends) {
 
 /// Two pipelines side by side: what one draws is no copy of what the other does, and with compressed
 /// gradients, sharded weights, short floats and a run on one rank nothing is in its way.
-TEST_F(CompressedActivationsTraining, GoesWithReplicasShardsShortFloatsAndCompressedGradients) {
+TEST_F(CompressedActivationsTraining, WorksWithReplicasShardsAndShortFloats) {
   const auto learns_with = [&](const char* name, const auto& change) {
     RunConfig with = piped(name, "int8"), without = piped(text(name, "-plain"), "none");
     for (RunConfig* each : {&with, &without}) {

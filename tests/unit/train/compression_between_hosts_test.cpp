@@ -92,7 +92,7 @@ class TrainingBetweenHosts : public CompressedTraining {
 class EachBetweenHosts : public TrainingBetweenHosts, public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, EachBetweenHosts, testing::ValuesIn(kLossyCompressions), name_of_compression);
 
-TEST_P(EachBetweenHosts, ContinuesFromACheckpointWithTheSameBits) {
+TEST_P(EachBetweenHosts, ContinuesFromCheckpointWithSameBits) {
   RunConfig whole = dealt_out("whole", GetParam()), part = dealt_out("part", GetParam());
   const std::string expected = run_on(kTwoPairs, whole).weights_xxh3;
   part.train.max_steps = 6;
@@ -118,7 +118,7 @@ TEST_P(EachBetweenHosts, LearnsAsOneRankDoes) {
 }
 
 /// Rank by rank, host by host, and back.
-TEST_F(TrainingBetweenHosts, WhatWasLeftOutOfSharedOutGradientsStaysWhoeverEncodes) {
+TEST_F(TrainingBetweenHosts, ShardedResidualsStayWithAnyEncoder) {
   for (const char* compression : {"sign", "top-k"}) {
     RunConfig changing = dealt_out(compression, compression);
     changing.parallel.zero = 2;
@@ -139,7 +139,7 @@ TEST_F(TrainingBetweenHosts, WhatWasLeftOutOfSharedOutGradientsStaysWhoeverEncod
   }
 }
 
-TEST_F(TrainingBetweenHosts, ContinueWithTheSameBitsWhereHostsEncodeWhatIsSharedOut) {
+TEST_F(TrainingBetweenHosts, ShardedHostsContinueWithSameBits) {
   for (const char* compression : {"sign", "qsgd"}) {
     RunConfig whole = dealt_out(text("whole", compression), compression), part = whole;
     part.run.name = text("part", compression);
@@ -152,7 +152,7 @@ TEST_F(TrainingBetweenHosts, ContinueWithTheSameBitsWhereHostsEncodeWhatIsShared
   }
 }
 
-TEST_F(TrainingBetweenHosts, WholeGradientsThatAreSharedOutHaveTheBitsOfReplicas) {
+TEST_F(TrainingBetweenHosts, UncompressedShardsHaveBitsOfReplicas) {
   for (const char* compression : {"dgc", "power-sgd"}) {
     RunConfig config = dealt_out("replicas", compression);
     config.train.clip_norm = 0;
@@ -165,7 +165,7 @@ TEST_F(TrainingBetweenHosts, WholeGradientsThatAreSharedOutHaveTheBitsOfReplicas
   }
 }
 
-TEST_F(TrainingBetweenHosts, WhatWasLeftOutStaysWithOtherHostsAndRanks) {
+TEST_F(TrainingBetweenHosts, ResidualsStayWithOtherHostsAndRanks) {
   RunConfig changing = dealt_out("hosts", "top-k");
   changing.model.hidden = {128};
   changing.train.max_steps = 6;
@@ -189,7 +189,7 @@ TEST_F(TrainingBetweenHosts, WhatWasLeftOutStaysWithOtherHostsAndRanks) {
   EXPECT_EQ(run_on(kThreePairs, changing, RunStart::kResume).steps, 10) << "of rows that ranks have written";
 }
 
-TEST_F(TrainingBetweenHosts, WhatWasLeftOutOfSumsStaysWithOtherHosts) {
+TEST_F(TrainingBetweenHosts, SumResidualsStayWithOtherHosts) {
   RunConfig changing = dealt_out("hosts", "one-bit");
   changing.train.max_steps = 6;
   run_on(kThreePairs, changing);
@@ -204,7 +204,7 @@ TEST_F(TrainingBetweenHosts, WhatWasLeftOutOfSumsStaysWithOtherHosts) {
 }
 
 /// Two hosts send no pieces of "sign", as two ranks do not.
-TEST_F(TrainingBetweenHosts, WhatWasLeftOutOfSumsIsTakenOverByHostsThatSendNoPieces) {
+TEST_F(TrainingBetweenHosts, HostsWithoutPiecesTakeResidualsOver) {
   RunConfig changing = dealt_out("hosts", "sign");
   changing.train.max_steps = 6;
   run_on(kThreePairs, changing);

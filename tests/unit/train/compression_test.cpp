@@ -27,7 +27,7 @@ using testing::ThrowsMessage;
 class EachCompression : public CompressedTraining, public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, EachCompression, testing::ValuesIn(kLossyCompressions), name_of_compression);
 
-TEST_P(EachCompression, ContinuesFromACheckpointWithTheSameBits) {
+TEST_P(EachCompression, ContinuesFromCheckpointWithSameBits) {
   RunConfig whole = compressed("whole", GetParam()), part = compressed("part", GetParam());
   const std::string expected = run(2, whole).weights_xxh3;
   part.train.max_steps = 6;
@@ -49,7 +49,7 @@ TEST_P(EachCompression, LearnsWhatItLearnsUncompressed) {
   EXPECT_GT(run(2, less).evaluation->metric("accuracy").value, reached - 0.02);
 }
 
-TEST_F(CompressedTraining, OneBitLambContinuesFromACheckpointBeforeAndAfterItsWarmUp) {
+TEST_F(CompressedTraining, OneBitLambContinuesAroundWarmUp) {
   for (const std::int64_t warmup : {4, 8}) {
     RunConfig whole = compressed(text("whole", warmup), "one-bit"), part = whole;
     for (RunConfig* each : {&whole, &part}) {
@@ -65,7 +65,7 @@ TEST_F(CompressedTraining, OneBitLambContinuesFromACheckpointBeforeAndAfterItsWa
   }
 }
 
-TEST_F(CompressedTraining, OneRankHasTheMomentumOfItsOptimizerWhateverTheCompression) {
+TEST_F(CompressedTraining, OneRankHasMomentumOfItsOptimizer) {
   EXPECT_EQ(run(1, compressed("dgc", "dgc")).weights_xxh3, run(1, compressed("none", "none")).weights_xxh3);
   RunConfig uncompressed = compressed("adamw", "one-bit");
   uncompressed.parallel.compression = "none";
@@ -92,7 +92,7 @@ TEST_P(DgcWithoutMomentumCorrection, IsTopKWithErrorFeedback) {
               HasSubstr(text("dgc (without momentum correction: ", GetParam(), " has moments of its own)")));
 }
 
-TEST_P(DgcWithoutMomentumCorrection, ContinuesFromACheckpointWithTheSameBits) {
+TEST_P(DgcWithoutMomentumCorrection, ContinuesFromCheckpointWithSameBits) {
   RunConfig part = with_moments("part", "dgc");
   const std::string expected = run(2, with_moments("whole", "dgc")).weights_xxh3;
   part.train.max_steps = 6;
@@ -138,7 +138,7 @@ TEST_F(CompressedTraining, TellsTheBytesThatItSends) {
   EXPECT_THAT(file("less", "metrics.jsonl"), HasSubstr("\"sent_bytes\":"));
 }
 
-TEST_F(CompressedTraining, WhatWasLeftOutStaysWithFewerAndWithMoreRanks) {
+TEST_F(CompressedTraining, ResidualsStayWithOtherRankCounts) {
   RunConfig run_of_three = compressed("ranks", "top-k");
   run_of_three.train.global_batch = 510;
   run_of_three.train.max_steps = 6;
@@ -170,7 +170,7 @@ TEST_F(CompressedTraining, WhatWasLeftOutStaysWithFewerAndWithMoreRanks) {
 
 /// Sums that ranks have encoded, and what of them was left out, in pieces: the whole is the same for any
 /// number of ranks.
-TEST_F(CompressedTraining, WhatWasLeftOutOfSumsStaysWithFewerAndWithMoreRanks) {
+TEST_F(CompressedTraining, SumResidualsStayWithOtherRankCounts) {
   RunConfig run_of_three = compressed("ranks", "one-bit");
   run_of_three.train.global_batch = 510;
   run_of_three.train.max_steps = 6;
@@ -204,7 +204,7 @@ TEST_F(CompressedTraining, WhatWasLeftOutOfSumsStaysWithFewerAndWithMoreRanks) {
 }
 
 /// With two ranks nobody keeps anything of sums: it goes with what rank 0 keeps.
-TEST_F(CompressedTraining, WhatWasLeftOutOfSumsIsTakenOverByRanksThatSendNoPieces) {
+TEST_F(CompressedTraining, RanksWithoutPiecesTakeResidualsOver) {
   RunConfig changing = compressed("ranks", "sign");
   changing.train.max_steps = 6;
   run(4, changing);
@@ -233,7 +233,7 @@ TEST_F(CompressedTraining, WhatWasLeftOutOfSumsIsTakenOverByRanksThatSendNoPiece
   EXPECT_EQ(run(4, changing, RunStart::kResume).steps, 10) << "with pieces that nobody has written";
 }
 
-TEST_F(CompressedTraining, OneRankSaysThatItDropsWhatWasLeftOut) {
+TEST_F(CompressedTraining, OneRankReportsDroppedResiduals) {
   RunConfig changing = compressed("fewer", "top-k");
   changing.train.max_steps = 6;
   run(2, changing);
@@ -256,7 +256,7 @@ TEST_F(CompressedTraining, AnotherCompressionBeginsWithNothingKept) {
   EXPECT_EQ(run(2, changing, RunStart::kResume).steps, 10);
 }
 
-TEST_F(CompressedTraining, ARankThatDoesNotFitTheCheckpointIsNamed) {
+TEST_F(CompressedTraining, RankThatMismatchesCheckpointIsNamed) {
   RunConfig changing = compressed("changing", "power-sgd");
   changing.train.max_steps = 6;
   run(2, changing);
@@ -266,7 +266,7 @@ TEST_F(CompressedTraining, ARankThatDoesNotFitTheCheckpointIsNamed) {
               ThrowsMessage<DataError>(HasSubstr("compression/power-sgd/q/fc1.weight")));
 }
 
-TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRejectedWithTheReason) {
+TEST_F(CompressedTraining, RejectsIncompatibleOptionsWithReason) {
   const auto refusal = [&](const std::string& compression, const auto& change) {
     RunConfig changed = compressed("no", compression);
     change(changed);
@@ -300,7 +300,7 @@ TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRejectedWithTheReason) {
               HasSubstr("updates stages asynchronously"));
 }
 
-TEST_F(CompressedTraining, LocalClippingContinuesFromACheckpointWithTheSameBits) {
+TEST_F(CompressedTraining, LocalClippingContinuesFromCheckpoint) {
   RunConfig whole = compressed("whole", "dgc"), part = compressed("part", "dgc");
   for (RunConfig* each : {&whole, &part}) {
     each->parallel.compression_clip_norm = 0.1;
@@ -316,7 +316,7 @@ TEST_F(CompressedTraining, LocalClippingContinuesFromACheckpointWithTheSameBits)
   EXPECT_NE(run(2, part).weights_xxh3, expected);
 }
 
-TEST_F(CompressedTraining, LocalClippingIsRejectedWhereThereIsNoNormOfAll) {
+TEST_F(CompressedTraining, LocalClippingRequiresTotalNorm) {
   const auto refusal = [&](const auto& change) {
     RunConfig changed = compressed("no", "dgc");
     changed.parallel.compression_clip_norm = 1;

@@ -36,7 +36,7 @@ TEST(Conflicts, AreThoseOfTheDocumentation) {
                                                      << table_of_conflicts();
 }
 
-TEST(Conflicts, NameBothFeaturesTheNeedAndTheReasons) {
+TEST(Conflicts, NameFeaturesRequirementAndReasons) {
   RunConfig config;
   config.parallel.mode = "ps";
   config.parallel.tensor = 2;

@@ -109,16 +109,16 @@ std::string first_difference(int ranks, Fault fault) {
   return first;
 }
 
-TEST(ContextForm, OfAModelOfOnesOwnIsWhatOneRankTrains) {
+TEST(ContextForm, CustomModelTrainsLikeOneRank) {
   EXPECT_EQ(first_difference(2, Fault::kNone), "equal");
   EXPECT_EQ(first_difference(4, Fault::kNone), "equal");
 }
 
-TEST(ContextForm, ThatForgetsTheTokensOfOthersIsFound) {
+TEST(ContextForm, NeglectedRemoteTokensAreFound) {
   EXPECT_THAT(first_difference(2, Fault::kForgotOthers), HasSubstr("step 1: loss differs"));
 }
 
-TEST(ContextForm, ThatFailsAfterTheRingIsNamedToTheOthers) {
+TEST(ContextForm, FailureAfterRingIsNamedToOthers) {
   const data::DataSource data = sequences();
   run_ranks_as_threads(2, [&](Context& context) {
     Trainer trainer(config(), context, data, whole(Fault::kThrows));

@@ -112,7 +112,7 @@ class ConvolutionsOfARun : public testing::Test {
   int machines_ = 0;
 };
 
-TEST_F(ConvolutionsOfARun, AreThoseThatWereMeasuredOnTheMachine) {
+TEST_F(ConvolutionsOfARun, AreThoseMeasuredOnMachine) {
   RunConfig by_name = config("by_name", 2);
   by_name.train.convolution = "aten";
   const std::string atens = weights_of(by_name);
@@ -129,7 +129,7 @@ TEST_F(ConvolutionsOfARun, AreThoseThatWereMeasuredOnTheMachine) {
   EXPECT_EQ(weights_of(config("c", 2)), products);
 }
 
-TEST_F(ConvolutionsOfARun, LieAsTheMemoryFormatSaysAndElseAsIsFaster) {
+TEST_F(ConvolutionsOfARun, FollowMemoryFormatOrFasterLayout) {
   this_machine_likes(ConvolutionKernel::kProduct);
   const std::string products = weights_of(config("a", 2));
   RunConfig contiguous = config("b", 2);
@@ -151,7 +151,7 @@ TEST_F(ConvolutionsOfARun, ByProductsOverContiguousActivationsAreRejected) {
               testing::ThrowsMessage<InvalidArgument>(HasSubstr("lays activations out as channels_last")));
 }
 
-TEST_F(ConvolutionsOfARun, StayAsTheyBeganWhenItIsResumedOnAnotherMachine) {
+TEST_F(ConvolutionsOfARun, StayUnchangedWhenResumedElsewhere) {
   this_machine_likes(ConvolutionKernel::kOnednn);
   const std::string undisturbed = weights_of(config("undisturbed", 4));
   weights_of(config("moved", 2));
@@ -180,7 +180,7 @@ StatePart part_of_kernels(Trainer& trainer) {
   throw InvalidArgument("a trainer keeps no choice of kernels");
 }
 
-TEST_F(ConvolutionsOfARun, OfACheckpointWithoutThemAreThoseOfThisMachine) {
+TEST_F(ConvolutionsOfARun, AreMeasuredForCheckpointWithoutThem) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const RunConfig of_run = config("a", 2);
     const data::DataSource data = data::open_data(of_run.data, 5, context.log());
@@ -192,7 +192,7 @@ TEST_F(ConvolutionsOfARun, OfACheckpointWithoutThemAreThoseOfThisMachine) {
   });
 }
 
-TEST_F(ConvolutionsOfARun, MayBeAboutOtherShapesInACheckpoint) {
+TEST_F(ConvolutionsOfARun, CheckpointMayListOtherShapes) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const RunConfig of_run = config("a", 2);
     const data::DataSource data = data::open_data(of_run.data, 5, context.log());
@@ -209,7 +209,7 @@ TEST_F(ConvolutionsOfARun, MayBeAboutOtherShapesInACheckpoint) {
   });
 }
 
-TEST_F(ConvolutionsOfARun, CannotBeChangedByTheConfigurationOfAResume) {
+TEST_F(ConvolutionsOfARun, CannotBeChangedByResume) {
   weights_of(config("a", 2));
   RunConfig changed = config("a", 4);
   changed.train.convolution = "onednn";
@@ -228,7 +228,7 @@ TEST_F(ConvolutionsOfARun, AreRankZerosOnAllRanks) {
   EXPECT_THAT(found, testing::Each(ConvolutionChoice::onednn()));
 }
 
-TEST_F(ConvolutionsOfARun, AreTheSameInTheSerialStepsOfAVerification) {
+TEST_F(ConvolutionsOfARun, AreSameInSerialVerificationSteps) {
   this_machine_likes(ConvolutionKernel::kOnednn);
   std::string first_cache = std::getenv("XDG_CACHE_HOME");
   bool equal = false;

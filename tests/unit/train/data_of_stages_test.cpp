@@ -72,7 +72,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> inputs_read(const RunConfig& 
   return read;
 }
 
-TEST(DataOfStages, AStageReadsOfTheDataWhatItComputesWith) {
+TEST(DataOfStages, StageReadsOnlyItsInputs) {
   const auto read = inputs_read(three_stages());
   EXPECT_GE(read[0].first, 70);
   EXPECT_GE(read[0].second, 70);
@@ -82,7 +82,7 @@ TEST(DataOfStages, AStageReadsOfTheDataWhatItComputesWith) {
   }
 }
 
-TEST(DataOfStages, WhereTargetsCountByValueAllStagesReadThem) {
+TEST(DataOfStages, AllStagesReadTargetsCountedByValue) {
   RunConfig config = three_stages();
   config.objective.ignored_classes = {1};
   const auto read = inputs_read(config);

@@ -115,7 +115,7 @@ const Case kBefore[] = {
 
 class DataRejected : public testing::TestWithParam<Case> {};
 
-TEST_P(DataRejected, BeforeTheFirstStepOnOneRankAndOnTwo) {
+TEST_P(DataRejected, FailsBeforeFirstStepOnAnyRanks) {
   for (const int ranks : {1, 2}) {
     const data::DataSource data = GetParam().data();
     EXPECT_THAT(
@@ -130,7 +130,7 @@ TEST_P(DataRejected, BeforeTheFirstStepOnOneRankAndOnTwo) {
 INSTANTIATE_TEST_SUITE_P(Table, DataRejected, testing::ValuesIn(kBefore),
                          [](const auto& row) { return std::string(row.param.name); });
 
-TEST(DataRejectedByValue, AClassThatIsNoneIsFoundBeforeTheFirstStep) {
+TEST(DataRejectedByValue, InvalidClassIsFoundBeforeFirstStep) {
   const data::DataSource data = with_targets([](std::int64_t) { return at::full({}, 3, at::kLong); });
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     EXPECT_THAT([&] { const Trainer trainer(small_config(), context, data); },
@@ -150,7 +150,7 @@ TEST(DataRejectedByValue, AnEvaluationWithoutTestDataSaysSo) {
 }
 
 // The first sample, which is looked at before the first step, is sound.
-TEST(DataOnTheWay, TargetsThatBecomeFloatAreNamedByTheirSample) {
+TEST(DataOnTheWay, TargetsTurnedFloatAreNamedBySample) {
   const data::DataSource data = with_targets(
       [](std::int64_t index) { return index == 0 ? label(index) : at::full({}, 1.0, at::kFloat); });
   RunConfig config = small_config();
@@ -176,7 +176,7 @@ class ShortBatches : public OwnData {
   }
 };
 
-TEST(DataOnTheWay, ABatchWithFewerTargetsThanSamplesIsRejectedWithBothNumbers) {
+TEST(DataOnTheWay, MissingTargetsAreRejectedWithBothNumbers) {
   const data::DataSource data = source_of(std::make_shared<ShortBatches>());
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     Trainer trainer(small_config(), context, data);
@@ -201,7 +201,7 @@ class SparseModel : public model::Model {
   torch::nn::Linear last_ = nullptr;
 };
 
-TEST(SparseEmbeddings, AreRejectedBeforeTheFirstStepOnAnyNumberOfRanks) {
+TEST(SparseEmbeddings, AreRejectedBeforeFirstStep) {
   const data::DataSource data = source_of(std::make_shared<OwnData>(image, label));
   for (const int ranks : {1, 2}) {
     EXPECT_THAT(
@@ -216,7 +216,7 @@ TEST(SparseEmbeddings, AreRejectedBeforeTheFirstStepOnAnyNumberOfRanks) {
   }
 }
 
-TEST(TwoTrainers, WithPipelinesSideBySideLiveInOneContext) {
+TEST(TwoTrainers, ConcurrentPipelinesShareOneContext) {
   const data::DataSource data = source_of(std::make_shared<OwnData>(image, label));
   RunConfig config = small_config();
   config.parallel.pipeline = 2;

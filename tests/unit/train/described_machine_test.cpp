@@ -173,7 +173,7 @@ TEST(GptCosts, KeepWhatIsMeasuredAtTheAllocator) {
   }
 }
 
-TEST(GptCosts, OfAProductAreItsOperationsOrItsBytes) {
+TEST(GptCosts, ProductTakesItsOperationsOrBytes) {
   GptOnMachine gpt = gpt_alone(4);
   gpt.memory_bytes_per_s = 1e30;
   const double step_s = [&] {
@@ -190,7 +190,7 @@ TEST(GptCosts, OfAProductAreItsOperationsOrItsBytes) {
   EXPECT_GT(gpt_use(gpt, 8).layers[1].time.forward_s, 0);
 }
 
-TEST(GptCosts, OfPartsOfLayersAreSmallerAndExchange) {
+TEST(GptCosts, PartialLayersAreSmallerAndExchange) {
   GptOnMachine gpt = gpt_alone(2);
   gpt.links = parse_machine(kMachine, "machine.toml").links;
   const LayerTime whole = gpt_use(gpt, 64).layers[1].time;
@@ -203,7 +203,7 @@ TEST(GptCosts, OfPartsOfLayersAreSmallerAndExchange) {
   EXPECT_NEAR(gpt_use(gpt, 64).layers[1].time.forward_s - fast.forward_s, 2 * 2 * 2, 1e-9);
 }
 
-TEST(DescribedForms, AreThoseOfTheModelOnTheMachine) {
+TEST(DescribedForms, MatchModelOnMachine) {
   const Machine machine = parse_machine(kMachine, "machine.toml");
   const MeasuredForms forms = described_forms(gpt_config(), 8, machine, 300);
   ASSERT_FALSE(forms.empty());

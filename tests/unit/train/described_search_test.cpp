@@ -92,7 +92,7 @@ TEST(PlanBounds, NeverExceedTheEstimate) {
   EXPECT_GT(num_tried, 1000U);
 }
 
-TEST(PlanBounds, OfLayersThatAreRecomputedNeverExceedTheEstimate) {
+TEST(PlanBounds, RecomputedLayersNeverExceedEstimate) {
   const RunConfig config = small_gpt();
   const MeasuredForms forms = described_forms(config, 4, small_machine(), 101);
   const std::vector<Tried> all = all_tried(config, 4, forms);
@@ -130,7 +130,7 @@ TEST(DescribedSearch, FindsWhatTryingEverythingFinds) {
   }
 }
 
-TEST(DescribedSearch, WithinAMemoryFindsWhatTryingEverythingFinds) {
+TEST(DescribedSearch, MatchesExhaustiveSearchWithinMemory) {
   RunConfig config = small_gpt();
   config.train.recompute_layers = {"block 0"};  // named: none is chosen
   const MeasuredForms forms = described_forms(config, 8, small_machine(), 101);
@@ -157,7 +157,7 @@ TEST(DescribedSearch, WhatFitsNowhereIsListed) {
   EXPECT_FALSE(found.too_large.empty());
 }
 
-TEST(MadeSchedules, AreThoseOfTheTableAndSearchedOnce) {
+TEST(MadeSchedules, MatchTableAndAreSearchedOnce) {
   MadeSchedules schedules;
   const ScheduleSize size{.ranks = 4, .microbatches = 6};
   for (const char* name : {"zb-1p", "v-half"}) {
@@ -221,7 +221,7 @@ TEST(DescribedSearch, EndsWithinItsWork) {
   EXPECT_EQ(again.plans.front().settings, whole.plans.front().settings);
 }
 
-TEST(DescribedSearch, OfALargeBatchLeavesLongProgramsOut) {
+TEST(DescribedSearch, LargeBatchOmitsLongPrograms) {
   RunConfig config = small_gpt();
   config.train.global_batch = 1 << 20;
   constexpr std::int64_t kLimit = 2'000'000;

@@ -135,7 +135,7 @@ TEST(ErrorsOfModels, OfALaterStageNameThat) {
                 "step 2, stage 1, layer 'second'");
 }
 
-TEST(ErrorsOfModels, AreThoseOfLibtorchAndOfAnyType) {
+TEST(ErrorsOfModels, KeepLibtorchErrorsOfAnyType) {
   const auto of_second = [](std::function<void()> what) {
     return failure_of_run({.who = Thrower::kSecond, .at_call = 2, .what = std::move(what)});
   };
@@ -153,14 +153,14 @@ TEST(ErrorsOfModels, OfOtherKindsPassAsTheyAre) {
   EXPECT_EQ(thrown.message, "rank 1 died");
 }
 
-TEST(ErrorsOfModels, OfALossAndABackwardNameTheMicroBatch) {
+TEST(ErrorsOfModels, LossAndBackwardNameMicroBatch) {
   expect_placed(failure_of_run({.who = Thrower::kLoss, .at_call = 2}),
                 "step 2, stage 0, the loss of micro-batch 0");
   expect_placed(failure_of_run({.who = Thrower::kBackward, .at_call = 3}),
                 "step 3, stage 0, the backward of layers '");
 }
 
-TEST(ErrorsOfModels, OfAnEvaluationNameTheStepsBeforeIt) {
+TEST(ErrorsOfModels, EvaluationNamesStepsBeforeIt) {
   expect_placed(failure_of_run({.who = Thrower::kEvaluation, .at_call = 2}),
                 "the evaluation after step 4, stage 0, layer '");
 }
@@ -175,7 +175,7 @@ TEST(ErrorsOfDataSets, NameTheStep) {
 }
 
 /// A loop of one's own has no steps that the wrapper knows.
-TEST(ErrorsOfModels, InALoopOfOnesOwnNameTheLayer) {
+TEST(ErrorsOfModels, CustomLoopNamesLayer) {
   comm::run_ranks_as_threads(2, [](comm::Context& context) {
     Throws throws{.who = Thrower::kSecond};
     ThrowingModel model(throws);

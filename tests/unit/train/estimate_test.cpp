@@ -21,7 +21,7 @@ Estimate estimate_of(const RunConfig& config, int ranks, WeightsMemory weights =
   return estimate(resolve_plan(config, ranks), known_costs(config, ranks), weights);
 }
 
-TEST(Estimate, OfOneRankIsItsLayersAndItsUpdate) {
+TEST(Estimate, OneRankTakesLayersAndUpdate) {
   const Estimate found = estimate_of(without_clipping(), 1);
   EXPECT_DOUBLE_EQ(found.step_s, 4 * 3 + 1);
   ASSERT_EQ(found.ranks.size(), 1U);
@@ -32,21 +32,21 @@ TEST(Estimate, OfOneRankIsItsLayersAndItsUpdate) {
   EXPECT_DOUBLE_EQ(seconds.exchange + seconds.idle, 0);
 }
 
-TEST(Estimate, OfReplicasTakesSmallerMicroBatchesAndAnAllReduce) {
+TEST(Estimate, ReplicasAddAllReduceToSmallerBatches) {
   // 8 samples a rank: between the measured sizes.
   const Estimate found = estimate_of(without_clipping(), 2);
   EXPECT_DOUBLE_EQ(found.step_s, 4 * 1.5 + 4 + 1);
   EXPECT_DOUBLE_EQ(found.ranks[0].seconds.exchange, 4);
 }
 
-TEST(Estimate, OfReplicasOfFourRanksSendsMoreOfEachByte) {
+TEST(Estimate, FourReplicasSendMorePerByte) {
   RunConfig config = without_clipping();
   config.train.global_batch = 32;
   // Three quarters of the bytes are sent where half of them were.
   EXPECT_DOUBLE_EQ(estimate_of(config, 4).step_s, 4 * 1.5 + 4 * 1.5 + 1);
 }
 
-TEST(Estimate, OfShardsUpdatesAPartAndGathersWeights) {
+TEST(Estimate, ShardsUpdatePartAndGatherWeights) {
   RunConfig config = without_clipping();
   config.parallel.zero = 1;
   // Weights in one memory: nothing is gathered.
@@ -55,7 +55,7 @@ TEST(Estimate, OfShardsUpdatesAPartAndGathersWeights) {
   EXPECT_DOUBLE_EQ(estimate_of(config, 2).step_s, 4 * 1.5 + 4 + 0.5 + 4);
 }
 
-TEST(Estimate, OfShardedWeightsGathersLayersAheadOfUse) {
+TEST(Estimate, ShardedWeightsGatherAheadOfUse) {
   RunConfig config = without_clipping();
   config.parallel.zero = 3;
   const Estimate found = estimate_of(config, 2);
@@ -78,7 +78,7 @@ TEST(Estimate, OfStagesHasTheirBubble) {
   EXPECT_THAT(found.ranks[1].memory.stages, ElementsAre(1));
 }
 
-TEST(Estimate, OfABackwardInTwoPartsTakesTheTimeOfBoth) {
+TEST(Estimate, SplitBackwardTakesTimeOfBothParts) {
   RunConfig config = without_clipping();
   config.parallel.pipeline = 2;
   config.parallel.microbatches = 4;
@@ -102,7 +102,7 @@ TEST(Estimate, OfRecomputedStagesRunsTheirForwardAgain) {
   EXPECT_DOUBLE_EQ(estimate_of(config, 2).step_s, (4 + 1) * (0.5 + 1.5) + 0.5);
 }
 
-TEST(Estimate, OfStagesThatUpdateOnTheirOwnTimeIsBetweenTwoUpdates) {
+TEST(Estimate, AsynchronousStagesCountBetweenUpdates) {
   RunConfig config = without_clipping();
   config.parallel.pipeline = 2;
   config.parallel.schedule = "pipedream";
@@ -126,7 +126,7 @@ TEST(Estimate, OfShardedGradientsReducesEachMicroBatch) {
   EXPECT_DOUBLE_EQ(estimate_of(config, 2).step_s, 2 * 4 * 0.75 + 4 + 0.5 + 4);
 }
 
-TEST(Estimate, OfShardGroupsExchangesWithinAndBetweenThem) {
+TEST(Estimate, ShardGroupsExchangeWithinAndBetween) {
   RunConfig config = without_clipping();
   config.parallel.zero = 1;
   config.parallel.shard_ranks = 2;
@@ -134,7 +134,7 @@ TEST(Estimate, OfShardGroupsExchangesWithinAndBetweenThem) {
   EXPECT_DOUBLE_EQ(estimate_of(config, 4).step_s, 4 * 1.5 + (4 + 2) + 0.5 + 4);
 }
 
-TEST(Estimate, OfGroupsWithinAHostUsesItsLinks) {
+TEST(Estimate, GroupsWithinHostUseItsLinks) {
   RunConfig config = without_clipping();
   config.train.global_batch = 32;
   Measurements measured = known_costs(config, 4);
@@ -157,7 +157,7 @@ TEST(Estimate, OfGroupsWithinAHostUsesItsLinks) {
   EXPECT_DOUBLE_EQ(exchange_s(), 4 * 0.1 + 2);
 }
 
-TEST(Estimate, CountsTheFixedCostOfAnUpdateOnceForARank) {
+TEST(Estimate, CountsFixedUpdateCostPerRank) {
   RunConfig config = without_clipping();
   config.parallel.zero = 3;  // each layer is a stage
   const ParallelPlan plan = resolve_plan(config, 2);
@@ -193,7 +193,7 @@ TEST(Estimate, AddsTheOverheadOfEachMicroBatch) {
   EXPECT_DOUBLE_EQ(overhead_of(config), 4);
 }
 
-TEST(Estimate, OfSeveralRanksNeedsExchangesThatWereMeasured) {
+TEST(Estimate, SeveralRanksRequireMeasuredExchanges) {
   const RunConfig config = without_clipping();
   Measurements measured = known_costs(config);
   measured.exchanges = {};
@@ -223,7 +223,7 @@ TEST(Estimate, OfAnotherModelIsRejected) {
                   AllOf(HasSubstr("model.hidden"), HasSubstr("[9, 8, 8]"), HasSubstr("measure again"))));
 }
 
-TEST(Measurements, OfOneSizeAreInProportionToSamples) {
+TEST(Measurements, OneSizeIsProportionalToSamples) {
   Measurements measured = known_costs(config_of_four());
   measured.costs.erase(measured.costs.begin());
   const ModelUse model = model_at(measured, 8);
@@ -233,7 +233,7 @@ TEST(Measurements, OfOneSizeAreInProportionToSamples) {
   EXPECT_EQ(model.layers[0].memory.gradient_bytes, kMib) << "parameters do not depend on samples";
 }
 
-TEST(Measurements, BeyondTheMeasuredSizesContinueAlongTheLine) {
+TEST(Measurements, ExtrapolateAlongLineBeyondMeasuredSizes) {
   const Measurements measured = known_costs(config_of_four());
   EXPECT_DOUBLE_EQ(model_at(measured, 32).layers[0].time.forward_s, 2);
   EXPECT_DOUBLE_EQ(model_at(measured, 2).layers[0].time.forward_s, 0.125);
@@ -247,7 +247,7 @@ TEST(Measurements, AreTheSameAfterAFile) {
   EXPECT_EQ(read_file(folder / "again.json"), read_file(folder / "costs.json"));
 }
 
-TEST(Measurements, OfAFormAreFoundByItsKeys) {
+TEST(Measurements, FindFormByItsKeys) {
   RunConfig config = config_of_four();
   const Measurements whole = known_costs(config, 2);
   config.parallel.tensor = 2;
@@ -300,7 +300,7 @@ TEST(Measurements, OfADamagedFileNameThePlace) {
               ThrowsMessage<DataError>(HasSubstr("forms[0].exchanges.ranks: expected a number")));
 }
 
-TEST(MeasureCosts, AreTheSameOnEveryRankAndSayWhatEachLayerTakes) {
+TEST(MeasureCosts, AreEqualOnRanksWithLayerTimes) {
   RunConfig config = config_of_four();
   std::vector<std::string> written(2);
   const test::TemporaryFolder folder;
@@ -326,7 +326,7 @@ TEST(MeasureCosts, AreTheSameOnEveryRankAndSayWhatEachLayerTakes) {
   EXPECT_EQ(written[0], written[1]);
 }
 
-TEST(MeasureCosts, OfPartsOfLayersAreOfTheForm) {
+TEST(MeasureCosts, PartialLayersHaveTheirForm) {
   RunConfig config = config_of_four();
   config.model.hidden = {64};
   config.parallel.tensor = 2;
@@ -342,7 +342,7 @@ TEST(MeasureCosts, OfPartsOfLayersAreOfTheForm) {
   });
 }
 
-TEST(MeasureCosts, OfStagesOfPartsOfLayersAreOfTheForm) {
+TEST(MeasureCosts, StagesOfPartialLayersHaveTheirForm) {
   RunConfig config = config_of_four();
   config.model.hidden = {64, 64};
   config.parallel.tensor = 2;
@@ -357,7 +357,7 @@ TEST(MeasureCosts, OfStagesOfPartsOfLayersAreOfTheForm) {
   });
 }
 
-TEST(MeasureCosts, OfABatchLargerThanTheDataAreOfTheSamplesThatWereMeasured) {
+TEST(MeasureCosts, OversizedBatchUsesMeasuredSamples) {
   RunConfig config = config_of_four();
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const data::DataSource data = data::open_data(config.data);

@@ -83,7 +83,7 @@ TEST_P(ExactRuns, HaveTheBitsOfOneRank) {
   EXPECT_EQ(bits_on(GetParam(), config_of(GetParam())), bits_on(kOne, config_of(kOne)));
 }
 
-TEST_P(ExactRuns, HaveTheBitsOfOneRankInHalfPrecision) {
+TEST_P(ExactRuns, HaveSerialBitsInHalfPrecision) {
   EXPECT_EQ(bits_on(GetParam(), config_of(GetParam(), "fp16")), bits_on(kOne, config_of(kOne, "fp16")));
 }
 
@@ -115,7 +115,7 @@ TEST(ExactTraining, ThreeReplicasHaveTheBitsOfOne) {
   EXPECT_EQ(bits_on(three, config_of(three)), bits_on(one, config_of(one)));
 }
 
-TEST(ExactTraining, DrawsOtherNumbersForEveryStepMicrobatchAndLayerAndTheSameOnesAgain) {
+TEST(ExactTraining, DrawsDistinctRepeatableNumbersPerLayer) {
   run_ranks_as_threads(1, [](Context& context) {
     const ParallelPlan plan = resolve_plan(config_of({.name = "one", .accumulation = 2}), 1);
     const PlanGroups groups = make_groups(plan, context);
@@ -164,7 +164,7 @@ TEST(ExactTraining, IsVerifiedWithoutAnyBound) {
   });
 }
 
-TEST(ExactTraining, ACheckpointOfFourRanksContinuesWithTwoBitForBit) {
+TEST(ExactTraining, CheckpointOfFourContinuesBitwiseWithTwo) {
   const test::TemporaryFolder folder;
   const data::DataSource data = test::sequences();
   const Way four{.name = "four", .ranks = 4, .parallel = {.zero = 3}, .accumulation = 2};
@@ -260,7 +260,7 @@ struct TiedWithin : test::Tied {
   }
 };
 
-TEST(ExactRejections, NameTheLayersWhoseNumbersDependOnTheRanks) {
+TEST(ExactRejections, NameLayersThatDependOnRanks) {
   EXPECT_THAT(refusal(
                   2, [](RunConfig&) {}, [] { return std::make_shared<Counting>(); }),
               AllOf(HasSubstr("norm.running_mean is a running statistic"), HasSubstr("group norm")));

@@ -69,7 +69,7 @@ TEST(ExpertAxis, LiesInsideTheReplicas) {
   EXPECT_TRUE(plan.has_sharded_parameters());
 }
 
-TEST(ExpertAxis, IsAcceptedForAModelWhoseExpertsItDivides) {
+TEST(ExpertAxis, IsAcceptedWhereItDividesExperts) {
   const ParallelPlan plan = resolve_plan(config_with_experts(2), 6, shape_with(kExperts));
   EXPECT_EQ(plan.mesh(), MeshShape({{"pp", 1}, {"dp", 3}, {"ep", 2}}));
   RunConfig all = config_with_experts(4);
@@ -77,7 +77,7 @@ TEST(ExpertAxis, IsAcceptedForAModelWhoseExpertsItDivides) {
   EXPECT_EQ(resolve_plan(all, 4, shape_with(kExperts)).mesh(), MeshShape({{"pp", 1}, {"dp", 1}, {"ep", 4}}));
 }
 
-TEST(ExpertAxis, IsRejectedForModelsWithoutExpertsAndForNumbersThatDoNotDivide) {
+TEST(ExpertAxis, RejectsModelsWithoutDivisibleExperts) {
   EXPECT_THAT([] { resolve_plan(config_with_experts(2), 4, shape_with(0)); },
               ThrowsMessage<InvalidArgument>(
                   AllOf(HasSubstr("parallel.expert = 2: the model of type Mine has no experts"),
@@ -113,7 +113,7 @@ TEST(ExpertAxis, IsRejectedForEveryShippedModel) {
   }
 }
 
-TEST(ExpertAxis, IsRejectedBesideWhatNeedsTheSameWeightsOnAllReplicas) {
+TEST(ExpertAxis, RejectsFeaturesWithIdenticalReplicas) {
   RunConfig sharded = config_with_experts(2);
   sharded.parallel.zero = 1;
   EXPECT_THAT([&] { resolve_plan(sharded, 4); },
@@ -127,7 +127,7 @@ TEST(ExpertAxis, IsRejectedBesideWhatNeedsTheSameWeightsOnAllReplicas) {
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("run.exact"), HasSubstr("parallel.expert = 2"))));
 }
 
-TEST(ExpertAxis, HasGroupsOfExpertsAndOfTheirCopies) {
+TEST(ExpertAxis, HasGroupsOfExpertsAndCopies) {
   RunConfig config = config_with_experts(2);
   config.parallel.context = 2;
   const ParallelPlan plan = resolve_plan(config, 8);
@@ -146,7 +146,7 @@ TEST(ExpertAxis, HasGroupsOfExpertsAndOfTheirCopies) {
   });
 }
 
-TEST(ExpertAxis, OfOneRankHasNoGroupOfItsOwn) {
+TEST(ExpertAxis, OneRankHasNoGroup) {
   comm::run_ranks_as_threads(2, [](comm::Context& context) {
     const PlanGroups groups = make_groups(resolve_plan(config_with_experts(1), 2), context);
     EXPECT_FALSE(groups.experts.has_value());
@@ -234,7 +234,7 @@ std::vector<bool> all_see(const comm::Context& context) {
   return std::vector<bool>(static_cast<std::size_t>(context.world_size()), true);
 }
 
-TEST(ExpertCheckpoint, IsWrittenOnceAndReadForAnyNumberOfExpertRanks) {
+TEST(ExpertCheckpoint, IsWrittenOnceForAnyExpertRanks) {
   const test::TemporaryFolder folder;
   std::mutex mutex;
   std::int64_t written = 0, of_experts = 0;
@@ -271,7 +271,7 @@ TEST(ExpertCheckpoint, IsWrittenOnceAndReadForAnyNumberOfExpertRanks) {
   }
 }
 
-TEST(ExpertCheckpoint, ReplicaChecksTellExpertsOfOtherRanksApart) {
+TEST(ExpertCheckpoint, ReplicaChecksSeparateExpertsOfRanks) {
   const Mixture first(0, 2), second(1, 2);
   const ShardSpecs of_first{.cut = cut_parameters(first), .pieces = {}},
       of_second{.cut = cut_parameters(second), .pieces = {}};

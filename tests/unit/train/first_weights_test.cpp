@@ -65,7 +65,7 @@ void PrintTo(const Mesh& mesh, std::ostream* out) { *out << mesh.name; }
 
 class WeightsOnMesh : public RunsFromWeights, public testing::WithParamInterface<Mesh> {};
 
-TEST_P(WeightsOnMesh, AreThoseOfTheFileOnWhicheverRankTheyLie) {
+TEST_P(WeightsOnMesh, MatchFileOnEveryRank) {
   const auto path = weights_of_another_run();
   const std::string expected = checkpoint::xxh3_of(checkpoint::load_safetensors(path).tensors);
   RunConfig meshed = still("meshed");
@@ -97,7 +97,7 @@ TEST_F(RunsFromWeights, OfAnotherTypeAreConverted) {
   EXPECT_EQ(weights_at_the_end(2, meshed, half), checkpoint::xxh3_of(tensors));
 }
 
-TEST_F(RunsFromWeights, MayLieInSeveralFilesWithAnIndex) {
+TEST_F(RunsFromWeights, MayUseSeveralIndexedFiles) {
   const checkpoint::TensorMap tensors = checkpoint::load_safetensors(weights_of_another_run()).tensors;
   nlohmann::json map;
   std::array<checkpoint::TensorMap, 2> halves;
@@ -119,7 +119,7 @@ TEST_F(RunsFromWeights, MayLieInSeveralFilesWithAnIndex) {
               ThrowsMessage<DataError>(HasSubstr("expected a file in its own folder")));
 }
 
-TEST_F(RunsFromWeights, OfAnotherModelAreRejectedOnAllRanks) {
+TEST_F(RunsFromWeights, RejectAnotherModelOnAllRanks) {
   const auto path = weights_of_another_run();
   RunConfig wider = still("wider");
   wider.model.width = 15;
@@ -150,7 +150,7 @@ class FirstWeightsOfAFile : public testing::Test {
   const std::filesystem::path path_ = folder_.path() / "weights.safetensors";
 };
 
-TEST_F(FirstWeightsOfAFile, GoToTheLayersThatHaveMemoryAlone) {
+TEST_F(FirstWeightsOfAFile, FillOnlyLayersWithMemory) {
   const auto model = gpt();
   const std::vector<model::Layer> layers = model->layers();
   open(
@@ -166,7 +166,7 @@ TEST_F(FirstWeightsOfAFile, GoToTheLayersThatHaveMemoryAlone) {
   EXPECT_TRUE(layers[2].parameters.at(0).second.is_meta());
 }
 
-TEST_F(FirstWeightsOfAFile, MayHaveASecondNameForATensor) {
+TEST_F(FirstWeightsOfAFile, MayNameTensorTwice) {
   const auto model = gpt();
   checkpoint::TensorMap tensors = ones_for(*model);
   const auto matrix = std::ranges::find_if(tensors, [](const auto& item) { return item.second.dim() == 2; });
@@ -182,7 +182,7 @@ TEST_F(FirstWeightsOfAFile, MayHaveASecondNameForATensor) {
       ThrowsMessage<DataError>(HasSubstr("1 unexpected: 'again'")));
 }
 
-TEST_F(FirstWeightsOfAFile, AreReadWholeWhereRanksSeeDifferentFiles) {
+TEST_F(FirstWeightsOfAFile, AreReadWholeWithDifferentFiles) {
   const auto model = gpt();
   checkpoint::TensorMap tensors = ones_for(*model);
   const auto path_of = [&](int rank) { return (folder_.path() / text(rank, ".safetensors")).string(); };

@@ -28,7 +28,7 @@ TEST(GradientNorm, IsThatOfAllGradientsTogether) {
   });
 }
 
-TEST(GradientNorm, IsTheSameOnEveryRankHoweverTheModelIsCut) {
+TEST(GradientNorm, IsEqualOnRanksForAnyCut) {
   const double whole = std::sqrt(1.0 + 4 + 9);
   comm::run_ranks_as_threads(3, [&](comm::Context& context) {
     const std::size_t mine = static_cast<std::size_t>(context.rank());
@@ -37,7 +37,7 @@ TEST(GradientNorm, IsTheSameOnEveryRankHoweverTheModelIsCut) {
   });
 }
 
-TEST(GradientNorm, OfGradientsWhoseSquaresAreBeyondTheirRangeIsFound) {
+TEST(GradientNorm, FindsNormWhoseSquaresOverflow) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const std::size_t mine = static_cast<std::size_t>(context.rank());
     GradientNorm norm(context.world(), {{kNames[mine], with_norm(mine == 0 ? 3e25 : 4e25)}}, kNames);
@@ -60,7 +60,7 @@ TEST(GradientNorm, CountsAParameterThatStagesShareOnce) {
   });
 }
 
-TEST(GradientNorm, FollowsTheGradientsOfTheStepAtHand) {
+TEST(GradientNorm, FollowsGradientsOfCurrentStep) {
   comm::run_ranks_as_threads(1, [](comm::Context& context) {
     const at::Tensor parameter = with_norm(3);
     GradientNorm norm(context.self(), {{"a", parameter}}, kNames);

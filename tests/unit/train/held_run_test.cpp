@@ -37,7 +37,7 @@ class HeldRunOfOneRank : public SmallRuns {
   }
 };
 
-TEST_F(HeldRunOfOneRank, AStepThatIsDoneHasItsRunningStatistics) {
+TEST_F(HeldRunOfOneRank, FinishedStepHasItsRunningStatistics) {
   with_run([](Trainer& trainer, HeldRun& held, RunMemory& memory) {
     held.before_step();
     trainer.step();
@@ -48,7 +48,7 @@ TEST_F(HeldRunOfOneRank, AStepThatIsDoneHasItsRunningStatistics) {
   });
 }
 
-TEST_F(HeldRunOfOneRank, AStepThatIsBrokenOffLeavesNoTraceInThem) {
+TEST_F(HeldRunOfOneRank, AbortedStepLeavesStatistics) {
   with_run([](Trainer& trainer, HeldRun& held, RunMemory& memory) {
     held.before_step();
     trainer.step();
@@ -62,7 +62,7 @@ TEST_F(HeldRunOfOneRank, AStepThatIsBrokenOffLeavesNoTraceInThem) {
   });
 }
 
-TEST_F(HeldRunOfOneRank, AnUpdateThatIsBrokenOffIsNoState) {
+TEST_F(HeldRunOfOneRank, AbortedUpdateIsNoState) {
   with_run([](Trainer& trainer, HeldRun& held, RunMemory& memory) {
     trainer.on_gradients([](const optim::NamedTensors&) { throw std::runtime_error("in the update"); });
     held.before_step();

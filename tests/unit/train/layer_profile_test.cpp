@@ -26,7 +26,7 @@ TEST(AllocatedBytes, CountsWhatLivesAndThePeak) {
   EXPECT_EQ(allocated.current(), 0);
 }
 
-TEST(AllocatedBytes, DoNotTakeOffWhatWasThereBefore) {
+TEST(AllocatedBytes, IgnoreEarlierAllocations) {
   const parallel::AllocatedBytes allocated;
   const at::Tensor kept = at::ones({1000});
   // libtorch says so of an address that it saw under an earlier counter and that is another tensor's by now.
@@ -35,7 +35,7 @@ TEST(AllocatedBytes, DoNotTakeOffWhatWasThereBefore) {
   EXPECT_EQ(allocated.current(), 4000);
 }
 
-TEST(LayerProfile, CountsBytesAndTimesOfEachLayerAndChangesNothing) {
+TEST(LayerProfile, CountsLayerBytesAndTimesWithoutChange) {
   torch::nn::Sequential chain(torch::nn::Linear(64, 256), torch::nn::BatchNorm1d(256),
                               torch::nn::Dropout(0.5), torch::nn::Linear(256, 8));
   const std::vector<model::Layer> layers = model::layers_of(chain);
@@ -61,7 +61,7 @@ TEST(LayerProfile, CountsBytesAndTimesOfEachLayerAndChangesNothing) {
   for (const auto& parameter : chain->parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
 
-TEST(LayerProfile, CountsSkipsOnTheWayAmongTheOutputs) {
+TEST(LayerProfile, CountsPassingSkipsAmongOutputs) {
   torch::nn::Sequential chain(torch::nn::Linear(8, 4), torch::nn::Linear(4, 4), torch::nn::Linear(4, 2));
   std::vector<model::Layer> layers = model::layers_of(chain);
   layers[0].forward = [inner = layers[0].forward](const model::Tensors& x) {

@@ -41,7 +41,7 @@ class SlowToRead : public data::Dataset {
   std::shared_ptr<const Dataset> samples_;
 };
 
-TEST_F(Loading, ARunNamesTheRankThatWaitsForDataAndTheStage) {
+TEST_F(Loading, RunNamesRankAndWaitingStage) {
   RunConfig config = this->config("slow");
   config.data.workers = 1;
   RunResult result;
@@ -85,7 +85,7 @@ class FarAway : public data::Dataset {
   std::shared_ptr<const Dataset> samples_;
 };
 
-TEST_F(Loading, MetricsTellHowMuchIsReadFromWhereAndHowFarAhead) {
+TEST_F(Loading, MetricsShowReadSourcesAndPrefetchDepth) {
   RunConfig config = this->config("far");
   config.data.workers = 1;
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
@@ -118,7 +118,7 @@ class SlowSamples : public data::Dataset {
   std::shared_ptr<const Dataset> samples_;
 };
 
-TEST_F(Loading, SlowRankTakesFewerSamplesWithTheSameModel) {
+TEST_F(Loading, SlowRankTakesFewerSamples) {
   RunConfig config = this->config("dealt");
   config.train = {.epochs = 30, .max_steps = 70, .global_batch = 48, .accumulation = 2};
   config.optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
@@ -251,7 +251,7 @@ class ProducedTraining : public SmallRuns {
   }
 };
 
-TEST_F(ProducedTraining, OfKeyedSamplesIsThatOfOneRankForAnyNumber) {
+TEST_F(ProducedTraining, KeyedSamplesMatchOneRank) {
   const double one = loss(1, config("one"));
   EXPECT_LT(one, 0.6) << "it learns: unlearnt it is 16";
   EXPECT_NEAR(loss(3, config("three")), one, 1e-4 * one);
@@ -261,7 +261,7 @@ TEST_F(ProducedTraining, OfKeyedSamplesIsThatOfOneRankForAnyNumber) {
   EXPECT_NEAR(loss(2, cut), one, 1e-4 * one);
 }
 
-TEST_F(ProducedTraining, OfKeyedSamplesContinuesWithTheSameBits) {
+TEST_F(ProducedTraining, KeyedSamplesContinueWithSameBits) {
   const double whole = loss(2, config("whole"));
   RunConfig half = config("half");
   half.train.max_steps = 6;
@@ -277,7 +277,7 @@ TEST_F(ProducedTraining, OfKeyedSamplesIsVerified) {
   });
 }
 
-TEST_F(ProducedTraining, OfOtherSamplesIsRejectedWhereRanksNeedTheSame) {
+TEST_F(ProducedTraining, RejectsOtherSamplesWhereRanksMustAgree) {
   const auto refused = [&](const RunConfig& config) {
     data_ = sums(/*keyed=*/false);
     EXPECT_THAT(

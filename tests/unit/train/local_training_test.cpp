@@ -267,7 +267,7 @@ TEST_P(EachRule, IsTheSerialProgramOfIt) {
   }
 }
 
-TEST_P(EachRule, ContinuesFromACheckpointWithTheSameBits) {
+TEST_P(EachRule, ContinuesFromCheckpointWithSameBits) {
   const Rule& rule = GetParam();
   RunConfig whole = local("whole", rule), part = local("part", rule);
   whole.checkpoint.every_steps = 7;
@@ -302,13 +302,13 @@ TEST_P(EachRule, LearnsWhatGradientsOfAllRanksLearn) {
   EXPECT_GT(run(num_ranks(rule), apart).evaluation->metric("accuracy").value, reached - 0.02);
 }
 
-TEST_F(LocalRuns, StepsBeforeTheFirstRoundAreThoseOfDataParallelism) {
+TEST_F(LocalRuns, FirstStepsMatchDataParallelism) {
   RunConfig post = local("post", {.name = "", .from = 12}), plain = config("plain");
   plain.train = post.train;
   EXPECT_EQ(run(2, post).weights_xxh3, run(2, plain).weights_xxh3);
 }
 
-TEST_F(LocalRuns, ReportTheMeanLossOfTheGlobalBatch) {
+TEST_F(LocalRuns, ReportMeanLossOfGlobalBatch) {
   RunConfig apart = local("apart", {.name = "", .sites = 3}), plain = config("plain");
   plain.train = apart.train;
   apart.train.global_batch = plain.train.global_batch = 511;  // sites have different numbers of samples
@@ -323,7 +323,7 @@ TEST_F(LocalRuns, ReportTheMeanLossOfTheGlobalBatch) {
   });
 }
 
-TEST_F(LocalRuns, TheModelOfARunIsTheMeanOfItsSites) {
+TEST_F(LocalRuns, ModelOfRunIsMeanOfSites) {
   const Rule rule{.name = "", .sites = 3, .steps = 5};
   const RunConfig config = local("mean", rule);
   const Trained found = trained(config, rule);
@@ -335,7 +335,7 @@ TEST_F(LocalRuns, TheModelOfARunIsTheMeanOfItsSites) {
   }
 }
 
-TEST_F(LocalRuns, AreEvaluatedAndSavedAsTheMeanOfTheirSites) {
+TEST_F(LocalRuns, AreEvaluatedAndSavedAsMean) {
   const Rule rule{.name = "", .sites = 3, .steps = 100};  // they never meet
   const RunConfig config = local("saved", rule);
   const Trained found = trained(config, rule);
@@ -379,7 +379,7 @@ TEST_F(LocalRuns, BuffersAreAveragedToo) {
   EXPECT_GT(agreed[0].abs().max().item<double>(), 0);
 }
 
-TEST_F(LocalRuns, AnotherNumberOfSitesContinuesFromTheSameModel) {
+TEST_F(LocalRuns, AnotherSiteCountContinuesFromModel) {
   const Rule four{.name = "", .outer = "nesterov", .sites = 4, .steps = 4};
   RunConfig changing = local("changing", four);
   changing.train.max_steps = 6;
@@ -404,7 +404,7 @@ TEST_F(LocalRuns, AnotherNumberOfSitesContinuesFromTheSameModel) {
   EXPECT_EQ(run(8, changing, RunStart::kResume).steps, 12) << "sites that are new have the models of others";
 }
 
-TEST_F(LocalRuns, BeginWhereDataParallelismHasStoppedAndTheOtherWayRound) {
+TEST_F(LocalRuns, ContinueDataParallelismAndReverse) {
   RunConfig apart = local("changing", {.name = "", .steps = 3}), plain = apart;
   plain.parallel = {};
   plain.train.max_steps = 6;
@@ -416,7 +416,7 @@ TEST_F(LocalRuns, BeginWhereDataParallelismHasStoppedAndTheOtherWayRound) {
   EXPECT_EQ(run(2, plain, RunStart::kResume).steps, 12);
 }
 
-TEST_F(LocalRuns, APipelineOfEachSiteLearnsWhatOneRankOfItDoes) {
+TEST_F(LocalRuns, PipelinePerSiteLearnsLikeOneRank) {
   const Rule rule{.name = "", .outer = "nesterov", .steps = 3};
   RunConfig whole = local("whole", rule), cut = local("cut", rule);
   for (RunConfig* each : {&whole, &cut}) each->optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
@@ -427,7 +427,7 @@ TEST_F(LocalRuns, APipelineOfEachSiteLearnsWhatOneRankOfItDoes) {
   EXPECT_EQ(found.evaluation->samples, expected.evaluation->samples);
 }
 
-TEST_F(LocalRuns, TellTheBytesThatGoToOtherSites) {
+TEST_F(LocalRuns, ReportBytesSentToOtherSites) {
   const Rule rule{.name = "", .sites = 2, .ranks = 2, .steps = 4};
   const RunConfig config = local("bytes", rule);
   const data::DataSource data = open_data(config, Log());
@@ -448,7 +448,7 @@ TEST_F(LocalRuns, TellTheBytesThatGoToOtherSites) {
               HasSubstr(text("\"sent_to_sites_bytes_of_step\": ", told.sent_to_sites_bytes_of_step)));
 }
 
-TEST_F(LocalRuns, WhatDoesNotFitIsRejectedWithTheNearestThatDoes) {
+TEST_F(LocalRuns, RejectsMisfitWithNearestOption) {
   const auto refused = [&](const auto& change, const std::string& reason, const std::string& cure) {
     RunConfig config = local("refused", {.name = "", .sites = 4});
     change(config);
@@ -477,14 +477,14 @@ TEST_F(LocalRuns, WhatDoesNotFitIsRejectedWithTheNearestThatDoes) {
       "all of their weights at once", "parallel.local_fragments = 1");
 }
 
-TEST_F(LocalRuns, AreNotVerifiedAndTheRejectionSaysWhatCanBe) {
+TEST_F(LocalRuns, RejectVerificationWithAlternatives) {
   const RunConfig config = local("verify", {.name = "", .outer = "nesterov"});
   EXPECT_THAT(
       [&] { check_verifiable(resolve_plan(config, 2)); },
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("steps of their own"), HasSubstr("local_steps = 1"))));
 }
 
-TEST_F(LocalRuns, MoreFragmentsThanParametersAreRejectedBeforeTheFirstStep) {
+TEST_F(LocalRuns, RejectsMoreFragmentsThanParameters) {
   RunConfig config = local("fragments", {.name = "", .fragments = 5});
   EXPECT_THAT([&] { run(2, config); }, ThrowsMessage<InvalidArgument>(HasSubstr("4 parameters that learn")));
 }

@@ -276,7 +276,7 @@ TEST(PipesInCheckpoints, ContinueOnAnotherNumberOfRanks) {
   EXPECT_THAT(found, testing::Pointwise(testing::DoubleNear(1e-5), losses));
 }
 
-TEST(PipesInCheckpoints, OverDevicesOfOneRankAreTheirChain) {
+TEST(PipesInCheckpoints, PipeOverDevicesPointsToItsChain) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const auto cpu = c10::Device(at::kCPU);
     parallel::Pipe pipe(context, small_net(), {.chunks = 2, .devices = {cpu, cpu}});

@@ -28,7 +28,7 @@ std::vector<std::int64_t> mib_of(const MemoryUse& use) {
   return mib;
 }
 
-TEST(ForecastMemory, OfOneRankIsItsStateAndWhatLayersKeep) {
+TEST(ForecastMemory, OneRankHoldsStateAndActivations) {
   const auto ranks = forecast_memory(plan_of(config_of_four(), 1), four_layers(), WeightsMemory::kOwn);
   ASSERT_EQ(ranks.size(), 1U);
   // The peak is the last layer's backward: its gradient alone is there.
@@ -46,7 +46,7 @@ TEST(ForecastMemory, OfReplicasHasAllGradientsInBuckets) {
   EXPECT_THAT(mib_of(common[0].at_peak), ElementsAre(2, 4, 4, 42)) << "one copy between two ranks";
 }
 
-TEST(ForecastMemory, OfAProcessHasWhatIsBesideTensors) {
+TEST(ForecastMemory, ProcessAddsMemoryBesideTensors) {
   RunConfig config = config_of_four();
   const auto told = [&](const char* backend, std::int64_t zero) {
     config.comm.backend = backend;
@@ -65,7 +65,7 @@ TEST(ForecastMemory, OfAProcessHasWhatIsBesideTensors) {
   EXPECT_EQ(told("gloo", 0).first_step_bytes, (4 + 4 + 4 + 8) << 20) << "gradients twice, no activations";
 }
 
-TEST(ForecastMemory, CountsWhatARankCopiesOfACheckpoint) {
+TEST(ForecastMemory, CountsCopiesOfCheckpointOnRank) {
   RunConfig config = config_of_four();
   const auto activations = [&](int ranks) {
     return mib_of(forecast_memory(plan_of(config, ranks), four_layers(), WeightsMemory::kOwn)[0].at_peak)[3];
@@ -86,7 +86,7 @@ TEST(ForecastMemory, CountsWhatARankCopiesOfACheckpoint) {
   EXPECT_EQ(activations(2), replica + (4 + 8) / 2);
 }
 
-TEST(ForecastMemory, OfShardedParametersHasTwoLayersGatheredAndTwoBuckets) {
+TEST(ForecastMemory, ShardedParametersTakeTwoLayersAndBuckets) {
   RunConfig config = config_of_four();
   config.parallel.zero = 3;
   const auto own = forecast_memory(plan_of(config, 2), four_layers(), WeightsMemory::kOwn);
@@ -97,7 +97,7 @@ TEST(ForecastMemory, OfShardedParametersHasTwoLayersGatheredAndTwoBuckets) {
   EXPECT_THAT(mib_of(all[0].at_peak)[0], 2 + 4);
 }
 
-TEST(ForecastMemory, OfStagesCountsTheMicroBatchesThatAreUnderWay) {
+TEST(ForecastMemory, StagesCountMicroBatchesInFlight) {
   RunConfig config = config_of_four();
   config.parallel.pipeline = 2;
   config.parallel.microbatches = 4;
@@ -141,7 +141,7 @@ TEST(ForecastMemory, OfReplicatedStagesIsOfEachRank) {
   EXPECT_EQ(ranks[1].at_peak[MemoryKind::kOptimizer], ranks[0].at_peak[MemoryKind::kOptimizer]);
 }
 
-TEST(ForecastMemory, RejectsWhatDependsOnMoreThanTheProgram) {
+TEST(ForecastMemory, RejectsDataDependentPrograms) {
   RunConfig config = config_of_four();
   config.offload.activations = "files";
   EXPECT_THAT([&] { forecast_memory(plan_of(config, 1), four_layers(), WeightsMemory::kOwn); },
@@ -175,7 +175,7 @@ TEST(MeasureMemory, CountsLargeTensorsThatLieInMappings) {
   EXPECT_EQ(allocated.peak(), kBytes);
 }
 
-TEST(MeasureMemory, LeavesAModelOfOnesOwnAsItWas) {
+TEST(MeasureMemory, LeavesCustomModelUnchanged) {
   RunConfig config = config_of_four();
   const data::DataSource data = data_to_measure();
   const auto model = model::make_model({.name = "mlp", .hidden = {8, 8, 8}}, data.input_shape, 4, 1);
@@ -193,7 +193,7 @@ TEST(MeasureMemory, LeavesAModelOfOnesOwnAsItWas) {
   });
 }
 
-TEST(MeasureMemory, ThatIsRejectedLeavesGradientsWhereTheyWere) {
+TEST(MeasureMemory, RejectionLeavesGradients) {
   const data::DataSource data = data_to_measure();
   const auto model = model::make_model({.name = "mlp", .hidden = {8, 8, 8}}, data.input_shape, 4, 1);
   const std::vector<at::Tensor> parameters = model->parameters();
@@ -211,7 +211,7 @@ TEST(MeasureMemory, ThatIsRejectedLeavesGradientsWhereTheyWere) {
   });
 }
 
-TEST(MeasureMemory, OnceTellsOfAllModesWithTheSameLayersAndBatches) {
+TEST(MeasureMemory, OneMeasurementServesAllModes) {
   const data::DataSource data = data_to_measure();
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     RunConfig config = config_of_four();
@@ -236,7 +236,7 @@ TEST(MeasureMemory, OnceTellsOfAllModesWithTheSameLayersAndBatches) {
   });
 }
 
-TEST(MeasureMemory, KeepsCutsThatWereMeasuredAndMeasuresABackwardInTwoParts) {
+TEST(MeasureMemory, KeepsMeasuredCutsAndSplitsBackward) {
   const data::DataSource data = data_to_measure();
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     RunConfig config = config_of_four();

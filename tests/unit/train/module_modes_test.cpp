@@ -35,7 +35,7 @@ bool holds_norm(const Trainer& trainer) { return trainer.pipeline().has_first_st
 
 class ModuleModes : public testing::TestWithParam<int> {};
 
-TEST_P(ModuleModes, OfAModelThatIsHandedInFrozenAreKept) {
+TEST_P(ModuleModes, FrozenModelKeepsItsModes) {
   for (const char* partition : {"parameters", "time"}) {
     SCOPED_TRACE(partition);
     RunConfig config = config_of(GetParam());
@@ -69,7 +69,7 @@ TEST_P(ModuleModes, OutliveAnEvaluation) {
   });
 }
 
-TEST_P(ModuleModes, SetInOnStartHoldForTheWholeRun) {
+TEST_P(ModuleModes, ModesSetAtStartLast) {
   const test::TemporaryFolder folder;
   RunConfig config = config_of(GetParam());
   config.run = {.name = "frozen", .folder = folder.path().string()};

@@ -142,7 +142,7 @@ TEST(NamedBatches, AreLearntFrom) {
   EXPECT_EQ(outcome.evaluation.metric("right").count, 30);
 }
 
-TEST(NamedBatches, GiveTheNumbersOfOneRankForEverySplit) {
+TEST(NamedBatches, MatchOneRankForEverySplit) {
   const Outcome expected = train_on({1}, likes());
   for (const Mode& mode : kModes) {
     SCOPED_TRACE(text(mode.ranks, " ranks, ", mode.accumulation, " rounds, ", mode.pipeline, " stages"));
@@ -210,7 +210,7 @@ RunConfig tagging(const Mode& mode) {
   return config;
 }
 
-TEST(PaddedBatches, GiveTheNumbersOfOneRankForEverySplit) {
+TEST(PaddedBatches, MatchOneRankForEverySplit) {
   for (const Mode& mode : kModes) {
     SCOPED_TRACE(text(mode.ranks, " ranks, ", mode.accumulation, " rounds, ", mode.pipeline, " stages"));
     std::mutex mutex;
@@ -244,7 +244,7 @@ void train_one_step(const RunConfig& config, const data::DataSource& data) {
   });
 }
 
-TEST(PaddedBatches, AMeanThatDependsOnPaddingIsRejected) {
+TEST(PaddedBatches, RejectsMeanThatDependsOnPadding) {
   RunConfig config = config_for({1});
   EXPECT_THAT([&] { train_one_step(config, sentences()); },
               ThrowsMessage<InvalidArgument>(HasSubstr("name their class in objective.ignored_classes")));
@@ -266,7 +266,7 @@ TEST(PaddedBatches, AMeanThatDependsOnPaddingIsRejected) {
                                      HasSubstr("counts_by_value()"))));
 }
 
-TEST(PaddedBatches, AnAsynchronousPipelineNeedsSizesThatAreKnownAhead) {
+TEST(PaddedBatches, AsynchronousPipelineNeedsKnownSizes) {
   struct Lengths : data::Dataset {
     std::int64_t size() const override { return 50; }
     data::Example get(std::int64_t index) const override {
@@ -297,7 +297,7 @@ TEST(PaddedBatches, AnAsynchronousPipelineNeedsSizesThatAreKnownAhead) {
   EXPECT_NO_THROW(train(lengths(8)));
 }
 
-TEST(NamedBatches, WhatTheModelDoesNotFindIsNamed) {
+TEST(NamedBatches, FieldMissingForModelIsNamed) {
   EXPECT_THAT(
       [] {
         comm::run_ranks_as_threads(1, [&](comm::Context& context) {

@@ -49,7 +49,7 @@ class NoiseScaleOfRuns : public SmallRuns {
   }
 };
 
-TEST_F(NoiseScaleOfRuns, IsTheSameFromRanksAsFromMicrobatchesAndOnAllRanks) {
+TEST_F(NoiseScaleOfRuns, IsEqualFromRanksAndMicrobatches) {
   RunConfig config = noisy("parts");
   config.train.accumulation = 4;
   const optim::GradientNoise of_one = found(1, config).front();
@@ -66,7 +66,7 @@ TEST_F(NoiseScaleOfRuns, IsTheSameFromRanksAsFromMicrobatchesAndOnAllRanks) {
   }
 }
 
-TEST_F(NoiseScaleOfRuns, IsTheSameFromPartsThatAreNotAlike) {
+TEST_F(NoiseScaleOfRuns, IsEqualFromUnequalParts) {
   RunConfig config = noisy("uneven");
   config.train.global_batch = 95;
   config.train.accumulation = 4;
@@ -75,7 +75,7 @@ TEST_F(NoiseScaleOfRuns, IsTheSameFromPartsThatAreNotAlike) {
   expect_alike(2, config, of_one);
 }
 
-TEST_F(NoiseScaleOfRuns, IsTheSameForAnyCutOfTheModelAndItsState) {
+TEST_F(NoiseScaleOfRuns, IsEqualForAnyCutOfModel) {
   RunConfig config = noisy("cut");
   config.train.accumulation = 4;
   const optim::GradientNoise of_one = found(1, config).front();
@@ -96,7 +96,7 @@ TEST_F(NoiseScaleOfRuns, IsTheSameForAnyCutOfTheModelAndItsState) {
   }
 }
 
-TEST_F(NoiseScaleOfRuns, KnowsNothingOfTheScaleOfTheLossOrOfClipping) {
+TEST_F(NoiseScaleOfRuns, IgnoresLossScaleAndClipping) {
   RunConfig config = noisy("scaled");
   config.train.accumulation = 2;
   const optim::GradientNoise plain = found(1, config).front();
@@ -113,7 +113,7 @@ TEST_F(NoiseScaleOfRuns, ChangesNoWeight) {
   EXPECT_EQ(run(2, with).weights_xxh3, run(2, without).weights_xxh3);
 }
 
-TEST_F(NoiseScaleOfRuns, IsToldInMetricsSummaryAndTheLastLines) {
+TEST_F(NoiseScaleOfRuns, IsInMetricsSummaryAndLastLines) {
   const RunResult result = run(2, noisy("told"));
   ASSERT_TRUE(result.noise.has_value());
   EXPECT_EQ(num_lines(file("told", "metrics.jsonl"), "\"noise_scale\":"), 12U);
@@ -135,7 +135,7 @@ TEST_F(NoiseScaleOfRuns, IsMeasuredAsOftenAsAsked) {
   EXPECT_EQ(num_lines(file("seldom", "metrics.jsonl"), "\"noise_scale\":"), 12U - 4) << "from the fifth on";
 }
 
-TEST_F(NoiseScaleOfRuns, ContinuesInAResumedRunOnOtherRanks) {
+TEST_F(NoiseScaleOfRuns, ContinuesAfterResumeOnOtherRanks) {
   RunConfig config = noisy("straight");
   config.train.accumulation = 2;
   const RunResult straight = run(2, config);
@@ -155,7 +155,7 @@ TEST_F(NoiseScaleOfRuns, ContinuesInAResumedRunOnOtherRanks) {
   EXPECT_NEAR(moved.noise->scale(), straight.noise->scale(), 1e-3 * straight.noise->scale());
 }
 
-TEST_F(NoiseScaleOfRuns, BeginsInAResumedRunThatDidNotMeasureBefore) {
+TEST_F(NoiseScaleOfRuns, BeginsAfterResumeWithoutEarlierMeasurement) {
   RunConfig config = noisy("begun");
   config.train.noise_scale_every_steps = 0;
   config.train.max_steps = 6;

@@ -122,7 +122,7 @@ class EveryTask : public testing::TestWithParam<TaskCase> {
   std::shared_ptr<model::Model> own_model() const { return own().make_model ? own().make_model() : nullptr; }
 };
 
-TEST_P(EveryTask, IsThatOfOneRankForEverySplitOfTheBatch) {
+TEST_P(EveryTask, MatchesOneRankForEverySplit) {
   struct Mode {
     int ranks;
     std::int64_t accumulation, pipeline;
@@ -142,7 +142,7 @@ TEST_P(EveryTask, IsThatOfOneRankForEverySplitOfTheBatch) {
   }
 }
 
-TEST_P(EveryTask, HasTheEvaluationOfOneRankOnAnyNumberAndOverStages) {
+TEST_P(EveryTask, HasEvaluationOfOneRankAnywhere) {
   std::optional<Evaluation> expected;
   for (const int ranks : {1, 3, 4}) {
     RunConfig config = small_config(GetParam().objective);
@@ -168,7 +168,7 @@ TEST_P(EveryTask, HasTheEvaluationOfOneRankOnAnyNumberAndOverStages) {
 INSTANTIATE_TEST_SUITE_P(Table, EveryTask, testing::ValuesIn(kTasks),
                          [](const auto& row) { return std::string(row.param.name); });
 
-TEST(ObjectiveRejected, WhereAStreamOfMicroBatchesCannotKnowWhatTheStepCounts) {
+TEST(ObjectiveRejected, StreamWithoutStepCountIsRejected) {
   RunConfig config = small_config({.ignored_classes = {1}});
   config.parallel.pipeline = 2;
   config.parallel.schedule = "pipedream";
@@ -178,7 +178,7 @@ TEST(ObjectiveRejected, WhereAStreamOfMicroBatchesCannotKnowWhatTheStepCounts) {
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("pipedream"), HasSubstr("ignored_classes"))));
 }
 
-TEST(ObjectiveRejected, WhereTheOutputsAreNotThoseOfTheTargets) {
+TEST(ObjectiveRejected, MismatchedOutputsAreRejected) {
   const data::DataSource data = data_with(itself, 0);
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     EXPECT_THAT(
@@ -206,7 +206,7 @@ class OwnTask : public SmallRuns {
   }
 };
 
-TEST_F(OwnTask, TrainsOnDataThatIsHandedInAndWritesItsMetricsEverywhere) {
+TEST_F(OwnTask, TrainsOnPassedDataAndWritesMetrics) {
   RunConfig config = task("own");
   config.run.tensorboard = true;
   config.parallel.pipeline = 2;
@@ -223,7 +223,7 @@ TEST_F(OwnTask, TrainsOnDataThatIsHandedInAndWritesItsMetricsEverywhere) {
   EXPECT_THAT(file("own", "summary.json"), testing::Not(HasSubstr("accuracy")));
 }
 
-TEST_F(OwnTask, TheBestStateIsThatOfTheMetricThatIsNamed) {
+TEST_F(OwnTask, BestStateFollowsNamedMetric) {
   RunConfig config = task("best");
   config.checkpoint.best = "mean_absolute_error";
   config.optimizer.lr = 0.3;  // so high that the last evaluation is not the best one
@@ -257,7 +257,7 @@ struct Expected {
   double best = 1e9;
 };
 
-TEST_F(OwnTask, EndsAfterEvaluationsThatAreNoBetterInTheMetricThatIsNamed) {
+TEST_F(OwnTask, StopsWithoutProgressInNamedMetric) {
   RunConfig config = task("patient");
   config.optimizer.lr = 0.3;  // so high that evaluations get worse, too
   config.eval.patience_metric = "mean_absolute_error";
@@ -279,7 +279,7 @@ TEST_F(OwnTask, EndsAfterEvaluationsThatAreNoBetterInTheMetricThatIsNamed) {
   EXPECT_THAT([&] { run(1, config); }, ThrowsMessage<InvalidArgument>(HasSubstr("eval.patience_metric")));
 }
 
-TEST_F(OwnTask, CountsEvaluationsThatAreNoBetterAcrossAResume) {
+TEST_F(OwnTask, CountsFailedEvaluationsAcrossResume) {
   RunConfig config = task("resumed");
   config.optimizer.lr = 0.3;
   config.eval.patience = 2;

@@ -45,7 +45,7 @@ TEST_F(OffloadTraining, GivesTheSameBitsWithEveryOptimizer) {
   }
 }
 
-TEST_F(OffloadTraining, GivesTheSameBitsWithEverythingElseOfAStep) {
+TEST_F(OffloadTraining, KeepsBitsWithAllStepOptions) {
   for (const char* precision : {"fp32", "bf16", "fp16"}) {
     RunConfig each = config(precision);
     each.train.precision = precision;
@@ -56,7 +56,7 @@ TEST_F(OffloadTraining, GivesTheSameBitsWithEverythingElseOfAStep) {
   }
 }
 
-TEST_F(OffloadTraining, GivesTheSameBitsWhateverReplicasShareOut) {
+TEST_F(OffloadTraining, KeepsBitsForAnyReplicaSharding) {
   for (const std::int64_t zero : {0, 1, 2, 3}) {
     for (const char* precision : {"fp32", "bf16"}) {
       RunConfig each = config(text("zero", zero, precision));
@@ -67,7 +67,7 @@ TEST_F(OffloadTraining, GivesTheSameBitsWhateverReplicasShareOut) {
   }
 }
 
-TEST_F(OffloadTraining, GivesTheSameBitsWithShardsOfTheParameters) {
+TEST_F(OffloadTraining, KeepsBitsWithParameterShards) {
   for (const char* state : {"none", "files"}) {
     for (const char* precision : {"fp32", "bf16"}) {
       RunConfig in_memory = config(text(state, precision));
@@ -88,7 +88,7 @@ TEST_F(OffloadTraining, GivesTheSameBitsWithShardsOfTheParameters) {
   }
 }
 
-TEST_F(OffloadTraining, ShardsOfTheParametersContinueFromACheckpointOfEitherKind) {
+TEST_F(OffloadTraining, ParameterShardsResumeFromEitherKind) {
   RunConfig straight = config("shards-straight");
   straight.parallel.zero = 3;
   const RunResult expected = run(2, straight);
@@ -105,7 +105,7 @@ TEST_F(OffloadTraining, ShardsOfTheParametersContinueFromACheckpointOfEitherKind
   }
 }
 
-TEST_F(OffloadTraining, VerifyHoldsShardsOfTheParametersToOneRank) {
+TEST_F(OffloadTraining, VerifyComparesParameterShardsWithOneRank) {
   RunConfig each = config("verify-shards");
   each.parallel.zero = 3;
   each.train.clip_norm = 0;  // a norm is summed by pieces
@@ -119,7 +119,7 @@ TEST_F(OffloadTraining, VerifyHoldsShardsOfTheParametersToOneRank) {
   });
 }
 
-TEST_F(OffloadTraining, WhatCannotLiveElsewhereIsRejectedWithTheNearestPlan) {
+TEST_F(OffloadTraining, RejectsUnsupportedOffloadWithNearestPlan) {
   RunConfig each = config("refused");
   each.offload.parameters = "files";
   const auto refused = [&](int ranks, const char* reason, const char* cure) {
@@ -171,7 +171,7 @@ TEST_F(OffloadTraining, ContinuesFromACheckpointOfEitherKind) {
   }
 }
 
-TEST_F(OffloadTraining, LeavesNothingInTheFolderAndMindsNothingThatIsThere) {
+TEST_F(OffloadTraining, LeavesItsFolderAsFound) {
   RunConfig each = offloaded(config("folder"));
   each.offload.folder = (folder_ / "scratch").string();
   std::filesystem::create_directory(folder_ / "scratch");
@@ -194,7 +194,7 @@ TEST_F(OffloadTraining, VerifyHoldsOneRankToMemory) {
   });
 }
 
-TEST_F(OffloadTraining, ADiskThatFailsEndsTheRunAndTheNextOneWorks) {
+TEST_F(OffloadTraining, FailedDiskEndsRunButNotNext) {
   const RunConfig each = offloaded(config("failing"));
   std::unique_ptr<test::FileSizeLimit> limit;
   callbacks_.on_step = [&](const StepReport& report) {
@@ -208,7 +208,7 @@ TEST_F(OffloadTraining, ADiskThatFailsEndsTheRunAndTheNextOneWorks) {
   EXPECT_EQ(run(1, each).weights_xxh3, run(1, config("works")).weights_xxh3);
 }
 
-TEST_F(OffloadTraining, AFolderWithoutRoomIsRejectedBeforeAStep) {
+TEST_F(OffloadTraining, RejectsFullFolderBeforeStep) {
   const test::FileSizeLimit limit(2000);
   EXPECT_THAT([&] { run(1, offloaded(config("full"))); },
               ThrowsMessage<DataError>(AllOf(HasSubstr("rank 0: cannot reserve"), HasSubstr("are free"))));
@@ -260,7 +260,7 @@ TEST_F(OffloadTraining, ActivationsElsewhereGiveTheSameBits) {
   }
 }
 
-TEST_F(OffloadTraining, VerifyHoldsActivationsElsewhereToOneRankInMemory) {
+TEST_F(OffloadTraining, VerifyComparesOffloadedActivationsWithMemory) {
   RunConfig each = activations_elsewhere(activating(config("verify-activations")));
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const data::DataSource data = train::open_data(each, context.log());
@@ -268,7 +268,7 @@ TEST_F(OffloadTraining, VerifyHoldsActivationsElsewhereToOneRankInMemory) {
   });
 }
 
-TEST_F(OffloadTraining, AFolderWithoutRoomForActivationsEndsTheStepAndTheNextRunWorks) {
+TEST_F(OffloadTraining, FullActivationFolderEndsOnlyItsRun) {
   const RunConfig each = activations_elsewhere(activating(config("full-of-activations")));
   {
     const test::FileSizeLimit limit(100'000);
@@ -279,7 +279,7 @@ TEST_F(OffloadTraining, AFolderWithoutRoomForActivationsEndsTheStepAndTheNextRun
   EXPECT_EQ(run(1, each).weights_xxh3, run(1, activating(config("in-memory"))).weights_xxh3);
 }
 
-TEST_F(OffloadTraining, ActivationsThatCannotLiveElsewhereAreRejectedWithTheNearestPlan) {
+TEST_F(OffloadTraining, RejectsUnsupportedActivationsWithNearestPlan) {
   RunConfig each = activating(config("refused-activations"));
   const auto refused = [&](const char* reason, const char* cure) {
     EXPECT_THAT([&] { resolve_plan(each, 2); },

@@ -91,7 +91,7 @@ TEST(OwnFirstValues, OfATrainedModelStay) {
     EXPECT_TRUE(parameter.equal(at::full_like(parameter, 0.25)));
 }
 
-TEST(OwnFirstValues, AreDrawnWithoutATraceInTheGeneratorOfLibtorch) {
+TEST(OwnFirstValues, LeaveGeneratorOfLibtorchUntouched) {
   const RunConfig config = config_with("normed", [] { return std::make_shared<Normed>(); });
   at::manual_seed(3);
   const at::Tensor expected = at::rand({4});
@@ -100,7 +100,7 @@ TEST(OwnFirstValues, AreDrawnWithoutATraceInTheGeneratorOfLibtorch) {
   EXPECT_TRUE(at::rand({4}).equal(expected));
 }
 
-TEST(OwnFirstValues, OfAModelThatOverridesInitialiseComeFromThere) {
+TEST(OwnFirstValues, UseOverriddenInitialise) {
   struct Own : Normed {
     void initialise(std::uint64_t seed) override {
       const at::NoGradGuard no_grad;
@@ -112,7 +112,7 @@ TEST(OwnFirstValues, OfAModelThatOverridesInitialiseComeFromThere) {
   EXPECT_EQ(values_of(*made(config)).at("scale").item<float>(), 11);
 }
 
-TEST(OwnFirstValues, OfADeferredModelWithAnotherParameterSayWhatToDo) {
+TEST(OwnFirstValues, UnknownDeferredParameterGetsAdvice) {
   RunConfig config =
       config_with("deferred", [] { return model::deferred([] { return std::make_shared<Normed>(); }); });
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
@@ -141,7 +141,7 @@ void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
 
 class OwnFirstValuesOn : public testing::TestWithParam<Layout> {};
 
-TEST_P(OwnFirstValuesOn, RanksAreThoseOfOneRankAndVerifyFindsThemEqual) {
+TEST_P(OwnFirstValuesOn, RanksMatchOneRankAndVerify) {
   RunConfig config = config_with("each", [] { return std::make_shared<EachItsOwn>(); });
   config.parallel = GetParam().parallel;
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {

@@ -44,7 +44,7 @@ TEST(ParallelPlan, ArrangesRanksAsStagesOfReplicas) {
   EXPECT_FALSE(plan.asynchronous());
 }
 
-TEST(ParallelPlan, CutsThatAreNamedAreThoseOfTheStagesOrRejected) {
+TEST(ParallelPlan, NamedCutsAreStagesOrRejected) {
   RunConfig config = pipeline_config();
   config.parallel.partition = "auto";
   const ModelShape shape{.name = "four", .parameters = {9, 1, 1, 1}};
@@ -63,7 +63,7 @@ TEST(ParallelPlan, CutsThatAreNamedAreThoseOfTheStagesOrRejected) {
               ThrowsMessage<InvalidArgument>(HasSubstr("they rise")));
 }
 
-TEST(ParallelPlan, ClipsByDefaultWhereThereIsANormOfAllGradients) {
+TEST(ParallelPlan, ClipsByDefaultWithTotalNorm) {
   const auto clip_norm = [](const std::string& content) {
     const std::string all = "[data]\nname = \"synthetic\"\n[parallel]\npipeline = 2\n" + content;
     return resolve_plan(parse_run_config(all, "run.toml"), 2).config().train.clip_norm;
@@ -80,7 +80,7 @@ TEST(ParallelPlan, ClipsByDefaultWhereThereIsANormOfAllGradients) {
   EXPECT_EQ(resolve_plan(in_code, 2).config().train.clip_norm, 0);
 }
 
-TEST(ParallelPlan, WithoutAPipelineIsTheProgramWithOneStage) {
+TEST(ParallelPlan, IsOneStageWithoutPipeline) {
   RunConfig config = pipeline_config();
   config.parallel = {};
   config.train.accumulation = 3;
@@ -110,7 +110,7 @@ TEST(ParallelPlan, ReadsWhatDecidesHowRanksCompute) {
   EXPECT_EQ(plan.trace().last_step, 7);
 }
 
-TEST(ParallelPlan, CutsAModelByItsShapeWhereNothingIsMeasured) {
+TEST(ParallelPlan, CutsByShapeWithoutMeasurement) {
   const ModelShape shape{.name = "mine", .parameters = {100, 1, 1, 1}};
   RunConfig config = pipeline_config();
   EXPECT_THAT(resolve_plan(config, 2, shape).cuts(), ElementsAre(1));
@@ -120,14 +120,14 @@ TEST(ParallelPlan, CutsAModelByItsShapeWhereNothingIsMeasured) {
   EXPECT_THAT(resolve_plan(config, 2, shape).cuts(), ElementsAre());
 }
 
-TEST(ParallelPlan, OfAModelWithoutLayersNamesOneThatIsNotCut) {
+TEST(ParallelPlan, UncuttableModelNamesUncutPlan) {
   EXPECT_THAT([] { resolve_plan(pipeline_config(), 2, ModelShape{.name = "Mine", .parameters = {}}); },
               ThrowsMessage<InvalidArgument>(
                   AllOf(HasSubstr("the model of type Mine cannot be cut"),
                         HasSubstr("nearest plan that works on 2 ranks: parallel.pipeline = 1"))));
 }
 
-TEST(ParallelPlan, ReadsItsProgramOnceAndMakesAHookForEachPipeline) {
+TEST(ParallelPlan, ReadsProgramOnceAndHooksEachPipeline) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "own.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   RunConfig config = pipeline_config();
@@ -146,7 +146,7 @@ TEST(ParallelPlan, ReadsItsProgramOnceAndMakesAHookForEachPipeline) {
   });
 }
 
-TEST(ParallelPlan, OfAProgramThatCannotRunNamesNoneWithoutIt) {
+TEST(ParallelPlan, UnrunnableProgramNamesNoNearestPlan) {
   const test::TemporaryFolder folder;
   RunConfig config = pipeline_config();
   config.parallel.schedule = (folder / "own.csv").string();
@@ -166,7 +166,7 @@ TEST(ParallelPlan, OfAProgramThatCannotRunNamesNoneWithoutIt) {
               testing::EndsWith("; the nearest plan that works on 4 ranks: parallel.pipeline = 4"));
 }
 
-TEST(ParallelPlan, OfATrainerHasTheCutsThatItMeasured) {
+TEST(ParallelPlan, TrainerPlanHasItsMeasuredCuts) {
   RunConfig config = pipeline_config();
   config.parallel.partition = "time";
   const data::DataSource data = data::open_data(config.data);
@@ -177,7 +177,7 @@ TEST(ParallelPlan, OfATrainerHasTheCutsThatItMeasured) {
   });
 }
 
-TEST(ParallelPlan, ForOtherRanksIsRejectedByATrainer) {
+TEST(ParallelPlan, TrainerRejectsPlanForOtherRanks) {
   const RunConfig config = pipeline_config();
   const ParallelPlan plan = resolve_plan(config, 4);
   const data::DataSource data = data::open_data(config.data);

@@ -78,7 +78,7 @@ std::string test_name(std::string schedule) {
 
 class PipelineSchedule : public testing::TestWithParam<std::string> {};
 
-TEST_P(PipelineSchedule, TrainsLikeOneRankWithAnyReplicasPrecisionAndRecomputation) {
+TEST_P(PipelineSchedule, TrainsLikeOneRankWithAnyOptions) {
   for (const int replicas : {1, 2}) {
     for (const char* precision : {"fp32", "bf16", "fp16"}) {
       for (const bool recompute : {false, true}) {
@@ -97,7 +97,7 @@ TEST_P(PipelineSchedule, TrainsLikeOneRankWithAnyReplicasPrecisionAndRecomputati
 INSTANTIATE_TEST_SUITE_P(Table, PipelineSchedule, testing::ValuesIn(synchronous_schedules()),
                          [](const auto& param) { return test_name(param.param); });
 
-TEST(PipelineTraining, IsBitByBitOneRankWhereMicrobatchesFinishInOrder) {
+TEST(PipelineTraining, IsBitwiseOneRankWithOrderedMicrobatches) {
   for (const char* schedule : {"naive", "gpipe", "1f1b", "interleaved-1f1b"}) {
     SCOPED_TRACE(schedule);
     EXPECT_TRUE(verdict_on(4, cut_config(4, schedule)).bitwise());
@@ -136,7 +136,7 @@ Outcome train_on(int ranks, const RunConfig& config) {
   return outcome;
 }
 
-TEST(PipelineTraining, ReportsLossNormAndEvaluationOfTheWholeModelOnEveryCut) {
+TEST(PipelineTraining, ReportsLossAndNormOfWholeModel) {
   RunConfig serial = cut_config(1);
   serial.train.accumulation = 4;
   serial.train.ema_decay = 0.5;
@@ -153,7 +153,7 @@ TEST(PipelineTraining, ReportsLossNormAndEvaluationOfTheWholeModelOnEveryCut) {
 }
 
 // The last batch of an epoch has 6 samples: some of the 16 micro-batches have none.
-TEST(PipelineTraining, MicrobatchesWithoutSamplesAreLeftOutOnEveryStage) {
+TEST(PipelineTraining, EmptyMicrobatchesAreSkippedOnEveryStage) {
   RunConfig serial = cut_config(1);
   serial.train.accumulation = 16;
   const Outcome expected = train_on(1, serial);
@@ -191,7 +191,7 @@ class FirstGradientIsNoNumber : public model::Model {
   torch::nn::Linear first_ = nullptr, second_ = nullptr;
 };
 
-TEST(PipelineTraining, AGradientThatIsNoNumberOnOneStageLeavesTheStepOutOnAll) {
+TEST(PipelineTraining, NonFiniteGradientSkipsStepOnAll) {
   for (const char* precision : {"fp16", "fp32"}) {
     SCOPED_TRACE(precision);
     RunConfig config = cut_config(2);
@@ -212,7 +212,7 @@ TEST(PipelineTraining, AGradientThatIsNoNumberOnOneStageLeavesTheStepOutOnAll) {
   }
 }
 
-TEST(PipelineTraining, ARankHoldsTheParametersOfItsOwnStagesAlone) {
+TEST(PipelineTraining, RankHoldsOnlyItsStages) {
   const data::DataSource data = small_data();
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     Trainer trainer(cut_config(2), context, data);
@@ -224,7 +224,7 @@ TEST(PipelineTraining, ARankHoldsTheParametersOfItsOwnStagesAlone) {
   });
 }
 
-TEST(PipelineTraining, AStepPastADivergedStageNamesTheRank) {
+TEST(PipelineTraining, StepPastDivergedStageNamesRank) {
   RunConfig config = cut_config(2);
   config.optimizer.lr = 1e30;
   config.train.clip_norm = 0;
@@ -258,7 +258,7 @@ class PipelineRuns : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-TEST_F(PipelineRuns, ACheckpointOfTwoStagesContinuesWithOneThreeOrFour) {
+TEST_F(PipelineRuns, CheckpointOfTwoStagesChangesStageCount) {
   const std::string expected = run(1, config("serial", 1)).weights_xxh3;
   EXPECT_EQ(run(2, config("two", 2)).weights_xxh3, expected);
   for (const int stages : {1, 3, 4}) {
@@ -273,7 +273,7 @@ TEST_F(PipelineRuns, ACheckpointOfTwoStagesContinuesWithOneThreeOrFour) {
   }
 }
 
-TEST_F(PipelineRuns, FilesHoldTheWholeModelWhateverTheCut) {
+TEST_F(PipelineRuns, FilesHaveWholeModelForAnyCut) {
   for (const int stages : {1, 2}) run(stages, config(text("cut", stages), stages));
   const char* weights = "model.safetensors";
   EXPECT_EQ(read_file(folder_.path() / "cut2" / weights), read_file(folder_.path() / "cut1" / weights));
@@ -284,7 +284,7 @@ TEST_F(PipelineRuns, FilesHoldTheWholeModelWhateverTheCut) {
   EXPECT_EQ(checkpoint::xxh3_of(saved("cut2").optimizer), checkpoint::xxh3_of(saved("cut1").optimizer));
 }
 
-TEST_F(PipelineRuns, AModelOfManyStagesOnEveryRankHasTheBitsOfOneStage) {
+TEST_F(PipelineRuns, ManyStagesPerRankKeepBits) {
   for (const int ranks : {1, 2}) {
     RunConfig whole = config(text("whole", ranks), 1), cut = config(text("cut", ranks), 1);
     whole.train.accumulation = cut.train.accumulation = 2;
@@ -295,7 +295,7 @@ TEST_F(PipelineRuns, AModelOfManyStagesOnEveryRankHasTheBitsOfOneStage) {
   }
 }
 
-TEST_F(PipelineRuns, ADeferredModelOfOnesOwnBeginsWithTheValuesOfTheRunsSeed) {
+TEST_F(PipelineRuns, CustomDeferredModelFollowsRunSeed) {
   const RunConfig own = config("own", 2);
   const data::DataSource data = data::open_data(own.data, static_cast<std::uint64_t>(own.run.seed));
   std::string found;
@@ -325,7 +325,7 @@ class AsynchronousRuns : public PipelineRuns, public testing::WithParamInterface
   }
 };
 
-TEST_P(AsynchronousRuns, ContinueFromACheckpointWithTheBitsOfAnUndisturbedRun) {
+TEST_P(AsynchronousRuns, ContinueFromCheckpointWithSameBits) {
   const RunResult whole = run(3, asynchronous("whole"));
   EXPECT_EQ(whole.status, "completed");
   EXPECT_EQ(whole.steps, 24);
@@ -339,7 +339,7 @@ TEST_P(AsynchronousRuns, ContinueFromACheckpointWithTheBitsOfAnUndisturbedRun) {
   EXPECT_THAT(metrics, HasSubstr(R"("weight_versions":)"));
 }
 
-TEST_P(AsynchronousRuns, AreDrainedAndSavedSoonAfterTheyAreAskedToStop) {
+TEST_P(AsynchronousRuns, AreDrainedAndSavedAfterStop) {
   RunConfig config = asynchronous("asked");
   config.train.max_steps = 400;
   config.eval.every_steps = 400;
@@ -380,7 +380,7 @@ TEST_F(PipelineRuns, ReplicatedStagesContinueWithOtherReplicas) {
 INSTANTIATE_TEST_SUITE_P(Table, AsynchronousRuns, testing::Values("pipedream", "pipedream-2bw", "1f1b-rr"),
                          [](const auto& param) { return test_name(param.param); });
 
-TEST(PipelineConfig, WhatCannotWorkIsRejectedBeforeAnyRankStarts) {
+TEST(PipelineConfig, RejectsInvalidConfigurationBeforeStart) {
   const auto error_of = [](int ranks, const std::function<void(RunConfig&)>& change) -> std::string {
     RunConfig config = cut_config(2);
     config.data.name = "synthetic";
@@ -428,7 +428,7 @@ TEST(PipelineConfig, WhatCannotWorkIsRejectedBeforeAnyRankStarts) {
               AllOf(HasSubstr("16 stages"), HasSubstr("only 9 layers")));
 }
 
-TEST_F(PipelineRuns, AProgramFromAFileIsCheckedAndRun) {
+TEST_F(PipelineRuns, ProgramFromFileIsCheckedAndRun) {
   const auto with_program = [&](const std::string& csv) {
     write_file_atomic(folder_ / "own.csv", csv);
     RunConfig own = config("own", 2);
@@ -446,7 +446,7 @@ TEST_F(PipelineRuns, AProgramFromAFileIsCheckedAndRun) {
               ThrowsMessage<InvalidArgument>(HasSubstr("own.csv")));
 }
 
-TEST_F(PipelineRuns, AProgramWithActionsThatNobodyWouldCarryOutIsRejectedWithTheReason) {
+TEST_F(PipelineRuns, RejectsUnsupportedActionsWithReason) {
   const auto refused = [&](const std::string& csv, const std::string& action, const std::string& reason) {
     write_file_atomic(folder_ / "own.csv", csv);
     RunConfig own = config("own", 2);
@@ -462,7 +462,7 @@ TEST_F(PipelineRuns, AProgramWithActionsThatNobodyWouldCarryOutIsRejectedWithThe
   refused("0F0,0RECOMPUTE0,0B0\n1F0,1B0\n", "0RECOMPUTE0", "parallel.recompute = true");
 }
 
-TEST_F(PipelineRuns, AProgramThatRecomputesRunsWhereActivationsAreDropped) {
+TEST_F(PipelineRuns, RecomputingProgramNeedsDroppedActivations) {
   write_file_atomic(folder_ / "own.csv", "0F0,0RECOMPUTE0,0B0\n1F0,1B0\n");
   RunConfig own = config("own", 2);
   own.parallel.schedule = (folder_ / "own.csv").string();

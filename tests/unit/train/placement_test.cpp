@@ -24,7 +24,7 @@ class OneAndSeveral : public model::Model {
   torch::nn::Linear linear_ = register_module("linear", torch::nn::Linear(4, 4));
 };
 
-TEST(LayersFor, ComputeInThePrecisionOfTheRunWithOneTensorOrSeveral) {
+TEST(LayersFor, ComputeInPrecisionOfRun) {
   OneAndSeveral model;
   const std::vector<model::Layer> layers = layers_in(precision_of("bf16"), model);
   ASSERT_EQ(layers.size(), 2U);

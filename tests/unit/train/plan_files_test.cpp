@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::ThrowsMessage;
 
-TEST(SecurityPlanFiles, DecideNoOtherKeysThanThoseOfAPlan) {
+TEST(SecurityPlanFiles, AcceptOnlyKeysOfPlan) {
   for (const char* foreign : {"folder = \"/etc\"", "\"name=x\\u001b[2J\" = 1"})
     EXPECT_THAT([&] { parse_settings(text("[parallel]\nzero = 1\n[run]\n", foreign, "\n"), "plan.toml"); },
                 ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("plan.toml: the key 'run."),
@@ -25,7 +25,7 @@ TEST(SecurityPlanFiles, DecideNoOtherKeysThanThoseOfAPlan) {
                                                      Not(HasSubstr("\x1b")))));
 }
 
-TEST(SecurityPlanFiles, AScheduleBeyondItsLimitIsNotRead) {
+TEST(SecurityPlanFiles, RejectScheduleBeyondItsLimit) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "own.csv", "0F0,0B0\n");
   std::filesystem::resize_file(folder / "own.csv", (std::uint64_t{64} << 20) + 1);
@@ -50,7 +50,7 @@ TEST(SecurityMeasurements, HaveWholeNumbersWhereTheyAreCounts) {
         << ranks;
 }
 
-TEST(SecurityMeasurements, HaveNoMoreBytesThanCanBeCounted) {
+TEST(SecurityMeasurements, HaveCountableBytes) {
   Measurements huge = known_costs(config_of_four());
   std::vector<ParameterUse>& parameters = huge.costs.front().layers.front().parameters;
   for (int i = 0; i < 10; ++i) parameters.push_back({.name = "weight", .bytes = 900'000'000'000'000});

@@ -32,7 +32,7 @@ class PlanReviews : public testing::Test {
   const PlannedStep plan_ = plan_step(config_, 2, measured_);
 };
 
-TEST_F(PlanReviews, OfAnEstimateThatWasRightNamesNoTerm) {
+TEST_F(PlanReviews, AccurateEstimateNamesNoTerm) {
   const PlanReview review = review_plan(plan_, {as_predicted(plan_), as_predicted(plan_)});
   EXPECT_EQ(review.wrong_term(), nullptr);
   for (const ReviewedTerm& term : review.times) EXPECT_NEAR(term.error(), 0, 1e-9) << term.name;
@@ -41,7 +41,7 @@ TEST_F(PlanReviews, OfAnEstimateThatWasRightNamesNoTerm) {
   EXPECT_EQ(to_text(corrected(measured_, resolve_plan(config_, 2), review)), to_text(measured_));
 }
 
-TEST_F(PlanReviews, NamesTheTermThatWasWrongOnTheRankThatWorkedLongest) {
+TEST_F(PlanReviews, NamesWrongTermOnBusiestRank) {
   MeasuredStep slow = as_predicted(plan_);
   slow.backward_s *= 1.5;
   slow.step_s += slow.backward_s / 3;
@@ -52,7 +52,7 @@ TEST_F(PlanReviews, NamesTheTermThatWasWrongOnTheRankThatWorkedLongest) {
   EXPECT_THAT(describe(review), AllOf(HasSubstr("on rank 1 backward was most wrong"), HasSubstr("(-33 %)")));
 }
 
-TEST_F(PlanReviews, TheNextEstimateHasTheRatesOfTheRun) {
+TEST_F(PlanReviews, NextEstimateHasRatesOfRun) {
   MeasuredStep slow = as_predicted(plan_);
   slow.step_s += 0.5 * slow.backward_s + slow.update_s;
   slow.backward_s *= 1.5;
@@ -65,7 +65,7 @@ TEST_F(PlanReviews, TheNextEstimateHasTheRatesOfTheRun) {
   EXPECT_NEAR(again.ranks[0].seconds.update, slow.update_s, 1e-9);
 }
 
-TEST_F(PlanReviews, WaitingChangesRatesOfExchangesWithoutAPipelineOnly) {
+TEST_F(PlanReviews, WaitingChangesExchangeRatesWithoutPipelineOnly) {
   MeasuredStep slow = as_predicted(plan_);
   slow.step_s += plan_.ranks[0].seconds.exchange;
   const ParallelPlan plan = resolve_plan(config_, 2);
@@ -98,14 +98,14 @@ TEST_F(PlanReviews, LinesOfAllFormsLearnTogether) {
       << "the other form was not run";
 }
 
-TEST_F(PlanReviews, WaitingForDataIsNoPartOfAStep) {
+TEST_F(PlanReviews, WaitingForDataIsNoStepTime) {
   const MeasuredStep step = mean_step({.steps_s = 10, .data_wait_s = 4, .forward_s = 2, .steps = 2}, 1, {});
   EXPECT_DOUBLE_EQ(step.step_s, 3);
   EXPECT_DOUBLE_EQ(step.forward_s, 1);
   EXPECT_EQ(step.pipeline_rank, 1);
 }
 
-TEST_F(PlanReviews, ADisturbedRunChangesARateByAFactorOfFourAtMost) {
+TEST_F(PlanReviews, DisturbedRunChangesRateFourfoldAtMost) {
   MeasuredStep slow = as_predicted(plan_);
   slow.step_s += 99 * slow.backward_s;
   slow.backward_s *= 100;
@@ -115,7 +115,7 @@ TEST_F(PlanReviews, ADisturbedRunChangesARateByAFactorOfFourAtMost) {
               4 * measured_[0].costs[0].layers[0].time.backward_s, 1e-12);
 }
 
-TEST_F(PlanReviews, OfRanksThatThePlanHasNotIsRejected) {
+TEST_F(PlanReviews, RejectsRanksThatPlanLacks) {
   MeasuredStep other = as_predicted(plan_);
   other.pipeline_rank = 1;
   EXPECT_THROW(review_plan(plan_, {other}), InvalidArgument);

@@ -71,7 +71,7 @@ TEST(PlanSearch, FindsWhatTryingEverythingFinds) {
   }
 }
 
-TEST(PlanSearch, ChoosesStagesWhereExchangesAreSlowAndReplicasWhereTheyAreFast) {
+TEST(PlanSearch, ChoosesStagesOnSlowLinks) {
   RunConfig config = without_clipping();
   config.train.global_batch = 32;
   MeasuredForms measured = forms_of(config, 2);
@@ -82,7 +82,7 @@ TEST(PlanSearch, ChoosesStagesWhereExchangesAreSlowAndReplicasWhereTheyAreFast) 
   EXPECT_EQ(search_plans(config, 2, measured).plans.front().config.parallel.pipeline, 1);
 }
 
-TEST(PlanSearch, BoundsRuleOutOnlyPlansBeyondThreeTimesTheBest) {
+TEST(PlanSearch, BoundsExcludeOnlySlowPlans) {
   RunConfig config = without_clipping();
   config.train.global_batch = 32;
   const PlanSearch found = search(config, 4);
@@ -153,7 +153,7 @@ TEST(PlanSearch, WhatFitsNowhereIsListedBySize) {
               AllOf(HasSubstr("needs "), HasSubstr(" more on rank ")));
 }
 
-TEST(PlanSearch, NoPlanOfTheFrontierIsSlowerAndLarger) {
+TEST(PlanSearch, FrontierHasNoDominatedPlan) {
   RunConfig config = without_clipping();
   config.train.global_batch = 32;
   const PlanSearch found = search(config, 4);
@@ -219,7 +219,7 @@ TEST(PlanSearch, FixedReplicasStay) {
   for (const PlannedStep& plan : found.plans) EXPECT_EQ(plan.config.parallel.pipeline, 2);
 }
 
-TEST(PlanSpace, ShardGroupsAreTheCopiesOfAHost) {
+TEST(PlanSpace, ShardGroupsAreCopiesWithinHost) {
   RunConfig config = config_of_four();
   config.train.global_batch = 64;
   const auto groups = [&](std::int64_t tensor, int ranks_of_host) {
@@ -237,7 +237,7 @@ TEST(PlanSpace, ShardGroupsAreTheCopiesOfAHost) {
   EXPECT_THAT(groups(1, 16), testing::ElementsAre(0)) << "all copies";
 }
 
-TEST(PlanSearch, OfStagesThatUpdateAtDifferentTimesIsRejected) {
+TEST(PlanSearch, RejectsAsynchronousStages) {
   RunConfig config = without_clipping();
   config.parallel.schedule = "pipedream";
   config.parallel.pipeline = 2;

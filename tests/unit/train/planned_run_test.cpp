@@ -41,7 +41,7 @@ class PlannedRuns : public SmallRuns {
   std::filesystem::path costs() const { return folder_ / "cache" / "trireme" / "costs"; }
 };
 
-TEST_F(PlannedRuns, WriteTheirPlanAndLeaveTheConfigurationOpen) {
+TEST_F(PlannedRuns, WritePlanAndKeepConfigurationOpen) {
   const RunResult result = run(2, planned("auto"));
   EXPECT_EQ(result.status, "completed");
   const std::string plan = file("auto", "plan.toml");
@@ -71,14 +71,14 @@ TEST_F(PlannedRuns, ResumeWithTheirPlan) {
   EXPECT_THAT(file("auto", "console.log"), HasSubstr("as in the run's folder"));
 }
 
-TEST_F(PlannedRuns, ResumeOnOtherRanksWithANewPlan) {
+TEST_F(PlannedRuns, ResumeOnOtherRanksWithNewPlan) {
   run(2, planned("auto"));
   write_file_atomic(folder_ / "auto" / "plan.toml", "[parallel]\ndata = 2\nzero = 3\n");
   run(1, resumed("auto"), RunStart::kResume);
   EXPECT_THAT(file("auto", "plan.toml"), AllOf(HasSubstr("data = 1"), Not(HasSubstr("zero"))));
 }
 
-TEST_F(PlannedRuns, AForeignPlanInTheFolderIsRejected) {
+TEST_F(PlannedRuns, RejectForeignPlanInFolder) {
   run(2, planned("auto"));
   write_file_atomic(folder_ / "auto" / "plan.toml", "[run]\nfolder = \"/etc\"\n");
   EXPECT_THAT([&] { run(2, resumed("auto"), RunStart::kResume); },
@@ -123,7 +123,7 @@ TEST_F(PlannedRuns, EndWithTheEstimateBesideTheSteps) {
   EXPECT_GT(summary.at("measured_update_s").get<double>(), 0);
 }
 
-TEST_F(PlannedRuns, OfFewerSamplesThanRanksChooseAnotherMode) {
+TEST_F(PlannedRuns, FewerSamplesThanRanksChangeMode) {
   RunConfig few = planned("few");
   few.train.global_batch = 1;
   EXPECT_EQ(run(2, few).status, "completed");
@@ -138,7 +138,7 @@ TEST_F(PlannedRuns, KeepWhatIsConfigured) {
   EXPECT_EQ(parse_run_config(file("fixed", "config.toml"), "config.toml").parallel.data, 1);
 }
 
-TEST_F(PlannedRuns, CostsAreKeptByWhatMayDecideThem) {
+TEST_F(PlannedRuns, CostsAreCachedByTheirInputs) {
   const RunConfig config = planned("a");
   const auto name = [](const RunConfig& changed, const RankLayout& layout = {4, 4}) {
     return *kept_measurements(changed, layout);
@@ -192,7 +192,7 @@ TEST_F(PlannedRuns, OwnLoopsTrainByTheFastestPlan) {
   });
 }
 
-TEST_F(PlannedRuns, OwnLoopsKeepThePlanOfTheirFileOnAsManyRanks) {
+TEST_F(PlannedRuns, CustomLoopsKeepPlanForSameRanks) {
   const std::filesystem::path file = folder_ / "new" / "plan.toml";
   planned_loop(2, config("loop"), file);
   EXPECT_THAT(read_file(file), HasSubstr("planned_step_s = "));

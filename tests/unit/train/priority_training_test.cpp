@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(Of, PriorityOf,
                                          Kind{"adamw", 3}, Kind{"adamw", 2, 4}, Kind{"sgd", 3, 1, 2047}),
                          testing::PrintToStringParamName());
 
-TEST_F(PriorityRuns, SeesASettledStateWhereverItIsLookedAt) {
+TEST_F(PriorityRuns, SeeSettledStateEverywhere) {
   struct Seen {
     std::vector<double> losses;
     std::vector<at::Tensor> weights;
@@ -171,7 +171,7 @@ TEST_F(PriorityRuns, GradientsAreShownWhole) {
   EXPECT_EQ(norms(by_need("by_need")), norms(in_order("in_order")));
 }
 
-TEST_F(PriorityRuns, AStepThatThrowsIsNamedOnAllRanks) {
+TEST_F(PriorityRuns, ThrowingStepIsNamedOnAllRanks) {
   const RunConfig config = by_need("thrown");
   const data::DataSource data = open_data(config, Log());
   const auto broken = [&] {

@@ -422,7 +422,7 @@ std::optional<ConfigValue> not_allowed(const ConfigKey& key) {
   return std::nullopt;
 }
 
-TEST(RejectedValues, OfEveryKeyAreRejectedByATrainerToo) {
+TEST(RejectedValues, TrainerRejectsThemForEveryKey) {
   const RunConfig sound = [] {
     RunConfig config;
     config.data.name = "synthetic";

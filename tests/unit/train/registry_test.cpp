@@ -87,13 +87,13 @@ std::int64_t num_parameters(const RunConfig& config) {
   return count;
 }
 
-TEST(Registry, MakesWhatAConfigurationNamesWithItsKeys) {
+TEST(Registry, BuildsNamedPartsWithTheirKeys) {
   EXPECT_EQ(num_parameters(parse("")), 784 * 8 + 8 + 8 * 8 + 8 + 8 * 10 + 10);
   EXPECT_EQ(num_parameters(parse("[net]\nwidth = 3\ndepth = 1\n")), 784 * 3 + 3 + 3 * 10 + 10);
   EXPECT_EQ(open_data(parse("")).name, "small") << "a source without a name gets that of the part";
 }
 
-TEST(Registry, FirstValuesOfAModelOfOnesOwnFollowTheSeed) {
+TEST(Registry, CustomModelValuesFollowSeed) {
   RunConfig one = parse(""), other = parse("[run]\nseed = 1\n");
   const data::DataSource data = open_data(one);
   const auto first = [&](const RunConfig& config) { return make_model(config, data, 10)->parameters()[0]; };
@@ -101,7 +101,7 @@ TEST(Registry, FirstValuesOfAModelOfOnesOwnFollowTheSeed) {
   EXPECT_FALSE(first(one).equal(first(other)));
 }
 
-TEST(Registry, CostsOfAModelAreOfItsOwnKeys) {
+TEST(Registry, CostsBelongToKeysOfModel) {
   const auto key = [](const std::string& more) { return model_key(resolve_plan(parse(more), 1)); };
   EXPECT_NE(key("[net]\nwidth = 3\n"), key("[net]\nwidth = 512\n"));
   EXPECT_EQ(key("[net]\nwidth = 3\n"), key("[net]\nwidth = 3\n[optimizer]\nlr = 0.5\n"));
@@ -131,21 +131,21 @@ TEST(Registry, IsNoneOfAnotherConfigurations) {
               ThrowsMessage<InvalidArgument>(HasSubstr("unknown table [net]")));
 }
 
-TEST(Registry, OwnKeysAreWrittenDownAndReadBack) {
+TEST(Registry, CustomKeysRoundTrip) {
   const std::string written = describe(parse("[net]\nwidth = 3\nnorm = \"layer\"\nextra = [4, 5]\n"));
   EXPECT_THAT(written, HasSubstr("[net]\nwidth = 3\ndepth = 2\ndropout = 0.0\nbias = true\nnorm = \"layer\"\n"
                                  "extra = [4, 5]\n"));
   EXPECT_EQ(describe(parse_run_config(written, "again", registry())), written);
 }
 
-TEST(Registry, OwnKeysStayOnAResumeUnlessTheyMayChange) {
+TEST(Registry, CustomKeysStayUnlessChangeable) {
   const RunConfig before = parse_run_config(describe(parse("")), "saved", registry());
   EXPECT_THAT([&] { check_same_run(parse("[net]\nwidth = 9\n"), before, 7); },
               ThrowsMessage<InvalidArgument>(HasSubstr("net.width was 8 and is now 9")));
   EXPECT_NO_THROW(check_same_run(parse("[net]\ndepth = 3\n"), before, 7));
 }
 
-TEST(Registry, ValuesOfAConfigurationMadeInCodeAreChecked) {
+TEST(Registry, ValuesFromCodeAreChecked) {
   const auto resolve = [](const std::string& name, const ConfigValue& value) {
     RunConfig config = parse("");
     config.own[name] = value;
@@ -170,7 +170,7 @@ TEST(Registry, OwnMetricsAreMeasuredBesideOurs) {
   EXPECT_EQ(objective->metrics()[1].name, "accuracy");
 }
 
-TEST(Registry, RejectsNamesThatAreTakenAndRowsThatContradictThemselves) {
+TEST(Registry, RejectsTakenNamesAndContradictoryRows) {
   const auto refusal = [](const OwnTypes& own) -> std::string {
     try {
       const Registry made(own);

@@ -118,7 +118,7 @@ std::vector<ComparedMode> modes_with_replicas() {
 INSTANTIATE_TEST_SUITE_P(Modes, DriftingReplicas, testing::ValuesIn(modes_with_replicas()),
                          [](const auto& row) { return std::string(row.param.mesh.name); });
 
-TEST_P(DriftingReplicas, EndTheRunOnAllRanksWithTheNameOfWhatDiffers) {
+TEST_P(DriftingReplicas, EndRunWithNameOfDifference) {
   const data::DataSource data = token_sequences();
   std::atomic<int> num_told = 0;
   on_ranks([&](comm::Context& context) {
@@ -157,7 +157,7 @@ struct BoundedWords : model::Model {
   torch::nn::Linear head;
 };
 
-TEST(ReplicaChecks, FindNormBoundedEmbeddingByTheLastStep) {
+TEST(ReplicaChecks, FindNormBoundedEmbeddingByLastStep) {
   const data::DataSource data = token_sequences();
   RunConfig config = small_gpt_config();
   ASSERT_EQ(config.parallel.check_replicas_every, 100);
@@ -184,7 +184,7 @@ TEST(ReplicaChecks, FindNormBoundedEmbeddingByTheLastStep) {
 
 class ReplicaCheckedRuns : public SmallRuns {};
 
-TEST_F(ReplicaCheckedRuns, ContinueFromACheckpointWithTheSameBitsOnAnyRanks) {
+TEST_F(ReplicaCheckedRuns, ContinueWithSameBitsOnAnyRanks) {
   RunConfig whole = config("whole"), part = config("part");
   for (RunConfig* each : {&whole, &part}) each->parallel.check_replicas_every = 1;
   const std::string expected = run(2, whole).weights_xxh3;

@@ -172,7 +172,7 @@ void expect_near(const Weights& found, const Weights& expected) {
         << name << " differs by " << (found.at(name) - weight).abs().max().item<double>();
 }
 
-TEST(ReplicatedStages, UpdateFromTheMeanOfTheirMicroBatches) {
+TEST(ReplicatedStages, UpdateFromMeanOfMicroBatches) {
   for (const std::vector<std::int64_t>& replicas : {std::vector<std::int64_t>{2, 1}, {1, 2}, {2, 2}}) {
     SCOPED_TRACE(text(replicas[0], " and ", replicas[1], " ranks"));
     RunConfig config = replicated(replicas);
@@ -198,7 +198,7 @@ TEST(ReplicatedStages, OfOneRankEachArePipeDream) {
   EXPECT_EQ(found.evaluation, expected.evaluation);
 }
 
-TEST(ReplicatedStages, TakeAsManyMicroBatchesPerStepAsTheyCanShare) {
+TEST(ReplicatedStages, TakeDivisibleNumberOfMicroBatches) {
   const auto microbatches = [](const std::vector<std::int64_t>& replicas, std::int64_t asked) {
     RunConfig config = replicated(replicas);
     config.parallel.microbatches = asked;
@@ -212,7 +212,7 @@ TEST(ReplicatedStages, TakeAsManyMicroBatchesPerStepAsTheyCanShare) {
   EXPECT_EQ(resolve_plan(by_default, 3).replicas_of_stages(), (std::vector<int>{2, 1}));
 }
 
-TEST(ReplicatedStages, ThatHaveDriftedApartEndTheRunBeforeTheyAreEvaluated) {
+TEST(ReplicatedStages, DriftEndsRunBeforeEvaluation) {
   const data::DataSource data = images();
   comm::run_ranks_as_threads(3, [&](comm::Context& context) {
     Trainer trainer(replicated({2, 1}), context, data);

@@ -41,7 +41,7 @@ class ResumedData : public SmallRuns {
   }
 };
 
-TEST_F(ResumedData, ThatHaveGrownOrChangedAreRejectedAndACopyIsNot) {
+TEST_F(ResumedData, RejectChangedDataButAcceptCopy) {
   write_rows("data.csv", 40);
   RunConfig config = over_rows();
   run(1, config);
@@ -57,7 +57,7 @@ TEST_F(ResumedData, ThatHaveGrownOrChangedAreRejectedAndACopyIsNot) {
   EXPECT_EQ(run(1, config, RunStart::kResume).steps, 6);
 }
 
-TEST_F(ResumedData, ASecondSplitThatIsAnotherIsAWarning) {
+TEST_F(ResumedData, DifferentSecondSplitIsWarning) {
   write_rows("data.csv", 40);
   write_rows("test.csv", 8);
   RunConfig config = over_rows();
@@ -72,7 +72,7 @@ TEST_F(ResumedData, ASecondSplitThatIsAnotherIsAWarning) {
       HasSubstr("the test data of data set 'csv' are not those of the checkpoint: 8 samples then, 9 now"));
 }
 
-TEST_F(ResumedData, OfAProgramAreComparedByTheirNumbersAndTheDigestThatItGives) {
+TEST_F(ResumedData, ProgramDataAreComparedByDigest) {
   const auto own = [](std::int64_t samples, const std::string& digest) {
     const auto split = [&](std::int64_t size, std::uint64_t number) {
       return std::make_shared<data::SyntheticDataset>(data::SyntheticOptions{
@@ -98,7 +98,7 @@ TEST_F(ResumedData, OfAProgramAreComparedByTheirNumbersAndTheDigestThatItGives) 
   EXPECT_EQ(run(2, config, RunStart::kResume).steps, 6);
 }
 
-TEST_F(ResumedData, AreNotComparedWithACheckpointThatSaysNothingOfThem) {
+TEST_F(ResumedData, AreNotComparedWithoutRecord) {
   write_rows("data.csv", 40);
   RunConfig config = over_rows();
   run(1, config);

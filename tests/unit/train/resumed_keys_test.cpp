@@ -76,7 +76,7 @@ TEST(ResumedKeys, AreAllListedWithBothValues) {
   }
 }
 
-TEST(ResumedKeys, OfTheProgramMayChangeAsLongAsStagesUpdateWhenTheyDid) {
+TEST(ResumedKeys, ProgramMayChangeWithinUpdateOrder) {
   RunConfig before, now;
   before.parallel.pipeline = now.parallel.pipeline = 2;
   before.parallel.schedule = "/nowhere/own.csv";
@@ -89,7 +89,7 @@ TEST(ResumedKeys, OfTheProgramMayChangeAsLongAsStagesUpdateWhenTheyDid) {
   EXPECT_NO_THROW(check_same_run(now, before, 7)) << "without a pipeline a schedule says nothing";
 }
 
-TEST(ResumedKeys, OfClippingChangeOnlyWhereTheyAreNamed) {
+TEST(ResumedKeys, ClippingChangesOnlyWhenNamed) {
   const auto parse = [](const std::string& content) { return parse_run_config(content, "run.toml"); };
   const auto rejection_of = [&](const RunConfig& now, const RunConfig& before) -> std::string {
     try {
@@ -117,7 +117,7 @@ TEST(ResumedKeys, OfClippingChangeOnlyWhereTheyAreNamed) {
   EXPECT_EQ(rejection_of(chosen, off), "");
 }
 
-TEST(ResumedKeys, OfOptimizersKeepTheirValuesWhereADefaultIsAnotherThanItWas) {
+TEST(ResumedKeys, OptimizerKeepsValuesOverNewDefaults) {
   const auto parse = [](const std::string& content) { return parse_run_config(content, "run.toml"); };
   const RunConfig before = parse(describe(parse("[optimizer]\nlr = 0.1\nmomentum = 0.9\n")));
   EXPECT_THAT([&] { check_same_run(parse("[optimizer]\nlr = 0.1\n"), before, 7); },
@@ -127,7 +127,7 @@ TEST(ResumedKeys, OfOptimizersKeepTheirValuesWhereADefaultIsAnotherThanItWas) {
   EXPECT_NO_THROW(check_same_run(parse("[optimizer]\nlr = 0.05\nmomentum = 0.9\n"), before, 7));
 }
 
-TEST(ResumedKeys, ThatWereRemovedEndTheResumeWithAnError) {
+TEST(ResumedKeys, RemovedKeysEndResumeWithError) {
   RunConfig config;
   config.run.name = "old";
   EXPECT_THAT(

@@ -51,14 +51,14 @@ TEST(RunConfig, FileAndOverridesAreRead) {
   EXPECT_EQ(config.source, file.path().string());
 }
 
-TEST(RunConfig, TextKeyTakesAnyWordFromTheCommandLine) {
+TEST(RunConfig, TextKeyTakesAnyWord) {
   const ConfigFile file("");
   EXPECT_EQ(file.load({"run.name=2026"}).run.name, "2026");
   EXPECT_EQ(file.load({"data.path=/a b/c"}).data.path, "/a b/c");
   EXPECT_EQ(file.load({"run.name=\"quoted\""}).run.name, "quoted");
 }
 
-TEST(RunConfig, DescriptionIsReadBackToTheSameDescription) {
+TEST(RunConfig, DescriptionRoundTrips) {
   const ConfigFile file("");
   const RunConfig config = file.load({"optimizer.lr=0.3", "data.path=a\\\"b", "model.hidden=[7]"});
   const ConfigFile written(describe(config));
@@ -122,7 +122,7 @@ const BadConfig kBadConfigs[] = {
     BadConfig{"NotToml", "[run]\nname = a\n",
               "run.toml:2: Error while parsing value: could not determine value type"}};
 
-TEST(RunConfig, WhatIsWrongInAFileIsRejectedWithPlaceAndCure) {
+TEST(RunConfig, WrongFileIsRejectedWithCure) {
   for (const BadConfig& bad : kBadConfigs)
     EXPECT_EQ(ConfigFile(bad.content).error(), bad.message) << bad.name;
 }
@@ -148,7 +148,7 @@ TEST(SecurityRunConfig, ANameIsOnePrintablePathComponent) {
   }
 }
 
-TEST(SecurityRunConfig, AFileBeyondItsLimitIsNotRead) {
+TEST(SecurityRunConfig, RejectsFileBeyondItsLimit) {
   const std::string most((4 << 20) - 1, '#');
   EXPECT_NO_THROW(ConfigFile(most + '\n').load());
   EXPECT_THAT([&] { ConfigFile(most + "\n\n").load(); },
@@ -159,7 +159,7 @@ TEST(SecurityRunConfig, AFileBeyondItsLimitIsNotRead) {
   EXPECT_THAT([&] { file.load(); }, ThrowsMessage<DataError>(HasSubstr("more than 4194304 bytes")));
 }
 
-TEST(SecurityRunConfig, FilesOfTracesStayBelowTheFolderOfTheRun) {
+TEST(SecurityRunConfig, TraceFilesStayBelowRunFolder) {
   for (const char* key : {"run.trace", "run.timeline"}) {
     for (const char* path : {"/root/.ssh/authorized_keys", "..", "../a", "a/../../b", "a/..", ".", "./a",
                              "a//b", "a/", "a\\nb", "\\u001b[2J"}) {
@@ -188,7 +188,7 @@ TEST(RunConfig, BadOverrideIsQuoted) {
             "--set run.seed=1\nb=2: run.seed: expected whole number, found text '''1\nb=2'''");
 }
 
-TEST(RunConfig, RemovedKeysAreAcceptedWithTheirDefaultAlone) {
+TEST(RunConfig, RemovedKeysAcceptTheirDefaultOnly) {
   for (const RemovedKey& removed : removed_keys()) {
     const std::size_t dot = removed.name.find('.');
     const std::string table(removed.name.substr(0, dot)), key(removed.name.substr(dot + 1));
@@ -206,7 +206,7 @@ TEST(RunConfig, RemovedKeysAreAcceptedWithTheirDefaultAlone) {
   }
 }
 
-TEST(RunConfig, RemovedValuesAreErrorsThatNameTheirReplacement) {
+TEST(RunConfig, RemovedValuesNameTheirReplacement) {
   const std::string page = read_file(test::checkout("docs/configuration.md"));
   for (const RemovedValue& removed : removed_values()) {
     EXPECT_EQ(ConfigFile("").error({text(removed.key, "=", removed.value)}),
@@ -219,7 +219,7 @@ TEST(RunConfig, RemovedValuesAreErrorsThatNameTheirReplacement) {
     EXPECT_THAT(page, testing::HasSubstr(text("| `", removed.name, "` | ", removed.instead, " |")));
 }
 
-TEST(RunConfig, AKeyOfVeryManyPartsIsRejectedBeforeItIsParsed) {
+TEST(RunConfig, RejectsKeyOfManyPartsUnparsed) {
   std::string key = "a";
   for (int i = 0; i < 3'000'000; ++i) key += ".a";
   try {
@@ -232,7 +232,7 @@ TEST(RunConfig, AKeyOfVeryManyPartsIsRejectedBeforeItIsParsed) {
 
 TEST(RunConfig, MissingFileIsADataError) { EXPECT_THROW(load_run_config("/nowhere/run.toml"), DataError); }
 
-TEST(RunConfig, EveryKeyHasAMeaningAndADefaultThatIsAllowed) {
+TEST(RunConfig, EveryKeyHasMeaningAndValidDefault) {
   for (const ConfigKeyInfo& key : config_keys()) {
     EXPECT_FALSE(key.meaning.empty()) << key.name;
     const ConfigFile file("");

@@ -43,7 +43,7 @@ class RunEnd : public SmallRuns {
   }
 };
 
-TEST_F(RunEnd, IsACheckpointWithTheWeightsOfTheSummary) {
+TEST_F(RunEnd, IsCheckpointWithSummaryWeights) {
   RunConfig uneven = config("uneven");
   uneven.checkpoint.every_steps = 5;
   const RunResult result = run(2, uneven);
@@ -55,7 +55,7 @@ TEST_F(RunEnd, IsACheckpointWithTheWeightsOfTheSummary) {
   EXPECT_THAT(saved_steps("none"), ElementsAre(12));
 }
 
-TEST_F(RunEnd, IsExportedWithTheAveragesThatWereEvaluated) {
+TEST_F(RunEnd, ExportsEvaluatedAverages) {
   RunConfig averaged = config("averaged");
   averaged.train.ema_decay = 0.9;
   const RunResult result = run(2, averaged);
@@ -66,7 +66,7 @@ TEST_F(RunEnd, IsExportedWithTheAveragesThatWereEvaluated) {
   EXPECT_EQ(checkpoint::xxh3_of(checkpoint::load_safetensors(exported).tensors), result.weights_xxh3);
 }
 
-TEST_F(RunEnd, ThatACallbackDecidesIsACheckpointToo) {
+TEST_F(RunEnd, StopByCallbackSavesCheckpoint) {
   callbacks_.on_evaluation = [](std::int64_t, const Evaluation&) { return RunControl::kStop; };
   RunConfig early = config("early");
   early.eval.every_steps = 4;
@@ -95,7 +95,7 @@ TEST_F(RunEnd, ResumingAfterItDoesNothing) {
 
 using SecurityRunEnd = RunEnd;
 
-TEST_F(SecurityRunEnd, AnEarlierSummaryWithoutEndIsNotRead) {
+TEST_F(SecurityRunEnd, IgnoresEarlierEndlessSummary) {
   RunConfig whole = config("whole");
   whole.checkpoint.every_steps = 5;
   run(1, whole);
@@ -104,7 +104,7 @@ TEST_F(SecurityRunEnd, AnEarlierSummaryWithoutEndIsNotRead) {
               ThrowsMessage<DataError>(HasSubstr("is not a summary of a run")));
 }
 
-TEST_F(RunEnd, OfARunThatSkipsForEverIsADivergence) {
+TEST_F(RunEnd, EndlessSkippingIsDivergence) {
   RunConfig dead = lenient("dead");
   dead.checkpoint = {.every_steps = 2, .keep = 2};
   run(1, dead);
@@ -116,7 +116,7 @@ TEST_F(RunEnd, OfARunThatSkipsForEverIsADivergence) {
   EXPECT_THAT(saved_steps("dead"), ElementsAre(10, 12)) << "the good ones";
 }
 
-TEST_F(RunEnd, WithALossThatIsNoNumberIsADivergenceHoweverShortTheRun) {
+TEST_F(RunEnd, NonFiniteLossAlwaysIsDivergence) {
   RunConfig dead = lenient("short");
   dead.optimizer.lr = 1e38;
   dead.train.max_steps = 6;
@@ -124,7 +124,7 @@ TEST_F(RunEnd, WithALossThatIsNoNumberIsADivergenceHoweverShortTheRun) {
   EXPECT_FALSE(fs::exists(folder_ / "short/summary.json"));
 }
 
-TEST_F(RunEnd, ByAnErrorStandsInTheFolderUntilTheRunContinues) {
+TEST_F(RunEnd, ErrorStaysInFolderUntilResume) {
   RunConfig dead = lenient("dead");
   dead.train.max_steps = 6;
   dead.optimizer.lr = 1e38;
@@ -153,7 +153,7 @@ TEST_F(RunEnd, ByAnErrorStandsInTheFolderUntilTheRunContinues) {
 }
 
 /// Of the two ranks it is the second that fails, and the first that finds it gone.
-TEST_F(RunEnd, IsWhatTheRankSaysThatFailedNotThoseWhoMissIt) {
+TEST_F(RunEnd, IsReasonOfFailedRankNotPeers) {
   const RunConfig missed = config("missed");
   EXPECT_THROW(comm::run_ranks_as_threads(2,
                                           [&](comm::Context& context) {
@@ -168,7 +168,7 @@ TEST_F(RunEnd, IsWhatTheRankSaysThatFailedNotThoseWhoMissIt) {
   EXPECT_EQ(found.exit_code, kExitData);
 }
 
-TEST_F(RunEnd, WeightsThatAreNoNumbersAreNotSaved) {
+TEST_F(RunEnd, NonFiniteWeightsAreNotSaved) {
   RunConfig bad = config("bad");
   bad.checkpoint = {.every_steps = 3, .keep = 1};
   std::vector<Trainer*> trainers;
@@ -196,7 +196,7 @@ struct WithDropout : model::Model {
   torch::nn::Linear linear = nullptr;
 };
 
-TEST_F(RunEnd, AResumedRunDrawsTheRandomNumbersOfAnUninterruptedOne) {
+TEST_F(RunEnd, ResumeDrawsNumbersOfUninterruptedRun) {
   const auto train = [&](const std::string& name, std::int64_t to, RunStart start) {
     RunConfig part = config(name);
     part.train.max_steps = to;

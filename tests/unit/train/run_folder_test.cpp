@@ -29,7 +29,7 @@ class OneFolder : public SmallRuns {
   }
 };
 
-TEST_F(OneFolder, ASecondRunOfTheNameIsRejectedAndTheFirstContinues) {
+TEST_F(OneFolder, RejectsSecondRunOfSameName) {
   callbacks_.on_step = [&](const StepReport& report) {
     if (report.step != 3) return;
     const RunCallbacks mine = std::exchange(callbacks_, {});
@@ -47,7 +47,7 @@ TEST_F(OneFolder, ASecondRunOfTheNameIsRejectedAndTheFirstContinues) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "a.1"));
 }
 
-TEST_F(OneFolder, ARestartDoesNotContinueFromAnEarlierRun) {
+TEST_F(OneFolder, RestartDoesNotContinueEarlierRun) {
   const RunResult earlier = run(1, config("a"));
   std::vector<std::int64_t> begins;
   callbacks_.on_start = [&](Trainer& trainer) { begins.push_back(trainer.steps_done()); };
@@ -58,12 +58,12 @@ TEST_F(OneFolder, ARestartDoesNotContinueFromAnEarlierRun) {
   EXPECT_THAT(file("a.1", "summary.json"), HasSubstr(earlier.weights_xxh3));
 }
 
-TEST_F(OneFolder, ARestartOfAResumeWithoutACheckpointIsAnErrorToo) {
+TEST_F(OneFolder, RestartOfFailedResumeIsError) {
   EXPECT_THAT([&] { run_again(config("a"), /*restarts=*/1, RunStart::kResume); },
               ThrowsMessage<DataError>(HasSubstr("no valid checkpoint in")));
 }
 
-TEST_F(OneFolder, ARestartContinuesFromCheckpointsOfItsOwnStartAgainAndAgain) {
+TEST_F(OneFolder, RestartsContinueFromTheirCheckpoints) {
   const RunResult whole = run(1, config("whole"));
   RunConfig often = config("a");
   often.checkpoint.every_steps = 3;
@@ -85,7 +85,7 @@ TEST_F(OneFolder, ARestartContinuesFromCheckpointsOfItsOwnStartAgainAndAgain) {
   EXPECT_EQ(begins.back(), 0);
 }
 
-TEST_F(OneFolder, ARestartBelongsToTheResumeThatTookTheFolderOver) {
+TEST_F(OneFolder, RestartBelongsToLatestResume) {
   run(1, config("a"));
   RunConfig longer = config("a");
   longer.train.max_steps = 16;
@@ -96,14 +96,14 @@ TEST_F(OneFolder, ARestartBelongsToTheResumeThatTookTheFolderOver) {
   EXPECT_THAT(file("a", "run.lock"), HasSubstr("a resume"));
 }
 
-TEST_F(OneFolder, ARunThatWasKilledLeavesNoLockAfter) {
+TEST_F(OneFolder, KilledRunLeavesNoLock) {
   std::filesystem::create_directories(folder_ / "a");
   write_file_atomic(folder_ / "a/run.lock", "{\"pid\": 1, \"host\": \"elsewhere\"");  // cut off in the middle
   EXPECT_EQ(run(1, config("a")).status, "completed");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "a.1")) << "there was nothing but the lock";
 }
 
-TEST(RunLock, KeepsEveryEarlierRunUnderTheNextFreeNumber) {
+TEST(RunLock, KeepsEarlierRunsUnderFreeNumbers) {
   const test::TemporaryFolder folder;
   const RunFolder run{folder / "a"};
   RunLock lock(run, Log());
@@ -119,7 +119,7 @@ TEST(RunLock, KeepsEveryEarlierRunUnderTheNextFreeNumber) {
   EXPECT_FALSE(lock.belongs_to(""));
 }
 
-TEST(RunLock, IsGivenBackAndSaysWhoseRunItIs) {
+TEST(RunLock, IsReleasedAndNamesItsRun) {
   const test::TemporaryFolder folder;
   const RunFolder run{folder / "a"};
   { const RunLock unused(run, Log()); }

@@ -46,7 +46,7 @@ class RunGoodput : public SmallRuns {
   }
 };
 
-TEST_F(RunGoodput, SharesAddUpToOneAndAreInSummaryReportAndLog) {
+TEST_F(RunGoodput, SharesSumToOneInEveryReport) {
   const RunResult result = run(2, config("quiet"));
   const nlohmann::json found = summary("quiet");
   expect_whole(found);
@@ -65,7 +65,7 @@ TEST_F(RunGoodput, SharesAddUpToOneAndAreInSummaryReportAndLog) {
   EXPECT_EQ(num_lines(file("quiet", "console.log"), telemetry::describe(result.goodput)), 1U);
 }
 
-TEST_F(RunGoodput, StepsAfterTheCheckpointAreLostByAFailure) {
+TEST_F(RunGoodput, FailureLosesStepsAfterCheckpoint) {
   const RunConfig failing = saved_every_four("failing");
   fail_once(failing);
   const auto interrupted = telemetry::read_goodput(folder_ / "failing/goodput.json").value();
@@ -86,7 +86,7 @@ TEST_F(RunGoodput, StepsAfterTheCheckpointAreLostByAFailure) {
   EXPECT_GT(ended.wall_s(), interrupted.wall_s());
 }
 
-TEST_F(RunGoodput, AResumeAfterAGoodEndIsNoInterruption) {
+TEST_F(RunGoodput, ResumeAfterRegularEndIsNoInterruption) {
   run(1, config("extended"));
   const double first_s = summary("extended").at("goodput_wall_s");
   RunConfig longer = config("extended");
@@ -101,7 +101,7 @@ TEST_F(RunGoodput, AResumeAfterAGoodEndIsNoInterruption) {
   EXPECT_GT(found.at("goodput_wall_s").get<double>(), first_s);
 }
 
-TEST_F(RunGoodput, AnotherRunOfTheNameBeginsAtZero) {
+TEST_F(RunGoodput, NewRunOfNameBeginsAtZero) {
   const RunConfig failing = saved_every_four("again");
   fail_once(failing);
   run(2, failing);
@@ -109,7 +109,7 @@ TEST_F(RunGoodput, AnotherRunOfTheNameBeginsAtZero) {
   EXPECT_EQ(summary("again").at("lost_steps"), 0);
 }
 
-TEST_F(RunGoodput, ADamagedRecordIsAWarningAndTheRunContinues) {
+TEST_F(RunGoodput, DamagedRecordIsWarningOnly) {
   const RunConfig failing = saved_every_four("damaged");
   fail_once(failing);
   write_file_atomic(folder_ / "damaged/goodput.json", "{\"status\":\"running\"}");
@@ -121,7 +121,7 @@ TEST_F(RunGoodput, ADamagedRecordIsAWarningAndTheRunContinues) {
   expect_whole(summary("damaged"));
 }
 
-TEST_F(RunGoodput, SavesOfTheTrainingThreadCountAsSaving) {
+TEST_F(RunGoodput, SavesOnTrainingThreadCountAsSaving) {
   RunConfig waits = saved_every_four("waits");
   waits.checkpoint.asynchronous = false;
   const RunResult result = run(2, waits);

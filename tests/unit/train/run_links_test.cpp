@@ -59,7 +59,7 @@ class SecurityRunFolder : public SmallRuns {
   const fs::path victim_ = folder_ / "authorized_keys";
 };
 
-TEST_F(SecurityRunFolder, ALinkInThePlaceOfAFileIsReplacedOrRejectedAndNotFollowed) {
+TEST_F(SecurityRunFolder, LinkForFileIsReplacedOrRejected) {
   // Those that are written as a whole are replaced, those that are locked or appended to are rejected.
   const std::map<std::string, bool> goes_on = {
       {"run.lock", false},         {"console.log", false},  {"metrics.jsonl", true}, {"summary.json", true},
@@ -75,13 +75,13 @@ TEST_F(SecurityRunFolder, ALinkInThePlaceOfAFileIsReplacedOrRejectedAndNotFollow
   }
 }
 
-TEST_F(SecurityRunFolder, ALinkThatLeadsNowhereMakesNoFileThere) {
+TEST_F(SecurityRunFolder, DanglingLinkCreatesNoFile) {
   plant("console.log", folder_ / "made");
   EXPECT_FALSE(resumes());
   EXPECT_FALSE(fs::exists(folder_ / "made"));
 }
 
-TEST_F(SecurityRunFolder, ALinkInThePlaceOfAFolderOfTheRunIsRejected) {
+TEST_F(SecurityRunFolder, RejectsLinkForFolderOfRun) {
   for (const char* name : {"checkpoints", "best", "tensorboard"}) {
     SCOPED_TRACE(name);
     plant(name, folder_ / "elsewhere");
@@ -93,7 +93,7 @@ TEST_F(SecurityRunFolder, ALinkInThePlaceOfAFolderOfTheRunIsRejected) {
   }
 }
 
-TEST_F(SecurityRunFolder, NoTraceIsWrittenThroughALinkOnTheWay) {
+TEST_F(SecurityRunFolder, WritesNoTraceThroughLink) {
   RunConfig config = this->config("a");
   config.run.trace = "traces/one/trace.json";
   EXPECT_EQ(run(1, config).status, "completed");
@@ -106,7 +106,7 @@ TEST_F(SecurityRunFolder, NoTraceIsWrittenThroughALinkOnTheWay) {
   EXPECT_TRUE(fs::is_empty(folder_ / "elsewhere/one"));
 }
 
-TEST_F(SecurityRunFolder, TheFolderOfRunsMayBeALink) {
+TEST_F(SecurityRunFolder, FolderOfRunsMayBeLink) {
   fs::create_directories(folder_ / "disk");
   fs::create_directory_symlink(folder_ / "disk", folder_ / "runs");
   RunConfig config = this->config("a");
@@ -117,14 +117,14 @@ TEST_F(SecurityRunFolder, TheFolderOfRunsMayBeALink) {
   EXPECT_TRUE(fs::exists(folder_ / "disk/a/summary.json"));
 }
 
-TEST_F(SecurityRunFolder, TheFolderOfARunMayBeALink) {
+TEST_F(SecurityRunFolder, FolderOfRunMayBeLink) {
   fs::create_directories(folder_ / "disk/moved");
   fs::create_directory_symlink(folder_ / "disk/moved", folder_ / "a");
   EXPECT_EQ(run(1, config("a")).status, "completed");
   EXPECT_TRUE(fs::exists(folder_ / "disk/moved/summary.json"));
 }
 
-TEST_F(SecurityRunFolder, AFolderThatNoRunHasMadeIsNotMovedAside) {
+TEST_F(SecurityRunFolder, ForeignFolderIsNotMovedAside) {
   fs::create_directories(folder_ / "a");
   write_file_atomic(folder_ / "a/authorized_keys", kVictims);
   EXPECT_THAT([&] { run(1, config("a")); }, ThrowsMessage<InvalidArgument>(HasSubstr("is not empty")));
@@ -132,7 +132,7 @@ TEST_F(SecurityRunFolder, AFolderThatNoRunHasMadeIsNotMovedAside) {
   EXPECT_FALSE(fs::exists(folder_ / "a/run.lock"));
 }
 
-TEST_F(SecurityRunFolder, ALockBeyondItsLimitIsNotRead) {
+TEST_F(SecurityRunFolder, RejectsLockBeyondItsLimit) {
   run(1, config("a"));
   write_file_atomic(folder_ / "a/run.lock", "{}");
   fs::resize_file(folder_ / "a/run.lock", std::uint64_t{1} << 34);
@@ -141,7 +141,7 @@ TEST_F(SecurityRunFolder, ALockBeyondItsLimitIsNotRead) {
               ThrowsMessage<DataError>(HasSubstr("is not a lock of a run")));
 }
 
-TEST_F(SecurityRunFolder, AFifoInThePlaceOfAFileIsRejectedAndNotWaitedFor) {
+TEST_F(SecurityRunFolder, RejectsFifoWithoutWaiting) {
   run(1, config("a"));
   fs::remove(folder_ / "a/run.lock");
   ASSERT_EQ(::mkfifo((folder_ / "a/run.lock").c_str(), 0666), 0);

@@ -31,7 +31,8 @@ Written written_by(const std::vector<std::string>& gpus) {
   const RunFolder files{config.run_folder()};
   std::filesystem::create_directories(files.root);
   {
-    RunRecorder recorder(config, gpus, {.model = "mlp", .data = "synthetic", .config = describe(config), .total_steps = 2});
+    RunRecorder recorder(config, gpus,
+                         {.model = "mlp", .data = "synthetic", .config = describe(config), .total_steps = 2});
     for (const std::int64_t step : {1, 2}) recorder.step({.step = step}, {.steps_s = 1, .steps = 1}, {});
     RunResult result;
     result.status = "completed";
@@ -55,7 +56,7 @@ Written written_by(const std::vector<std::string>& gpus) {
   return written;
 }
 
-TEST(RunRecorder, WritesWhatTheGpusOfItsRanksTell) {
+TEST(RunRecorder, WritesReadingsOfGpus) {
   const Written written = written_by({"0000:5e:00.0", "0000:3b:00.0"});
   EXPECT_THAT(written.metrics,
               AllOf(HasSubstr(R"("gpu_0_utilization":0.09,"gpu_0_memory_used_bytes":1073741824,)"),
@@ -66,7 +67,7 @@ TEST(RunRecorder, WritesWhatTheGpusOfItsRanksTell) {
   EXPECT_THAT(written.page, AllOf(HasSubstr("GPU utilization"), HasSubstr("GPU temperature")));
 }
 
-TEST(RunRecorder, TellsTheMemoryOfADeviceApartFromTheHosts) {
+TEST(RunRecorder, ReportsDeviceAndHostMemorySeparately) {
   const Written written = written_by({"0000:5e:00.0"});
   EXPECT_THAT(written.summary, AllOf(HasSubstr("\"memory_peak_activations_bytes\": 1048576"),
                                      HasSubstr("\"memory_device_peak_weights_bytes\": 3145728"),

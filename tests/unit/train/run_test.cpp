@@ -27,7 +27,7 @@ using testing::ThrowsMessage;
 
 class RunTraining : public SmallRuns {};
 
-TEST_F(RunTraining, EveryLineOfMetricsCountsTheTimeOfItsOwnSteps) {
+TEST_F(RunTraining, MetricsLinesCountTheirStepTimes) {
   run(1, config("a"));
   for (const std::string& line : split(file("a", "metrics.jsonl"), '\n')) {
     if (line.find("\"event\":\"step\"") == std::string::npos) continue;
@@ -37,7 +37,7 @@ TEST_F(RunTraining, EveryLineOfMetricsCountsTheTimeOfItsOwnSteps) {
   }
 }
 
-TEST_F(RunTraining, AGlobalBatchOfMoreThanAllSamplesIsSaidAndTrains) {
+TEST_F(RunTraining, OversizedGlobalBatchTrainsWithWarning) {
   RunConfig large = config("large");
   large.train.max_steps = 0;
   large.train.global_batch = std::numeric_limits<std::int64_t>::max();
@@ -49,7 +49,7 @@ TEST_F(RunTraining, AGlobalBatchOfMoreThanAllSamplesIsSaidAndTrains) {
               HasSubstr("train.global_batch = 9223372036854775807 is more than the 4096 training samples"));
 }
 
-TEST_F(RunTraining, TheLastBatchOfAnEpochIsDroppedWhereTheConfigurationSaysSo) {
+TEST_F(RunTraining, LastBatchIsDroppedAsConfigured) {
   RunConfig dropped = config("dropped");
   dropped.train.global_batch = 1000;  // 4 full batches of 4096 samples, and 96 samples
   dropped.train.max_steps = 0;
@@ -68,7 +68,7 @@ TEST_F(RunTraining, TheLastBatchOfAnEpochIsDroppedWhereTheConfigurationSaysSo) {
   EXPECT_THAT([&] { run(1, dropped); }, ThrowsMessage<InvalidArgument>(HasSubstr("data.drop_last")));
 }
 
-TEST_F(RunTraining, NotesOfTheDataAreSaidOnceForAllRanks) {
+TEST_F(RunTraining, DataNotesAppearOncePerRun) {
   data_ = data::open_data({.name = "synthetic"});
   data_->notes = {"left out 3 files"};
   testing::internal::CaptureStderr();
@@ -104,7 +104,7 @@ TEST_F(RunTraining, ItsPageSaysHowItEnded) {
   EXPECT_THAT(file("part", "report.html"), HasSubstr("<span class=\"status stopped\">stopped</span>"));
 }
 
-TEST_F(RunTraining, EventFilesForTensorboardHoldEachStepOnceAcrossAResume) {
+TEST_F(RunTraining, TensorboardFilesHaveEachStepOnce) {
   const auto events_of = [&](const std::string& run) {
     const std::filesystem::path folder = folder_.path() / run / "tensorboard";
     std::size_t files = 0, losses = 0;
@@ -132,7 +132,7 @@ TEST_F(RunTraining, EventFilesForTensorboardHoldEachStepOnceAcrossAResume) {
   EXPECT_EQ(events_of("asked"), std::pair(std::size_t{2}, std::size_t{12}));
 }
 
-TEST_F(RunTraining, ResumedRunHasTheBitsOfAnUninterruptedOne) {
+TEST_F(RunTraining, ResumedRunHasSameBits) {
   const RunResult whole = run(2, config("whole"));
   RunConfig part = config("part");
   part.train.max_steps = 6;
@@ -146,7 +146,7 @@ TEST_F(RunTraining, ResumedRunHasTheBitsOfAnUninterruptedOne) {
   EXPECT_EQ(num_lines(file("part", "metrics.jsonl"), "\"event\":\"step\""), 12u);
 }
 
-TEST_F(RunTraining, AResumeListsChangedKeysAndTheLearningRateBeforeAndAfter) {
+TEST_F(RunTraining, ResumeListsChangedKeysAndLearningRates) {
   RunConfig part = config("changed");
   part.learning_rate.schedule = "cosine";
   part.train.max_steps = 6;
@@ -165,7 +165,7 @@ TEST_F(RunTraining, AResumeListsChangedKeysAndTheLearningRateBeforeAndAfter) {
                         "it would be 0\n"));
 }
 
-TEST_F(RunTraining, ARateThatFollowsEvaluationsIsToldAtAResumeAsItFell) {
+TEST_F(RunTraining, ResumeReportsRateReducedByEvaluations) {
   RunConfig part = config("plateau");
   part.learning_rate = {.schedule = "reduce_on_plateau", .factor = 0.5, .patience = 0, .threshold = 0.9};
   part.eval.every_steps = 2;
@@ -181,7 +181,7 @@ TEST_F(RunTraining, ARateThatFollowsEvaluationsIsToldAtAResumeAsItFell) {
           "the learning rate of step 7 is 0.005; as the checkpoint was configured, it would be 0.0025\n"));
 }
 
-TEST_F(RunTraining, WithoutASecondSplitTrainsAndEvaluatesNothing) {
+TEST_F(RunTraining, SingleSplitTrainsWithoutEvaluation) {
   data_ = data::open_data({.name = "synthetic"});
   const std::string evaluated = run(2, config("evaluated")).weights_xxh3;
   data_->test = nullptr;
@@ -196,7 +196,7 @@ TEST_F(RunTraining, WithoutASecondSplitTrainsAndEvaluatesNothing) {
   EXPECT_EQ(run(2, in_stages).status, "completed");
 }
 
-TEST_F(RunTraining, KeysThatNeedEvaluationsAreRejectedWithoutASecondSplit) {
+TEST_F(RunTraining, EvaluationKeysRequireSecondSplit) {
   data_ = data::open_data({.name = "synthetic"});
   data_->test = nullptr;
   const auto rejects = [&](const std::string& key, const auto& set) {
@@ -213,7 +213,7 @@ TEST_F(RunTraining, KeysThatNeedEvaluationsAreRejectedWithoutASecondSplit) {
   rejects("lr.schedule", [](RunConfig& c) { c.learning_rate.schedule = "reduce_on_plateau"; });
 }
 
-TEST_F(RunTraining, TheBestEvaluationIsKeptAcrossAResume) {
+TEST_F(RunTraining, BestEvaluationIsKeptAcrossResume) {
   RunConfig part = config("best");
   part.eval.every_steps = 1;
   part.checkpoint.best = "loss";
@@ -236,7 +236,7 @@ TEST_F(RunTraining, TheBestEvaluationIsKeptAcrossAResume) {
   EXPECT_LT(best.second, 12) << "the last evaluation was the best: the test shows nothing";
 }
 
-TEST_F(RunTraining, CallbacksSeeStartStepsAndEvaluationsOnEveryRankAndMayStopTheRun) {
+TEST_F(RunTraining, CallbacksRunEverywhereAndMayStop) {
   std::mutex mutex;
   std::vector<std::int64_t> starts, steps, evaluations;
   const auto note = [&](std::vector<std::int64_t>& list, std::int64_t step) {
@@ -263,7 +263,7 @@ TEST_F(RunTraining, CallbacksSeeStartStepsAndEvaluationsOnEveryRankAndMayStopThe
   EXPECT_TRUE(std::filesystem::exists(folder_ / "early/model.safetensors"));
 }
 
-TEST_F(RunTraining, SavingInTheBackgroundLeavesTheFilesOfSavingInTheForeground) {
+TEST_F(RunTraining, BackgroundSavesLeaveFilesOfForeground) {
   RunConfig foreground = config("same");
   foreground.checkpoint = {.every_steps = 1, .keep = 4, .best = "loss", .asynchronous = false};
   foreground.optimizer.name = "adamw";
@@ -292,7 +292,7 @@ TEST_F(RunTraining, SavingInTheBackgroundLeavesTheFilesOfSavingInTheForeground) 
   EXPECT_EQ(checkpoint::list_checkpoints(folder_ / "same/best").size(), 1u);
 }
 
-TEST_F(RunTraining, BeginsWithTheWeightsOfAFileWhereOneIsNamed) {
+TEST_F(RunTraining, BeginsWithWeightsOfNamedFile) {
   const RunResult first = run(1, config("first"));
   RunConfig second = config("second");
   second.model.weights = (folder_ / "first/model.safetensors").string();
@@ -304,7 +304,7 @@ TEST_F(RunTraining, BeginsWithTheWeightsOfAFileWhereOneIsNamed) {
   EXPECT_THAT([&] { run(1, second); }, ThrowsMessage<DataError>(HasSubstr("fc1.weight")));
 }
 
-TEST_F(RunTraining, SignalStopsAllRanksSavesAndCanBeResumed) {
+TEST_F(RunTraining, SignalStopsAllRanksResumably) {
   RunConfig stopped = config("stopped");
   stopped.checkpoint.every_steps = 0;
   {
@@ -321,7 +321,7 @@ TEST_F(RunTraining, SignalStopsAllRanksSavesAndCanBeResumed) {
   EXPECT_EQ(resumed.weights_xxh3, run(2, config("whole")).weights_xxh3);
 }
 
-TEST_F(RunTraining, ResumeRejectsAnotherConfigurationAndAnEmptyFolder) {
+TEST_F(RunTraining, ResumeRejectsChangedConfigurationAndEmptyFolder) {
   EXPECT_THAT([&] { run(1, config("none"), RunStart::kResume); },
               ThrowsMessage<DataError>(HasSubstr("no valid checkpoint in")));
   run(1, config("a"));
@@ -331,7 +331,7 @@ TEST_F(RunTraining, ResumeRejectsAnotherConfigurationAndAnEmptyFolder) {
               ThrowsMessage<InvalidArgument>(HasSubstr("train.global_batch was 512 and is now 256")));
 }
 
-TEST_F(RunTraining, EarlierRunOfTheSameNameIsKept) {
+TEST_F(RunTraining, EarlierRunOfSameNameIsKept) {
   const RunResult first = run(1, config("a"));
   RunConfig again = config("a");
   again.run.seed = 6;
@@ -350,7 +350,7 @@ TEST_F(RunTraining, RanksWithDifferentConfigurationsAreTold) {
               ThrowsMessage<InvalidArgument>(HasSubstr("rank 0 'lr = 0.01', rank 1 'lr = 1.01'")));
 }
 
-TEST_F(RunTraining, LearningRateThatIsFarTooHighIsReportedAsDiverged) {
+TEST_F(RunTraining, TooHighLearningRateIsDivergence) {
   RunConfig wild = config("wild");
   wild.optimizer = {.name = "sgd", .lr = 1e30, .momentum = 0.9};
   wild.train.clip_norm = 0;
@@ -415,7 +415,7 @@ TEST_F(ModelAndData, ThatFitArePassed) {
   EXPECT_NO_THROW(check_run_config(words("gpt"), 2));
 }
 
-TEST_F(ModelAndData, ThatDoNotFitAreRejectedByBothNames) {
+TEST_F(ModelAndData, RejectsMisfitByBothNames) {
   write_images(3, 9);
   const auto expect_rejected = [](const RunConfig& config, const std::string& reason) {
     EXPECT_THAT([&] { check_run_config(config, 2); },
@@ -429,7 +429,7 @@ TEST_F(ModelAndData, ThatDoNotFitAreRejectedByBothNames) {
   expect_rejected(words("mlp"), "Long and Float");  // torch says why it cannot multiply tokens
 }
 
-TEST_F(ModelAndData, WithALabelBeyondTheClassesAreRejectedByFileAndSample) {
+TEST_F(ModelAndData, RejectsLabelBeyondClassesBySample) {
   write_images(4, 10);
   EXPECT_THAT([&] { check_run_config(images("cnn"), 2); },
               ThrowsMessage<DataError>(

@@ -34,7 +34,7 @@ TEST(TraceSteps, AnythingElseIsRejected) {
 }
 
 /// Three ranks of one process: what is traced has no state that they would share.
-TEST(RunTrace, HoldsEachRankOnceWhenRanksAreThreads) {
+TEST(RunTrace, HoldsEachThreadRankOnce) {
   const test::TemporaryFolder folder;
   RunConfig config;
   config.run = {.name = "r", .folder = folder.path().string(), .trace = "trace.json"};
@@ -51,7 +51,7 @@ TEST(RunTrace, HoldsEachRankOnceWhenRanksAreThreads) {
 }
 
 /// Four ranks, two pipelines of two.
-TEST(RunTimeline, DrawsThreeStepsOfEveryRankAndNamesTheLayersOfStages) {
+TEST(RunTimeline, DrawsThreeStepsWithStageLayers) {
   const test::TemporaryFolder folder;
   RunConfig config;
   config.run = {.name = "r", .folder = folder.path().string(), .timeline = "timeline.html"};
@@ -70,7 +70,7 @@ TEST(RunTimeline, DrawsThreeStepsOfEveryRankAndNamesTheLayersOfStages) {
   EXPECT_FALSE(std::filesystem::exists(folder / "r/trace.json"));
 }
 
-TEST(RunTimeline, OfReplicasHasAllOfThemAndNoStepsOfTheWarmUp) {
+TEST(RunTimeline, ShowsAllReplicasWithoutWarmUp) {
   const test::TemporaryFolder folder;
   RunConfig config;
   config.run = {
@@ -85,7 +85,7 @@ TEST(RunTimeline, OfReplicasHasAllOfThemAndNoStepsOfTheWarmUp) {
   for (const char* words : {"step 1", "step 2"}) EXPECT_THAT(page, testing::Not(HasSubstr(words)));
 }
 
-TEST(RunTimeline, ARunThatHasNoSuchStepEndsWithAWarning) {
+TEST(RunTimeline, MissingStepIsWarning) {
   const test::TemporaryFolder folder;
   RunConfig config;
   config.run = {.name = "r", .folder = folder.path().string(), .timeline = "timeline.html"};
@@ -100,7 +100,7 @@ TEST(RunTimeline, ARunThatHasNoSuchStepEndsWithAWarning) {
 }
 
 // Whichever files are asked for: what a timeline draws without a trace, it chooses itself.
-TEST(RunTrace, AResumedRunHasItsOwnBesideThatOfTheStepsBefore) {
+TEST(RunTrace, ResumedRunHasSeparateTrace) {
   struct Case {
     const char* trace;
     int stages, more_ranks;
@@ -146,7 +146,7 @@ TEST(RunTrace, AResumedRunHasItsOwnBesideThatOfTheStepsBefore) {
   }
 }
 
-TEST(RunTrace, AnErrorLeavesThePartOfEachRank) {
+TEST(RunTrace, ErrorLeavesPartOfEachRank) {
   const test::TemporaryFolder folder;
   RunConfig config;
   config.run = {.name = "r", .folder = folder.path().string(), .trace = "trace.json"};
@@ -163,7 +163,7 @@ TEST(RunTrace, AnErrorLeavesThePartOfEachRank) {
   }
 }
 
-TEST(RunTrace, ASecondErrorAfterAResumeLeavesThePartsOfTheFirst) {
+TEST(RunTrace, SecondErrorKeepsPartsOfFirst) {
   const test::TemporaryFolder folder;
   RunConfig config;
   config.run = {.name = "r", .folder = folder.path().string(), .trace = "trace.json"};

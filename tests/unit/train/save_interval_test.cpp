@@ -28,7 +28,7 @@ TEST(SaveInterval, IsDalysIntervalInWholeSteps) {
   EXPECT_THROW(steps_between_saves({.save_s = 1, .step_s = 1, .between_failures_s = 0}), InvalidArgument);
 }
 
-TEST(SaveInterval, FailuresAreThoseThatAreGivenOrSeen) {
+TEST(SaveInterval, UsesGivenOrObservedFailures) {
   telemetry::GoodputRecord seen{.seconds = {7200, 0, 0, 0, 0, 0, 0}, .steps = 9, .lost_steps = 0};
   EXPECT_EQ(failure_rate_of({}, seen).between_s, kDay_s + 7200);
   EXPECT_EQ(failure_rate_of({}, seen).reason,
@@ -92,7 +92,7 @@ TEST_F(AutomaticSaves, FollowTheFailureRateAndTellWhy) {
   EXPECT_THAT(file("seen", "console.log"), HasSubstr("one in 24h 00m was assumed)"));
 }
 
-TEST_F(AutomaticSaves, KeepTheNumbersOfTheRunAlsoOverAResume) {
+TEST_F(AutomaticSaves, KeepNumbersOfRunAcrossResume) {
   RunConfig quiet = automatic("quiet", 0);
   quiet.checkpoint = {.every_steps = 0};
   const std::string expected = run(2, quiet).weights_xxh3;
@@ -107,7 +107,7 @@ TEST_F(AutomaticSaves, KeepTheNumbersOfTheRunAlsoOverAResume) {
   EXPECT_EQ(run(2, failing, RunStart::kResume).weights_xxh3, expected);
 }
 
-TEST_F(AutomaticSaves, AreRejectedWhereASaveChangesTheNumbers) {
+TEST_F(AutomaticSaves, AreRejectedWhereSavesChangeNumbers) {
   RunConfig apart = automatic("apart", 0);
   apart.parallel.local_steps = 4;
   EXPECT_THAT([&] { run(2, apart); },

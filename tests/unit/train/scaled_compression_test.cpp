@@ -86,7 +86,7 @@ struct ScaledOutcome {
   std::vector<double> scales;
 };
 
-TEST_P(ScaledCompression, TrainsAsInF32AndKeepsNothingOfAStepThatOverflows) {
+TEST_P(ScaledCompression, TrainsLikeF32AndDropsOverflowedStep) {
   const auto trained = [&](const std::string& precision) {
     const RunConfig config = scaled(precision, precision);
     const data::DataSource data = data::open_data(config.data);
@@ -130,7 +130,7 @@ TEST_P(ScaledCompression, TrainsAsInF32AndKeepsNothingOfAStepThatOverflows) {
 }
 
 /// Weights are gathered rounded, and gradients stay f32.
-TEST_F(CompressedTraining, GradientsInShardsAreCompressedBesideAWorkingCopyInBf16) {
+TEST_F(CompressedTraining, ShardedBf16GradientsAreCompressed) {
   for (const char* compression : {"int8", "top-k", "dgc"}) {
     RunConfig config = compressed(text("bf16 ", compression), compression);
     config.train.precision = "bf16";
@@ -143,7 +143,7 @@ class ScaledCompressionRuns : public CompressedTraining, public testing::WithPar
 INSTANTIATE_TEST_SUITE_P(Table, ScaledCompressionRuns, testing::ValuesIn(kLossyCompressions),
                          name_of_compression);
 
-TEST_P(ScaledCompressionRuns, ContinueFromACheckpointWithTheSameBits) {
+TEST_P(ScaledCompressionRuns, ContinueFromCheckpointWithSameBits) {
   RunConfig whole = compressed("whole", GetParam()), part = compressed("part", GetParam());
   for (RunConfig* each : {&whole, &part}) {
     each->train.precision = "fp16";

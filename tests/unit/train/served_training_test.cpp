@@ -64,7 +64,7 @@ std::ostream& operator<<(std::ostream& out, const Rule& rule) {
 
 class ServedOptimizers : public ServedRuns, public testing::WithParamInterface<Rule> {};
 
-TEST_P(ServedOptimizers, TrainLikeRanksThatReduceAndUpdateThemselves) {
+TEST_P(ServedOptimizers, TrainLikeRanksWithLocalUpdates) {
   RunConfig own = config("own");
   own.train.clip_norm = 0;
   const Rule& rule = GetParam();
@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Of, ServedOptimizers,
                                          Rule{"adagrad"}, Rule{"rmsprop", 0.9}),
                          testing::PrintToStringParamName());
 
-TEST_F(ServedRuns, AServerThatEndsInMidRunChangesNoBit) {
+TEST_F(ServedRuns, ServerThatEndsMidRunChangesNothing) {
   const RunResult undisturbed = run(2, served("undisturbed"));
   ASSERT_EQ(undisturbed.status, "completed");
   bool has_ended = false;
@@ -107,7 +107,7 @@ TEST_F(ServedRuns, AServerThatEndsInMidRunChangesNoBit) {
   EXPECT_EQ(disturbed.weights_xxh3, undisturbed.weights_xxh3);
 }
 
-TEST_F(ServedRuns, ContinueFromACheckpointBitForBitAlsoOverNewServers) {
+TEST_F(ServedRuns, ContinueBitwiseOverNewServers) {
   const RunResult straight = run(2, served("straight"));
   RunConfig half = served("half");
   half.train.max_steps = 6;
@@ -118,7 +118,7 @@ TEST_F(ServedRuns, ContinueFromACheckpointBitForBitAlsoOverNewServers) {
   EXPECT_EQ(run(2, half, RunStart::kResume).weights_xxh3, straight.weights_xxh3);
 }
 
-TEST_F(ServedRuns, ACheckpointContinuesWithoutServersAndTheOtherWayRound) {
+TEST_F(ServedRuns, CheckpointsContinueWithAndWithoutServers) {
   const auto finish = [&](const std::string& name, const RunConfig& first, RunConfig second) {
     RunConfig begun = first;
     begun.run.name = second.run.name = name;
@@ -135,7 +135,7 @@ TEST_F(ServedRuns, ACheckpointContinuesWithoutServersAndTheOtherWayRound) {
   EXPECT_NEAR(back, straight, 1e-5);
 }
 
-TEST_F(ServedRuns, RanksThatDriftTrainAndMeetWhereTheyEvaluate) {
+TEST_F(ServedRuns, DriftingRanksAgreeAtEvaluation) {
   for (const std::int64_t staleness : {1, 5, -1}) {
     RunConfig config = served(text("drift", staleness), staleness);
     config.optimizer = {.name = "sgd", .lr = 0.1, .momentum = 0};
@@ -175,7 +175,7 @@ struct Kept {
   std::vector<at::Tensor> values;
 };
 
-TEST_F(ServedRuns, AStepThatWasBrokenOffCountsNowhereAndIsRefusedUntilTheStateIsRestored) {
+TEST_F(ServedRuns, RejectAbortedStepUntilRestore) {
   RunConfig config = served("broken_off");
   config.optimizer.momentum = 0.9;
   const data::DataSource data = open_data(config, Log());
@@ -205,7 +205,7 @@ TEST_F(ServedRuns, AStepThatWasBrokenOffCountsNowhereAndIsRefusedUntilTheStateIs
   });
 }
 
-TEST_F(ServedRuns, CompensateDelaysWhereOneRankIsNeverLateAndTwoAre) {
+TEST_F(ServedRuns, CompensateDelaysOfSeveralRanksOnly) {
   const auto weights = [&](int ranks, double compensation) {
     RunConfig config = served("late", -1);
     config.served.delay_compensation = compensation;
@@ -226,7 +226,7 @@ TEST_F(ServedRuns, CompensateDelaysWhereOneRankIsNeverLateAndTwoAre) {
             "completed");
 }
 
-TEST_F(ServedRuns, LearnWithCompressedPushesTheSameInEveryRun) {
+TEST_F(ServedRuns, LearnEquallyWithCompressedPushes) {
   const auto learned = [&](const std::string& compression) {
     RunConfig config = served("compressed");
     config.parallel.compression = compression;
@@ -245,7 +245,7 @@ TEST_F(ServedRuns, LearnWithCompressedPushesTheSameInEveryRun) {
   }
 }
 
-TEST_F(ServedRuns, ForgetWhatACompressionHasLeftOutWhereAStateIsRestored) {
+TEST_F(ServedRuns, DropResidualsOnRestore) {
   RunConfig config = served("left_out");
   config.parallel.compression = "top-k";
   const data::DataSource data = open_data(config, Log());
@@ -276,7 +276,7 @@ TEST_F(ServedRuns, VerifyFindsThemEqualToOneRank) {
   });
 }
 
-TEST_F(ServedRuns, SayWhatServersCannotDoAndThePlanThatWorks) {
+TEST_F(ServedRuns, NameUnsupportedOptionsAndWorkingPlan) {
   const auto refusal = [&](const std::function<void(RunConfig&)>& change) {
     RunConfig config = served("refused");
     change(config);

@@ -151,7 +151,7 @@ TEST_F(ShardedLoop, AnyNumberOfRanksContinues) {
   expect_same(of_two, restored_by_one_rank());
 }
 
-TEST_F(ShardedLoop, AnotherModelOrOptimizerIsRejectedByNameOnEveryRank) {
+TEST_F(ShardedLoop, RejectsAnotherModelOrOptimizerByName) {
   on_ranks(2, [](comm::Context&, LoopCheckpoints& checkpoints, Loop&) { checkpoints.save(1); });
   const auto expect_rejected = [&](const Options& options, const char* name) {
     std::atomic<int> refused = 0;
@@ -210,7 +210,7 @@ struct BrokenWeights final : checkpoint::LoopWeights {
   bool is_broken = false;
 };
 
-TEST_F(ShardedLoop, WhatOneRankThrowsEndsASaveOnAll) {
+TEST_F(ShardedLoop, ExceptionOfRankEndsSaveEverywhere) {
   std::atomic<int> thrown = 0;
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const auto weights = std::make_shared<BrokenWeights>();

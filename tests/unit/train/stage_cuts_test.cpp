@@ -53,7 +53,7 @@ class StageCuts : public SmallRuns {
   std::vector<int> used_;  ///< by the trainer of the last run
 };
 
-TEST_F(StageCuts, ThatWereMeasuredStandInConfigurationSummaryAndConsole) {
+TEST_F(StageCuts, MeasuredCutsAreReportedEverywhere) {
   run(2, cut("measured", 2));
   ASSERT_EQ(used_.size(), 1u);
   const std::string cuts = listed(used_);
@@ -72,7 +72,7 @@ TEST_F(StageCuts, ThatWereMeasuredStandInConfigurationSummaryAndConsole) {
   EXPECT_THAT(file("again", "console.log"), Not(HasSubstr("measured time")));
 }
 
-TEST_F(StageCuts, OfTheCheckpointAreThoseOfAResumeUnlessItNamesOthers) {
+TEST_F(StageCuts, ResumeKeepsThemUnlessNamed) {
   RunConfig part = cut("resumed", 2);
   part.parallel.cuts = {4};  // not in the middle, where a measurement cuts
   part.train.max_steps = 6;
@@ -90,7 +90,7 @@ TEST_F(StageCuts, OfTheCheckpointAreThoseOfAResumeUnlessItNamesOthers) {
   EXPECT_THAT(used_, ElementsAre(1));
 }
 
-TEST_F(StageCuts, OfTheCheckpointAreMeasuredAgainForAnotherNumberOfStages) {
+TEST_F(StageCuts, AreMeasuredAgainForNewStageCount) {
   RunConfig half = cut("wider", 2);
   half.parallel.cuts = {4};
   half.train.max_steps = 6;
@@ -100,7 +100,7 @@ TEST_F(StageCuts, OfTheCheckpointAreMeasuredAgainForAnotherNumberOfStages) {
   EXPECT_THAT(file("wider", "config.toml"), HasSubstr("cuts = " + listed(used_)));
 }
 
-TEST_F(StageCuts, OfAnEarlierRunInTheFolderAreTakenByAResumeAlone) {
+TEST_F(StageCuts, EarlierCutsApplyToResumeOnly) {
   RunConfig earlier = cut("fresh", 2);
   earlier.parallel.cuts = {4};
   run(2, earlier);
@@ -112,7 +112,7 @@ TEST_F(StageCuts, OfAnEarlierRunInTheFolderAreTakenByAResumeAlone) {
   });
 }
 
-TEST_F(StageCuts, BeyondAnyModelAreNotTakenFromACheckpoint) {
+TEST_F(StageCuts, RejectCheckpointCutsBeyondModel) {
   RunConfig earlier = cut("beyond", 2);
   earlier.parallel.cuts = {4};
   run(2, earlier);
@@ -126,7 +126,7 @@ TEST_F(StageCuts, BeyondAnyModelAreNotTakenFromACheckpoint) {
   });
 }
 
-TEST_F(StageCuts, OfAConfigurationWithoutEndAreNotRead) {
+TEST_F(StageCuts, RejectEndlessConfiguration) {
   RunConfig earlier = cut("endless", 2);
   earlier.parallel.cuts = {4};
   run(2, earlier);
@@ -140,7 +140,7 @@ TEST_F(StageCuts, OfAConfigurationWithoutEndAreNotRead) {
   });
 }
 
-TEST_F(StageCuts, ForAnotherNumberOfStagesAreRejectedWithAdvice) {
+TEST_F(StageCuts, RejectAnotherStageCountWithAdvice) {
   RunConfig config = cut("named", 3);
   config.parallel.cuts = {4};
   EXPECT_THAT([&] { run(3, config); },

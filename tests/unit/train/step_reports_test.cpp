@@ -18,7 +18,7 @@ using testing::ThrowsMessage;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-TEST(StepReports, SumTheRanksLossesAndComeOneStepLate) {
+TEST(StepReports, SumLossesAndArriveStepLater) {
   comm::run_ranks_as_threads(3, [](comm::Context& context) {
     StepReports reports(context.world());
     EXPECT_FALSE(reports.finish().has_value());
@@ -41,7 +41,7 @@ TEST(StepReports, SayWhatEachRankHasWorked) {
   });
 }
 
-TEST(StepReports, KeepAsManyExchangesUnderWayAsTheyAreDeep) {
+TEST(StepReports, KeepPendingExchangesWithinDepth) {
   comm::run_ranks_as_threads(2, [](comm::Context& context) {
     StepReports reports(context.world(), 3);
     for (int step = 1; step <= 3; ++step) EXPECT_FALSE(reports.start({.step = step}).has_value());
@@ -50,7 +50,7 @@ TEST(StepReports, KeepAsManyExchangesUnderWayAsTheyAreDeep) {
   });
 }
 
-TEST(StepReports, ThatGoInBundlesComeAllAndInOrder) {
+TEST(StepReports, BundlesArriveCompleteAndInOrder) {
   comm::run_ranks_as_threads(3, [](comm::Context& context) {
     StepReports reports(context.world(), 2, Bundling::kByTime);
     std::int64_t next = 1;
@@ -75,7 +75,7 @@ TEST(StepReports, ThatGoInBundlesComeAllAndInOrder) {
   });
 }
 
-TEST(StepReports, OfABundleTheStepIsNamedWhoseLossIsNoNumber) {
+TEST(StepReports, BundleNamesStepWithNonFiniteLoss) {
   comm::run_ranks_as_threads(2, [](comm::Context& context) {
     StepReports reports(context.world(), 2, Bundling::kByTime);
     std::int64_t last = 0;
@@ -92,7 +92,7 @@ TEST(StepReports, OfABundleTheStepIsNamedWhoseLossIsNoNumber) {
   });
 }
 
-TEST(StepReports, TellEveryRankThatAnyWasAskedToStop) {
+TEST(StepReports, TellEveryRankOfStopRequest) {
   comm::run_ranks_as_threads(3, [](comm::Context& context) {
     StepReports reports(context.world());
     const auto signal_where = [&](int rank, int signal) {
@@ -107,7 +107,7 @@ TEST(StepReports, TellEveryRankThatAnyWasAskedToStop) {
   });
 }
 
-TEST(StepReports, TellEveryRankHowAllWaitForData) {
+TEST(StepReports, TellEveryRankOfDataWaits) {
   comm::run_ranks_as_threads(3, [](comm::Context& context) {
     StepReports reports(context.world());
     const std::string_view stages[] = {"", "read", "decode"};
@@ -122,7 +122,7 @@ TEST(StepReports, TellEveryRankHowAllWaitForData) {
   });
 }
 
-TEST(StepReports, NameStepAndRanksWhoseLossOrNormIsNoNumber) {
+TEST(StepReports, NonFiniteValuesNameStepAndRanks) {
   comm::run_ranks_as_threads(3, [](comm::Context& context) {
     StepReports reports(context.world());
     reports.start({.step = 4, .loss = context.rank() == 1 ? kNan : 1, .lr = 0.25});
@@ -136,7 +136,7 @@ TEST(StepReports, NameStepAndRanksWhoseLossOrNormIsNoNumber) {
   });
 }
 
-TEST(StepReports, OfAStepThatWasLeftOutMayHaveALossThatIsNoNumber) {
+TEST(StepReports, SkippedStepMayHaveNonFiniteLoss) {
   comm::run_ranks_as_threads(2, [](comm::Context& context) {
     StepReports reports(context.world());
     reports.start({.step = 1, .loss = context.rank() == 1 ? kNan : 1, .skipped = true});

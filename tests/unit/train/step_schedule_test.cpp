@@ -20,13 +20,13 @@ RunConfig config_of(std::int64_t max_steps, std::int64_t eval_every, std::int64_
 /// Epochs of ten steps.
 data::BatchLayout of_ten() { return {10, 1}; }
 
-TEST(StepSchedule, ARunEndsWithItsLastEpochOrItsLastStep) {
+TEST(StepSchedule, RunEndsWithLastEpochOrStep) {
   EXPECT_EQ(StepSchedule(config_of(0, 0, 0), of_ten()).total_steps(), 30);
   EXPECT_EQ(StepSchedule(config_of(12, 0, 0), of_ten()).total_steps(), 12);
   EXPECT_EQ(StepSchedule(config_of(99, 0, 0), of_ten()).total_steps(), 30);
 }
 
-TEST(StepSchedule, EvaluatesEachEpochByDefaultAndSavesOnRequest) {
+TEST(StepSchedule, EvaluatesEachEpochAndSavesOnRequest) {
   const StepSchedule by_epoch(config_of(0, 0, 0), of_ten()), told(config_of(0, 4, 6), of_ten());
   EXPECT_TRUE(by_epoch.evaluates(20));
   EXPECT_FALSE(by_epoch.evaluates(12));
@@ -44,7 +44,7 @@ TEST(StepSchedule, TheLastStepIsLoggedAlways) {
   EXPECT_TRUE(step_schedule.logs(13));
 }
 
-TEST(StepSchedule, ReplicasAreComparedInEverySoManyStepsAndInTheLastOne) {
+TEST(StepSchedule, ComparesReplicasPeriodicallyAndLast) {
   RunConfig config = config_of(13, 0, 0);
   config.parallel.check_replicas_every = 5;
   const StepSchedule step_schedule(config, of_ten());
@@ -55,7 +55,7 @@ TEST(StepSchedule, ReplicasAreComparedInEverySoManyStepsAndInTheLastOne) {
   EXPECT_FALSE(StepSchedule(config, of_ten()).checks_replicas(13));
 }
 
-TEST(StepSchedule, AnyNumberOfEpochsIsAtLeastOneStep) {
+TEST(StepSchedule, AnyEpochsAreAtLeastOneStep) {
   RunConfig config = config_of(0, 0, 0);
   config.train.epochs = std::numeric_limits<std::int64_t>::max();
   EXPECT_GT(StepSchedule(config, of_ten()).total_steps(), std::int64_t{1} << 50);
@@ -72,7 +72,7 @@ TEST(StepSchedule, TheNextMeetingIsWhateverComesFirst) {
   EXPECT_EQ(step_schedule.next_meeting(20), 23) << "the end of the run";
 }
 
-TEST(StepSchedule, EpochsInWhichTheBatchGrowsHaveFewerAndFewerSteps) {
+TEST(StepSchedule, GrowingBatchesShortenEpochs) {
   // Epochs of 10 samples: 6 steps of one and 2 of two; 5 of two; 2 of two, one of five, and what is left.
   const data::BatchLayout batches(10, 5, {{.until = 6, .size = 1}, {.until = 15, .size = 2}});
   const StepSchedule step_schedule(config_of(0, 0, 0), batches);

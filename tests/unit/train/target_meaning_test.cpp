@@ -48,13 +48,13 @@ std::int64_t outputs_of(const RunConfig& config) {
   return make_objective(config, {.data = data})->num_outputs(data);
 }
 
-TEST_F(TargetMeaning, WholePricesAreNumbersForAnObjectiveOfNumbers) {
+TEST_F(TargetMeaning, WholePricesAreNumbersForRegression) {
   EXPECT_EQ(outputs_of(table("mean_squared_error", kPrice)), 1);
   EXPECT_EQ(outputs_of(table("binary_cross_entropy", kYesOrNo)), 1);
   EXPECT_EQ(outputs_of(table("cross_entropy", kYesOrNo)), 2);
 }
 
-TEST_F(TargetMeaning, WholeNumbersAreClassesForASquaredErrorOfOneHotTargets) {
+TEST_F(TargetMeaning, WholeNumbersAreClassesForOneHot) {
   RunConfig config = table("mean_squared_error", [](int i) { return i % 3; });
   config.objective.one_hot = true;
   EXPECT_EQ(outputs_of(config), 3);
@@ -80,7 +80,7 @@ TEST_F(TargetMeaning, KeyComesBeforeTheObjective) {
   EXPECT_EQ(outputs_of(config), 5);
 }
 
-TEST_F(TargetMeaning, ClassesOfOtherDataAreNumbersWhereTheKeySaysSo) {
+TEST_F(TargetMeaning, KeyTurnsClassesIntoNumbers) {
   RunConfig config;
   config.data.name = "synthetic";
   config.objective.name = "mean_squared_error";
@@ -104,7 +104,7 @@ class WholeFeatures : public data::Dataset {
   }
 };
 
-TEST_F(TargetMeaning, InputsOfWholeNumbersAreNamedWhereALayerTakesFloats) {
+TEST_F(TargetMeaning, IntegerInputsForFloatLayerAreNamed) {
   const auto samples = std::make_shared<WholeFeatures>();
   const data::DataSource data{
       .name = "own", .train = samples, .test = samples, .input_shape = {4}, .num_classes = 2};

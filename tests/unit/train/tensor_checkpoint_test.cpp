@@ -71,7 +71,7 @@ void load(comm::Context& context, const std::filesystem::path& folder, const che
   checkpoint::load_shards(context.world(), found->folder, shards, all_see(context.world()), "model");
 }
 
-TEST(TensorParallelCheckpoint, WalksThroughAnyNumbersOfRanksWithTheSameBits) {
+TEST(TensorParallelCheckpoint, KeepsBitsOverAnyRankCounts) {
   const test::TemporaryFolder folder;
   comm::run_ranks_as_threads(
       3, [&](comm::Context& context) { save(context, folder.path(), Net(context.world(), 1).shards()); });

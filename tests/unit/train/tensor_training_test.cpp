@@ -35,7 +35,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(TensorParallelModel, BeginsWithTheBitsOfTheWholeModelWhetherItHasMemoryOrNot) {
+TEST(TensorParallelModel, BeginsWithBitsOfWholeModel) {
   const auto make = [] {
     return std::make_shared<model::Gpt>(
         model::GptOptions{.layers = 2, .heads = 4, .width = 12, .block = kTokens, .vocabulary = kVocabulary});
@@ -60,7 +60,7 @@ TEST(TensorParallelModel, BeginsWithTheBitsOfTheWholeModelWhetherItHasMemoryOrNo
 }
 
 // Replicated parameters count once, and what is evaluated are whole logits, once for all ranks.
-TEST(TensorTraining, NormLossAndEvaluationAreThoseOfOneRank) {
+TEST(TensorTraining, NormLossAndEvaluationMatchOneRank) {
   const data::DataSource data = token_sequences();
   struct Seen {
     StepReport report;
@@ -141,7 +141,7 @@ void load(Context& context, Trainer& trainer, const std::filesystem::path& folde
   trainer.seek(found->head.step);
 }
 
-TEST(TensorTraining, ACheckpointWalksThroughMeshesAndComesBackWithTheSameBits) {
+TEST(TensorTraining, CheckpointKeepsBitsOverMeshes) {
   const test::TemporaryFolder folder;
   const data::DataSource data = token_sequences();
   std::map<std::string, at::Tensor> before, after;
@@ -263,24 +263,24 @@ std::string first_difference(int ranks, Fault fault) {
   return first;
 }
 
-TEST(TensorTraining, AModelOfOnesOwnIsCutByItsOwnForm) {
+TEST(TensorTraining, CustomModelIsCutByItsForm) {
   EXPECT_EQ(first_difference(2, Fault::kNone), "equal");
   EXPECT_EQ(first_difference(4, Fault::kNone), "equal");
 }
 
-TEST(TensorTraining, AReductionThatIsForgottenOrDoneTwiceIsFoundByTheParametersName) {
+TEST(TensorTraining, WrongReductionIsFoundByParameter) {
   EXPECT_EQ(first_difference(2, Fault::kForgotReduction),
             "step 1: the weights of rank 1 are not those of rank 0: first weight");
   EXPECT_THAT(first_difference(2, Fault::kSummedTwice), HasSubstr("step 1: gradient of weight differs by"));
 }
 
 // What the first rank has is right: of what is replicated all ranks are looked at.
-TEST(TensorTraining, AReplicatedParameterThatGoesApartOnAnotherRankIsFoundByItsName) {
+TEST(TensorTraining, DriftingReplicatedParameterIsFoundByName) {
   EXPECT_EQ(first_difference(2, Fault::kOnOneRank),
             "step 1: the weights of rank 1 are not those of rank 0: first weight");
 }
 
-TEST(TensorTraining, ARankThatFailsInMidLayerIsNamedToTheOthers) {
+TEST(TensorTraining, RankFailingMidLayerIsNamed) {
   const data::DataSource data = token_sequences();
   run_ranks_as_threads(2, [&](Context& context) {
     Trainer trainer(own_config(2), context, data, std::make_shared<Whole>(Fault::kThrows));

@@ -83,7 +83,7 @@ struct Split {
 
 // The splits differ in the order in which f32 numbers are added, nowhere else. Each of the six steps adds at
 // most 32 terms in another order: a relative error of a few 2^-24 per step, here bounded by 1e-5.
-TEST(TrainerEquality, SameGlobalBatchGivesTheSameNumbersForAnySplit) {
+TEST(TrainerEquality, GlobalBatchGivesSameNumbersEverywhere) {
   const data::DataSource data = small_data();
   const Outcome expected = train_on(1, small_config(), data);
   ASSERT_EQ(expected.losses.size(), 6u);
@@ -108,7 +108,7 @@ TEST(TrainerEquality, TwoRanksAreBitwiseTwoMicrobatches) {
   EXPECT_EQ(checkpoint::xxh3_of(ranks.weights), checkpoint::xxh3_of(microbatches.weights));
 }
 
-TEST(TrainerEquality, ClippingActsOnTheGradientOfTheGlobalBatch) {
+TEST(TrainerEquality, ClippingUsesGradientOfGlobalBatch) {
   const data::DataSource data = small_data();
   RunConfig one = small_config(), four = small_config(2);
   one.train.clip_norm = four.train.clip_norm = 0.05;
@@ -119,7 +119,7 @@ TEST(TrainerEquality, ClippingActsOnTheGradientOfTheGlobalBatch) {
 }
 
 // A loss is a mean over tokens: a fresh model gives each of the eight characters about the same chance.
-TEST(TrainerEquality, SequencesGiveTheSameNumbersForAnySplit) {
+TEST(TrainerEquality, SequencesGiveSameNumbersForAnySplit) {
   const test::TemporaryFolder folder;
   std::string text_of_file;
   for (int i = 0; i < 400; ++i) text_of_file += static_cast<char>('a' + i * i % 8 + (i % 5 == 0));
@@ -142,7 +142,7 @@ TEST(TrainerEquality, SequencesGiveTheSameNumbersForAnySplit) {
   }
 }
 
-TEST(Trainer, Fp16ThatOverflowsFallsSkipsAndContinuesAlikeOnAllRanks) {
+TEST(Trainer, OverflowingFp16SkipsStepOnAllRanks) {
   RunConfig config = small_config();
   config.train.precision = "fp16";
   config.train.epochs = 4;
@@ -179,7 +179,7 @@ TEST(Trainer, Fp16ThatOverflowsFallsSkipsAndContinuesAlikeOnAllRanks) {
   EXPECT_EQ(digests[0], digests[1]);
 }
 
-TEST(Trainer, Fp16ThatCannotFallAnyFurtherNamesTheStep) {
+TEST(Trainer, Fp16AtMinimumScaleNamesStep) {
   RunConfig config = small_config();
   config.train.precision = "fp16";
   config.scaler = {.initial = 0x1p40, .least = 0x1p39, .most = 0x1p40};
@@ -196,7 +196,7 @@ TEST(Trainer, Fp16ThatCannotFallAnyFurtherNamesTheStep) {
   });
 }
 
-TEST(Trainer, AStepWithoutNumbersIsSkippedWhereThatIsWanted) {
+TEST(Trainer, NonFiniteStepIsSkippedOnRequest) {
   RunConfig config = small_config();
   config.train.non_finite = "skip";
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
@@ -224,7 +224,7 @@ TEST(Trainer, AStepWithoutNumbersIsSkippedWhereThatIsWanted) {
   });
 }
 
-TEST(Trainer, EvaluationsUseTheMovingAverageAndTrainingDoesNot) {
+TEST(Trainer, OnlyEvaluationsUseMovingAverage) {
   RunConfig plain = small_config(), averaged = small_config();
   averaged.train.ema_decay = 0.9;
   const auto train = [](const RunConfig& config, bool evaluate) {
@@ -269,7 +269,7 @@ class BrokenDataset : public data::Dataset {
   std::shared_ptr<const data::Dataset> inner_;
 };
 
-TEST(Trainer, EveryRankNamesStepAndRankOfALossThatIsNotFinite) {
+TEST(Trainer, RanksNameStepOfNonFiniteLoss) {
   std::mutex mutex;
   std::vector<std::string> messages;
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
@@ -292,7 +292,7 @@ TEST(Trainer, EveryRankNamesStepAndRankOfALossThatIsNotFinite) {
   }
 }
 
-TEST(Trainer, TellsBeforeParametersChangeInUpdatesAndEvaluations) {
+TEST(Trainer, AnnouncesParameterChanges) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const data::DataSource data = small_data();
     RunConfig config = small_config();
@@ -312,7 +312,7 @@ TEST(Trainer, TellsBeforeParametersChangeInUpdatesAndEvaluations) {
   });
 }
 
-TEST(Snapshot, SharesParametersAndKeepsBuffersAsTheyAre) {
+TEST(Snapshot, SharesParametersAndCopiesBuffers) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const data::DataSource data = data::open_data({.name = "synthetic"});
     RunConfig config = small_config();
@@ -349,7 +349,7 @@ class LateClass : public data::Dataset {
   std::shared_ptr<const data::Dataset> inner_;
 };
 
-TEST(Trainer, ALabelBeyondTheModelsClassesIsADataErrorThatNamesSampleAndClass) {
+TEST(Trainer, LabelBeyondClassesIsDataError) {
   data::DataSource data = small_data();
   data.train = std::make_shared<LateClass>(data::indexed(data.train));
   data.test = std::make_shared<LateClass>(data.test);
@@ -379,7 +379,7 @@ class TwoRows : public model::Model {
   torch::nn::Linear linear_ = nullptr;
 };
 
-TEST(Trainer, AModelWhoseOutputsAreNotTheTargetsIsRejected) {
+TEST(Trainer, RejectsModelWithMismatchedOutputs) {
   const data::DataSource data = small_data();
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     EXPECT_THAT([&] { Trainer(small_config(), context, data, std::make_shared<TwoRows>()); },
@@ -388,7 +388,7 @@ TEST(Trainer, AModelWhoseOutputsAreNotTheTargetsIsRejected) {
   });
 }
 
-TEST(Trainer, AStopOfOneRankReachesAllRanksInTheSameReport) {
+TEST(Trainer, StopOfOneRankReachesAll) {
   const data::DataSource data = small_data();
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     Trainer trainer(small_config(), context, data);
@@ -400,7 +400,7 @@ TEST(Trainer, AStopOfOneRankReachesAllRanksInTheSameReport) {
   });
 }
 
-TEST(Evaluation, CountsEverySampleOnceOnAnyNumberOfRanks) {
+TEST(Evaluation, CountsSamplesOnceOnAnyRanks) {
   for (const std::int64_t num_samples : {2, 11}) {
     const data::DataSource data = small_data(num_samples);
     std::optional<Evaluation> expected;
@@ -435,7 +435,7 @@ struct Watched : model::Mlp {
   std::int64_t largest_trained = 0, largest_evaluated = 0;
 };
 
-TEST(Evaluation, TakesAsManySamplesAtOnceAsTrainingDoes) {
+TEST(Evaluation, UsesBatchSizeOfTraining) {
   const data::DataSource data = data::open_data({.name = "synthetic"});
   for (const std::int64_t accumulation : {1, 3}) {
     RunConfig config = small_config();

@@ -119,7 +119,7 @@ void expect_equal(const ExpertOutcome& found, const ExpertOutcome& expected) {
 }
 
 // The last batch of 5 leaves some of four ranks' parts empty: those reach nothing, the expert neither.
-TEST(UnusedParameters, FoundInEveryStepGiveTheNumbersOfOneRank) {
+TEST(UnusedParameters, SearchMatchesNumbersOfOneRank) {
   RunConfig config = expert_config();
   config.train.clip_norm = 0.5;
   config.train.ema_decay = 0.9;
@@ -137,7 +137,7 @@ TEST(UnusedParameters, FoundInEveryStepGiveTheNumbersOfOneRank) {
 }
 
 // Two ranks have nothing in the last batch. What they do not reach there is no sign of how they continue.
-TEST(UnusedParameters, StaticOnesAreLearntInTheFirstStepInWhichEveryRankHasSamples) {
+TEST(UnusedParameters, StaticOnesAreLearntInFullStep) {
   const RunConfig config = expert_config("static");
   for (const std::int64_t begin : {0, 2}) {
     SCOPED_TRACE(text("behind step ", begin));
@@ -146,7 +146,7 @@ TEST(UnusedParameters, StaticOnesAreLearntInTheFirstStepInWhichEveryRankHasSampl
   }
 }
 
-TEST(UnusedParameters, AreAnErrorThatNamesThemAndTheKey) {
+TEST(UnusedParameters, AreErrorWithNamesAndKey) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const data::DataSource data = expert_data(16);
     Trainer trainer(expert_config("error"), context, data, std::make_shared<WithExpert>(kAllSamples));
@@ -174,7 +174,7 @@ TEST(UnusedParameters, VerifyFindsAUsersModelEqual) {
   }
 }
 
-TEST(OwnModel, ThatCannotTakeTheDataIsRejectedByItsType) {
+TEST(OwnModel, RejectsMisfittingDataByModelType) {
   class Wrong : public model::Model {
     at::Tensor forward(const at::Tensor& input) override { return input.flatten(1); }
   };

@@ -28,7 +28,7 @@ Comparison verdict_of(const RunConfig& config, std::int64_t steps, const OwnPart
 }
 
 // The scale is so large that every gradient overflows: both sides leave every step out.
-TEST(VacuousVerify, OfStepsThatWereAllLeftOutIsNotEqual) {
+TEST(VacuousVerify, AllSkippedStepsAreNotEqual) {
   RunConfig config = verified_config();
   config.train.precision = "fp16";
   config.scaler.initial = config.scaler.most = 0x1p60;
@@ -41,7 +41,7 @@ TEST(VacuousVerify, OfStepsThatWereAllLeftOutIsNotEqual) {
 }
 
 // The scale halves with every step that is left out, until gradients of the rest are numbers.
-TEST(VacuousVerify, OfSomeStepsThatWereLeftOutCountsThem) {
+TEST(VacuousVerify, CountsSkippedSteps) {
   RunConfig config = verified_config();
   config.train.precision = "fp16";
   config.scaler.initial = 0x1p24;
@@ -80,7 +80,7 @@ class MayHaveNoGradient : public model::Model {
 };
 
 // The serial run's model is the third that is made: after one for each rank.
-TEST(VacuousVerify, AStepThatOneSideAloneLeavesOutIsADifference) {
+TEST(VacuousVerify, StepSkippedByOneSideIsDifference) {
   RunConfig config = verified_config();
   config.train.non_finite = "skip";
   std::atomic<int> made = 0;
@@ -91,7 +91,7 @@ TEST(VacuousVerify, AStepThatOneSideAloneLeavesOutIsADifference) {
   EXPECT_THAT(verdict.first()->describe(), HasSubstr("step 1: the serial run alone left it out"));
 }
 
-TEST(Verifiable, IsWhatHasASerialRunThatItCanEqual) {
+TEST(Verifiable, RequiresComparableSerialRun) {
   const auto refused = [](int ranks, const std::function<void(RunConfig&)>& change, const char* reason) {
     RunConfig config = verified_config();
     change(config);
@@ -121,7 +121,7 @@ TEST(Verifiable, IsWhatHasASerialRunThatItCanEqual) {
 
 // Half of the last bit of 8 (bf16) and of 11 (fp16), once as an addend and once as a sum; below 2^-24 fp16
 // has no number, on either rank.
-TEST(VerifyBounds, OfACompressionAreThoseOfItsRounding) {
+TEST(VerifyBounds, CompressionHasBoundsOfItsRounding) {
   const auto of = [](const char* compression) {
     RunConfig config = verified_config();
     config.parallel.compression = compression;

@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{.name = "GradientsOfHalves", .ranks = 2, .compression = "fp16"}),
     [](const auto& row) { return std::string(row.param.name); });
 
-TEST(Verify, GoesOverEndsOfEpochsWhoseLastBatchIsDropped) {
+TEST(Verify, CrossesEpochsWithDroppedLastBatch) {
   RunConfig config = verified_config();
   config.train.epochs = 4;
   config.train.global_batch = 60;  // one step of an epoch of 96 samples
@@ -95,7 +95,7 @@ TEST(Verify, GoesOverEndsOfEpochsWhoseLastBatchIsDropped) {
   });
 }
 
-TEST(Verify, SaysThatThereIsNothingToVerifyOnOneRank) {
+TEST(Verify, OneRankHasNothingToVerify) {
   comm::run_ranks_as_threads(1, [](comm::Context& context) {
     EXPECT_THROW(verify(verified_config(), context, verified_data(), 1), InvalidArgument);
   });
@@ -184,7 +184,7 @@ TEST(Mutation, NoneIsFoundWhereThereIsNone) {
   EXPECT_TRUE(one_step_with({.factor_of_norm = 1}).equal());
 }
 
-TEST(Mutation, ABucketLeftOutIsNamedByItsParameter) {
+TEST(Mutation, OmittedBucketIsNamedByParameter) {
   const Comparison verdict = one_step_with({.leaves_out_a_bucket = true});
   ASSERT_FALSE(verdict.equal());
   // Buckets are filled from the last parameter on, so the first holds the last layer's.
@@ -194,7 +194,7 @@ TEST(Mutation, ABucketLeftOutIsNamedByItsParameter) {
 TEST(Mutation, AWrongScaleIsFound) { EXPECT_FALSE(one_step_with({.scale_of_rank_1 = 1.001}).equal()); }
 
 // As of a norm that counts a shared parameter twice, or a part of the parameters alone.
-TEST(Mutation, AWrongNormIsNamedByAParameterThatItScales) {
+TEST(Mutation, WrongNormIsNamedByScaledParameter) {
   for (const double factor : {1.001, 0.999}) {
     const Comparison verdict = one_step_with({.factor_of_norm = factor});
     ASSERT_FALSE(verdict.equal());
@@ -212,7 +212,7 @@ TEST(Mutation, ASampleCountedTwiceIsFound) {
   EXPECT_FALSE(one_step_with({.repeats_a_sample = true}).equal());
 }
 
-TEST(Mutation, AParameterThatWasNotBroadcastNamesTheRank) {
+TEST(Mutation, UnbroadcastParameterNamesRank) {
   const Comparison verdict = one_step_with({.drift_of_rank_1 = 1e-7});
   ASSERT_FALSE(verdict.equal());
   EXPECT_EQ(verdict.first()->what, "replica");
@@ -229,7 +229,7 @@ struct LosesATiedGradient : test::Tied {
   }
 };
 
-TEST(Mutation, AReductionOfATiedGradientThatIsLeftOutIsNamedByItsParameter) {
+TEST(Mutation, OmittedTiedReductionIsNamedByParameter) {
   RunConfig config;
   config.train.global_batch = 24;
   config.optimizer = {.name = "sgd", .lr = 0.1, .momentum = 0.9};

@@ -4,11 +4,11 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
-#include <sys/resource.h>
 #include <torch/serialize.h>
 
 #include <atomic>
@@ -85,7 +85,8 @@ std::vector<Kind> kinds() {
              comm::Mesh mesh(context, {{"dp", 1}, {"pp", 2}});
              staged(body, context, mesh, net, parallel::ZeroStage::kNone);
            }},
-          {"sharded_stages", 4, "gloo", false, [=](comm::Context& context, nn::Sequential& net, const Body& body) {
+          {"sharded_stages", 4, "gloo", false,
+           [=](comm::Context& context, nn::Sequential& net, const Body& body) {
              comm::Mesh mesh(context, {{"dp", 2}, {"pp", 2}});
              staged(body, context, mesh, net, parallel::ZeroStage::kParameters);
            }}};
@@ -108,7 +109,8 @@ class WholeWeights : public testing::TestWithParam<std::tuple<Kind, const char*>
 
 TEST_P(WholeWeights, AreWrittenForAModuleAlone) {
   run([&](comm::Context& context, const LoopModel& model,
-          const nn::Sequential& net) { save_whole(context, model, *net, file()); }, 2);
+          const nn::Sequential& net) { save_whole(context, model, *net, file()); },
+      2);
   nn::Sequential net = normalised_net(5);
   if (file().extension() == ".pt") {
     torch::load(net, file().string());
@@ -137,14 +139,16 @@ TEST_P(WholeWeights, OfAModuleAloneAreRead) {
   expect_same(again, normalised_net(3));
 }
 
-TEST_P(WholeWeights, OfAnotherModelAreRejectedOnEveryRank) {
+TEST_P(WholeWeights, RejectAnotherModelOnEveryRank) {
   run([&](comm::Context& context, const LoopModel& model,
-          const nn::Sequential& net) { save_whole(context, model, *net, file()); }, 2);
+          const nn::Sequential& net) { save_whole(context, model, *net, file()); },
+      2);
   std::atomic<int> rejected = 0;
   run(
       [&](comm::Context& context, const LoopModel& model, const nn::Sequential&) {
-        EXPECT_THAT([&] { load_whole(context, model, file()); },
-                    ThrowsMessage<DataError>(AllOf(HasSubstr(file().filename().string()), HasSubstr("'0.weight'"))));
+        EXPECT_THAT(
+            [&] { load_whole(context, model, file()); },
+            ThrowsMessage<DataError>(AllOf(HasSubstr(file().filename().string()), HasSubstr("'0.weight'"))));
         EXPECT_THROW(load_whole(context, model, folder_ / "missing.pt"), DataError);
         ++rejected;
       },
@@ -152,7 +156,7 @@ TEST_P(WholeWeights, OfAnotherModelAreRejectedOnEveryRank) {
   EXPECT_EQ(rejected, std::get<0>(GetParam()).ranks);
 }
 
-TEST_P(WholeWeights, ThatCannotBeWrittenAreAnErrorOfEveryRankAndMayBeSavedAgain) {
+TEST_P(WholeWeights, FailedWriteIsErrorEverywhereAndRepeatable) {
   std::atomic<int> failed = 0;
   run(
       [&](comm::Context& context, const LoopModel& model, const nn::Sequential& net) {
@@ -188,7 +192,7 @@ class SmallFiles {
   rlimit before_{};
 };
 
-TEST_P(WholeWeights, OnADiskThatBecomesFullAreAnErrorOfEveryRank) {
+TEST_P(WholeWeights, FullDiskIsErrorOfEveryRank) {
   std::atomic<int> failed = 0;
   run(
       [&](comm::Context& context, const LoopModel& model, const nn::Sequential& net) {
@@ -203,7 +207,8 @@ TEST_P(WholeWeights, OnADiskThatBecomesFullAreAnErrorOfEveryRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, WholeWeights,
-                         testing::Combine(testing::ValuesIn(kinds()), testing::Values("w.safetensors", "w.pt")),
+                         testing::Combine(testing::ValuesIn(kinds()),
+                                          testing::Values("w.safetensors", "w.pt")),
                          [](const auto& row) {
                            const std::string file = std::get<1>(row.param);
                            return text(std::get<0>(row.param).name, "_", file.substr(2));

@@ -69,7 +69,7 @@ LoadBalancer shares_of(Shares equal, std::int64_t least = 1) {
   return LoadBalancer({.equal = std::move(equal), .least = least, .replica = std::move(replica)});
 }
 
-TEST(LoadBalancer, FollowWhatEachReplicaDoesInASecond) {
+TEST(LoadBalancer, FollowThroughputOfReplicas) {
   LoadBalancer shares = shares_of({16, 16, 16});
   Steps steps(shares);
   const SpeedsOfRanks ranks{.sample_s = {1, 1, 2}};
@@ -87,7 +87,7 @@ TEST(LoadBalancer, StayWhereAllAreAboutAsFast) {
   EXPECT_THAT(shares.now(), ElementsAre(16, 16));
 }
 
-TEST(LoadBalancer, ComeNearThatByStepsWhereAStepHasACostOfItsOwn) {
+TEST(LoadBalancer, ApproachOptimumDespiteFixedStepCost) {
   LoadBalancer shares = shares_of({32, 32});
   Steps steps(shares);
   const SpeedsOfRanks ranks{.sample_s = {1, 3}, .step_s = 20};
@@ -97,7 +97,7 @@ TEST(LoadBalancer, ComeNearThatByStepsWhereAStepHasACostOfItsOwn) {
   EXPECT_LT(slowest_s(), 1.1 * (20 + 48)) << "48 and 16 samples are best";
 }
 
-TEST(LoadBalancer, ComeBackWhenTheSlowOneIsFastAgain) {
+TEST(LoadBalancer, RecoverWithSlowReplica) {
   LoadBalancer shares = shares_of({16, 16});
   Steps steps(shares);
   steps.go(4 * kWindow, {.sample_s = {1, 3}});
@@ -106,7 +106,7 @@ TEST(LoadBalancer, ComeBackWhenTheSlowOneIsFastAgain) {
   EXPECT_THAT(shares.now(), ElementsAre(16, 16));
 }
 
-TEST(LoadBalancer, LeaveEachReplicaItsLeastAndGiveNoneMoreThanTwice) {
+TEST(LoadBalancer, KeepReplicasWithinMinimumAndDouble) {
   LoadBalancer shares = shares_of({8, 8, 8, 8}, 2);
   Steps steps(shares);
   steps.go(20 * kWindow, {.sample_s = {1, 100, 100, 100}});
@@ -116,7 +116,7 @@ TEST(LoadBalancer, LeaveEachReplicaItsLeastAndGiveNoneMoreThanTwice) {
   EXPECT_EQ(shares.now()[0], 2);
 }
 
-TEST(LoadBalancer, TakeBackWhatDidNotHelpAndWaitLonger) {
+TEST(LoadBalancer, RevertUselessChangesAndWaitLonger) {
   LoadBalancer shares = shares_of({16, 16});
   Steps steps(shares);
   // Replica 1 needs as long for any number of samples.
@@ -139,7 +139,7 @@ TEST(LoadBalancer, TakeBackWhatDidNotHelpAndWaitLonger) {
   EXPECT_LT(changes, 30) << "in 400 windows";
 }
 
-TEST(LoadBalancer, GoByTheSlowestRankOfAReplicaAndByFullBatchesAlone) {
+TEST(LoadBalancer, FollowSlowestRankOnFullBatches) {
   LoadBalancer shares({.equal = {8, 8}, .least = 1, .replica = {0, 1, 0, 1}});
   for (std::int64_t step = 1; step <= 10 * kWindow; ++step) {
     EXPECT_FALSE(
@@ -177,7 +177,7 @@ TEST(LoadBalancer, AreAlwaysABatch) {
   }
 }
 
-TEST(LoadBalancer, FollowSmallerBatchesTooAndForgetWhatTheyMeasuredWhenBatchesGrow) {
+TEST(LoadBalancer, ForgetMeasurementsWhenBatchesGrow) {
   LoadBalancer shares = shares_of({16, 16, 16});
   const std::vector<double> sample_s = {1, 1, 2};
   std::int64_t step = 0, changes = 0;

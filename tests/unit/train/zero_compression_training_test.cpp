@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Table, EachZeroCompression,
                            return name;
                          });
 
-TEST_P(EachZeroCompression, ContinuesFromACheckpointWithTheSameBits) {
+TEST_P(EachZeroCompression, ContinuesFromCheckpointWithSameBits) {
   for (const std::int64_t zero : {1, 2, 3}) {
     RunConfig whole = in_shards(text("whole", zero), GetParam(), zero), part = whole;
     for (RunConfig* each : {&whole, &part}) each->train.accumulation = 2;
@@ -109,7 +109,7 @@ TEST_F(ZeroCompressedTraining, TellsTheBytesThatItSends) {
   EXPECT_THAT(file("less", "metrics.jsonl"), HasSubstr("\"sent_bytes\":"));
 }
 
-TEST_F(ZeroCompressedTraining, WhatWasLeftOutStaysWithOtherRanksAndWhateverTheyShareOut) {
+TEST_F(ZeroCompressedTraining, ResidualsStayWithOtherRanksAndSharding) {
   for (const char* compression : {"sign", "top-k", "power-sgd"}) {
     RunConfig changing = in_shards(compression, compression);
     changing.train.global_batch = 504;

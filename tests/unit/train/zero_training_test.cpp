@@ -40,13 +40,13 @@ class ZeroTraining : public SmallRuns {
   }
 };
 
-TEST_F(ZeroTraining, OneMemoryAShardOrTheWholeGiveTheSameModel) {
+TEST_F(ZeroTraining, EveryShardingGivesSameModel) {
   const RunResult replicas = run(3, zero_config("replicas", 0));
   for (const std::int64_t zero : {1, 2, 3})
     expect_near(run(3, zero_config(text("zero", zero), zero)), replicas);
 }
 
-TEST_F(ZeroTraining, ACheckpointWalksThroughNumbersOfRanksAndStages) {
+TEST_F(ZeroTraining, CheckpointChangesRanksAndStages) {
   const RunResult straight = run(1, zero_config("straight", 0));
   RunConfig walking = zero_config("walking", 2);
   walking.checkpoint.every_steps = 3;
@@ -66,7 +66,7 @@ TEST_F(ZeroTraining, ACheckpointWalksThroughNumbersOfRanksAndStages) {
   expect_near(last, straight);
 }
 
-TEST_F(ZeroTraining, AResumedRunHasTheBitsOfAnUninterruptedOne) {
+TEST_F(ZeroTraining, ResumedRunHasSameBits) {
   for (const std::int64_t zero : {1, 2, 3}) {
     RunConfig whole = zero_config(text("whole", zero), zero), cut = zero_config(text("cut", zero), zero);
     whole.train.ema_decay = cut.train.ema_decay = 0.9;
@@ -79,7 +79,7 @@ TEST_F(ZeroTraining, AResumedRunHasTheBitsOfAnUninterruptedOne) {
   }
 }
 
-TEST_F(ZeroTraining, AWorkingCopyChangesNoBitOfAnyRun) {
+TEST_F(ZeroTraining, WorkingCopyChangesNoBit) {
   for (const char* precision : {"bf16", "fp16"}) {
     for (const std::int64_t zero : {1, 3}) {
       RunConfig config = zero_config(text(precision, zero), zero);
@@ -96,7 +96,7 @@ TEST_F(ZeroTraining, AWorkingCopyChangesNoBitOfAnyRun) {
   }
 }
 
-TEST_F(ZeroTraining, ACheckpointOfAWorkingCopyIsThatOfTheExactValues) {
+TEST_F(ZeroTraining, WorkingCopyCheckpointHasExactValues) {
   RunConfig straight = zero_config("copy-straight", 2);
   straight.train.precision = "bf16";
   straight.train.clip_norm = 0;  // the norm is summed by pieces
@@ -113,7 +113,7 @@ TEST_F(ZeroTraining, ACheckpointOfAWorkingCopyIsThatOfTheExactValues) {
   EXPECT_EQ(run(2, walking, RunStart::kResume).weights_xxh3, expected.weights_xxh3);
 }
 
-TEST_F(ZeroTraining, GroupsOfReplicasContinueFromAnyOtherMeshAndBack) {
+TEST_F(ZeroTraining, ReplicaGroupsContinueFromAnyMesh) {
   const RunResult straight = run(1, zero_config("groups-straight", 0));
   RunConfig walking = zero_config("groups-walking", 2);
   walking.parallel.shard_ranks = 2;
@@ -143,7 +143,7 @@ TEST_F(ZeroTraining, EvaluatesMovingAverages) {
   expect_near(run(2, shards), run(2, replicas));
 }
 
-TEST_F(ZeroTraining, AStepThatOverflowsOnOneShardIsLeftOutOnAll) {
+TEST_F(ZeroTraining, OverflowOnShardSkipsStepEverywhere) {
   RunConfig config = zero_config("overflow", 2);
   config.train.precision = "fp16";
   // Falls slowly from where every gradient overflows: on its way there are steps in which few do.
@@ -165,7 +165,7 @@ TEST_F(ZeroTraining, AStepThatOverflowsOnOneShardIsLeftOutOnAll) {
   });
 }
 
-TEST_F(ZeroTraining, OptimizersThatLookAtWholeTensorsGetThem) {
+TEST_F(ZeroTraining, WholeTensorOptimizersGetWholeTensors) {
   for (const char* optimizer : {"lamb", "lars", "muon"}) {
     RunConfig replicas = zero_config(text(optimizer, 0), 0), shards = zero_config(text(optimizer, 2), 2);
     replicas.optimizer.name = shards.optimizer.name = optimizer;
@@ -173,7 +173,7 @@ TEST_F(ZeroTraining, OptimizersThatLookAtWholeTensorsGetThem) {
   }
 }
 
-TEST_F(ZeroTraining, WithParametersSharedOutEveryLayerIsAStage) {
+TEST_F(ZeroTraining, ShardedParametersMakeLayersStages) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     RunConfig config = zero_config("layers", 3);
     config.model.hidden = {8, 9, 10};
@@ -183,7 +183,7 @@ TEST_F(ZeroTraining, WithParametersSharedOutEveryLayerIsAStage) {
   });
 }
 
-TEST(ZeroPlans, OfCompressionsThatCannotBeSaySoAndWhatCan) {
+TEST(ZeroPlans, UnsupportedCompressionsNameAlternatives) {
   const auto refusal = [](const std::string& compression, int ranks, const auto& change) {
     RunConfig config;
     config.parallel.zero = 2;

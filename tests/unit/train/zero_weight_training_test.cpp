@@ -55,7 +55,7 @@ class GatheredTraining : public SmallRuns {
   }
 };
 
-TEST_F(GatheredTraining, ContinuesFromACheckpointWithTheSameBits) {
+TEST_F(GatheredTraining, ContinuesFromCheckpointWithSameBits) {
   for (const std::int64_t zero : {1, 2, 3}) {
     RunConfig config = gathered(text("run", zero), "int8", zero);
     config.parallel.compression = "sign";
@@ -64,7 +64,7 @@ TEST_F(GatheredTraining, ContinuesFromACheckpointWithTheSameBits) {
   }
 }
 
-TEST_F(GatheredTraining, InMixedPrecisionContinuesWithTheSameBits) {
+TEST_F(GatheredTraining, MixedPrecisionContinuesWithSameBits) {
   RunConfig config = gathered("bf16", "int8");
   config.train.precision = "bf16";
   expect_same_bits_resumed(2, config);
@@ -82,13 +82,13 @@ TEST_F(GatheredTraining, LearnsWhatItLearnsWithExactWeights) {
   }
 }
 
-TEST_F(GatheredTraining, OfPartsInFilesHasTheBitsOfPartsInMemory) {
+TEST_F(GatheredTraining, PartsInFilesHaveBitsOfMemory) {
   RunConfig in_memory = gathered("memory", "int8"), in_files = gathered("files", "int8");
   in_files.offload.parameters = "files";
   EXPECT_EQ(run_over_gloo(2, in_files).weights_xxh3, run_over_gloo(2, in_memory).weights_xxh3);
 }
 
-TEST_F(GatheredTraining, InOneMemoryDoesNothingAndSaysSo) {
+TEST_F(GatheredTraining, ReportsNoEffectInCommonMemory) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   const std::string found = run(2, gathered("int8", "int8")).weights_xxh3;
@@ -106,7 +106,7 @@ TEST_F(GatheredTraining, TellsTheBytesThatItSends) {
   EXPECT_NEAR(static_cast<double>(some), kGradients + (1.01 * kLarge + 4 * kSmall) / 2, 0.1 * kGradients);
 }
 
-TEST_F(GatheredTraining, IsRejectedWhereItCannotBeHadWithTheReason) {
+TEST_F(GatheredTraining, IsRejectedWithReasonWhereUnsupported) {
   EXPECT_THAT(refusal(gathered("no", "int8", 0)),
               AllOf(HasSubstr("nothing is gathered"), HasSubstr("parallel.weight_compression = \"none\"")));
   RunConfig exact = gathered("no", "int8");
