@@ -72,7 +72,7 @@ TEST(EvidenceFile, RejectsWhatIsNoEvidence) {
   EXPECT_THAT(message_of(std::string(100, '[')), HasSubstr("levels deep"));
 }
 
-TEST(EvidenceFile, LeavesOutRanksOfAVeryLargeWorldThatShowNothing) {
+TEST(EvidenceFile, LeavesIdleRanksOfLargeWorldOut) {
   Evidence evidence;
   for (int number = 0; number < 4000; ++number) {
     RankEvidence& rank = evidence.ranks.emplace_back();
@@ -86,7 +86,7 @@ TEST(EvidenceFile, LeavesOutRanksOfAVeryLargeWorldThatShowNothing) {
   EXPECT_EQ(decode(json).ranks.back().rank, 3999);
 }
 
-TEST(EvidenceFile, IsSmallEnoughForItsReaderWhateverTheRanksHavePrinted) {
+TEST(EvidenceFile, IsBoundedForAnyOutputOfRanks) {
   const test::TemporaryFolder folder;
   Evidence evidence = example();
   evidence.ranks.resize(256, evidence.ranks[0]);
@@ -96,7 +96,7 @@ TEST(EvidenceFile, IsSmallEnoughForItsReaderWhateverTheRanksHavePrinted) {
   EXPECT_EQ(nlohmann::json::parse(encode_all(evidence)).at("ranks").size(), 256U);
 }
 
-TEST(EvidenceFile, OfAFastRankAndOfCountersThatBeginAgainIsRead) {
+TEST(EvidenceFile, FastRankWithResetCountersIsRead) {
   Evidence evidence = example();
   evidence.ranks[0].bytes_per_s = 1e13;
   evidence.ranks[0].major_faults_per_s = -3;
@@ -104,7 +104,7 @@ TEST(EvidenceFile, OfAFastRankAndOfCountersThatBeginAgainIsRead) {
   EXPECT_EQ(decode(encode(evidence)).ranks[0].major_faults_per_s, 0);
 }
 
-TEST(EvidenceFile, OfMoreHostsThanMemoryHoldsIsRejectedUnread) {
+TEST(EvidenceFile, RejectsMoreHostsThanFitInMemory) {
   const test::TemporaryFolder folder;
   for (int node = 0; node < 300; ++node) {
     const auto path = folder / file_name(node, 300);
@@ -119,7 +119,7 @@ TEST(EvidenceFile, OfMoreHostsThanMemoryHoldsIsRejectedUnread) {
   }
 }
 
-TEST(EvidenceFile, OfSeveralHostsIsJoinedAndAnEarlierFailureIsLeftOut) {
+TEST(EvidenceFile, JoinsHostsAndLeavesEarlierFailureOut) {
   const test::TemporaryFolder folder;
   Evidence other = example();
   other.hosts[0].name = "node1";
@@ -145,7 +145,7 @@ TEST(EvidenceFile, IsNotReadThroughALink) {
   EXPECT_THROW(read_evidence(folder.path()), DataError);
 }
 
-TEST(SecurityEvidenceFiles, HaveNoLongerListsThanALauncherWrites) {
+TEST(SecurityEvidenceFiles, HaveNoLongerListsThanLauncherWrites) {
   std::string many = "{}";
   for (int i = 0; i < 20'000; ++i) many += ",{}";
   for (const char* list : {"blocked", "silent_peers"})
@@ -153,7 +153,7 @@ TEST(SecurityEvidenceFiles, HaveNoLongerListsThanALauncherWrites) {
                 HasSubstr(text("'", list, "': expected a list of at most 16, found 20001")));
 }
 
-TEST(SecurityEvidenceFiles, OfVeryManyHostsAreNotAllKept) {
+TEST(SecurityEvidenceFiles, KeepsLimitedNumberOfHosts) {
   const test::TemporaryFolder folder;
   std::string ranks = "{}";
   for (int i = 1; i < 256; ++i) ranks += ",{}";

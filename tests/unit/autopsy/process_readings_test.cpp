@@ -109,7 +109,7 @@ RankEvidence evidence_without_a_wait(test::SilentFileSystem& disk, const std::fu
   return rank;
 }
 
-TEST(ProcessReadings, DoNotWaitForAFileServerThatDoesNotAnswer) {
+TEST(ProcessReadings, DoNotWaitForSilentFileServer) {
   const test::TemporaryFolder folder;
   test::SilentFileSystem disk(folder.path());
   if (!disk.there()) GTEST_SKIP() << "no file system of FUSE can be mounted here";
@@ -124,7 +124,7 @@ TEST(ProcessReadings, DoNotWaitForAFileServerThatDoesNotAnswer) {
   EXPECT_EQ(rank.blocked[0].target, path);
 }
 
-TEST(ProcessReadings, DoNotWaitForMemoryOfAFileServerThatDoesNotAnswer) {
+TEST(ProcessReadings, DoNotWaitForFileServerMemory) {
   const test::TemporaryFolder folder;
   test::SilentFileSystem disk(folder.path());
   if (!disk.there()) GTEST_SKIP() << "no file system of FUSE can be mounted here";
@@ -168,7 +168,7 @@ TEST(ProcessReadings, ShowAProcessThatComputes) {
   EXPECT_TRUE(is_ready_to_run(process.pid()));
 }
 
-TEST(ProcessReadings, AreEmptyOfAProcessThatIsGone) {
+TEST(ProcessReadings, AreEmptyForEndedProcess) {
   const int pid = [] {
     const Process process([] {});
     return process.pid();
@@ -181,7 +181,7 @@ TEST(ProcessReadings, AreEmptyOfAProcessThatIsGone) {
   EXPECT_EQ(rank.state, "");
 }
 
-TEST(ProcessReadings, GiveTheRateOfARankThatReadsManyBytes) {
+TEST(ProcessReadings, GiveRateOfRankWithManyBytes) {
   ProcessReadings before, now;
   before.at_s = 1;
   now.at_s = 3;
@@ -217,7 +217,7 @@ class MemoryGroups : public testing::Test {
   const test::TemporaryFolder root_;
 };
 
-TEST_F(MemoryGroups, CountNoKillForTheHostAsOneByTheirLimit) {
+TEST_F(MemoryGroups, CountNoHostKillAsLimitKill) {
   write("proc/4711/cgroup", "0::/job/rank\n");
   write_group("/job/rank", "1048576", 0, 0, 3);
   write_group("/job", "max", 0, 0, 3);
@@ -245,7 +245,7 @@ TEST_F(MemoryGroups, NameTheOneWhoseLimitWasReached) {
   EXPECT_EQ(rank.group_limit_bytes, 2097152U);
 }
 
-TEST_F(MemoryGroups, OfTheFirstVersionCountTheirLimitsToo) {
+TEST_F(MemoryGroups, FirstVersionCountsItsLimits) {
   write("proc/4711/cgroup", "5:memory:/job\n0::/\n");
   const std::string folder = "sys/fs/cgroup/memory/job/";
   write(folder + "memory.limit_in_bytes", "1048576\n");
@@ -270,7 +270,7 @@ TEST_F(MemoryGroups, OfAContainerAreAtTheMount) {
   EXPECT_EQ(groups[0].limit_bytes, 1048576U);
 }
 
-TEST(KernelLog, NamesTheGroupOfAProcessThatWasKilledForMemory) {
+TEST(KernelLog, NamesGroupOfProcessKilledForMemory) {
   const std::string log =
       "6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/job_1,"
       "task_memcg=/job_1/a,task=train,pid=4711,uid=0\n"
@@ -300,7 +300,7 @@ TEST(KernelLog, NamesProcessesThatAreKilledTogether) {
   EXPECT_FALSE(find_memory_kill(log, 1));
 }
 
-TEST(KernelLog, TellsNothingOfEarlierProcessesOfTheSameNumber) {
+TEST(KernelLog, IgnoresEarlierProcessesOfSameNumber) {
   if (::access("/dev/kmsg", W_OK) != 0) GTEST_SKIP() << "the log of the kernel may not be written here";
   const int pid = 99'999'999;  // no process has that number
   const auto write = [&](const std::string& record) {

@@ -189,7 +189,7 @@ TEST(Causes, HaveAnExampleForEachRow) {
   EXPECT_EQ(shown, rows);
 }
 
-TEST(Causes, AreThoseOfTheirPageInTheSameOrder) {
+TEST(Causes, MatchTheirPageInOrder) {
   const std::string page = read_file(test::checkout("docs/autopsy.md"));
   std::size_t at = 0;
   for (const CauseRow& row : causes()) {
@@ -199,7 +199,7 @@ TEST(Causes, AreThoseOfTheirPageInTheSameOrder) {
   }
 }
 
-TEST(Causes, AreFoundWithTheirRankAndTheirEvidence) {
+TEST(Causes, AreFoundWithRankAndEvidence) {
   for (const Example& example : examples()) {
     SCOPED_TRACE(example.cause);
     const Verdict verdict = judge(example.make());
@@ -219,7 +219,7 @@ TEST(Causes, HaveActionAndOperationOfTheRank) {
   EXPECT_EQ(verdict.operation, "all_reduce #11 of group world, 64 f32, done");
 }
 
-TEST(Causes, AreNoneOfARunThatEndedWell) {
+TEST(Causes, AreNoneForRunThatEndedWell) {
   Evidence evidence = world();
   for (RankEvidence& rank : evidence.ranks) rank.ended = true;
   for (RankEvidence& rank : evidence.ranks) rank.operation = "barrier #9 of group world, done";
@@ -238,7 +238,7 @@ TEST(Causes, AreNoneWhereAllRanksCompute) {
   EXPECT_EQ(judge(evidence).cause, "");
 }
 
-TEST(Causes, KernelLogOfOtherRankIsNoMemoryCause) {
+TEST(Causes, KernelLogOfOtherRankIsIrrelevant) {
   Evidence evidence = ended(0, SIGKILL);
   evidence.hosts[0].oom_kills = 3;  // of other processes
   evidence.ranks[1].log_read = true;
@@ -256,7 +256,7 @@ TEST(Causes, CountedKillIsLackOfHostMemory) {
   EXPECT_EQ(judge(evidence).cause, "out of memory");
 }
 
-TEST(Causes, FollowTheRanksThatWaitForEachOtherToTheOneThatWaitsForNone) {
+TEST(Causes, FollowChainOfWaitsToItsEnd) {
   Evidence evidence = world(4);
   evidence.ranks[0].waits_for = {3};
   evidence.ranks[3].waits_for = {2};
@@ -265,14 +265,14 @@ TEST(Causes, FollowTheRanksThatWaitForEachOtherToTheOneThatWaitsForNone) {
   EXPECT_THAT(judge(evidence).ranks, ElementsAre(1));
 }
 
-TEST(Causes, KnowWhoWaitsFromTheNumbersOfOperationsWhereNoRankTellsIt) {
+TEST(Causes, InferWaitingRanksFromOperationNumbers) {
   Evidence evidence = world();
   for (RankEvidence& rank : evidence.ranks) rank.waits_for.clear();
   EXPECT_EQ(judge(evidence).cause, "never entered");
   EXPECT_THAT(judge(evidence).ranks, ElementsAre(1));
 }
 
-TEST(Causes, OfASlowRunAreCoresOrMemoryOnly) {
+TEST(Causes, SlowRunHasCoresOrMemoryOnly) {
   Evidence evidence = world();
   evidence.occasion = "slow";
   EXPECT_EQ(judge(evidence).cause, "");
@@ -281,7 +281,7 @@ TEST(Causes, OfASlowRunAreCoresOrMemoryOnly) {
   EXPECT_THAT(judge(evidence).ranks, ElementsAre(2));
 }
 
-TEST(Causes, OfASlowRunAreFirstThoseOfARankOutsideOfAnOperation) {
+TEST(Causes, SlowRunPrefersRanksOutsideOperations) {
   Evidence evidence = world();
   evidence.occasion = "slow";
   evidence.ranks[0].waits_for_core = 1;  // within an operation
@@ -289,7 +289,7 @@ TEST(Causes, OfASlowRunAreFirstThoseOfARankOutsideOfAnOperation) {
   EXPECT_THAT(judge(evidence).ranks, ElementsAre(1));
 }
 
-TEST(Causes, NameBothRanksWhereNoMajorityShowsWhoDiffers) {
+TEST(Causes, NameBothRanksWithoutMajority) {
   Evidence evidence =
       ended(3, 0,
             {"error: the ranks disagree: rank 0 issued barrier; rank 1 issued all_reduce of 1 f32. "
@@ -297,7 +297,7 @@ TEST(Causes, NameBothRanksWhereNoMajorityShowsWhoDiffers) {
   EXPECT_THAT(judge(evidence).ranks, ElementsAre(0, 1));
 }
 
-TEST(Causes, CountTheRanksThatTheMessageOfSharedMemoryLeavesOut) {
+TEST(Causes, CountRanksOmittedBySharedMemoryMessage) {
   Evidence evidence =
       ended(3, 0,
             {"error: all_reduce #12 of group world: rank 0 issues all_reduce of 64 f32 (average), rank "
@@ -309,7 +309,7 @@ TEST(Causes, CountTheRanksThatTheMessageOfSharedMemoryLeavesOut) {
   EXPECT_THAT(judge(evidence).ranks, ElementsAre(1));
 }
 
-TEST(Causes, AreNoCoresOnlyWhereARankGetsLittleOfWhatItAsksFor) {
+TEST(Causes, AreCoresOnlyWhereRankIsStarved) {
   Evidence evidence = world();
   evidence.ranks[1].waits_for_core = 0.6;
   evidence.ranks[1].busy = 0.4;
@@ -353,7 +353,7 @@ TEST(Operations, AreReadFromTheirText) {
   EXPECT_FALSE(is_open("send"));
 }
 
-TEST(Causes, OfASignalThatNoOtherProcessSendsAreItsReason) {
+TEST(Causes, SignalWithoutOtherSenderIsReason) {
   const std::vector<std::pair<int, std::string>> reasons = {{SIGXCPU, "limit of processor time"},
                                                             {SIGXFSZ, "limit of file sizes"},
                                                             {SIGPIPE, "no reader"},
@@ -387,7 +387,7 @@ TEST(Exceptions, NameWhoseCodeThrew) {
   EXPECT_THAT(summary_of(5, 0, {"trireme: error: step 2: the loss is nan"}), HasSubstr("no finite number"));
 }
 
-TEST(Exceptions, OfARankThatOnlyMissedAnotherAreNoCause) {
+TEST(Exceptions, MissedPeerIsNoCause) {
   Evidence evidence = ended(0, SIGABRT,
                             {"terminate called after throwing an instance of 'trireme::CommError'",
                              "  what():  all_reduce #12 of group world: rank 0 (pid 100) is stopped"});
@@ -396,7 +396,7 @@ TEST(Exceptions, OfARankThatOnlyMissedAnotherAreNoCause) {
   EXPECT_THAT(judge(evidence).ranks, ElementsAre(0));
 }
 
-TEST(Disk, IsNoCauseOfAThreadThatServesOtherRanks) {
+TEST(Disk, ThreadForOtherRanksIsNoCause) {
   Evidence evidence = world();
   evidence.ranks[1].blocked = {thread("read", "file", "/data/x")};
   evidence.ranks[1].blocked[0].name = "trireme-store";

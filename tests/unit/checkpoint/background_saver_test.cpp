@@ -61,7 +61,7 @@ class BackgroundSaverTest : public testing::Test {
   at::Tensor weight_ = at::full({kNumbers}, 1.0), momentum_ = at::full({kNumbers}, -1.0);
 };
 
-TEST_F(BackgroundSaverTest, SavesTheTensorsAsTheyWereWhenTheyWereHandedOver) {
+TEST_F(BackgroundSaverTest, SavesTensorsAsHandedOver) {
   BackgroundSaver saver;
   for (int step = 1; step <= 5; ++step) {
     train(step);
@@ -75,7 +75,7 @@ TEST_F(BackgroundSaverTest, SavesTheTensorsAsTheyWereWhenTheyWereHandedOver) {
   EXPECT_GT(saver.stalled_s(), 0);
 }
 
-TEST_F(BackgroundSaverTest, WhatLivesElsewhereIsWrittenBeforeItMayChange) {
+TEST_F(BackgroundSaverTest, DeviceTensorsAreCopiedBeforeTheyChange) {
   BackgroundSaver saver;
   const auto store = std::make_shared<AwayStore>();
   for (int step = 1; step <= 3; ++step) {
@@ -104,7 +104,7 @@ TEST_F(BackgroundSaverTest, OneCopyServesSeveralFolders) {
   EXPECT_EQ(weight_in(folder_ / "best"), 1);
 }
 
-TEST_F(BackgroundSaverTest, EndOfTheSaverWaitsForTheWriteInHand) {
+TEST_F(BackgroundSaverTest, DestructorAwaitsPendingWrite) {
   {
     BackgroundSaver saver;
     saver.save(part(3), {{folder_ / "a", 1}});
@@ -112,7 +112,7 @@ TEST_F(BackgroundSaverTest, EndOfTheSaverWaitsForTheWriteInHand) {
   EXPECT_EQ(weight_in(folder_ / "a"), 1);
 }
 
-TEST_F(BackgroundSaverTest, FailedWriteIsToldOnceAndTheNextOneWorks) {
+TEST_F(BackgroundSaverTest, FailedWriteIsReportedOnce) {
   BackgroundSaver saver;
   saver.save(part(1), {{"/proc/no/such/place", 1}});
   try {
@@ -127,7 +127,7 @@ TEST_F(BackgroundSaverTest, FailedWriteIsToldOnceAndTheNextOneWorks) {
   EXPECT_EQ(weight_in(folder_ / "a"), 1);
 }
 
-TEST_F(BackgroundSaverTest, CheckTellsOfAFailureWithoutBeingWaitedFor) {
+TEST_F(BackgroundSaverTest, CheckReportsFailureWithoutWait) {
   BackgroundSaver saver;
   saver.save(part(1), {{"/proc/no/such/place", 1}});
   saver.wait_until_copied();
@@ -158,7 +158,7 @@ TEST_F(BackgroundSaverTest, CopiesWhatDoesNotLieFlat) {
   EXPECT_TRUE(load_latest(folder_ / "a")->model.at("transposed").equal(square.t()));
 }
 
-TEST_F(BackgroundSaverTest, TheFirstWriterMakesOneCheckpointOfAllParts) {
+TEST_F(BackgroundSaverTest, FirstWriterMakesOneCheckpoint) {
   BackgroundSaver first, second;
   for (int step = 1; step <= 3; ++step) {
     train(step);
@@ -174,7 +174,7 @@ TEST_F(BackgroundSaverTest, TheFirstWriterMakesOneCheckpointOfAllParts) {
   }
 }
 
-TEST_F(BackgroundSaverTest, APartThatFailsIsToldByBothWritersAndTheOlderCheckpointStays) {
+TEST_F(BackgroundSaverTest, BothWritersReportFailedPart) {
   BackgroundSaver first, second;
   const std::vector<BackgroundSaver::Destination> here = {{folder_ / "a", 1}};
   first.save(part(1, 0, 2), here);
@@ -200,7 +200,7 @@ TEST_F(BackgroundSaverTest, APartThatFailsIsToldByBothWritersAndTheOlderCheckpoi
   EXPECT_EQ(step_of_latest("a"), 3);
 }
 
-TEST_F(BackgroundSaverTest, TheEndDoesNotWaitForAWriterThatIsGone) {
+TEST_F(BackgroundSaverTest, EndDoesNotAwaitLostWriter) {
   {
     BackgroundSaver saver;
     saver.save(part(1), {{folder_ / "a", 1}});

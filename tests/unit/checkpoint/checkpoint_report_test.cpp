@@ -73,7 +73,7 @@ class CheckpointReport : public testing::Test {
 // A checkpoint may come from somebody else.
 class SecurityCheckpointFiles : public CheckpointReport {};
 
-TEST_F(SecurityCheckpointFiles, AFifoInThePlaceOfAFileIsAProblemAndNotWaitedFor) {
+TEST_F(SecurityCheckpointFiles, FifoIsProblemAndNotAwaited) {
   for (const char* name : {"model.safetensors", "optimizer.safetensors", "config.toml"}) {
     const std::string before = read_file(saved_ / name);
     fs::remove(saved_ / name);
@@ -88,7 +88,7 @@ TEST_F(SecurityCheckpointFiles, AFifoInThePlaceOfAFileIsAProblemAndNotWaitedFor)
   EXPECT_THAT(problems(), testing::Contains(testing::StartsWith("manifest.json")));
 }
 
-TEST_F(SecurityCheckpointFiles, AConfigurationBeyondItsLimitIsNotRead) {
+TEST_F(SecurityCheckpointFiles, RejectsConfigurationBeyondItsLimit) {
   const auto saved_with = [&](std::size_t bytes) {
     return save_checkpoint(folder_ / std::to_string(bytes), {.config = std::string(bytes, '#')}, 0);
   };
@@ -120,7 +120,7 @@ TEST_F(CheckpointReport, InspectionSaysPlaceAndTensors) {
   EXPECT_EQ(contents.files[1].tensors[0].name, "momentum/w");
 }
 
-TEST_F(CheckpointReport, InspectionOfWhatIsNoCheckpointIsAnErrorThatNamesTheFile) {
+TEST_F(CheckpointReport, InspectionOfForeignFileNamesIt) {
   fs::resize_file(saved_ / "model.safetensors", 100);
   try {
     inspect_checkpoint(saved_);
@@ -146,7 +146,7 @@ TEST_F(CheckpointReport, ATruncatedFileIsCalledTruncated) {
                                             HasSubstr("the manifest says"))));
 }
 
-TEST_F(CheckpointReport, EveryFlippedBitOfTheTensorsIsFound) {
+TEST_F(CheckpointReport, FindsEveryFlippedBitOfTensors) {
   const std::size_t size = read_file(saved_ / "optimizer.safetensors").size();
   for (std::size_t at = 0; at < size; ++at) {
     flip_a_byte("optimizer.safetensors", at);
@@ -156,7 +156,7 @@ TEST_F(CheckpointReport, EveryFlippedBitOfTheTensorsIsFound) {
   EXPECT_TRUE(problems().empty());
 }
 
-TEST_F(CheckpointReport, EveryFlippedBitOfTheManifestIsFoundOrChangesNothing) {
+TEST_F(CheckpointReport, FlippedManifestBitsAreFoundOrHarmless) {
   const std::size_t size = read_file(saved_ / "manifest.json").size();
   int found = 0;
   for (std::size_t at = 0; at < size; ++at) {
@@ -180,7 +180,7 @@ TEST_F(CheckpointReport, MissingAndForeignFilesAreNamed) {
                                       HasSubstr("notes.txt: is foreign")));
 }
 
-TEST_F(CheckpointReport, AForeignFileInThePlaceOfOneIsFound) {
+TEST_F(CheckpointReport, FindsForeignFileInPlaceOfOne) {
   write("model.safetensors", read_file(saved_ / "model.safetensors") + "more");
   EXPECT_THAT(problems(), ElementsAre(HasSubstr("model.safetensors: is another file")));
 }
@@ -194,7 +194,7 @@ TEST_F(CheckpointReport, WithoutAManifestNothingCanBeChecked) {
   EXPECT_THROW(verify_checkpoint(folder_ / "none"), DataError);
 }
 
-TEST_F(CheckpointReport, AManifestOfOtherFilesIsNotBelieved) {
+TEST_F(CheckpointReport, RejectsManifestOfOtherFiles) {
   const auto problem_with = [&](const std::string& manifest) {
     write("manifest.json", manifest);
     return problems().front();
@@ -218,7 +218,7 @@ TEST_F(CheckpointReport, AManifestOfOtherFilesIsNotBelieved) {
               HasSubstr("does not list the files of 2 writers"));
 }
 
-TEST_F(CheckpointReport, AManifestThatNestsWithoutEndIsNotBelieved) {
+TEST_F(CheckpointReport, RejectsManifestWithEndlessNesting) {
   const std::string begin =
       R"({"format": "trireme training checkpoint", "version": 1, "xxh3": "", "files": )";
   write("manifest.json", begin + std::string(200000, '[') + std::string(200000, ']') + "}");

@@ -81,7 +81,7 @@ TEST(PeerCopies, AnyHostMayBeLost) {
   }
 }
 
-TEST(PeerCopies, LaterChangesOfTheStateDoNotReachThem) {
+TEST(PeerCopies, KeepCopiesWhenStateChanges) {
   Memories memories(2);
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const Shards mine = shards_of(Cut::kRows, context.rank(), 2, true);
@@ -107,7 +107,7 @@ TEST(HeldStates, ReplicasNeedNoCopies) {
   EXPECT_EQ(restored_step(without(own_states(Cut::kReplicas, 9), 0), Cut::kRows), 9);
 }
 
-TEST(HeldStates, AStateWithAMissingShardIsNotRestored) {
+TEST(HeldStates, RejectsStateWithMissingShard) {
   for (const Cut cut : {Cut::kRows, Cut::kColumns, Cut::kFlat, Cut::kByName})
     EXPECT_EQ(restored_step(without(own_states(cut, 9), 1), Cut::kReplicas), -1) << static_cast<int>(cut);
 }
@@ -124,7 +124,7 @@ TEST(HeldStates, TheNewestCompleteStepIsRestored) {
 }
 
 /// A rank failed in its update, another had done it already.
-TEST(HeldStates, OneRankWithALaterStepIsEnoughWhereAllHoldTheSame) {
+TEST(HeldStates, OneReplicaWithLaterStepSuffices) {
   Memories memories = own_states(Cut::kReplicas, 8);
   memories[0].front().step = 9;
   EXPECT_EQ(restored_step(without(memories, 1), Cut::kReplicas), 9);

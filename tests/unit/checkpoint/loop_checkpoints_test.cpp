@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
                                               })),
     [](const auto& row) { return row.param.first; });
 
-TEST_F(LoopCheckpointsTest, RanksContinueWithTheirOwnGeneratorsAndTheSameBits) {
+TEST_F(LoopCheckpointsTest, RanksContinueWithTheirGeneratorsAndBits) {
   constexpr int kRanks = 2;
   std::vector<TensorMap> weights(kRanks), state(kRanks);
   const auto remember = [&](comm::Context& context, Loop& loop) {
@@ -164,7 +164,7 @@ TEST_F(LoopCheckpointsTest, RanksContinueWithTheirOwnGeneratorsAndTheSameBits) {
   });
 }
 
-TEST_F(LoopCheckpointsTest, AnotherNumberOfRanksIsAWarningThatNamesGenerators) {
+TEST_F(LoopCheckpointsTest, ChangedWorldSizeWarnsAboutGenerators) {
   on_ranks(2, [](comm::Context&, LoopCheckpoints& checkpoints, Loop&) { checkpoints.save(1); });
   testing::internal::CaptureStderr();
   on_ranks(1,
@@ -172,7 +172,7 @@ TEST_F(LoopCheckpointsTest, AnotherNumberOfRanksIsAWarningThatNamesGenerators) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("generators stay as they are"));
 }
 
-TEST_F(LoopCheckpointsTest, ADamagedOneIsMovedAsideForTheOneBefore) {
+TEST_F(LoopCheckpointsTest, DamagedOneIsMovedAsideForPrevious) {
   on_ranks(1, [](comm::Context&, LoopCheckpoints& checkpoints, Loop&) {
     checkpoints.save(1);
     checkpoints.save(2);
@@ -184,7 +184,7 @@ TEST_F(LoopCheckpointsTest, ADamagedOneIsMovedAsideForTheOneBefore) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("damaged"));
 }
 
-TEST_F(LoopCheckpointsTest, AnotherModuleOrOptimizerIsRejectedByName) {
+TEST_F(LoopCheckpointsTest, RejectAnotherModuleOrOptimizerByName) {
   on_ranks(1, [](comm::Context&, LoopCheckpoints& checkpoints, Loop& loop) {
     loop.train(1);
     checkpoints.save(1);
@@ -221,7 +221,7 @@ TEST_F(LoopCheckpointsTest, MoreTensorsAndCountersAreFilledAgain) {
   });
 }
 
-TEST_F(LoopCheckpointsTest, RejectAModuleOfWhichThisRankHasAPart) {
+TEST_F(LoopCheckpointsTest, RejectModulesShardedOverRanks) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     Loop loop;
     LoopCheckpoints checkpoints(context, folder_.path(), loop.models(), loop.options());
@@ -238,7 +238,7 @@ TEST_F(LoopCheckpointsTest, RejectAModuleOfWhichThisRankHasAPart) {
   });
 }
 
-TEST_F(LoopCheckpointsTest, RejectOtherTensorsOfWhichThisRankHasAPart) {
+TEST_F(LoopCheckpointsTest, RejectExtraTensorsShardedOverRanks) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     Loop loop;
     const at::Tensor piece = at::ones({3});

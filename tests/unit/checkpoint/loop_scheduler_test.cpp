@@ -82,7 +82,7 @@ class LoopSchedulers : public testing::TestWithParam<Scheduled> {
   const test::TemporaryFolder folder_;
 };
 
-TEST_P(LoopSchedulers, ContinueFromACheckpointWithTheSameRates) {
+TEST_P(LoopSchedulers, ContinueFromCheckpointWithSameRates) {
   for (const int saved : {1, 7, 10, 12}) {
     const std::vector<double> whole = rates(
         1, 25, [](RatedLoop&, LoopCheckpoints&) {}, saved);

@@ -66,7 +66,7 @@ class SecurityManyTensors : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-TEST_F(SecurityManyTensors, SafetensorsAreReadAndWrittenInLinearTime) {
+TEST_F(SecurityManyTensors, SafetensorsTakeLinearTime) {
   write_safetensors_header(header_of(kMany));
   expect_linear([&] {
     const TensorMap tensors = load_safetensors(folder_ / "m.safetensors").tensors;
@@ -129,7 +129,7 @@ TEST_F(SecurityManyTensors, ManifestsHaveALimitOfSize) {
   EXPECT_THAT(error_of([&] { load_weights_file(folder_ / "index.json"); }), HasSubstr("and at most"));
 }
 
-TEST_F(SecurityManyTensors, CopiesOfTiedWeightsAreFoundInLinearTime) {
+TEST_F(SecurityManyTensors, TiedCopiesAreFoundInLinearTime) {
   TensorMap found, expected;
   const at::Tensor one = at::zeros({1, 1}), other = at::ones({2, 2});
   for (int i = 0; i < 100; ++i) expected.emplace(std::to_string(i), one);

@@ -58,7 +58,7 @@ std::string saved(const TensorMap& tensors, const std::map<std::string, std::str
 
 TensorMap small_tensors() { return {{"a", at::arange(3, at::kInt)}, {"b", at::ones({2, 1}, at::kBool)}}; }
 
-TEST(Safetensors, EveryTypeAndShapeComesBackAsItWas) {
+TEST(Safetensors, EveryTypeAndShapeRoundTrips) {
   const TemporaryFolder folder;
   TensorMap tensors;
   for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong, at::kInt,
@@ -90,7 +90,7 @@ TEST(Safetensors, ComplexNumbersOfTwoFloatsAreC64) {
   EXPECT_TRUE(at::view_as_real(loaded).equal(parts));
 }
 
-TEST(Safetensors, ATypeThatTheFormatLacksIsAnErrorWithTheNameOfTheTensor) {
+TEST(Safetensors, UnsupportedTypeIsErrorWithTensorName) {
   EXPECT_THAT(
       [] {
         saved({{"rotary", at::ones({2}, at::kComplexDouble)}});
@@ -193,12 +193,12 @@ TEST(Safetensors, OverlapsGapsAndDoubleNamesAreErrors) {
   EXPECT_THAT(error_of(file_of("{\"a\":" + entry + ",\"a\":" + entry + "}", "")), HasSubstr("twice"));
 }
 
-TEST(Safetensors, ABoolThatIsNeitherTrueNorFalseIsAnError) {
+TEST(Safetensors, BoolBeyondZeroAndOneIsError) {
   EXPECT_THAT(error_of(file_of(R"({"t":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})", "\x01\x02")),
               HasSubstr("element 1 of the bool tensor 't' is 2"));
 }
 
-TEST(Safetensors, AHostileDepthOfNestingIsAnError) {
+TEST(Safetensors, HostileNestingDepthIsError) {
   EXPECT_THAT(error_of(file_of("{\"a\":" + std::string(100000, '['), "")), HasSubstr("levels deep"));
 }
 

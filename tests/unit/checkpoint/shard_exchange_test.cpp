@@ -40,7 +40,7 @@ TEST(ShardExchange, BringsAnyCutToAnyOther) {
   }
 }
 
-TEST(ShardExchange, BringsValuesThatLiveElsewhereOnEitherSide) {
+TEST(ShardExchange, MovesDeviceValuesOnEitherSide) {
   enum class Away { kSource, kTarget, kBoth };
   for (const Away away : {Away::kSource, Away::kTarget, Away::kBoth}) {
     for (const Cut to : {Cut::kReplicas, Cut::kRows, Cut::kColumns, Cut::kFlat}) {
@@ -93,7 +93,7 @@ TEST(ShardExchange, WhatNobodyHasIsRejected) {
               ThrowsMessage<InvalidArgument>(HasSubstr("'a' is [4]")));
 }
 
-TEST(ShardCatalogue, RanksThatHoldANameDifferentlyAreRejected) {
+TEST(ShardCatalogue, RejectsNameHeldDifferentlyByRanks) {
   EXPECT_THAT(
       [] {
         comm::run_ranks_as_threads(2, [](comm::Context& context) {
@@ -145,7 +145,7 @@ TEST(ShareOut, ReplicasWriteAlikeManyBytes) {
   EXPECT_LE(*most - *least, 4u * 100);
 }
 
-TEST(ShareOut, OneThatMayNotWriteHandsOverWhatNobodyElseHolds) {
+TEST(ShareOut, NonWriterHandsOverUniqueParts) {
   const ShardCatalogue catalogue({entry_of("both", 10, {0, 1}), entry_of("ours", 10, {1})});
   const std::vector<ShardWriter> writers = share_out(catalogue, {true, false});
   EXPECT_EQ(writers[0].source, 0);

@@ -45,7 +45,7 @@ TEST(Box, LiesInATensorOrNot) {
   EXPECT_FALSE(lies_in(box({INT64_MAX}, {1}), {4}));
 }
 
-TEST(Box, PiecesAreThoseOfTheBoxInItsOrder) {
+TEST(Box, PiecesFollowOrderOfBox) {
   const at::Tensor numbers = at::arange(4 * 3 * 5, at::kLong).view({4, 3, 5});
   for (const Box& of : {whole_box(numbers.sizes()), box({1, 0, 2}, {2, 3, 2})}) {
     const Sizes expected = numbers_in(numbers, {of});
@@ -71,7 +71,7 @@ TEST(FlatRange, IsAFewBoxesInItsOrder) {
   EXPECT_TRUE(boxes_of_flat_range({4, 0}, 0, 10).empty());
 }
 
-TEST(FlatRange, OfAnyBeginAndEndHoldsItsElementsAndNoPadding) {
+TEST(FlatRange, AnyRangeHasItsElementsWithoutPadding) {
   const at::Tensor numbers = at::arange(3 * 2 * 4, at::kLong).view({3, 2, 4});
   for (std::int64_t begin = 0; begin <= 30; ++begin) {
     for (std::int64_t end = begin; end <= 30; ++end) {

@@ -62,7 +62,7 @@ class SharedFolder : public testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(SharedFolder, WhatFourRanksWroteIsReadByAnyNumberWithAnyCut) {
+TEST_F(SharedFolder, AnyRanksReadFilesOfFour) {
   for (const Cut cut : kCuts) {
     save_by(4, cut);
     for (const int num_ranks : {1, 2, 3, 4}) {
@@ -71,7 +71,7 @@ TEST_F(SharedFolder, WhatFourRanksWroteIsReadByAnyNumberWithAnyCut) {
   }
 }
 
-TEST_F(SharedFolder, EachWriterHasFilesThatSayByThemselvesWhatTheyHold) {
+TEST_F(SharedFolder, WritersHaveSelfDescribingFiles) {
   save_by(4, Cut::kRows);
   const fs::path saved = folder_ / "step-00000005";
   for (int rank = 1; rank <= 4; ++rank) {
@@ -88,7 +88,7 @@ TEST_F(SharedFolder, EachWriterHasFilesThatSayByThemselvesWhatTheyHold) {
   EXPECT_EQ(loaded.model.size(), 5u);
 }
 
-TEST_F(SharedFolder, RanksThatDoNotSeeItAreServedByOneThatDoes) {
+TEST_F(SharedFolder, RankWithFolderServesOthers) {
   for (const Sees& sees : {Sees{true, false, true}, Sees{true, false, false}}) {
     for (const Cut cut : kCuts) {
       comm::run_ranks_as_threads(3, [&](comm::Context& context) {
@@ -104,7 +104,7 @@ TEST_F(SharedFolder, RanksThatDoNotSeeItAreServedByOneThatDoes) {
   }
 }
 
-TEST_F(SharedFolder, IsSeenByRanksThatReadTheSameWitness) {
+TEST_F(SharedFolder, IsSharedByRanksWithSameWitness) {
   const TemporaryFolder elsewhere;
   std::ofstream(folder_ / "run.lock") << "ours";
   std::ofstream(elsewhere / "run.lock") << "theirs";
@@ -115,7 +115,7 @@ TEST_F(SharedFolder, IsSeenByRanksThatReadTheSameWitness) {
   });
 }
 
-TEST_F(SharedFolder, DamageToAnyFileIsFoundBeforeAnythingIsCopied) {
+TEST_F(SharedFolder, FindsDamageToAnyFileBeforeCopy) {
   save_by(4, Cut::kRows, 4);
   for (int number = 1; number <= 4; ++number) {
     save_by(4, Cut::kRows, 5);
@@ -131,7 +131,7 @@ TEST_F(SharedFolder, DamageToAnyFileIsFoundBeforeAnythingIsCopied) {
   }
 }
 
-TEST_F(SharedFolder, WhatIsMissingOrOfAnotherShapeIsRejectedOnAllRanksBeforeACopy) {
+TEST_F(SharedFolder, RejectsMissingAndMisshapenTensorsBeforeCopy) {
   save_by(2, Cut::kRows);
   const auto load_one = [&](int rank_of_it, const Shard& wrong, const Sees& sees) {
     comm::run_ranks_as_threads(2, [&](comm::Context& context) {
@@ -154,7 +154,7 @@ TEST_F(SharedFolder, WhatIsMissingOrOfAnotherShapeIsRejectedOnAllRanksBeforeACop
   }
 }
 
-TEST_F(SharedFolder, OneThatLacksAPartOfATensorIsNotRead) {
+TEST_F(SharedFolder, RejectsCheckpointWithIncompleteTensor) {
   CheckpointPart part;
   part.head.step = 5;
   part.shards = shards_of(Cut::kRows, 0, 2, true);  // and nothing of the other rank
@@ -165,7 +165,7 @@ TEST_F(SharedFolder, OneThatLacksAPartOfATensorIsNotRead) {
 }
 
 // Others may be able to write into the folder.
-TEST(SecurityCheckpoint, NoPartIsWrittenThroughALinkInThePlaceOfTheWorkingFolder) {
+TEST(SecurityCheckpoint, RejectsLinkInPlaceOfWorkingFolder) {
   const TemporaryFolder folder;
   fs::create_directories(folder / "elsewhere");
   fs::create_directories(folder / "checkpoints");
@@ -180,7 +180,7 @@ TEST(SecurityCheckpoint, NoPartIsWrittenThroughALinkInThePlaceOfTheWorkingFolder
   EXPECT_TRUE(fs::is_empty(folder / "elsewhere"));
 }
 
-TEST_F(SharedFolder, ARecordOfAnEarlierAttemptIsNotTakenForThisOne) {
+TEST_F(SharedFolder, RecordOfEarlierAttemptIsIgnored) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const Shards mine = shards_of(Cut::kRows, context.rank(), 2, true);
     SaveShares before(context.world(), mine, {true, true});
@@ -195,7 +195,7 @@ TEST_F(SharedFolder, ARecordOfAnEarlierAttemptIsNotTakenForThisOne) {
   EXPECT_TRUE(fs::is_empty(folder_.path())) << "neither attempt has left anything";
 }
 
-TEST_F(SharedFolder, WeightsOfAllRanksGoIntoOneFileWhateverTheCut) {
+TEST_F(SharedFolder, WeightsFormOneFileForAnyCut) {
   const TensorMap whole = whole_tensors();
   for (const Cut cut : kCuts) {
     comm::run_ranks_as_threads(3, [&](comm::Context& context) {
@@ -210,7 +210,7 @@ TEST_F(SharedFolder, WeightsOfAllRanksGoIntoOneFileWhateverTheCut) {
   }
 }
 
-TEST_F(SharedFolder, ExportsToOneFileOrToSeveralWithAnIndex) {
+TEST_F(SharedFolder, ExportsToOneFileOrIndexedFiles) {
   save_by(3, Cut::kFlat);
   const fs::path saved = folder_ / "step-00000005", out = folder_ / "w.safetensors";
   TensorMap model = whole_tensors();

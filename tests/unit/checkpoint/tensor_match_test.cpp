@@ -22,14 +22,14 @@ std::string error_of(const TensorMap& found, const TensorMap& expected) {
   return "no error";
 }
 
-TEST(CheckSameTensors, TakesTheSameNamesAndShapesOfAnyType) {
+TEST(CheckSameTensors, AcceptsSameNamesAndShapes) {
   EXPECT_EQ(error_of({}, {}), "no error");
   EXPECT_EQ(error_of({{"a", at::zeros({2, 3}, at::kHalf)}, {"b", at::zeros({})}},
                      {{"a", at::zeros({2, 3})}, {"b", at::zeros({})}}),
             "no error");
 }
 
-TEST(CheckSameTensors, NamesWhatIsMissingUnexpectedAndOfAnotherShape) {
+TEST(CheckSameTensors, NamesMissingUnexpectedAndMisshapenTensors) {
   EXPECT_EQ(error_of({{"a", at::zeros({2, 3})}, {"b", at::zeros({4})}, {"module.c", at::zeros({})}},
                      {{"a", at::zeros({3, 2})}, {"b", at::zeros({4})}, {"c", at::zeros({5})}}),
             "the tensors of file.safetensors are not the model's (3 found, 3 expected); 1 missing: 'c' [5]; "
@@ -37,7 +37,7 @@ TEST(CheckSameTensors, NamesWhatIsMissingUnexpectedAndOfAnotherShape) {
             "they were saved from, or rename them");
 }
 
-TEST(CheckSameTensors, NamesTheFirstFiveAndCountsTheRest) {
+TEST(CheckSameTensors, NamesFirstFiveAndCountsRest) {
   TensorMap many;
   for (int i = 0; i < 7; ++i) many[text("t", i)] = at::zeros({1});
   const std::string missing = error_of({}, many);
@@ -50,7 +50,7 @@ TEST(CheckSameTensors, NamesTheFirstFiveAndCountsTheRest) {
               HasSubstr("; 5 unexpected: 't0' [1], 't1' [1], 't2' [1], 't3' [1], 't4' [1];"));
 }
 
-TEST(DropTiedCopies, TakesOutTheSecondNameOfOneTensorAndNothingElse) {
+TEST(DropTiedCopies, RemovesSecondNameOfTensorOnly) {
   const at::Tensor embedding = at::ones({5, 3});
   TensorMap found = {{"wte.weight", embedding},
                      {"lm_head.weight", embedding.clone()},

@@ -118,7 +118,7 @@ TEST_F(SecurityTorchSave, TensorsWithinTheirStorageAreRead) {
   EXPECT_EQ(read.at("whole").storage().data(), read.at("turned").storage().data());
 }
 
-TEST_F(SecurityTorchSave, AnOrderedDictWithMetadataIsADict) {
+TEST_F(SecurityTorchSave, OrderedDictWithMetadataIsDict) {
   const std::string pickle =
       "\x80\x02"
       "ccollections\nOrderedDict\n)R(" +
@@ -172,7 +172,7 @@ TEST_F(SecurityTorchSave, StoragesBeyondTheirRecordAreErrors) {
               HasSubstr("other than 0 and 1"));
 }
 
-TEST_F(SecurityTorchSave, TensorsThatRepeatTheirStorageHaveALimit) {
+TEST_F(SecurityTorchSave, TensorsThatRepeatStorageHaveLimit) {
   EXPECT_THAT(error_of(archive_of(pickled_dict({{.sizes = {std::int64_t{1} << 40}, .strides = {0}}}))),
               HasSubstr("have more than"));
   std::vector<SavedTensor> many;
@@ -198,7 +198,7 @@ TEST_F(SecurityTorchSave, RecordsThatShareTheirBytesAreErrors) {
   EXPECT_THAT(error_of(entries), HasSubstr("overlap"));
 }
 
-TEST_F(SecurityTorchSave, ValuesMayNestToAnyDepthWithoutAStack) {
+TEST_F(SecurityTorchSave, ValuesNestToAnyDepthWithoutStack) {
   const std::string start = "\x80\x02";
   const std::string tuples = start + "N" + std::string(2'000'000, '\x85') + ".";
   const std::string lists = start + std::string(500'000, ']') + std::string(499'999, 'a') + ".";
@@ -255,7 +255,7 @@ TEST_F(SecurityTorchSave, DamagedPicklesAreErrors) {
   }
 }
 
-TEST_F(SecurityTorchSave, CodeOfAFileIsNamedAndNotRun) {
+TEST_F(SecurityTorchSave, CodeOfFileIsNamedNotRun) {
   const std::string name =
       std::string("\x80\x02}") + pickled("w") + "cos\nsystem\n" + pickled("touch ran") + "\x85Rs.";
   EXPECT_THAT(error_of(archive_of(name)), HasSubstr("found a call of os.system under 'w'"));
@@ -289,7 +289,7 @@ TEST_F(SecurityTorchSave, DamagedArchivesAreErrors) {
 }
 
 // The format of PyTorch before 1.6: a pickle of a number, of the version, and so on.
-TEST_F(SecurityTorchSave, TheFormatBeforeArchivesIsAnErrorBeforeItIsRead) {
+TEST_F(SecurityTorchSave, RejectsFormatBeforeArchivesUnread) {
   const std::string magic =
       "\x80\x02\x8a\x0al\xfc\x9c"
       "F\xf9 j\xa8P\x19.";

@@ -79,7 +79,7 @@ TEST(TrainingCheckpoint, KeepsTheNewestOnes) {
   EXPECT_EQ(latest(folder.path()), 100000000);
 }
 
-TEST(TrainingCheckpoint, ARunThatWentBackVoidsLaterOnes) {
+TEST(TrainingCheckpoint, RewoundRunVoidsLaterCheckpoints) {
   const TemporaryFolder folder;
   for (const std::int64_t step : {10, 20}) save_checkpoint(folder.path(), checkpoint_of(step), 0);
   save_checkpoint(folder.path(), checkpoint_of(15), 1);
@@ -96,7 +96,7 @@ TEST(TrainingCheckpoint, TheSameStepAgainReplacesIt) {
   EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("step-00000001"));
 }
 
-TEST(TrainingCheckpoint, ADamagedNewestOneIsPassedOverAndSaidWhy) {
+TEST(TrainingCheckpoint, SkipsDamagedNewestAndSaysWhy) {
   const std::pair<const char*, void (*)(const fs::path&)> damages[] = {
       {"a flipped bit", flip_a_byte},
       {"a cut", [](const fs::path& path) { fs::resize_file(path, 3); }},
@@ -128,7 +128,7 @@ void edit_manifest(const fs::path& checkpoint, const std::string& what, const st
   std::ofstream(checkpoint / "manifest.json", std::ios::binary) << manifest;
 }
 
-TEST(TrainingCheckpoint, OneOfANewerFormatIsAnErrorAndStaysWhereItIs) {
+TEST(TrainingCheckpoint, NewerFormatIsErrorAndStays) {
   const TemporaryFolder folder;
   save_checkpoint(folder.path(), checkpoint_of(4), 0);
   const fs::path newest = save_checkpoint(folder.path(), checkpoint_of(6), 0);
@@ -146,7 +146,7 @@ TEST(TrainingCheckpoint, OneOfANewerFormatIsAnErrorAndStaysWhereItIs) {
   EXPECT_EQ(read_file(newest / "manifest.json"), before) << "nor is it removed";
 }
 
-TEST(TrainingCheckpoint, AManifestWithoutAChecksumIsAnError) {
+TEST(TrainingCheckpoint, ManifestWithoutChecksumIsError) {
   const TemporaryFolder folder;
   save_checkpoint(folder.path(), checkpoint_of(1), 0);
   const fs::path newest = save_checkpoint(folder.path(), checkpoint_of(2), 0);
@@ -157,7 +157,7 @@ TEST(TrainingCheckpoint, AManifestWithoutAChecksumIsAnError) {
   EXPECT_THROW(load_latest(folder.path()), DataError);
 }
 
-TEST(TrainingCheckpoint, OneThatCannotBeReadIsAnErrorNotDamage) {
+TEST(TrainingCheckpoint, UnreadableOneIsErrorNotDamage) {
   for (const char* file : {"model.safetensors", "optimizer.safetensors", "config.toml", "manifest.json"}) {
     const TemporaryFolder folder;
     save_checkpoint(folder.path(), checkpoint_of(1), 0);
@@ -169,7 +169,7 @@ TEST(TrainingCheckpoint, OneThatCannotBeReadIsAnErrorNotDamage) {
   }
 }
 
-TEST(TrainingCheckpoint, WhatIsDamagedIsMovedAsideAndNeverDeleted) {
+TEST(TrainingCheckpoint, DamagedOneIsMovedAsideNotDeleted) {
   const TemporaryFolder folder;
   save_checkpoint(folder.path(), checkpoint_of(10), 0);
   for (const int times : {1, 2}) {
@@ -185,7 +185,7 @@ TEST(TrainingCheckpoint, WhatIsDamagedIsMovedAsideAndNeverDeleted) {
       testing::UnorderedElementsAre("step-00000015", "step-00000020.damaged-1", "step-00000020.damaged-2"));
 }
 
-TEST(TrainingCheckpoint, WhatIsForeignIsLeftAloneWhateverItsName) {
+TEST(TrainingCheckpoint, ForeignFilesAreKept) {
   const TemporaryFolder folder;
   save_checkpoint(folder.path(), checkpoint_of(1), 0);
   fs::create_directory(folder / "step-00000009");
@@ -206,7 +206,7 @@ TEST(TrainingCheckpoint, WhatIsForeignIsLeftAloneWhateverItsName) {
   EXPECT_EQ(read_file(folder / "step-00000009" / "thesis.txt"), "the only copy");
 }
 
-TEST(TrainingCheckpoint, WhatAWriterLeftHalfDoneIsNeverTakenAndGoesWithTheNextOne) {
+TEST(TrainingCheckpoint, IncompleteOneIsIgnoredAndRemovedLater) {
   const TemporaryFolder folder;
   const fs::path complete = save_checkpoint(folder.path(), checkpoint_of(1), 0);
   fs::copy(complete, folder / ".writing-step-00000009", fs::copy_options::recursive);
@@ -216,7 +216,7 @@ TEST(TrainingCheckpoint, WhatAWriterLeftHalfDoneIsNeverTakenAndGoesWithTheNextOn
   EXPECT_THAT(names_in(folder.path()), testing::UnorderedElementsAre("step-00000001", "step-00000002"));
 }
 
-TEST(TrainingCheckpoint, ThereIsNoneInAFolderWithoutOne) {
+TEST(TrainingCheckpoint, EmptyFolderHasNone) {
   const TemporaryFolder folder;
   EXPECT_EQ(latest(folder / "none"), -1);
   fs::create_directory(folder / "step-12");
@@ -225,7 +225,7 @@ TEST(TrainingCheckpoint, ThereIsNoneInAFolderWithoutOne) {
   EXPECT_THROW(load_checkpoint(folder / "step-12"), DataError);
 }
 
-TEST(TrainingCheckpoint, AManifestOfAnotherFormatIsAnError) {
+TEST(TrainingCheckpoint, ManifestOfAnotherFormatIsError) {
   const TemporaryFolder folder;
   const fs::path saved = save_checkpoint(folder.path(), checkpoint_of(1), 0);
   std::ofstream(saved / "manifest.json") << R"({"format": "other", "version": 1})";
@@ -246,7 +246,7 @@ void rewrite_manifest(const fs::path& checkpoint,
   std::ofstream(checkpoint / "manifest.json", std::ios::binary) << json.dump(2);
 }
 
-TEST(TrainingCheckpoint, AManifestMayNameAFileThatIsNoneOfOurs) {
+TEST(TrainingCheckpoint, ManifestMayNameForeignFile) {
   const TemporaryFolder folder;
   const fs::path saved = save_checkpoint(folder.path(), checkpoint_of(1), 0);
   for (const char* name : {"notes-of-today.txt", "model-of-", "a-of-99999999999"}) {
@@ -259,7 +259,7 @@ TEST(TrainingCheckpoint, AManifestMayNameAFileThatIsNoneOfOurs) {
   }
 }
 
-TEST(TrainingCheckpoint, AManifestWhoseNumbersAreNotWholeIsAnError) {
+TEST(TrainingCheckpoint, ManifestWithFractionalNumbersIsError) {
   for (const char* key : {"step", "epoch", "batch"}) {
     for (const double number : {1.5, 1e300}) {
       const TemporaryFolder folder;
@@ -286,7 +286,7 @@ TEST(TrainingCheckpoint, OneOfTheFirstVersionIsRead) {
       << "weights_xxh3 of the run that wrote it";
 }
 
-TEST(TrainingCheckpoint, OneFromTheMiddleOfAnEpochOfAnotherOrderIsTakenWithAWarning) {
+TEST(TrainingCheckpoint, MidEpochOfAnotherOrderIsWarning) {
   const TemporaryFolder folder;
   const fs::path old = test::checkout("tests/unit/checkpoint/data/version-1/step-00000006");
   fs::copy(old, folder / "step-00000006");
@@ -318,7 +318,7 @@ class FileSizeLimit {
   void (*old_handler_)(int);
 };
 
-TEST(TrainingCheckpoint, AWriteThatFindsNoRoomLeavesThePreviousOneTheLatest) {
+TEST(TrainingCheckpoint, WriteWithoutRoomKeepsPreviousAsLatest) {
   const TemporaryFolder folder;
   save_checkpoint(folder.path(), checkpoint_of(1), 1);
   TrainingCheckpoint large = checkpoint_of(2);

@@ -67,7 +67,7 @@ TEST_F(SecurityWholeWeights, CodeInAFileIsNotExecuted) {
   EXPECT_FALSE(fs::exists(written));
 }
 
-TEST_F(SecurityWholeWeights, ModulesOfModulesAreReadWithoutTheirCode) {
+TEST_F(SecurityWholeWeights, NestedModulesAreReadWithoutTheirCode) {
   const auto saved = std::make_shared<Nested>(), read = std::make_shared<Nested>();
   torch::save(saved, (folder_ / "w.pt").string());
   load(*read, folder_ / "w.pt");
@@ -75,7 +75,7 @@ TEST_F(SecurityWholeWeights, ModulesOfModulesAreReadWithoutTheirCode) {
     EXPECT_TRUE(at::equal(item.value(), *read->named_parameters().find(item.key()))) << item.key();
 }
 
-TEST_F(SecurityWholeWeights, AFifoIsRejectedAndNotWaitedFor) {
+TEST_F(SecurityWholeWeights, RejectsFifoWithoutWaiting) {
   for (const char* name : {"w.pt", "w.safetensors", "w.json"}) {
     const fs::path path = folder_ / name;
     ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);

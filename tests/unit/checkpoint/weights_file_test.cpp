@@ -82,7 +82,7 @@ TEST_F(WeightsFile, SaysWhatElseItFound) {
 }
 
 // The first byte of a safetensors file is the lowest of its header's length: any.
-TEST_F(WeightsFile, AHeaderOfAnyLengthIsNoPickle) {
+TEST_F(WeightsFile, HeaderOfAnyLengthIsNoPickle) {
   for (std::size_t length = 1; length <= 256; ++length) {
     save_safetensors(path_, {{std::string(length, 'n'), at::ones({1})}});
     EXPECT_EQ(error(), "no error") << length;

@@ -21,14 +21,14 @@ Life life_of(const Memory& memory, const Files& files) {
 std::uint64_t ten_files(std::uint64_t) { return 10; }
 std::uint64_t flat_memory(std::uint64_t) { return 40 * kMiB; }
 
-TEST(Growth, IsWhatDoesNotComeBackToItsFirstThird) {
+TEST(Growth, IsRiseAboveItsFirstThird) {
   EXPECT_EQ(life_of([](auto i) { return (40 + i / 10) * kMiB; }, ten_files).growth(),
             "server 0 grew: at most 43.0 MiB in the first third of its life, at least 48.0 MiB in the last");
   EXPECT_EQ(life_of(flat_memory, [](auto i) { return 10 + i / 30; }).growth(),
             "server 0 keeps descriptors: at most 11 in the first third of its life, at least 12 in the last");
 }
 
-TEST(Growth, IsNotWhatGoesUpAndDownOrSettles) {
+TEST(Growth, IsNoOscillationAndNoSettling) {
   EXPECT_EQ(life_of(flat_memory, ten_files).growth(), "");
   EXPECT_EQ(life_of([](auto i) { return (40 + i % 20) * kMiB; }, [](auto i) { return 10 + i % 3; }).growth(),
             "");
@@ -43,7 +43,7 @@ TEST(Growth, IsNotKnownOfAShortLife) {
   EXPECT_EQ(life.growth(), "");
 }
 
-TEST(Growth, UsageOfThisProcessHasItsMemoryAndItsDescriptors) {
+TEST(Growth, UsageOfProcessHasMemoryAndDescriptors) {
   const Usage before = usage_of(::getpid(), 0);
   EXPECT_GT(before.resident_bytes, kMiB);
   const int more = ::open("/dev/null", O_RDONLY | O_CLOEXEC);

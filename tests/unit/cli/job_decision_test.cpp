@@ -51,7 +51,7 @@ TEST(JobDecision, WaitsUntilAllRanksHaveNoticed) {
   EXPECT_EQ(decide(view, limits_of(1, 1)).kind, Kind::kNone);
 }
 
-TEST(JobDecision, AReplacementStartsWhereARankHasFailed) {
+TEST(JobDecision, ReplacementStartsForFailedRank) {
   const Decision next = decide(failed_job(), limits_of(1, 1));
   EXPECT_THAT(ids(next), ElementsAre("0.0-0", "0.0-1", "1.0-0", "1.1-0"));
   EXPECT_EQ(next.num_restarts, 1);
@@ -83,7 +83,7 @@ TEST(JobDecision, RanksOfASilentHostHaveFailed) {
   EXPECT_EQ(decide(view, limits_of(0, 2)).kind, Kind::kNone) << "its ranks may be fine";
 }
 
-TEST(JobDecision, EndedRanksAreCountedWhereTheOthersAreLost) {
+TEST(JobDecision, EndNamesRanksThatHaveEndedWell) {
   JobView view = failed_job();
   view.waiting.clear();
   view.hosts[0].report.members = {{"0.0-0", MemberState::kDone}, {"0.0-1", MemberState::kDone}};
@@ -95,7 +95,7 @@ TEST(JobDecision, EndedRanksAreCountedWhereTheOthersAreLost) {
   EXPECT_THAT(end.end.reason, HasSubstr("2 rank(s) have ended well, and 2 failed"));
 }
 
-TEST(JobDecision, AHostThatJoinsGrowsTheWorldInGoodOrder) {
+TEST(JobDecision, JoiningHostGrowsWorldInGoodOrder) {
   JobView view = failed_job();
   view.world.ranks.pop_back();
   view.world.ranks.pop_back();
@@ -129,7 +129,7 @@ TEST(JobDecision, AHostLeavesIfEnoughRanksStay) {
   EXPECT_THAT(ids(decide(view, limits_of(3, 2))), ElementsAre("0.0-0", "0.0-1"));
 }
 
-TEST(JobDecision, LostWorldsWithoutAFailedRankAreCounted) {
+TEST(JobDecision, CountsLostWorldsWithoutFailedRank) {
   JobView view = failed_job();
   view.hosts[1].report.members[1].state = MemberState::kRunning;
   view.waiting["1.0-1"] = {};
@@ -151,7 +151,7 @@ TEST(JobDecision, AllRanksStartAgainAsOneRestart) {
   EXPECT_EQ(decide(view, limits_of(0, 1)).end.exit_code, 4);
 }
 
-TEST(JobDecision, AFailureThatWouldComeAgainEndsTheJob) {
+TEST(JobDecision, RecurringFailureEndsJob) {
   JobView view = failed_job();
   view.hosts[1].report.members[1] = {"1.0-1", MemberState::kFailedForGood, 5};
   view.waiting.clear();

@@ -23,7 +23,7 @@ std::string token_in(const fs::path& file) {
   return token;
 }
 
-TEST(SecurityLaunchMetrics, ATokenFileIsMadeForItsUserOnlyAndKept) {
+TEST(SecurityLaunchMetrics, TokenFileIsPrivateAndKept) {
   const test::TemporaryFolder folder;
   const fs::path file = folder / "token";
   std::string first;
@@ -39,7 +39,7 @@ TEST(SecurityLaunchMetrics, ATokenFileIsMadeForItsUserOnlyAndKept) {
   EXPECT_EQ(token_in(file), first);
 }
 
-TEST(SecurityLaunchMetrics, ATokenFileThatOthersCanReadIsRejected) {
+TEST(SecurityLaunchMetrics, RejectsTokenFileThatOthersCanRead) {
   const test::TemporaryFolder folder;
   const fs::path file = folder / "token";
   std::ofstream(file) << "a-token-that-is-long-enough\n";
@@ -48,7 +48,7 @@ TEST(SecurityLaunchMetrics, ATokenFileThatOthersCanReadIsRejected) {
   EXPECT_THROW(LaunchMetrics({.token_file = (folder / "no folder" / "token").string()}), InvalidArgument);
 }
 
-TEST(SecurityLaunchMetrics, ATokenThatCannotBeWrittenLeavesNoFile) {
+TEST(SecurityLaunchMetrics, UnwritableTokenLeavesNoFile) {
   const test::TemporaryFolder folder;
   const fs::path file = folder / "token";
   ::signal(SIGXFSZ, SIG_IGN);
@@ -61,7 +61,7 @@ TEST(SecurityLaunchMetrics, ATokenThatCannotBeWrittenLeavesNoFile) {
   EXPECT_EQ(token_in(file).size(), 64U);
 }
 
-TEST(SecurityLaunchMetrics, WithoutAFileEachStartHasItsOwnToken) {
+TEST(SecurityLaunchMetrics, EachStartWithoutFileHasItsToken) {
   const LaunchMetrics one({}), other({});
   const auto token_of = [](const LaunchMetrics& metrics) {
     const std::string words = metrics.describe();

@@ -29,7 +29,7 @@ RankProcess::Change next_change(RankProcess& process) {
 
 bool stops_after_fork = false;
 
-TEST(StartOfARank, DoesNotWaitForAProcessThatIsStoppedBeforeItsProgramBegins) {
+TEST(StartOfARank, DoesNotAwaitProcessStoppedBeforeProgram) {
   ASSERT_EQ(::pthread_atfork(nullptr, nullptr,
                              [] {
                                if (stops_after_fork) ::raise(SIGSTOP);

@@ -39,7 +39,7 @@ RegroupRequest request(int min_ranks) {
 
 using testing::ElementsAre;
 
-TEST(Regroup, SparesTakeThePlacesOfThoseThatAreGone) {
+TEST(Regroup, SparesReplaceLostRanks) {
   RegroupRequest lost = request(1);
   lost.spares = members({20, 21});
   const auto next = regroup(lost);
@@ -47,11 +47,11 @@ TEST(Regroup, SparesTakeThePlacesOfThoseThatAreGone) {
   EXPECT_EQ(next->generation, 5);
 }
 
-TEST(Regroup, SmallerWorldsKeepTheOrderOfThoseThatLive) {
+TEST(Regroup, SmallerWorldsKeepOrderOfSurvivors) {
   EXPECT_THAT(ids(regroup(request(2))), ElementsAre("10", "12", "13"));
 }
 
-TEST(Regroup, WorldsHaveSizesThatTheProgramCanRunOn) {
+TEST(Regroup, WorldsHaveSizesThatProgramSupports) {
   RegroupRequest lost = request(1);
   lost.living = living({10, 12, 13}, {1, 2, 4});
   EXPECT_THAT(ids(regroup(lost)), ElementsAre("10", "12"));
@@ -66,7 +66,7 @@ TEST(Regroup, FewerThanTheLeastAreNoWorld) {
   EXPECT_EQ(regroup(lost), std::nullopt);
 }
 
-TEST(Regroup, WorldsGrowToTheWantedSizeWithSpares) {
+TEST(Regroup, WorldsGrowToWantedSizeWithSpares) {
   RegroupRequest lost = request(1);
   lost.before.ranks = members({10, 12});
   lost.living = living({10, 12});
@@ -75,7 +75,7 @@ TEST(Regroup, WorldsGrowToTheWantedSizeWithSpares) {
 }
 
 /// Whatever lives, whatever the program can run on.
-TEST(Regroup, EveryWorldIsOfThoseThatLiveEachOnce) {
+TEST(Regroup, EveryWorldHasEachSurvivorOnce) {
   std::mt19937 random(1);
   const auto draw = [&](int least, int most) { return std::uniform_int_distribution(least, most)(random); };
   for (int round = 0; round < 10000; ++round) {

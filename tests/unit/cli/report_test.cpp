@@ -23,14 +23,14 @@ TEST(LaunchReport, IsEmptyWhenAllRanksEndWell) {
   EXPECT_EQ(exit_code_of(world), 0);
 }
 
-TEST(LaunchReport, AJobThatHasEndedElsewhereIsAFailure) {
+TEST(LaunchReport, JobEndedElsewhereIsFailure) {
   WorldStory world{.ranks = {rank(0, exited(3), 1), rank(1, exited(3), 2)}, .job_exit_code = 3};
   for (RankStory& each : world.ranks) each.stopped = true;
   EXPECT_EQ(exit_code_of(world), 3);
   EXPECT_THAT(report(world).front(), HasSubstr("no rank of this host has failed"));
 }
 
-TEST(LaunchReport, BlamesTheKilledRankAndNotTheSurvivorsWhoSaidSoFirst) {
+TEST(LaunchReport, BlamesKilledRankNotReportingSurvivors) {
   WorldStory world{
       .ranks = {rank(0, exited(3), 1.0), rank(1, exited(3), 1.1), rank(2, killed(SIGKILL), 1.2)}};
   world.ranks[2].status.operation = "all_reduce #57 of group world";
@@ -43,13 +43,13 @@ TEST(LaunchReport, BlamesTheKilledRankAndNotTheSurvivorsWhoSaidSoFirst) {
   EXPECT_THAT(lines[2], AllOf(HasSubstr("rank 0"), HasSubstr("code 3")));
 }
 
-TEST(LaunchReport, PassesOnTheCodeOfTheRankWithAReasonOfItsOwn) {
+TEST(LaunchReport, PassesCodeOfRankWithReason) {
   const WorldStory world{.ranks = {rank(0, exited(3), 1.0), rank(1, exited(4), 1.2)}};
   EXPECT_EQ(culprit(world)->rank, 1);
   EXPECT_EQ(exit_code_of(world), 4);
 }
 
-TEST(LaunchReport, CallsNoExceptionOfAProgramABug) {
+TEST(LaunchReport, CallsNoExceptionOfProgramABug) {
   const WorldStory world{.ranks = {rank(0, exited(70), 1.0)}};
   EXPECT_EQ(exit_code_of(world), 70);
   EXPECT_THAT(report(world)[0], AllOf(HasSubstr("code 70 (an unexpected exception, or no memory"),
@@ -61,14 +61,14 @@ TEST(LaunchReport, BlamesTheFirstOfEquals) {
   EXPECT_EQ(exit_code_of(world), 5);
 }
 
-TEST(LaunchReport, DoesNotBlameARankThatTheLauncherStopped) {
+TEST(LaunchReport, DoesNotBlameRankStoppedByLauncher) {
   WorldStory world{.ranks = {rank(0, killed(SIGTERM), 1.0), rank(1, exited(5), 2.0)}};
   world.ranks[0].stopped = true;
   EXPECT_EQ(culprit(world)->rank, 1);
   EXPECT_THAT(report(world)[2], HasSubstr("stopped by the launcher"));
 }
 
-TEST(LaunchReport, BlamesAFrozenRankAlthoughTheLauncherEndedIt) {
+TEST(LaunchReport, BlamesFrozenRankAlthoughLauncherEndedIt) {
   WorldStory world{.ranks = {rank(0, exited(3), 1.0), rank(1, killed(SIGTERM), 2.0)}};
   world.ranks[1].stopped = true;
   world.ranks[1].frozen_by = SIGSTOP;
@@ -77,7 +77,7 @@ TEST(LaunchReport, BlamesAFrozenRankAlthoughTheLauncherEndedIt) {
   EXPECT_THAT(report(world)[0], AllOf(HasSubstr("rank 1"), HasSubstr("SIGSTOP")));
 }
 
-TEST(LaunchReport, SaysThatTheKernelKilledForLackOfMemory) {
+TEST(LaunchReport, ReportsKernelKillForLackOfMemory) {
   const WorldStory world{.ranks = {rank(0, killed(SIGKILL), 1.0)}, .oom_kills = 1};
   EXPECT_THAT(report(world)[0], HasSubstr("by the kernel for lack of memory"));
 }
@@ -89,7 +89,7 @@ TEST(LaunchReport, TellsWhyTheKernelSendsASignal) {
   EXPECT_THAT(cause_of(SIGILL), HasSubstr("a crash of the program"));
 }
 
-TEST(LaunchReport, GivesTheSignalThatToldItToStop) {
+TEST(LaunchReport, NamesSignalThatStoppedIt) {
   const WorldStory world{.ranks = {rank(0, killed(SIGINT), 1.0)}, .told_to_stop = SIGINT};
   EXPECT_EQ(exit_code_of(world), 130);
   EXPECT_THAT(report(world)[0], HasSubstr("SIGINT"));

@@ -11,7 +11,7 @@ std::string all_reduce(std::uint64_t number, const std::string& group) {
   return text("all_reduce #", number, " of group ", group, ", 64 f32, running");
 }
 
-TEST(Pauses, AreUnusualFarBeyondTheLongestThatEndedByItself) {
+TEST(Pauses, AreUnusualFarBeyondLongestCompleted) {
   Pauses pauses;
   EXPECT_EQ(pauses.look(100), 0);
   EXPECT_TRUE(pauses.is_unusual(3));
@@ -24,7 +24,7 @@ TEST(Pauses, AreUnusualFarBeyondTheLongestThatEndedByItself) {
   EXPECT_FALSE(pauses.is_unusual(20)) << "it is remembered";
 }
 
-TEST(Pauses, OfHoursDelayAReportByAMinute) {
+TEST(Pauses, PauseOfHoursDelaysReportByMinute) {
   Pauses pauses;
   pauses.look(100);
   pauses.look(3700);
@@ -32,7 +32,7 @@ TEST(Pauses, OfHoursDelayAReportByAMinute) {
   EXPECT_TRUE(pauses.is_unusual(3660));
 }
 
-TEST(Pauses, WithACauseFromOutsideAreNotRemembered) {
+TEST(Pauses, PausesWithExternalCauseAreForgotten) {
   Pauses pauses;
   pauses.look(100);
   pauses.disturb();
@@ -42,7 +42,7 @@ TEST(Pauses, WithACauseFromOutsideAreNotRemembered) {
   EXPECT_FALSE(pauses.is_unusual(14)) << "the next one is";
 }
 
-TEST(OperationSpeed, FallsWhereTheNumbersOfAGroupGrowMoreSlowly) {
+TEST(OperationSpeed, FallsWhenGroupNumbersGrowMoreSlowly) {
   OperationSpeed speed;
   std::uint64_t number = 0;
   for (double now = 0; now < 10; now += 0.5) speed.note(0, all_reduce(number += 50, "world"), now);
@@ -63,7 +63,7 @@ TEST(OperationSpeed, ComparesNumbersOfOneGroupOnly) {
   }
 }
 
-TEST(OperationSpeed, OfAPauseIsNotThatOfTheTimeAfterIt) {
+TEST(OperationSpeed, PauseAndLaterTimeHaveSeparateSpeeds) {
   OperationSpeed speed;
   std::uint64_t number = 0;
   for (double now = 0; now < 10; now += 0.5) speed.note(0, all_reduce(number += 50, "world"), now);
@@ -77,7 +77,7 @@ TEST(OperationSpeed, OfAPauseIsNotThatOfTheTimeAfterIt) {
   }
 }
 
-TEST(OperationSpeed, IsThatOfTheRankThatHasLostLeast) {
+TEST(OperationSpeed, IsThatOfRankWithLeastLoss) {
   OperationSpeed speed;
   std::uint64_t one = 0, other = 0;
   for (double now = 0; now < 10; now += 0.5) {

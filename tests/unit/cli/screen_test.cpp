@@ -5,7 +5,7 @@
 namespace trireme::cli {
 namespace {
 
-TEST(LaunchScreen, ABarThatIsTooLongLosesWholeFields) {
+TEST(LaunchScreen, TooLongBarLosesWholeFields) {
   constexpr std::string_view kBar = "[===   ] step 970/1876  loss 0.3142  12 samples/s";
   EXPECT_EQ(Screen::cut_between_fields(kBar, kBar.size()), kBar);
   EXPECT_EQ(Screen::cut_between_fields(kBar, 34), "[===   ] step 970/1876");

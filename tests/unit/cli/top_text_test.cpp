@@ -42,7 +42,7 @@ RunView view_of_two() {
   return view;
 }
 
-TEST(TopText, ShowsTheSlowestFirstAndNamesTheStraggler) {
+TEST(TopText, ShowsSlowestFirstAndNamesStraggler) {
   const std::vector<std::string> lines = lines_of(view_of_two(), {.columns = 80, .rows = 24});
   EXPECT_EQ(join(lines, "\n"),
             "quick on node1: 2 ranks, step 120, 3.25 steps/s\n"
@@ -76,7 +76,7 @@ TEST(TopText, FitsIntoEverySize) {
   EXPECT_EQ(lines_of(view, {.columns = 80, .rows = 0}).size(), 108U);
 }
 
-TEST(TopText, SecurityNamesReachNoTerminalWithControlCharacters) {
+TEST(TopText, SecurityEscapesControlCharactersInNames) {
   RunView view = view_of_two();
   view.run = "/data/runs/\x1b]0;owned\x07";
   view.host = "a\nb";
@@ -93,7 +93,7 @@ TEST(TopText, SaysThatOtherHostsHaveTheirOwn) {
   EXPECT_THAT(lines_of(view, {.columns = 120}).front(), HasSubstr("program without a run folder on node1"));
 }
 
-TEST(TopText, HasColoursOnlyWhereTheyAreAskedFor) {
+TEST(TopText, HasColoursOnlyOnRequest) {
   EXPECT_THAT(lines_of(view_of_two(), {.colours = true}).front(), HasSubstr("\x1b[1m"));
   EXPECT_THAT(join(lines_of(view_of_two(), {}), "\n"), Not(HasSubstr("\x1b")));
 }

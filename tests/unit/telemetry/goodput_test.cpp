@@ -64,7 +64,7 @@ TEST(GoodputRecord, TrainingGrowsEvenlyBetweenTwoMarks) {
   EXPECT_EQ(seconds_of(continued(killed(), 0), Phase::kLost), 60) << "no checkpoint was there";
 }
 
-TEST(GoodputRecord, AnEndInGoodOrderIsNoInterruption) {
+TEST(GoodputRecord, RegularEndIsNoInterruption) {
   GoodputRecord ended = killed();
   ended.ended = true;
   const GoodputRecord record = continued(ended, 100);
@@ -93,7 +93,7 @@ TEST(GoodputRecord, IsReadAsItWasWritten) {
   EXPECT_EQ(found.marks[1].training_s, 50);
 }
 
-TEST(GoodputRecord, ADamagedFileIsNamedWithTheReason) {
+TEST(GoodputRecord, DamagedFileIsNamedWithReason) {
   const test::TemporaryFolder folder;
   const auto path = folder / "goodput.json";
   const auto with = [&](const std::string& old_text, const std::string& new_text) {
@@ -117,7 +117,7 @@ TEST(GoodputRecord, ADamagedFileIsNamedWithTheReason) {
   EXPECT_THAT(reads(path), ThrowsMessage<DataError>(HasSubstr("goodput.json")));
 }
 
-TEST(GoodputRecord, IsDescribedWithoutSharesThatRoundToZero) {
+TEST(GoodputRecord, DescriptionOmitsSharesRoundedToZero) {
   GoodputRecord record = continued(killed(), 50);
   EXPECT_EQ(
       describe(record),
@@ -160,7 +160,7 @@ TEST_F(GoodputMeterTest, EveryInstantIsCountedOnce) {
   EXPECT_TRUE(read_goodput(path_)->ended);
 }
 
-TEST_F(GoodputMeterTest, ARestartCountsFromTheLastMeasurementBeforeTheFailure) {
+TEST_F(GoodputMeterTest, RestartCountsFromLastMeasurement) {
   GoodputRecord earlier = killed();
   earlier.until_unix_s = unix_now_s() - 100;
   write_goodput(path_, earlier);
@@ -175,7 +175,7 @@ TEST_F(GoodputMeterTest, ARestartCountsFromTheLastMeasurementBeforeTheFailure) {
   EXPECT_EQ(found.interruptions, 1);
 }
 
-TEST_F(GoodputMeterTest, TimeBetweenAGoodEndAndAResumeDoesNotCount) {
+TEST_F(GoodputMeterTest, TimeBeforeResumeDoesNotCount) {
   GoodputRecord earlier = killed();
   earlier.ended = true;
   write_goodput(path_, earlier);  // fifty years ago
@@ -187,7 +187,7 @@ TEST_F(GoodputMeterTest, TimeBetweenAGoodEndAndAResumeDoesNotCount) {
   EXPECT_EQ(seconds_of(meter.record(), Phase::kRecovering), 0);
 }
 
-TEST_F(GoodputMeterTest, AClockThatIsAfterTakesNoTimeAway) {
+TEST_F(GoodputMeterTest, SlowClockTakesNoTimeAway) {
   GoodputRecord earlier = killed();
   earlier.until_unix_s = unix_now_s() + 1e6;
   write_goodput(path_, earlier);
@@ -210,7 +210,7 @@ TEST_F(GoodputMeterTest, KeepsTheNewestMarks) {
   EXPECT_EQ(marks.back().step, 70);
 }
 
-TEST_F(GoodputMeterTest, MeasuresAndWritesNothingBeforeItIsOpen) {
+TEST_F(GoodputMeterTest, MeasuresAndWritesNothingUntilOpen) {
   GoodputMeter meter;
   meter.lap(Phase::kTraining);
   meter.step(0, 0);
@@ -220,7 +220,7 @@ TEST_F(GoodputMeterTest, MeasuresAndWritesNothingBeforeItIsOpen) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(GoodputMeterTest, AFileThatCannotBeWrittenIsOneWarning) {
+TEST_F(GoodputMeterTest, UnwritableFileIsOneWarning) {
   GoodputMeter meter;
   meter.open(folder_ / "none/goodput.json", std::nullopt, 0, unix_now_s(), Log());
   testing::internal::CaptureStderr();

@@ -45,7 +45,7 @@ class SecurityRunReading : public testing::Test {
   const test::TemporaryFolder folder_;
 };
 
-TEST_F(SecurityRunReading, LinesOfVeryManyKeysTakeLinearTime) {
+TEST_F(SecurityRunReading, LinesOfManyKeysTakeLinearTime) {
   write("metrics.jsonl", object_of_many_keys("{\"event\":\"evaluation\",\"step\":1") + "{\"step\":2}\n");
   const auto read = [&] {
     test::limit_cpu_time(30);
@@ -97,7 +97,7 @@ TEST_F(SecurityRunReading, AFileWithoutEndIsAnError) {
   }
 }
 
-TEST_F(SecurityRunReading, EndsAndSummariesHaveALimitOfSize) {
+TEST_F(SecurityRunReading, EndsAndSummariesHaveSizeLimit) {
   write("config.toml", "a = 1\n");
   for (const char* name : {"end.json", "summary.json", "run.lock"}) {
     write(name, "{}");
@@ -107,7 +107,7 @@ TEST_F(SecurityRunReading, EndsAndSummariesHaveALimitOfSize) {
   }
 }
 
-TEST_F(SecurityRunReading, OfAResumeHasALimitOfSize) {
+TEST_F(SecurityRunReading, ResumeHasSizeLimit) {
   write("metrics.jsonl", "{}\n");
   write("events.out.tfevents.1.trireme", "");
   for (const char* name : {"metrics.jsonl", "events.out.tfevents.1.trireme"})

@@ -54,7 +54,7 @@ TEST(Nvml, ReadsWhatEachGpuTells) {
   EXPECT_FALSE(nvml.read(2));
 }
 
-TEST(Nvml, FindsAGpuByThePciBusIdThatCudaHas) {
+TEST(Nvml, FindsGpuByPciBusId) {
   const Nvml nvml(kLibrary);
   ASSERT_TRUE(nvml.read("0000:5e:00.0"));
   EXPECT_EQ(nvml.read("0000:5e:00.0")->name, "Stand-in B");
@@ -68,14 +68,14 @@ TEST(Nvml, SaysThatThereIsNoLibrary) {
   expect_nothing(nvml);
 }
 
-TEST(Nvml, NamesAFunctionThatAnOldLibraryLacks) {
+TEST(Nvml, NamesFunctionMissingInOldLibrary) {
   const Nvml nvml(test::bin("stand_in_nvml_old.so"));
   EXPECT_THAT(nvml.missing_because(), AllOf(HasSubstr("has no function nvmlSystemGetDriverVersion"),
                                             HasSubstr("update NVIDIA's driver")));
   expect_nothing(nvml);
 }
 
-TEST(Nvml, SaysThatDriverAndLibraryAreOfOtherVersions) {
+TEST(Nvml, ReportsVersionMismatchOfDriver) {
   const Returned error("STAND_IN_NVML_INIT", "18");
   const Nvml nvml(kLibrary);
   EXPECT_THAT(nvml.missing_because(),
@@ -83,7 +83,7 @@ TEST(Nvml, SaysThatDriverAndLibraryAreOfOtherVersions) {
   expect_nothing(nvml);
 }
 
-TEST(Nvml, HasNoReadingOfAGpuThatIsLost) {
+TEST(Nvml, HasNoReadingOfLostGpu) {
   const Nvml nvml(kLibrary);
   ASSERT_TRUE(nvml.read(0));
   const Returned error("STAND_IN_NVML_READ", "15");

@@ -22,7 +22,7 @@ std::int64_t waited_in(const Usage& usage, Activity activity) {
   return usage.waited_ns[static_cast<std::size_t>(activity)];
 }
 
-TEST(RankUsage, TimesOfActivitiesAddUpToTheTimeSinceItsBegin) {
+TEST(RankUsage, ActivityTimesSumToTotal) {
   const auto page = StatusPage::make_private();
   RankUsage& usage = page->usage();
   const std::int64_t before_ns = now_ns();
@@ -109,7 +109,7 @@ TEST(RankUsage, IsNotTornWhileItIsWritten) {
   writer.join();
 }
 
-TEST(RankUsage, CountsWhatTheProcessReadsAndWritesByUse) {
+TEST(RankUsage, CountsProcessIoByUse) {
   const auto page = StatusPage::make_private();
   page->usage().begin(1);
   const Usage before = page->usage().read();
@@ -129,7 +129,7 @@ TEST(RankUsage, CountsWhatTheProcessReadsAndWritesByUse) {
   EXPECT_EQ(after.loader_depth, 3);
 }
 
-TEST(RankUsage, IsReadByAnotherProcessOfTheUserThroughProc) {
+TEST(RankUsage, IsReadByOtherProcessOfUser) {
   ::unsetenv("TRIREME_STATUS_FD");
   int go[2], stop[2];
   ASSERT_EQ(::pipe(go), 0);
@@ -169,7 +169,7 @@ TEST(RankUsage, IsReadByAnotherProcessOfTheUserThroughProc) {
   for (const int fd : {go[0], go[1]}) ::close(fd);
 }
 
-TEST(RankUsage, SecurityAnotherUserCannotOpenTheStatusPage) {
+TEST(RankUsage, SecurityAnotherUserCannotOpenStatusPage) {
   SKIP_UNLESS_ROOT();
   int descriptor = -1;
   const auto page = StatusPage::create(&descriptor);

@@ -167,7 +167,7 @@ TEST_F(Report, DrawsWhatGpusTell) {
   EXPECT_THAT(page, Not(HasSubstr("GPU power"))) << "nothing was told of it";
 }
 
-TEST_F(Report, SettingsAreWrittenAsShortAsTheyReadBack) {
+TEST_F(Report, SettingsHaveShortestExactForm) {
   write_run();
   write("config.toml",
         "rate = 1.0\nrates = [1, 0.1, 1e-30, inf]\ndate = 1979-05-27\nnames = ['a', \"it's\"]\n"
@@ -180,7 +180,7 @@ TEST_F(Report, SettingsAreWrittenAsShortAsTheyReadBack) {
   EXPECT_EQ(run.setting("tables"), "[{ 'a' = { 'b' = 0.25 }, 'c' = true }]");
 }
 
-TEST_F(Report, ARunThatIsStillUnderWayIsUnfinished) {
+TEST_F(Report, PendingRunIsUnfinished) {
   write_run();
   // Resumed: steps after the summary's, and a line under way.
   write("metrics.jsonl", "{\"event\":\"step\",\"step\":9,\"loss\":1.5}\n{\"event\":\"st");
@@ -210,7 +210,7 @@ TEST_F(Report, DamagedFilesAreNamedWithTheLine) {
   EXPECT_THAT(error_of_reading(), HasSubstr("config.toml:2: a key of more than"));
 }
 
-TEST_F(Report, IsOnePageThatNeedsNothingElseAndEscapesWhatItWasGiven) {
+TEST_F(Report, IsOneSelfContainedEscapedPage) {
   write_run();
   write_report(folder_.path());
   const std::string page = read_file(folder_ / "report.html");

@@ -55,7 +55,7 @@ TEST_F(RunListing, TheMostRecentRunIsTheLast) {
   EXPECT_THAT(names(), ElementsAre("b", "a", "c"));
 }
 
-TEST_F(RunListing, RunsThatEndInTheSameSecondAreInTheirOrder) {
+TEST_F(RunListing, RunsOfSameSecondKeepOrder) {
   for (const char* name : {"c", "a", "b"}) {
     write_run(name, "0.1", 1, 1);
     const std::filesystem::path summary = folder_ / name / "summary.json";
@@ -65,7 +65,7 @@ TEST_F(RunListing, RunsThatEndInTheSameSecondAreInTheirOrder) {
   EXPECT_THAT(names(), ElementsAre("c", "a", "b"));
 }
 
-TEST_F(RunListing, ARunThatFailedSaysHowAndWhy) {
+TEST_F(RunListing, FailedRunSaysHowAndWhy) {
   write("bad", "metrics.jsonl", "{\"event\":\"step\",\"step\":10,\"loss\":0.5}\n");
   write_failure(folder_ / "bad/end.json", {.exit_code = 5, .message = "step 13: no number"}, 13);
   const RunData run = look_at_run(folder_ / "bad").run;
@@ -84,7 +84,7 @@ TEST_F(RunListing, ARunThatFailedSaysHowAndWhy) {
   EXPECT_THAT(look_at_run(folder_ / "bad").problem, HasSubstr("end.json: expected"));
 }
 
-TEST_F(RunListing, WhyARankEndedTakesThePlaceOfThatItIsGone) {
+TEST_F(RunListing, CauseOfRankReplacesItsAbsence) {
   const std::filesystem::path path = folder_ / "end.json";
   const auto message_after = [&](int exit_code, const char* message) {
     write_failure(path, {.exit_code = exit_code, .message = message}, 7);
@@ -97,7 +97,7 @@ TEST_F(RunListing, WhyARankEndedTakesThePlaceOfThatItIsGone) {
   EXPECT_EQ(message_after(kExitUsage, "no such key"), "no number") << "the first cause stays";
 }
 
-TEST_F(RunListing, ARunWhoseProcessIsGoneWithoutAWordWasKilled) {
+TEST_F(RunListing, RunWithoutLiveProcessIsKilled) {
   write("gone", "config.toml", "");
   write("gone", "run.lock",
         text("{\"pid\": 7, \"host\": \"", host_name(), "\", \"since\": \"2026-11-21T00:03:00Z\"}"));
@@ -113,7 +113,7 @@ TEST_F(RunListing, ARunWhoseProcessIsGoneWithoutAWordWasKilled) {
   EXPECT_EQ(look().status, "unfinished") << "locks of other hosts may not be seen here";
 }
 
-TEST_F(RunListing, WhatIsNoRunSaysSoAndHidesNothing) {
+TEST_F(RunListing, OtherFolderHasProblemAndHidesNothing) {
   write_run("good", "0.1", 1, 1);
   write("notes", "todo.txt", "x");
   write("torn", "summary.json", "{\"status\"");
@@ -127,7 +127,7 @@ TEST_F(RunListing, WhatIsNoRunSaysSoAndHidesNothing) {
 }
 
 // A folder of runs may come from somebody else.
-TEST(SecurityRunListing, FifoIsAProblemAndDoesNotBlock) {
+TEST(SecurityRunListing, FifoIsProblemAndDoesNotBlock) {
   for (const char* name : {"config.toml", "metrics.jsonl", "summary.json", "end.json", "run.lock"}) {
     const test::TemporaryFolder folder;
     make_folder(folder / "a");
@@ -150,13 +150,13 @@ TEST_F(RunListing, ARunWithoutSummaryIsUnfinished) {
   EXPECT_EQ(runs[0].run.steps, 7);
 }
 
-TEST_F(RunListing, AFolderThatIsNotThereIsAnErrorThatNamesIt) {
+TEST_F(RunListing, MissingFolderIsErrorWithName) {
   EXPECT_THAT(
       [&] { list_runs(folder_ / "absent"); },
       testing::ThrowsMessage<DataError>(testing::AllOf(HasSubstr("absent"), HasSubstr("trireme runs DIR"))));
 }
 
-TEST_F(RunListing, ComparisonHoldsTheSettingsThatDifferAndEveryOutcome) {
+TEST_F(RunListing, ComparisonHasDifferentSettingsAndEveryOutcome) {
   write_run("a", "0.1", 1.5, 1);
   write_run("b", "0.05", 1.25, 2);
   write("c", "config.toml", "[optimizer]\nlr = 0.1\nname = \"sgd\"\n");
@@ -177,7 +177,7 @@ TEST_F(RunListing, ComparisonHoldsTheSettingsThatDifferAndEveryOutcome) {
   EXPECT_EQ(comparison.outcomes[2].name, "samples_per_s") << "the unfinished run's last one";
 }
 
-TEST_F(RunListing, OfALongRunOnlyTheEndIsReadAndItsLastEvaluation) {
+TEST_F(RunListing, LongRunIsReadFromItsEnd) {
   std::string lines = "{\"event\":\"eval\",\"step\":1,\"test_accuracy\":0.1}\nno line of ours\n";
   lines += "{\"event\":\"eval\",\"step\":2,\"test_accuracy\":0.2,\"samples\":7}\n";
   std::int64_t step = 2;
@@ -195,7 +195,7 @@ TEST_F(RunListing, OfALongRunOnlyTheEndIsReadAndItsLastEvaluation) {
   EXPECT_LT(run.curve("loss").size(), static_cast<std::size_t>(step) / 4) << "the others were not read";
 }
 
-TEST_F(RunListing, TheEndOfAShortRunIsAllOfIt) {
+TEST_F(RunListing, EndOfShortRunIsWholeRun) {
   write("short", "metrics.jsonl",
         "{\"event\":\"step\",\"step\":1,\"loss\":2}\n{\"event\":7,\"step\":2,\"loss\":1}\n");
   const RunData run = look_at_run(folder_ / "short").run;

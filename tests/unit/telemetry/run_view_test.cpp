@@ -45,7 +45,7 @@ std::pair<RunSample, RunSample> two_samples() {
   return {before, now};
 }
 
-TEST(RunView, HasTheSharesAndRatesBetweenTwoSamples) {
+TEST(RunView, HasRatesBetweenTwoSamples) {
   auto [before, now] = two_samples();
   now.ranks[0].usage.sent_bytes = 5000;
   now.ranks[0].usage.disk[0].read = 1000;
@@ -95,7 +95,7 @@ TEST(RunView, CountsTheSpanThatContinues) {
   EXPECT_EQ(view.ranks[0].spans.size(), 2U) << "the one that went on at the first sample, and the wait";
 }
 
-TEST(RunView, OfOneSampleIsSinceTheRanksBegan) {
+TEST(RunView, OneSampleCountsFromStartOfRanks) {
   RunSample now{.at_ns = 110 * kSecond, .ranks = {rank_at(0, 106 * kSecond, 8)}};
   spent(now.ranks[0], Activity::kData) = 12 * kSecond;
   const RunView view = view_between({}, now);
@@ -104,7 +104,7 @@ TEST(RunView, OfOneSampleIsSinceTheRanksBegan) {
   EXPECT_DOUBLE_EQ(view.ranks[0].data_share, 0.75);
 }
 
-TEST(Straggler, IsNamedWithTheActivityInWhichItLosesMost) {
+TEST(Straggler, IsNamedWithItsCostliestActivity) {
   const auto [before, now] = two_samples();
   const auto found = straggler(view_between(before, now));
   ASSERT_TRUE(found.has_value());
@@ -145,7 +145,7 @@ TEST(Straggler, IsComparedWithRanksOfItsStage) {
   EXPECT_FALSE(straggler(view_with({1})).has_value()) << "there is nobody to compare with";
 }
 
-TEST(Straggler, IsFirstOfAllARankThatIsStopped) {
+TEST(Straggler, IsStoppedRankFirst) {
   RunView view = view_with({0.2, 0.9, 0.2});
   view.ranks[2].stopped = true;
   view.ranks[2].action = "0B1\x1b[2J";

@@ -54,7 +54,7 @@ TEST(JsonlSink, FullDiskIsADataError) {
   EXPECT_THROW(JsonlSink("/dev/full").write(step_record(1)), DataError);
 }
 
-TEST(DropLinesAfter, KeepsWhatAResumedRunDoesNotWriteAgain) {
+TEST(DropLinesAfter, KeepsLinesBeforeResume) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "m.jsonl", "{\"step\":1}\n{\"step\":3}\n{\"step\":2}\n{\"st");
   drop_lines_after(folder / "m.jsonl", 2);
@@ -62,7 +62,7 @@ TEST(DropLinesAfter, KeepsWhatAResumedRunDoesNotWriteAgain) {
   EXPECT_NO_THROW(drop_lines_after(folder / "absent.jsonl", 2));
 }
 
-TEST(DropLinesAfter, DropsWhatIsNoRecordOfAStep) {
+TEST(DropLinesAfter, DropsLinesThatAreNoSteps) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "m.jsonl",
                     "{\"step\":1}\n{\"step\":\"x\"}\n[1]\n{\"step\":null}\n{\"step\":1e300}\n{\"step\":2}\n");
@@ -70,7 +70,7 @@ TEST(DropLinesAfter, DropsWhatIsNoRecordOfAStep) {
   EXPECT_EQ(read_file(folder / "m.jsonl"), "{\"step\":1}\n{\"step\":2}\n");
 }
 
-TEST(ConsoleSink, PlainLinesAreThinnedButTheLastIsShown) {
+TEST(ConsoleSink, PlainLinesAreThinnedButLastShown) {
   std::ostringstream out;
   {
     ConsoleSink sink(out, {.style = ConsoleStyle::kPlain, .total_steps = 3, .plain_s = 1000});
@@ -81,7 +81,7 @@ TEST(ConsoleSink, PlainLinesAreThinnedButTheLastIsShown) {
             "step 3/3  loss 0.5000  1000 samples/s  lr 0.05\n");
 }
 
-TEST(ConsoleSink, BarIsRedrawnInPlaceAndClearedAtTheEnd) {
+TEST(ConsoleSink, BarIsRedrawnAndFinallyCleared) {
   std::ostringstream out;
   {
     ConsoleSink sink(out,
@@ -114,7 +114,7 @@ TEST(ConsoleSink, AWideTerminalShowsEverything) {
       "data 1% comm 12%  norm 2.31  scale 65536");
 }
 
-TEST(ConsoleSink, NamesTheRankThatWaitsForDataAndWhatFor) {
+TEST(ConsoleSink, NamesRankThatWaitsForData) {
   const auto line_of = [](std::vector<std::pair<std::string, FieldValue>> fields) {
     std::ostringstream out;
     ConsoleSink sink(out, {.style = ConsoleStyle::kPlain, .total_steps = 2});
@@ -142,7 +142,7 @@ TEST(ConsoleSink, NamesTheRankThatWaitsForDataAndWhatFor) {
             "data 0% comm 0%\n");
 }
 
-TEST(ConsoleSink, ShowsTheMeanUtilizationOfGpusAndTheMostMemoryOfOne) {
+TEST(ConsoleSink, ShowsMeanGpuUtilizationAndMostMemory) {
   const auto line_of = [](std::vector<std::pair<std::string, FieldValue>> fields) {
     std::ostringstream out;
     ConsoleSink sink(out, {.style = ConsoleStyle::kPlain, .total_steps = 2});
@@ -161,7 +161,7 @@ TEST(ConsoleSink, ShowsTheMeanUtilizationOfGpusAndTheMostMemoryOfOne) {
   EXPECT_THAT(line_of({}), Not(HasSubstr("gpu")));
 }
 
-TEST(ConsoleSink, ANarrowTerminalLosesTheBarThenTheLeastImportant) {
+TEST(ConsoleSink, NarrowTerminalLosesBarThenDetails) {
   EXPECT_EQ(bar_of(110),
             "[====     ] step 100000/200000  loss 0.5000  1000 samples/s  eta 2h 46m  lr 0.05  "
             "data 1% comm 12%  norm 2.31");
@@ -184,7 +184,7 @@ TEST(ConsoleSink, PlainLinesShowEverythingThatIsKnown) {
   EXPECT_EQ(out.str(), "step 1/2  loss 0.5000  1000 samples/s  eta 100 ms  lr 0.05  norm 0.5  scale 1024\n");
 }
 
-TEST(ColumnsOfStdout, AreTheLaunchersWhereThereIsNoTerminal) {
+TEST(ColumnsOfStdout, DefaultToThoseOfLauncher) {
   if (::isatty(STDOUT_FILENO) == 1) GTEST_SKIP() << "standard output is a terminal here";
   ::setenv("TRIREME_TERMINAL", "96", 1);
   EXPECT_EQ(columns_of_stdout(), 96);
@@ -194,7 +194,7 @@ TEST(ColumnsOfStdout, AreTheLaunchersWhereThereIsNoTerminal) {
   EXPECT_EQ(columns_of_stdout(), 0);
 }
 
-TEST(ConsoleSink, EvaluationClearsTheBarAndTakesALine) {
+TEST(ConsoleSink, EvaluationClearsBarAndTakesLine) {
   std::ostringstream out;
   ConsoleSink sink(out, {.style = ConsoleStyle::kTerminal, .total_steps = 2});
   sink.write(step_record(1));
@@ -212,7 +212,7 @@ TEST(SecurityConsole, ControlCharactersOfALineAreEscaped) {
   EXPECT_THAT(out.str(), HasSubstr("into runs/\\x1b[2Jevil\\r\n"));
 }
 
-TEST(AppendStream, WhatIsFlushedIsAfterWhatWasThere) {
+TEST(AppendStream, FlushedDataFollowExistingData) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "log", "before\n");
   AppendStream log(folder / "log");
@@ -222,7 +222,7 @@ TEST(AppendStream, WhatIsFlushedIsAfterWhatWasThere) {
   EXPECT_EQ(read_file(folder / "log"), "before\none 1\ntwo\n");
 }
 
-TEST(AppendStream, AFullDiskIsAStateOfTheStream) {
+TEST(AppendStream, FullDiskIsStateOfStream) {
   AppendStream log("/dev/full");
   log << "lost" << std::flush;
   EXPECT_FALSE(log);

@@ -34,7 +34,7 @@ TEST(StatusPage, KeepsWhatIsWrittenLast) {
   EXPECT_GT(status.updated_s, 0);
 }
 
-TEST(StatusPage, ShowsTheInnermostOwnWorkAsLongAsItLasts) {
+TEST(StatusPage, ShowsInnermostWorkWhileItLasts) {
   const auto page = StatusPage::make_private();
   {
     const OwnWork outer(*page, "verifying");
@@ -92,7 +92,7 @@ TEST(SecurityStatusPage, KeepsItsSizeUnderItsReaders) {
   ::close(descriptor);
 }
 
-TEST(SecurityStatusPage, IsNotReadWhereItsOwnerMayCutIt) {
+TEST(SecurityStatusPage, IsNotReadWhereOwnerMayTruncate) {
   int descriptor = -1;
   const auto page = StatusPage::create(&descriptor);
   std::array<char, 4096> bytes{};
@@ -105,7 +105,7 @@ TEST(SecurityStatusPage, IsNotReadWhereItsOwnerMayCutIt) {
   for (const int fd : {descriptor, copy}) ::close(fd);
 }
 
-TEST(SecurityStatusPage, AFifoInItsPlaceIsNotWaitedFor) {
+TEST(SecurityStatusPage, FifoInItsPlaceIsNotAwaited) {
   const test::TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
   const int fifo = ::open((folder / "fifo").c_str(), O_RDONLY | O_NONBLOCK);

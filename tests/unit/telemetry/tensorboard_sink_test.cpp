@@ -176,7 +176,7 @@ TEST_F(Tensorboard, AResumedRunHasEachStepOnce) {
   EXPECT_THAT(steps(), ElementsAre(1, 2, 127, 128)) << "the second file sorts behind the first";
 }
 
-TEST_F(Tensorboard, AnEventThatWasCutOffIsDropped) {
+TEST_F(Tensorboard, TruncatedEventIsDropped) {
   {
     TensorboardSink sink(folder_.path());
     for (const std::int64_t number : {1, 2}) sink.write(step(number));
@@ -188,7 +188,7 @@ TEST_F(Tensorboard, AnEventThatWasCutOffIsDropped) {
   EXPECT_NO_THROW(drop_events_after(folder_ / "absent", 1));
 }
 
-TEST_F(Tensorboard, AFolderThatCannotBeMadeIsADataError) {
+TEST_F(Tensorboard, UncreatableFolderIsDataError) {
   EXPECT_THROW(TensorboardSink("/proc/nowhere"), DataError);
 }
 

@@ -33,7 +33,7 @@ std::string row_name(const json& all, const json& span) {
   return "none";
 }
 
-TEST(Trace, SpansNestOnTheThreadThatMadeThem) {
+TEST(Trace, SpansNestOnTheirThread) {
   Trace trace;
   trace.begin_step(7);
   {
@@ -71,7 +71,7 @@ TEST(Trace, OnlyTheChosenStepsAreRecorded) {
   EXPECT_THAT(steps, ElementsAre(3, 4));
 }
 
-TEST(Trace, HoldsTheFirstSpansAndCountsThoseThatFoundNoRoom) {
+TEST(Trace, KeepsFirstSpansAndCountsLostOnes) {
   Trace trace({.max_spans = 1024});
   for (int i = 0; i < 2000; ++i)
     trace.main().add({.begin_ns = i, .end_ns = i + 1, .thread = trace.main().thread()});
@@ -82,7 +82,7 @@ TEST(Trace, HoldsTheFirstSpansAndCountsThoseThatFoundNoRoom) {
   EXPECT_EQ(events(all, "M", "process_labels").at(0)["args"]["labels"], "976 later spans dropped");
 }
 
-TEST(Trace, SpansThatOverlapGoToLanesBesideEachOther) {
+TEST(Trace, OverlappingSpansGetSeparateLanes) {
   Trace trace;
   TraceBuffer& group = trace.add_lanes("group world");
   for (const auto& [begin, end] : std::vector<std::pair<int, int>>{{0, 50}, {10, 20}, {20, 60}, {50, 70}}) {
@@ -117,7 +117,7 @@ TEST(Trace, WritersDoNotDisturbAReader) {
   EXPECT_EQ(events(parsed(trace), "X", "batch").size(), 6000u);
 }
 
-TEST(AlignedClock, IsAStraightLineBetweenTheTwoMeasurements) {
+TEST(AlignedClock, IsStraightLineBetweenMeasurements) {
   const AlignedClock clock({.at_ns = 1000, .offset_ns = 500}, {.at_ns = 3000, .offset_ns = 700});
   EXPECT_EQ(clock.of_rank_0(0), 500);
   EXPECT_EQ(clock.of_rank_0(1000), 1500);
@@ -131,7 +131,7 @@ TEST(AlignedClock, IsAStraightLineBetweenTheTwoMeasurements) {
   EXPECT_EQ(span["dur"], 1.6);
 }
 
-TEST(AlignedClock, IsAsFarOffAsTheWorseOfTheTwoMeasurements) {
+TEST(AlignedClock, HasErrorOfWorseMeasurement) {
   for (const bool worse_first : {true, false}) {
     const AlignedClock clock({.at_ns = 1, .error_ns = worse_first ? 900 : 20},
                              {.at_ns = 2, .error_ns = worse_first ? 20 : 900});
