@@ -47,13 +47,13 @@ class DataParallelFault : public testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(DataParallelFault, SurvivorsNameTheKilledRankOutOfBackward) { expect_survivors_to_name(1); }
+TEST_P(DataParallelFault, SurvivorsNameRankKilledInBackward) { expect_survivors_to_name(1); }
 
 TEST_P(DataParallelFault, SurvivorsNameRankZeroToo) { expect_survivors_to_name(0); }
 
-TEST_P(DataParallelFault, SurvivorsNameTheOnlyRankOfItsHostToo) { expect_survivors_to_name(2); }
+TEST_P(DataParallelFault, SurvivorsNameOnlyRankOfItsHost) { expect_survivors_to_name(2); }
 
-TEST_P(DataParallelFault, AllRanksNameTheOneThatContinuesAfterABrokenPass) {
+TEST_P(DataParallelFault, AllRanksNameRankAfterBrokenPass) {
   World world{.size = kRanks, .command = {bin("rank_ddp_steps"), GetParam(), "1000000", "20"}};
   set_hosts(world);
   auto ranks = start_all(world);
@@ -72,7 +72,7 @@ TEST_P(DataParallelFault, AllRanksNameTheOneThatContinuesAfterABrokenPass) {
 /// Two ranks on each of two hosts, whose gradients are compressed between hosts.
 class BetweenHostsFault : public testing::TestWithParam<int> {};
 
-TEST_P(BetweenHostsFault, SurvivorsNameTheKilledRankOutOfBackward) {
+TEST_P(BetweenHostsFault, SurvivorsNameRankKilledInBackward) {
   World world{.size = 4, .command = {bin("rank_ddp_steps"), "hierarchical", "1000000", "-1", "top-k"}};
   for (int rank = 0; rank < 4; ++rank) world.extra[rank]["TRIREME_HOST_ID"] = rank < 2 ? "left" : "right";
   auto ranks = start_all(world);

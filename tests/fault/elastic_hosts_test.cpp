@@ -37,7 +37,7 @@ class ElasticHosts : public testing::Test {
   const RunsOfWorlds runs_{folder_.path()};
 };
 
-TEST_F(ElasticHosts, ALostHostIsReplacedByOneThatJoins) {
+TEST_F(ElasticHosts, NewHostReplacesLostHost) {
   const Words settings = {"parallel.zero=3", "checkpoint.in_memory_every_steps=1"};
   const auto first = start(0, {}, settings);
   auto second = start(1, {}, settings);
@@ -61,7 +61,7 @@ TEST_F(ElasticHosts, ALostHostIsReplacedByOneThatJoins) {
                               {"parallel.zero=3"}));
 }
 
-TEST_F(ElasticHosts, AHostThatIsToldToStopHandsItsStateOver) {
+TEST_F(ElasticHosts, StoppedHostHandsItsStateOver) {
   const Words settings = {"parallel.zero=3"};
   const auto first = start(0, {}, settings), second = start(1, {}, settings);
   ASSERT_TRUE(evaluates(*first, 100));
@@ -79,7 +79,7 @@ TEST_F(ElasticHosts, AHostThatIsToldToStopHandsItsStateOver) {
   EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, runs_.undisturbed({{4, step}, {2}}, settings));
 }
 
-TEST_F(ElasticHosts, AllRanksSaveWhereTooFewWouldBeLeft) {
+TEST_F(ElasticHosts, RanksSaveBeforeTooFewAreLeft) {
   const auto first = start(0, {"--min-ranks", "4"}, {}), second = start(1, {}, {});
   ASSERT_TRUE(evaluates(*first, 100));
   second->send_signal(SIGTERM);
@@ -90,7 +90,7 @@ TEST_F(ElasticHosts, AllRanksSaveWhereTooFewWouldBeLeft) {
   EXPECT_EQ(read_run(folder_ / "run").status, "interrupted");
 }
 
-TEST_F(ElasticHosts, ACutCableLeavesTheHostOfTheStore) {
+TEST_F(ElasticHosts, CutCableLeavesHostOfStore) {
   const auto first = start(0, {}, {}), second = start(1, {}, {});
   ASSERT_TRUE(evaluates(*first, 100));
   hosts_.cut_cable();
@@ -117,7 +117,7 @@ TEST_F(ElasticHosts, ARankIsReplacedOnItsHost) {
 }
 
 /// The first rank is on another host then, and the folder still belongs to this job.
-TEST_F(ElasticHosts, ACheckpointOfTheJobIsRestoredByAnotherHost) {
+TEST_F(ElasticHosts, AnotherHostRestoresCheckpointOfJob) {
   const Words settings = {"parallel.zero=3", "checkpoint.every_steps=40"};
   const auto first = start(0, {}, settings), second = start(1, {"--spares", "1"}, settings);
   ASSERT_TRUE(evaluates(*first, 100));
@@ -130,7 +130,7 @@ TEST_F(ElasticHosts, ACheckpointOfTheJobIsRestoredByAnotherHost) {
   EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, runs_.undisturbed({{4}}, {"parallel.zero=3"}));
 }
 
-TEST_F(ElasticHosts, ALoopOfYourOwnTakesInAHostThatJoins) {
+TEST_F(ElasticHosts, CustomLoopTakesInNewHost) {
   const Words options = {"--nnodes", "1:2", "--elastic", "--join-wait", "0"};
   const auto first = hosts_.launch_on(0, 2, options, {bin("rank_elastic_loop"), "grow"});
   ASSERT_TRUE(first->wait_for_output("generation 0 begins", 60));
@@ -142,7 +142,7 @@ TEST_F(ElasticHosts, ALoopOfYourOwnTakesInAHostThatJoins) {
   EXPECT_THAT(joined.out, HasSubstr("generation 1: rank 2 of 3, world 1 of this process, sum 6"));
 }
 
-TEST_F(ElasticHosts, CtrlCOnOneHostStopsTheJob) {
+TEST_F(ElasticHosts, CtrlCOnOneHostStopsJob) {
   const auto first = start(0, {"--max-restarts", "3"}, {}), second = start(1, {}, {});
   ASSERT_TRUE(evaluates(*first, 100));
   second->send_signal(SIGINT);

@@ -88,7 +88,7 @@ std::ostream& operator<<(std::ostream& out, const ElasticCase& shown) { return o
 
 class ElasticOf : public Elastic, public testing::WithParamInterface<ElasticCase> {};
 
-TEST_P(ElasticOf, AReplacementRestoresTheStateFromTheOtherRanks) {
+TEST_P(ElasticOf, ReplacementRestoresStateFromOtherRanks) {
   const ElasticCase& given = GetParam();
   Words options = given.options();
   const TrainedRun expected = undisturbed(given.ranks, given.settings, options);
@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
                     .servers = 2}),
     [](const auto& param) { return std::string(param.param.name); });
 
-TEST_F(Elastic, ASmallerWorldEndsWithTheBitsOfAResumeOnAsManyRanks) {
+TEST_F(Elastic, SmallerWorldEndsWithBitsOfResume) {
   ChildProcess launcher(command("disturbed", 3, {"--elastic", "--min-ranks", "2"}, {}));
   kill_after(launcher, 100, 0);
   const ChildResult result = launcher.wait(120);
@@ -170,7 +170,7 @@ TEST_F(Elastic, TheNextWorldIsPlannedAgain) {
   EXPECT_EQ(read_run(folder_ / "disturbed").world_size, 2);
 }
 
-TEST_F(Elastic, ASpareTakesThePlaceWithoutAStart) {
+TEST_F(Elastic, SpareReplacesRankWithoutNewProcess) {
   const TrainedRun expected = undisturbed(2, {});
   ChildProcess launcher(command("disturbed", 2, {"--elastic", "--spares", "1"}, {}));
   kill_after(launcher, 100, 1);
@@ -180,7 +180,7 @@ TEST_F(Elastic, ASpareTakesThePlaceWithoutAStart) {
   EXPECT_EQ(read_run(folder_ / "disturbed").weights_xxh3, expected.weights_xxh3);
 }
 
-TEST_F(Elastic, ASpareTakesAPlaceInAPipeline) {
+TEST_F(Elastic, SpareTakesPlaceInPipeline) {
   const Words pipeline = {"parallel.pipeline=2", "parallel.microbatches=4",
                           "checkpoint.in_memory_every_steps=1"};
   const TrainedRun expected = undisturbed(4, pipeline);
@@ -192,7 +192,7 @@ TEST_F(Elastic, ASpareTakesAPlaceInAPipeline) {
   EXPECT_EQ(read_run(folder_ / "disturbed").weights_xxh3, expected.weights_xxh3);
 }
 
-TEST_F(Elastic, ANewWorldHasCopiesBeforeItsFirstStep) {
+TEST_F(Elastic, NewWorldHasCopiesBeforeFirstStep) {
   const Words settings = {"parallel.zero=3", "checkpoint.in_memory_every_steps=99"};
   const TrainedRun expected = undisturbed(2, settings);
   ChildProcess launcher(command("disturbed", 2, {"--elastic", "--max-restarts", "2"}, settings));
@@ -216,7 +216,7 @@ TEST_F(Elastic, WorldsHaveSizesThatTheConfigurationAllows) {
   EXPECT_EQ(read_run(folder_ / "disturbed").status, "completed");
 }
 
-TEST_F(Elastic, ARankThatTheLeftOverProcessReplacesNeedsNoNewProcess) {
+TEST_F(Elastic, LeftOverProcessNeedsNoNewProcess) {
   ChildProcess launcher(
       command("disturbed", 4, {"--elastic", "--min-ranks", "2"},
               {"parallel.pipeline=2", "parallel.microbatches=4", "checkpoint.in_memory_every_steps=1"}));
@@ -228,7 +228,7 @@ TEST_F(Elastic, ARankThatTheLeftOverProcessReplacesNeedsNoNewProcess) {
   EXPECT_EQ(read_run(folder_ / "disturbed").status, "completed");
 }
 
-TEST_F(Elastic, TheJobEndsWhereFewerThanTheLeastAreLeft) {
+TEST_F(Elastic, JobEndsBelowMinimumOfRanks) {
   ChildProcess launcher(command("disturbed", 2, {"--elastic"}, {}));
   kill_after(launcher, 100, 1);
   const ChildResult result = launcher.wait(60);
@@ -237,7 +237,7 @@ TEST_F(Elastic, TheJobEndsWhereFewerThanTheLeastAreLeft) {
   EXPECT_THAT(result.err, HasSubstr("was killed by SIGKILL"));
 }
 
-TEST_F(Elastic, AStoppedRankIsReplacedWhenTheOthersHaveGivenUp) {
+TEST_F(Elastic, StoppedRankIsReplacedAfterPeerTimeout) {
   const TrainedRun expected = undisturbed(2, {});
   ChildProcess launcher(command("disturbed", 2, {"--elastic", "--max-restarts", "1"}, {"comm.timeout_s=3"}));
   ASSERT_TRUE(launcher.wait_for_output("step 100  test accuracy", 90));
@@ -255,7 +255,7 @@ TEST_F(Elastic, DivergenceEndsTheJobAtOnce) {
   EXPECT_THAT(result.err, Not(HasSubstr("elastic: world")));
 }
 
-TEST_F(Elastic, NewProcessesAndRestartsOfAllRanksAreCountedTogether) {
+TEST_F(Elastic, CountsNewProcessesAndRestartsTogether) {
   const ChildResult result =
       run(command("wrong", 2, {"--elastic", "--max-restarts", "2"}, {"model.weights=/nowhere/x.safetensors"}),
           {}, 60);
@@ -282,7 +282,7 @@ ChildResult launch_loop(const Words& options, const std::string& what) {
   return run(words, {}, 60);
 }
 
-TEST(ElasticLoop, AProgramIsCalledAgainInTheNextWorld) {
+TEST(ElasticLoop, ProgramIsCalledAgainInNextWorld) {
   const ChildResult replaced = launch_loop({"--max-restarts", "1"}, "kill");
   ASSERT_EQ(replaced.exit_code, 0) << replaced.err;
   EXPECT_THAT(replaced.out, HasSubstr("generation 1: rank 0 of 3, world 2 of this process, sum 6"));
@@ -292,7 +292,7 @@ TEST(ElasticLoop, AProgramIsCalledAgainInTheNextWorld) {
   EXPECT_THAT(fewer.out, HasSubstr("generation 1: rank 1 of 2, world 2 of this process, sum 3"));
 }
 
-TEST(ElasticLoop, WorldsThatAreLostWithoutAFailedProcessAreCounted) {
+TEST(ElasticLoop, CountsLostWorldsWithoutFailedProcess) {
   const ChildResult result = launch_loop({"--max-restarts", "2"}, "lose");
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_THAT(result.err, HasSubstr("elastic: world 2 has 3"));
@@ -302,7 +302,7 @@ TEST(ElasticLoop, WorldsThatAreLostWithoutAFailedProcessAreCounted) {
   EXPECT_THAT(result.err, HasSubstr("no restart is left (--max-restarts 2)"));
 }
 
-TEST(ElasticLoop, ALoopOfOnesOwnContinuesFromItsCheckpointOnFewerRanks) {
+TEST(ElasticLoop, CustomLoopResumesOnFewerRanks) {
   const TemporaryFolder folder;
   const auto weights_of = [](const ChildResult& result) {
     const auto at = result.out.find("weights ");

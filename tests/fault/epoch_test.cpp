@@ -27,7 +27,7 @@ void add_samples(const fs::path& file, std::vector<std::int64_t>& seen) {
   }
 }
 
-TEST(Epoch, KilledInItsMiddleAndGoneOnWithByMoreRanksHasEachSampleOnce) {
+TEST(Epoch, HasEachSampleOnceAfterGrownRestart) {
   constexpr std::int64_t kSamples = 1000, kSteps = 42;
   const TemporaryFolder folder;
   const fs::path out = folder / "seen", packed = folder / "packed";

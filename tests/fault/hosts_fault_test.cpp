@@ -46,14 +46,14 @@ class HostsFault : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(EveryWay, HostsFault, testing::Values("auto", "gloo", "ring", "direct", "ucx"),
                          [](const auto& test) { return test.param; });
 
-TEST_P(HostsFault, BothHostsNameTheRankThatWasKilledOnOne) {
+TEST_P(HostsFault, BothHostsNameRankKilledOnOne) {
   ::kill(launcher(1).children().at(1), SIGKILL);
   EXPECT_THAT(complaint(0), ContainsRegex("\\[[01]\\] error: [^\n]*all_reduce[^\n]*rank 3"));
   EXPECT_THAT(complaint(1), ContainsRegex("rank 3 [^\n]*was killed by SIGKILL"));
 }
 
 /// Which also waits for the other host in groups of its own.
-TEST(HostsFaultOfTraining, BothHostsNameRankZeroWhereGradientsAreCompressedBetweenHosts) {
+TEST(HostsFaultOfTraining, CompressedHostsNameRankZero) {
   const TwoHosts hosts;
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
   const auto launchers = hosts.launch(2, {bin("rank_ddp_steps"), "auto", "1000000", "-1", "top-k"});
@@ -67,7 +67,7 @@ TEST(HostsFaultOfTraining, BothHostsNameRankZeroWhereGradientsAreCompressedBetwe
               ContainsRegex("backward of step [0-9]+: [^\n]* #[0-9]+[^\n]*rank 0 \\(pid [0-9]+\\)"));
 }
 
-TEST_P(HostsFault, ACutCableIsAnErrorOnBothByTheDeadline) {
+TEST_P(HostsFault, CutCableFailsBothHostsByDeadline) {
   hosts_.cut_cable();
   EXPECT_THAT(complaint(0),
               ContainsRegex("\\[[01]\\] error: [^\n]*all_reduce[^\n]*rank [23] [^\n]*was last heard of"));
@@ -96,7 +96,7 @@ class HostsThatDiffer : public testing::Test {
   TwoHosts hosts_;
 };
 
-TEST_F(HostsThatDiffer, InTheirWayOfAllReducesAreRejectedByName) {
+TEST_F(HostsThatDiffer, DifferentAllReducesAreRejectedByName) {
   expect_rejected("ring", "direct", "comm.all_reduce[^\n]*(ring|direct)[^\n]*rank [01]");
 }
 

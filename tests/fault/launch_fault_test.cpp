@@ -118,7 +118,7 @@ TEST(FrozenRank, IsNamedAndEnded) {
 }
 
 // Nobody waits for it any more, and so nobody misses it.
-TEST(FrozenRank, IsEndedByTheLauncherWhenAllOthersHaveEnded) {
+TEST(FrozenRank, IsEndedWhenAllOthersHaveEnded) {
   const auto result = run({bin("trireme"), "launch", "-n", "2", "--frozen-grace", "1", "--", "/bin/sh", "-c",
                            "if [ $RANK = 1 ]; then kill -STOP $$; fi"},
                           {}, kLaunchBound_s);
@@ -129,7 +129,7 @@ TEST(FrozenRank, IsEndedByTheLauncherWhenAllOthersHaveEnded) {
                                 HasSubstr("was frozen by SIGSTOP when all others had ended")));
 }
 
-TEST(FrozenRank, IsEndedByTheLauncherWhenNoneOfItsRanksRuns) {
+TEST(FrozenRank, IsEndedWithoutRunningLocalRank) {
   for (const int ranks : {1, 2}) {
     SCOPED_TRACE(ranks);
     const auto result = run({bin("trireme"), "launch", "-n", text(ranks), "--frozen-grace", "1", "--",
@@ -145,7 +145,7 @@ TEST(FrozenRank, IsEndedByTheLauncherWhenNoneOfItsRanksRuns) {
   }
 }
 
-TEST(FrozenRank, ContinuesToTakeTheSignalThatEndsIt) {
+TEST(FrozenRank, StillTakesSignalThatEndsIt) {
   const auto result = run({bin("trireme"), "launch", "-n", "1", "--frozen-grace", "1", "--", "/bin/sh", "-c",
                            "trap 'echo took it; exit 0' TERM; kill -STOP $$"},
                           {}, kLaunchBound_s);
@@ -171,7 +171,7 @@ class FrozenWorld {
   ChildProcess launcher_;
 };
 
-TEST(FrozenRank, IsWaitedForWithoutEndWhereThatIsAskedFor) {
+TEST(FrozenRank, IsAwaitedWithoutLimitOnRequest) {
   FrozenWorld world("0");
   ASSERT_TRUE(world.froze());
   EXPECT_FALSE(world.launcher().wait_for_output("awake", 3));
@@ -181,7 +181,7 @@ TEST(FrozenRank, IsWaitedForWithoutEndWhereThatIsAskedFor) {
   EXPECT_THAT(result.out, AllOf(HasSubstr("[0] awake"), HasSubstr("[1] awake")));
 }
 
-TEST(FrozenRank, IsNotEndedForTheTimeInWhichItsLauncherWasFrozenToo) {
+TEST(FrozenRank, OutlivesTimeInWhichLauncherIsFrozen) {
   FrozenWorld world("4");
   ASSERT_TRUE(world.froze());
   world.launcher().send_signal(SIGSTOP);
@@ -209,7 +209,7 @@ bool comes_to_stand_still(int pid) {
 }
 
 // The ranks start nothing: a shell that is stopped between vfork and exec is not shown as stopped.
-TEST(CtrlZ, StopsRanksWithTheirLauncherAndLetsAllContinue) {
+TEST(CtrlZ, StopsRanksWithLauncherAndContinuesAll) {
   const TemporaryFolder folder;
   const std::string open = (folder / "open").string();
   ChildProcess launcher({bin("trireme"), "launch", "-n", "2", "--frozen-grace", "1", "--", "/bin/sh", "-c",

@@ -36,7 +36,7 @@ class OffloadFaults : public testing::Test {
   const TemporaryFolder runs_, scratch_;
 };
 
-TEST_F(OffloadFaults, ADiskThatIsTooSmallIsAnErrorBeforeTheFirstStep) {
+TEST_F(OffloadFaults, TooSmallDiskFailsBeforeFirstStep) {
   const std::string reason = small_disk_unavailable_because();
   if (!reason.empty()) GTEST_SKIP() << reason;
   for (const char* ranks : {"1", "2"}) {
@@ -50,7 +50,7 @@ TEST_F(OffloadFaults, ADiskThatIsTooSmallIsAnErrorBeforeTheFirstStep) {
   }
 }
 
-TEST_F(OffloadFaults, AFolderThatMayNotBeWrittenIsNamed) {
+TEST_F(OffloadFaults, NamesFolderWithoutWritePermission) {
   std::filesystem::permissions(scratch_.path(), std::filesystem::perms::owner_read);
   const ChildResult result =
       run({"setpriv", "--reuid=65534", "--clear-groups", bin("trireme"), "train", "--help"});
@@ -64,7 +64,7 @@ TEST_F(OffloadFaults, AFolderThatMayNotBeWrittenIsNamed) {
                                  HasSubstr(scratch_.path().string()), HasSubstr("Permission denied")));
 }
 
-TEST_F(OffloadFaults, AWriteThatFailsInTheMiddleEndsAllRanksAndNamesOne) {
+TEST_F(OffloadFaults, FailedWriteEndsRanksAndNamesOne) {
   // Files may grow no further than a checkpoint needs from the third second on: rank 1's process is told so.
   const char* script = R"(
     trap '' XFSZ

@@ -52,7 +52,7 @@ class PackedData : public testing::Test {
   const fs::path packed_ = folder_ / "packed";
 };
 
-TEST_F(PackedData, ATrainingHasTheBitsOfOneOnTheSource) {
+TEST_F(PackedData, TrainingHasBitsOfOneOnSource) {
   const ChildResult packed = run(pack_words(packed_));
   ASSERT_EQ(packed.exit_code, 0) << packed.err;
   EXPECT_THAT(packed.out, HasSubstr("packed 5120 samples of synthetic into"));
@@ -64,7 +64,7 @@ TEST_F(PackedData, ATrainingHasTheBitsOfOneOnTheSource) {
   EXPECT_EQ(found.losses, expected.losses);
 }
 
-TEST_F(PackedData, ThatRedirectIntoThePrivateNetworkAreReadWhereThatIsAskedFor) {
+TEST_F(PackedData, ReadsPrivateRedirectionsOnRequest) {
   ASSERT_EQ(run(pack_words(packed_)).exit_code, 0);
   HttpServer server;
   for (const auto& entry : fs::directory_iterator(packed_))
@@ -87,7 +87,7 @@ TEST_F(PackedData, ThatRedirectIntoThePrivateNetworkAreReadWhereThatIsAskedFor) 
   }
 }
 
-TEST_F(PackedData, DamageEndsATrainingAndIsFoundByVerify) {
+TEST_F(PackedData, DamageEndsTrainingAndFailsVerify) {
   ASSERT_EQ(run(pack_words(packed_)).exit_code, 0);
   EXPECT_EQ(data("verify").exit_code, 0);
   std::fstream shard(packed_ / "train-00003.trr", std::ios::binary | std::ios::in | std::ios::out);
@@ -105,7 +105,7 @@ TEST_F(PackedData, DamageEndsATrainingAndIsFoundByVerify) {
   EXPECT_THAT(result.err, AllOf(HasSubstr("train-00003.trr"), HasSubstr("sample"), HasSubstr("offset")));
 }
 
-TEST_F(PackedData, PackingThatIsKilledLeavesAFolderThatSaysSo) {
+TEST_F(PackedData, KilledPackingLeavesFolderMarkedIncomplete) {
   ChildProcess packing(pack_words(packed_, "0.01"));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!fs::exists(packed_ / "train-00005.trr") && std::chrono::steady_clock::now() < deadline)
@@ -126,7 +126,7 @@ TEST_F(PackedData, PackingThatIsKilledLeavesAFolderThatSaysSo) {
   EXPECT_EQ(data("verify").exit_code, 0);
 }
 
-TEST_F(PackedData, AFullDiskIsNamedAndLeavesNothing) {
+TEST_F(PackedData, FullDiskIsNamedAndLeavesNothing) {
   const std::string reason = small_disk_unavailable_because();
   if (!reason.empty()) GTEST_SKIP() << reason;
   const TemporaryFolder disk, kept;

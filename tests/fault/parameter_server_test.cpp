@@ -28,7 +28,7 @@ ChildResult chaos(const std::vector<std::string>& options) {
   return run(words, {{"TMPDIR", "/dev/shm"}});
 }
 
-TEST(ParameterServer, LosesAndDoublesNothingUnderEachKindOfFault) {
+TEST(ParameterServer, LosesAndDoublesNothingUnderEachFault) {
   const ChildResult result = chaos({});
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   const auto report = nlohmann::json::parse(result.out);
@@ -42,7 +42,7 @@ TEST(ParameterServer, LosesAndDoublesNothingUnderEachKindOfFault) {
   EXPECT_GT(report["pushes"], 1000);
 }
 
-TEST(ParameterServer, LosesAndDoublesNothingInChainsOfThree) {
+TEST(ParameterServer, LosesAndDoublesNothingInLongChains) {
   const ChildResult result = chaos({"--servers", "4", "--replicas", "3", "--kinds", "kill,moving,two"});
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   const auto report = nlohmann::json::parse(result.out);
@@ -53,7 +53,7 @@ TEST(ParameterServer, LosesAndDoublesNothingInChainsOfThree) {
 
 /// The short form of half an hour, too short for anybody to be seen growing: that is
 /// tests/unit/cli/growth_test.cpp.
-TEST(ParameterServer, LosesAndDoublesNothingUnderMixedLoadAndRandomFaults) {
+TEST(ParameterServer, LosesAndDoublesNothingUnderRandomFaults) {
   for (const char* kinds : {"kill,worker,checkpoint", "kill,moving,worker,coordinator"}) {
     const ChildResult result = chaos({"--minutes", "0.15", "--kinds", kinds});
     ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
@@ -68,7 +68,7 @@ TEST(ParameterServer, LosesAndDoublesNothingUnderMixedLoadAndRandomFaults) {
   }
 }
 
-TEST(ParameterServer, KnowsTheKindsOfFaultsThatThereAre) {
+TEST(ParameterServer, KnowsAllKindsOfFaults) {
   const ChildResult result = run({bin("trireme"), "bench", "ps-chaos", "--kinds", "kill,frieze"});
   EXPECT_EQ(result.exit_code, 2) << result.out;
   EXPECT_THAT(result.err, HasSubstr("--kinds has 'frieze' (did you mean 'freeze'?)"));
@@ -100,7 +100,7 @@ class ServingProcesses : public testing::Test {
   std::string address_;
 };
 
-TEST_F(ServingProcesses, AServerThatIsToldToGoGivesItsPartitionsAwayAndEnds) {
+TEST_F(ServingProcesses, LeavingServerGivesItsPartitionsAway) {
   const auto store = coordinator({"--servers", "2"});
   const auto stays = server("stays"), goes = server("goes");
   goes->send_signal(SIGTERM);
@@ -111,14 +111,14 @@ TEST_F(ServingProcesses, AServerThatIsToldToGoGivesItsPartitionsAwayAndEnds) {
   EXPECT_EQ(store->wait(20).exit_code, 0);
 }
 
-TEST_F(ServingProcesses, AServerThatFoundNoCoordinatorEndsWhenItIsToldTo) {
+TEST_F(ServingProcesses, ServerWithoutCoordinatorEndsOnRequest) {
   address_ = "tcp:127.0.0.1:1";
   const auto waits = server("waits");
   waits->send_signal(SIGTERM);
   EXPECT_EQ(waits->wait(20).exit_code, 0);
 }
 
-TEST_F(ServingProcesses, ASecondCoordinatorDoesNotGetTheAddressOfTheFirst) {
+TEST_F(ServingProcesses, SecondCoordinatorCannotTakeAddressOfFirst) {
   const auto store = coordinator();
   const ChildResult second =
       run({bin("trireme"), "serve-coordinator", "--folder", folder_ / "other", "--listen", address_});
@@ -134,7 +134,7 @@ TEST_F(ServingProcesses, ADamagedFolderIsADataError) {
   EXPECT_THAT(result.err, HasSubstr("the coordinator's map.snapshot of 19 bytes is damaged"));
 }
 
-TEST_F(ServingProcesses, AnAddressThatOthersReachIsRejectedWithoutAProof) {
+TEST_F(ServingProcesses, RejectsReachableAddressWithoutProof) {
   const ChildResult result =
       run({bin("trireme"), "serve-coordinator", "--folder", folder_ / "store", "--listen", "tcp:0.0.0.0:0"});
   EXPECT_EQ(result.exit_code, 2) << result.err;
@@ -146,7 +146,7 @@ TEST_F(ServingProcesses, AnAddressThatOthersReachIsRejectedWithoutAProof) {
   EXPECT_TRUE(proved.wait_for_output("coordinator serves at tcp:0.0.0.0:", 20));
 }
 
-TEST_F(ServingProcesses, SayWhatTheyHoldAndWhoDoesNotAnswer) {
+TEST_F(ServingProcesses, StatusListsPartitionsAndSilentServers) {
   const auto store = coordinator({"--servers", "2", "--lease", "60"});  // frozen is not down
   const auto one = server("one"), other = server("other");
   const auto status = [&] {
@@ -178,7 +178,7 @@ TEST_F(ServingProcesses, SayWhatTheyHoldAndWhoDoesNotAnswer) {
 }
 
 /// Coordinator, servers and who looks at them are told of etcd alone.
-TEST_F(ServingProcesses, FindEachOtherThroughEtcdOfWhichAMemberIsKilled) {
+TEST_F(ServingProcesses, FindEachOtherThroughDegradedEtcd) {
   TRIREME_NEEDS_ETCD();
   EtcdCluster etcd(3);
   address_ = etcd.address("jobs/found");
@@ -205,7 +205,7 @@ TEST_F(ServingProcesses, FindEachOtherThroughEtcdOfWhichAMemberIsKilled) {
 }
 
 /// Servers that no launcher has started, with each proof that they may ask for.
-TEST_F(ServingProcesses, ATrainingGoesToServersThatWereThereBefore) {
+TEST_F(ServingProcesses, TrainingUsesServersThatAlreadyRun) {
   const auto expect_trained = [&](const std::map<std::string, std::string>& environment) {
     std::vector<std::string> words = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2"};
     for (const std::string& setting :
@@ -243,7 +243,7 @@ TEST_F(ServingProcesses, ATrainingGoesToServersThatWereThereBefore) {
 }
 
 /// What a rank has is the key of its worker, which opens nothing else.
-TEST_F(ServingProcesses, SecurityOfALauncherGivesEachRankTheKeyOfItsWorkerAlone) {
+TEST_F(ServingProcesses, SecurityLauncherGivesRanksOnlyWorkerKeys) {
   const std::string status = bin("trireme") + " ps status $TRIREME_PS_COORDINATOR";
   const std::string script =
       "echo \"rank $RANK has ${TRIREME_PS_SECRET%:*} of $TRIREME_PS_SECRET_FILE.\"\n" + status +
@@ -270,7 +270,7 @@ TEST_F(ServingProcesses, SecurityOfALauncherGivesEachRankTheKeyOfItsWorkerAlone)
 }
 
 /// A key that leaked reads, and writes nothing.
-TEST_F(ServingProcesses, SecurityOfKeysThatAreMadeForReadersOfStatus) {
+TEST_F(ServingProcesses, SecurityStatusReadersHaveTheirOwnKeys) {
   const std::string secret = folder_ / "secret", key = folder_ / "status.key";
   std::ofstream(secret) << "a secret that is long enough for anybody";
   ::chmod(secret.c_str(), 0600);
@@ -295,7 +295,7 @@ TEST_F(ServingProcesses, SecurityOfKeysThatAreMadeForReadersOfStatus) {
   EXPECT_EQ(second.exit_code, 2) << second.out;
 }
 
-TEST_F(ServingProcesses, AStatusThatNobodyAnswersIsACommError) {
+TEST_F(ServingProcesses, UnansweredStatusIsCommError) {
   const ChildResult result = run({bin("trireme"), "ps", "status", "tcp:127.0.0.1:1"});
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_THAT(result.err, HasSubstr("no status from the coordinator at tcp:127.0.0.1:1"));

@@ -34,7 +34,7 @@ TEST(PipelineFault, SurvivorsNameTheKilledRank) {
 }
 
 // Stages of an asynchronous pipeline wait in no collective, and rank 0 is the one that others hang on most.
-TEST(PipelineFault, AnAsynchronousPipelineEndsWhenRankZeroIsFrozen) {
+TEST(PipelineFault, AsynchronousPipelineEndsWhenRankZeroFreezes) {
   const TemporaryFolder folder;
   std::vector<std::string> words = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2"};
   for (const std::string& setting :

@@ -71,7 +71,7 @@ class ServedRun : public testing::TestWithParam<Staleness> {
   TemporaryFolder folder_;
 };
 
-TEST_P(ServedRun, ContinuesWhereAServerAndThenTheCoordinatorAreKilled) {
+TEST_P(ServedRun, ContinuesAfterKillsOfServerAndCoordinator) {
   ChildProcess launcher(command("disturbed"));
   ASSERT_TRUE(launcher.wait_for_output("step 100  test accuracy", 90)) << launcher.output();
   ASSERT_TRUE(kill_and_see_again(launcher, "server0"));

@@ -47,7 +47,7 @@ class ShardsFault : public testing::TestWithParam<Case> {
 
 TEST_P(ShardsFault, SurvivorsNameTheKilledRank) { expect_survivors_to_name(1); }
 
-TEST_P(ShardsFault, SurvivorsNameTheLastRankOfTheLastHostToo) {
+TEST_P(ShardsFault, SurvivorsNameLastRankOfLastHost) {
   expect_survivors_to_name(static_cast<int>(GetParam().hosts.size()) - 1);
 }
 

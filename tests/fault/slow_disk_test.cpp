@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 class SlowDisk : public testing::TestWithParam<const char*> {};
 
-TEST_P(SlowDisk, IsWaitedForAndNamedAndTheRunEndsWell) {
+TEST_P(SlowDisk, IsNamedAndRunEndsWell) {
   const TemporaryFolder folder;
   std::vector<std::string> command = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2"};
   for (const std::string& setting :

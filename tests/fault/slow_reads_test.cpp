@@ -16,7 +16,7 @@ using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-TEST(SlowReads, OfOneRankAreNamedByProgressMetricsAndReport) {
+TEST(SlowReads, ProgressMetricsAndReportNameSlowRank) {
   const TemporaryFolder folder;
   const std::string packed = (folder / "packed").string();
   const ChildResult pack = run({bin("trireme"), "data", "pack", "synthetic", packed});
@@ -56,7 +56,7 @@ TEST(SlowReads, OfOneRankAreNamedByProgressMetricsAndReport) {
   EXPECT_THAT(read_file(folder / "slow" / "report.html"), HasSubstr("slowest stage: read"));
 }
 
-TEST(SlowReads, OfABatchAreFetchedSideBySideWhereTheFirstHasWaited) {
+TEST(SlowReads, ReadsBatchInParallelAfterSlowRead) {
   const TemporaryFolder folder;
   const std::string packed = (folder / "packed").string(), count = (folder / "count").string();
   const ChildResult pack = run({bin("trireme"), "data", "pack", "synthetic", packed});

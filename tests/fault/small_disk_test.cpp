@@ -54,7 +54,7 @@ class FullDisk : public SmallDiskTest, public testing::WithParamInterface<int> {
   }
 };
 
-TEST_P(FullDisk, EndsTheRunWithTheLastCheckpointWhole) {
+TEST_P(FullDisk, EndsRunWithLastCheckpointWhole) {
   const TemporaryFolder disk, kept, undisturbed;
   const ChildResult result = run(
       on_small_disk({.size = "600k", .folder = disk.path(), .keep = kept.path()}, train_into(disk.path())));

@@ -86,7 +86,7 @@ class Strangers {
   std::thread thread_;
 };
 
-TEST(SecurityStrangers, ThirtyAtEveryPortHoldUpNoRunOfTwoHosts) {
+TEST(SecurityStrangers, ThirtyAtEveryPortDelayNoRun) {
   const TwoHosts hosts;
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
   Strangers first(hosts, 0), second(hosts, 1);
@@ -100,7 +100,7 @@ TEST(SecurityStrangers, ThirtyAtEveryPortHoldUpNoRunOfTwoHosts) {
   EXPECT_GT(first.num_ports() + second.num_ports(), 4U) << "the store, and the meeting of four ranks";
 }
 
-TEST(SecurityListening, OfARunOnOneHostIsOnLoopbackOnly) {
+TEST(SecurityListening, LocalRunListensOnLoopbackOnly) {
   const TwoHosts hosts;
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
   hosts.on_host(0, [] {

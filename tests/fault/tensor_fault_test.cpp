@@ -42,12 +42,12 @@ void expect_survivors_to_name(int victim, const std::vector<std::string>& mesh,
   }
 }
 
-TEST(TensorFault, SurvivorsNameTheKilledRankOfALayer) {
+TEST(TensorFault, SurvivorsNameKilledRankOfLayer) {
   expect_survivors_to_name(1, {"parallel.data=2"});
   expect_survivors_to_name(2, {"parallel.microbatches=4", "parallel.pipeline=2"});
 }
 
-TEST(ContextFault, SurvivorsNameTheKilledRankOfARing) {
+TEST(ContextFault, SurvivorsNameKilledRankOfRing) {
   expect_survivors_to_name(
       2,
       {"data.name=text", "data.path=" + checkout("LICENSE"), "data.block=32", "model.name=gpt",

@@ -12,7 +12,7 @@
 namespace trireme::test {
 namespace {
 
-TEST(TraceFault, SurvivorsLeaveTheirPartsWhenARankIsKilled) {
+TEST(TraceFault, SurvivorsWriteTheirPartsAfterKill) {
   const TemporaryFolder folder;
   std::vector<std::string> command = {bin("trireme"), "train", checkout("examples/quick.toml"),
                                       "-n",           "3",     "--trace"};
@@ -38,7 +38,7 @@ TEST(TraceFault, SurvivorsLeaveTheirPartsWhenARankIsKilled) {
   EXPECT_FALSE(std::filesystem::exists(folder / "r/trace.json"));
 }
 
-TEST(TraceFault, ATraceThatCannotBeWrittenIsAWarningAndNoFailedRun) {
+TEST(TraceFault, UnwritableTraceIsWarningOnly) {
   const TemporaryFolder folder;
   const ChildResult result =
       run({bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2", "--trace",

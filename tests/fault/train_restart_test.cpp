@@ -82,7 +82,7 @@ class TrainRestartOf : public TrainRestart, public testing::WithParamInterface<S
   }
 };
 
-TEST_P(TrainRestartOf, EndsWithTheBitsOfAnUninterruptedRun) {
+TEST_P(TrainRestartOf, EndsWithBitsOfUninterruptedRun) {
   const ChildResult quiet = run(shared("quiet", 0), {}, 90);
   ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
 
@@ -140,7 +140,7 @@ void kill_late(const std::vector<std::string>& command, std::size_t rank) {
               ContainsRegex("goodput [0-9.]+ % of .*lost [0-9.]+ % .[0-9]+ steps.*interruptions: 1"));
 }
 
-TEST_F(TrainRestart, TellsTheShareOfItsTimeThatWasLost) {
+TEST_F(TrainRestart, ReportsShareOfLostTime) {
   auto words = command("disturbed", 1);
   for (const char* setting : {"train.epochs=20", "checkpoint.every_steps=640", "eval.every_steps=400"})
     words.insert(words.end(), {"--set", setting});
@@ -165,7 +165,7 @@ TEST_F(TrainRestart, LosesAllStepsWithoutACheckpoint) {
 
 // Rank 1 of the first start dies before there is a world, and so before rank 0 has put the folder of the
 // finished run away.
-TEST_F(TrainRestart, OfARunThatHasNotBegunLeavesTheFinishedRunOfTheNameAlone) {
+TEST_F(TrainRestart, UnstartedRunKeepsFinishedRun) {
   const auto shortened = [&](std::vector<std::string> words) {
     words.insert(words.end(), {"--set", "train.max_steps=40", "--set", "checkpoint.every_steps=10"});
     return words;
@@ -200,7 +200,7 @@ TEST_F(TrainRestart, OfARunThatHasNotBegunLeavesTheFinishedRunOfTheNameAlone) {
 
 // Nobody is left to save anything: launcher and ranks are killed at once, ten times, anywhere in a step, in a
 // checkpoint's writing or between; the same command with --resume continues each time.
-TEST_F(TrainRestart, KilledAsAWholeTenTimesItEndsWithTheBitsOfAnUninterruptedRun) {
+TEST_F(TrainRestart, TenKillsOfAllRanksKeepBits) {
   const auto often = [&](const std::string& name) {
     auto words = command(name, 0);
     for (const char* setting : {"eval.every_steps=10", "checkpoint.every_steps=10"}) {

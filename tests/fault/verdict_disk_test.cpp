@@ -69,7 +69,7 @@ class DeadDisk : public testing::Test {
   std::unique_ptr<ChildProcess> launcher_;
 };
 
-TEST_F(DeadDisk, DoesNotKeepTheLauncherThatIsToldToStop) {
+TEST_F(DeadDisk, DoesNotDelayLauncherToldToStop) {
   start(folder_.path().string(), {{"LD_PRELOAD", bin("slow_fsync.so")}, {"TRIREME_TEST_FSYNC_S", "300"}});
   launcher_->send_signal(SIGTERM);
   ASSERT_TRUE(ends_within(60));
@@ -78,7 +78,7 @@ TEST_F(DeadDisk, DoesNotKeepTheLauncherThatIsToldToStop) {
   EXPECT_EQ(own_children().size(), 1U) << "the process that waits for the disk is left behind";
 }
 
-TEST_F(DeadDisk, KeepsNoProcessOfTheLauncherThatCannotBeKilledThere) {
+TEST_F(DeadDisk, KeepsNoUnkillableProcessOfLauncher) {
   if (::geteuid() != 0 || ::unshare(CLONE_NEWNS) != 0 ||
       std::system("mount --make-rprivate / 2>/dev/null") != 0)
     GTEST_SKIP() << "mounting a file system needs root";

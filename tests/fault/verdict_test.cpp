@@ -50,7 +50,7 @@ class Autopsy : public testing::Test {
   std::vector<int> pids_;
 };
 
-TEST_F(Autopsy, NamesAKilledRankAtTheEndAndAfterwards) {
+TEST_F(Autopsy, NamesKilledRankAtEndAndAfterwards) {
   start();
   ::kill(pid_of(1), SIGKILL);
   const ChildResult end = launcher_->wait(40);
@@ -64,7 +64,7 @@ TEST_F(Autopsy, NamesAKilledRankAtTheEndAndAfterwards) {
   EXPECT_THAT(end.err, HasSubstr(found.at("paragraph").get<std::string>()));
 }
 
-TEST_F(Autopsy, NamesAStoppedRankWhileTheRunStandsStill) {
+TEST_F(Autopsy, NamesStoppedRankWhileRunHangs) {
   start();
   ::kill(pid_of(2), SIGSTOP);
   ASSERT_TRUE(launcher_->wait_for_output("the run stands still: ", 20));
@@ -75,7 +75,7 @@ TEST_F(Autopsy, NamesAStoppedRankWhileTheRunStandsStill) {
   EXPECT_TRUE(launcher_->wait_for_output("the run makes progress again", 20));
 }
 
-TEST_F(Autopsy, NamesTheRankThatSleepsElsewhereAndWhoWaitsForIt) {
+TEST_F(Autopsy, NamesSleepingRankAndWaitingRanks) {
   start({"sleep"});
   ASSERT_TRUE(launcher_->wait_for_output("the run stands still: ", 20));
   const nlohmann::json found = verdict();
@@ -98,7 +98,7 @@ TEST_F(Autopsy, DoesNotReportPausesLikeEarlierOnes) {
   EXPECT_EQ(reports, 1U) << errors;  // the first one
 }
 
-TEST_F(Autopsy, IsPrintedWhereTheDiskOfTheEvidenceDoesNotAnswer) {
+TEST_F(Autopsy, IsPrintedWhenEvidenceDiskHangs) {
   start({}, {{"LD_PRELOAD", bin("slow_fsync.so")}, {"TRIREME_TEST_FSYNC_S", "30"}});
   ::kill(pid_of(1), SIGSTOP);
   ASSERT_TRUE(launcher_->wait_for_output("the run stands still: ", 25));
@@ -122,7 +122,7 @@ TEST_F(Autopsy, NamesTheRankThatThrows) {
   EXPECT_THAT(found.at("paragraph").get<std::string>(), HasSubstr("the file is damaged"));
 }
 
-TEST_F(Autopsy, OfARunWithoutEvidenceComesFromItsEnd) {
+TEST_F(Autopsy, RunWithoutEvidenceUsesItsEnd) {
   write_file_atomic(folder_ / "config.toml", "[run]\nname = \"quick\"\n");
   write_file_atomic(
       folder_ / "end.json",
@@ -132,7 +132,7 @@ TEST_F(Autopsy, OfARunWithoutEvidenceComesFromItsEnd) {
   EXPECT_EQ(verdict().at("ranks"), nlohmann::json({1}));
 }
 
-TEST_F(Autopsy, OfAFolderThatIsNoRunIsAnError) {
+TEST_F(Autopsy, FolderWithoutRunIsError) {
   for (const std::string& given : {folder_.path().string(), (folder_ / "none").string()}) {
     const ChildResult result = run({bin("trireme"), "autopsy", given});
     EXPECT_EQ(result.exit_code, 4);
