@@ -21,7 +21,7 @@ std::string behind(const std::string& words, const std::string& text) {
   return text.substr(at + words.size(), text.find('\n', at) - at - words.size());
 }
 
-TEST(ActorLearner, LearnsWhileAnActorIsKilledAndAnotherJoins) {
+TEST(ActorLearner, LearnsWhileActorsDieAndJoin) {
   // It continues until four have taken part, so three are at it when one of them is killed.
   ChildProcess learner({bin("example_actor_learner"), "4"});
   ASSERT_TRUE(learner.wait_for_output("\n", 60)) << learner.wait(0).err;

@@ -61,7 +61,7 @@ class AllReducesOfARun : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(AllReducesOfARun, AreKeptInItsCheckpointsAndTakenByTheRunThatContinues) {
+TEST_F(AllReducesOfARun, AreKeptInCheckpointsForResume) {
   EXPECT_THAT(train(10), HasSubstr("all-reduces between hosts: "));
   const std::set<std::string> began_with = choices_at(10);
   ASSERT_EQ(began_with.size(), 1u) << testing::PrintToString(began_with);
@@ -70,7 +70,7 @@ TEST_F(AllReducesOfARun, AreKeptInItsCheckpointsAndTakenByTheRunThatContinues) {
   EXPECT_EQ(choices_at(20), began_with) << "no two measurements give the same seconds";
 }
 
-TEST_F(AllReducesOfARun, AreThoseThatTheRunThatContinuesNames) {
+TEST_F(AllReducesOfARun, AreThoseNamedByResumedRun) {
   train(10);
   EXPECT_THAT(train(20, {"--resume", "--set", "comm.all_reduce=\"ring\""}),
               Not(HasSubstr("all-reduces between hosts")));

@@ -39,7 +39,7 @@ class AutoencoderExample : public testing::Test {
   const std::string config_ = checkout("examples/autoencoder.toml");
 };
 
-TEST_F(AutoencoderExample, LearnsAsMuchOverStagesAsOnOneRank) {
+TEST_F(AutoencoderExample, LearnsEquallyOverStagesAndOneRank) {
   // In sgd rounding stays rounding.
   const std::vector<std::string> small = {"train.epochs=1", "optimizer.name=sgd", "optimizer.lr=0.1"};
   const double one = test_loss(1, small);
@@ -58,7 +58,7 @@ TEST_F(AutoencoderExample, IsVerified) {
   }
 }
 
-TEST_F(AutoencoderExample, OwnKeysAreStrictWrittenDownAndKeptOnAResume) {
+TEST_F(AutoencoderExample, OwnKeysAreStrictRecordedAndResumed) {
   const std::vector<std::string> small = {"train.epochs=1", "checkpoint.every_steps=10",
                                           "autoencoder.code=4"};
   EXPECT_EQ(on_ranks(2, "train", small).exit_code, 0);
@@ -78,7 +78,7 @@ TEST_F(AutoencoderExample, OwnKeysAreStrictWrittenDownAndKeptOnAResume) {
       "'autoencoder.code'?)\n");
 }
 
-TEST_F(AutoencoderExample, RejectsAnObjectiveForClassesBeforeRanksStart) {
+TEST_F(AutoencoderExample, RejectsClassObjectiveBeforeRanksStart) {
   const ChildResult result =
       on_ranks(2, "train", {"objective.name=cross_entropy", "objective.metrics=[]", "checkpoint.best=none"});
   EXPECT_EQ(result.exit_code, 2);

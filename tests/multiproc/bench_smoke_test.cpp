@@ -38,7 +38,7 @@ TEST(BenchSmoke, AllReduceNamesEveryWay) {
   }
 }
 
-TEST(BenchSmoke, CollectivesBetweenHostsGiveALinePerWay) {
+TEST(BenchSmoke, CollectivesBetweenHostsGivesLinePerWay) {
   std::map<std::string, int> lines;
   for (const auto& value : values_of({bin("bench_all_reduce_between_hosts"), "--smoke"})) {
     ++lines[value.at("what")];
@@ -50,19 +50,19 @@ TEST(BenchSmoke, CollectivesBetweenHostsGiveALinePerWay) {
   EXPECT_EQ(lines, expected);
 }
 
-TEST(BenchSmoke, WireChannelsGivesALinePerWayAndSize) {
+TEST(BenchSmoke, WireChannelsGivesLinePerSize) {
   const auto values = values_of({bin("bench_wire_channels"), "--smoke"});
   ASSERT_EQ(values.size(), 10u);
   for (const auto& value : values) EXPECT_GT(value.at("ratio").at("median").get<double>(), 0);
 }
 
-TEST(BenchSmoke, SecurityGivesALinePerProofAndOneOfTheStore) {
+TEST(BenchSmoke, SecurityGivesLinePerProofAndStore) {
   const auto values = values_of({bin("bench_security"), "--smoke"});
   ASSERT_EQ(values.size(), 8u);
   for (const auto& value : values) EXPECT_GT(value.at("connect_us").at("median").get<double>(), 0);
 }
 
-TEST(BenchSmoke, PsGivesALineForEachCaseOfItsParts) {
+TEST(BenchSmoke, PsGivesLinePerCase) {
   const auto lines = values_of({bin("trireme"), "bench", "ps", "--smoke", "--json", "--ways", "tcp,shm,tls",
                                 "--what", "push,pull,push-pull,latency,scaling,replication"});
   std::map<std::string, int> counts;
@@ -77,20 +77,20 @@ TEST(BenchSmoke, PsGivesALineForEachCaseOfItsParts) {
   EXPECT_EQ(counts, expected);
 }
 
-TEST(BenchSmoke, PsMeasuresRowsOverChannelsAndInTheStorage) {
+TEST(BenchSmoke, PsMeasuresRowsInChannelsAndStorage) {
   const auto lines = values_of({bin("bench_ps"), "--smoke", "--json", "--ways", "unix", "--what", "sparse"});
   ASSERT_EQ(lines.size(), 6U);  // the machine, a way, and a line for each rule
   for (const auto& line : std::span(lines).subspan(1))
     EXPECT_GT(line.at("push_million_rows_per_s").at("median").get<double>(), 0) << line;
 }
 
-TEST(BenchSmoke, PsMeasuresThePauseWhenAServerDies) {
+TEST(BenchSmoke, PsMeasuresPauseAfterServerDeath) {
   const auto lines = values_of({bin("bench_ps"), "--smoke", "--json", "--what", "recovery"});
   ASSERT_EQ(lines.size(), 2U);  // the machine, and the pause
   EXPECT_GT(lines[1].at("longest_pause_ms").at("median").get<double>(), 0);
 }
 
-TEST(BenchSmoke, PsSaysWhichPartsAndWaysThereAre) {
+TEST(BenchSmoke, PsNamesItsPartsAndWays) {
   const ChildResult what = run({bin("trireme"), "bench", "ps", "--what", "pus"});
   EXPECT_EQ(what.exit_code, 2);
   EXPECT_THAT(what.err, testing::HasSubstr("there is no part 'pus' (did you mean 'push'?)"));
@@ -109,7 +109,7 @@ TEST(BenchSmoke, PsSparseGivesALinePerRule) {
   for (const auto& value : values) EXPECT_GT(value.at("push_over_map").at("median").get<double>(), 0);
 }
 
-TEST(BenchSmoke, RpcCallsGivesALinePerWayCallAndSize) {
+TEST(BenchSmoke, RpcCallsGivesLinePerCase) {
   const auto values = values_of({bin("bench_rpc_calls"), "--smoke"});
   ASSERT_EQ(values.size(), 10u);
   for (const auto& value : values) {
@@ -143,7 +143,7 @@ TEST(BenchSmoke, StepOverheadGivesARatio) {
   EXPECT_GT(values[0].at("ratio").get<double>(), 0);
 }
 
-TEST(BenchSmoke, ProductBitsCountsCasesOfEachShapeAndType) {
+TEST(BenchSmoke, ProductBitsCountsCasesOfShapes) {
   const auto values = values_of({bin("bench_product_bits"), "--smoke"});
   ASSERT_EQ(values.size(), 6u);
   for (const auto& value : values) {
@@ -153,13 +153,13 @@ TEST(BenchSmoke, ProductBitsCountsCasesOfEachShapeAndType) {
   }
 }
 
-TEST(BenchSmoke, ConvolutionGivesALinePerShapeAndKernel) {
+TEST(BenchSmoke, ConvolutionGivesLinePerShapeAndKernel) {
   const auto values = values_of({bin("bench_convolution"), "--smoke"});
   ASSERT_GT(values.size(), 3u);
   for (const auto& value : values) EXPECT_GT(value.at("aten_over_it").get<double>(), 0);
 }
 
-TEST(BenchSmoke, PackedDataGivesALinePerOrderOneOfLargeSamplesAndOneFromTheDisk) {
+TEST(BenchSmoke, PackedDataGivesLinePerCase) {
   const auto values = values_of({bin("bench_packed_data"), "--smoke"});
   ASSERT_EQ(values.size(), 4u);
   EXPECT_GT(values[1].at("packed_samples_per_s").get<double>(), 0);
@@ -209,7 +209,7 @@ TEST(BenchSmoke, TrainingStepRunsOnTwoRanks) {
   EXPECT_GT(values[0].at("samples_per_s").get<double>(), 0);
 }
 
-TEST(BenchSmoke, CheckpointMeasuresTheDiskAndTheHoldUp) {
+TEST(BenchSmoke, CheckpointMeasuresDiskAndBlockedTime) {
   const TemporaryFolder folder;
   const auto values =
       values_of({bin("bench_checkpoint"), "--smoke", "--folder", (folder / "bench").string()});
@@ -219,7 +219,7 @@ TEST(BenchSmoke, CheckpointMeasuresTheDiskAndTheHoldUp) {
   EXPECT_GT(values[5].at("stalled_s").get<double>(), 0);
 }
 
-TEST(BenchSmoke, CheckpointShardsGoFromFourRanksToOthers) {
+TEST(BenchSmoke, CheckpointShardsChangeNumberOfRanks) {
   const TemporaryFolder folder;
   const auto values = [&](int num_ranks, const char* work, const char* cut) {
     return values_of({bin("trireme"), "launch", "-n", std::to_string(num_ranks), "--no-prefix", "--",
@@ -238,7 +238,7 @@ TEST(BenchSmoke, PipelineStepRunsOnTwoRanks) {
   EXPECT_GT(values[0].at("step_ms").get<double>(), 0);
 }
 
-TEST(BenchSmoke, PipelineResnet50ComparesEveryWayAndWritesItsPages) {
+TEST(BenchSmoke, PipelineResnet50ComparesEveryWay) {
   const TemporaryFolder folder;
   const auto path = [&](const char* name) { return (folder / name).string(); };
   const auto values = values_of({bin("trireme"), "bench", "pipeline-resnet50", "--smoke", "--json",
@@ -274,7 +274,7 @@ class BenchScripts : public testing::Test {
   const TemporaryFolder programs_;
 };
 
-TEST_F(BenchScripts, AllReduceWithoutMpisHeaderLeavesTheComparisonOutAndSaysWhy) {
+TEST_F(BenchScripts, AllReduceExplainsMissingMpiComparison) {
   add("mpicc", "echo 'x.c:1: fatal error: mpi.h: No such file or directory' >&2; exit 1");
   add("mpirun", "exit 1");
   const ChildResult result = run_script("allreduce.sh");
@@ -284,7 +284,7 @@ TEST_F(BenchScripts, AllReduceWithoutMpisHeaderLeavesTheComparisonOutAndSaysWhy)
   EXPECT_THAT(result.out, testing::HasSubstr("shm in place"));
 }
 
-TEST_F(BenchScripts, APeerPythonWithoutTorchIsRejectedBeforeAnythingIsMeasured) {
+TEST_F(BenchScripts, RejectsPeerPythonWithoutTorchBeforeMeasuring) {
   add("no_torch", "exit 1");
   for (const char* script : {"checkpoint.sh", "optimizer_step.sh", "pipeline_step.sh", "resnet50_step.sh",
                              "rpc_calls.sh", "training_step.sh", "zero_step.sh"}) {
@@ -295,7 +295,7 @@ TEST_F(BenchScripts, APeerPythonWithoutTorchIsRejectedBeforeAnythingIsMeasured) 
   }
 }
 
-TEST_F(BenchScripts, AProgramThatIsNotBuiltIsNamed) {
+TEST_F(BenchScripts, NamesProgramThatIsNotBuilt) {
   const ChildResult result = run({checkout("bench/allreduce.sh")}, {{"TRIREME_BUILD", "/nowhere"}}, 60);
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, testing::HasSubstr("missing in /nowhere/bin: bench_allreduce"));

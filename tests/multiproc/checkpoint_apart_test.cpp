@@ -43,7 +43,7 @@ class CheckpointApart : public testing::TestWithParam<const char*> {
   const TemporaryFolder folder_;
 };
 
-TEST_P(CheckpointApart, IsWrittenAndReadForThemByTheRankThatSees) {
+TEST_P(CheckpointApart, OneRankReadsAndWritesForOthers) {
   for (const char* place : {"0", "1"}) fs::create_directory(folder_ / place);
   train("apart", true, {"--set", "train.max_steps=30"});
   const ChildResult verified =

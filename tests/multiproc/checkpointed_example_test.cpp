@@ -7,7 +7,7 @@
 namespace trireme::test {
 namespace {
 
-TEST(CheckpointedExample, RunsBlocksAgainAndHasTheGradientsOfThePlainProgram) {
+TEST(CheckpointedExample, RecomputesBlocksWithGradientsOfPlainProgram) {
   const ChildResult result = run({bin("example_checkpointed")}, {}, 60);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, testing::HasSubstr("plain: 4 runs of a block"));

@@ -28,7 +28,7 @@ std::vector<std::string> probe(const std::string& backend = "auto", const std::s
 }
 
 // In about one process of a hundred MKL answers two simultaneous first calls with an approximation to one.
-TEST(CommProcesses, AFunctionFirstUsedByTwoRanksAtOnceHasTheBitsOfLaterUse) {
+TEST(CommProcesses, FirstConcurrentUseHasLaterBits) {
   const ChildResult result = test::run({test::bin("rank_first_use"), "600"}, {}, 300);
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }
@@ -78,7 +78,7 @@ TEST(CommProcesses, DifferentWorldSizesNameBothSides) {
   }
 }
 
-TEST(CommProcesses, APortThatIsTakenSaysWhatToDo) {
+TEST(CommProcesses, TakenPortSaysHowToProceed) {
   const test::TakenPort port;
   auto rank = start({.size = 2, .command = probe(), .port = port.number()}, 0);
   const ChildResult result = rank->wait(60);
@@ -114,7 +114,7 @@ TEST_P(KilledOrStopped, SurvivorsNameTheDeadRank) {
   for (const auto& result : survivors_of(SIGKILL, "100")) expect_named(result);
 }
 
-TEST_P(KilledOrStopped, SurvivorsNameTheFrozenRankByTheDeadline) {
+TEST_P(KilledOrStopped, SurvivorsNameFrozenRankByDeadline) {
   for (const auto& result : survivors_of(SIGSTOP, "3")) expect_named(result);
 }
 
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(CommProcesses, KilledOrStopped,
                            return text(std::get<0>(test.param), "Rank", std::get<1>(test.param));
                          });
 
-TEST(CommProcesses, ARankThatIsKilledWhileItLeavesIsNotWaitedFor) {
+TEST(CommProcesses, RankKilledWhileLeavingIsNotAwaited) {
   auto ranks = start_all({.size = 2, .command = probe("auto", "1000", "leave")});
   ASSERT_TRUE(ranks[1]->wait_for_output("rank 0 leaves", 60));
   ranks[1]->send_signal(SIGKILL);
@@ -163,7 +163,7 @@ class PinnedRanks : public testing::Test {
   const int first_ = cores_[0], second_ = cores_.size() < 2 ? -1 : cores_[1];
 };
 
-TEST_F(PinnedRanks, HaveCoresOfTheirOwnWithAllTheirThreadsUntilTheContextGoes) {
+TEST_F(PinnedRanks, HaveTheirOwnCoresUntilContextEnds) {
   const Bound two({first_, second_});
   auto ranks = start_all(world("cores"));
   for (int rank = 0; rank < 2; ++rank) {
@@ -205,7 +205,7 @@ TEST_F(PinnedRanks, StayWhereSomebodyHasBoundThem) {
   }
 }
 
-TEST_F(PinnedRanks, AreNotWhereThereIsNoCoreForEachOrTorchsThreadsAreBoundAlready) {
+TEST_F(PinnedRanks, AreUnpinnedWithoutCoresOrFreeThreads) {
   {
     const Bound one({second_});
     auto ranks = start_all(world("cores"));

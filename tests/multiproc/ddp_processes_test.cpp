@@ -49,13 +49,13 @@ double loss_on_ranks(const std::string& program, int ranks, const std::string& s
   return std::stod(found[1]);
 }
 
-TEST(OwnLoop, GivesTheSameLossesAloneAndOnTwoRanks) {
+TEST(OwnLoop, GivesSameLossesOnTwoRanks) {
   const std::string program = test::bin("example_own_loop");
   EXPECT_NEAR(loss_on_ranks(program, 1, "step 50"), loss_on_ranks(program, 2, "step 50"), 2e-5);
 }
 
 // 1000 samples in batches of 96: the parts of the last 40 differ between three ranks.
-TEST(OwnLoop, WithLibtorchsDataLoaderGivesTheSameLossesOnAnyNumberOfRanks) {
+TEST(OwnLoop, LibtorchDataLoaderGivesSameLosses) {
   const std::string program = test::bin("example_own_loop_data_loader");
   const double alone = loss_on_ranks(program, 1, "epoch 4");
   for (const int ranks : {2, 3}) EXPECT_NEAR(loss_on_ranks(program, ranks, "epoch 4"), alone, 2e-5) << ranks;

@@ -107,9 +107,9 @@ INSTANTIATE_TEST_SUITE_P(Table, DeviceRunsOf, testing::ValuesIn(kCases),
 
 class RoundedDeviceRunsOf : public DeviceRuns, public testing::WithParamInterface<Case> {};
 
-/// Sums of f32 differ by 272 2^-24 of their magnitudes at most (DeviceCodecs.RoundTheScaleOfABlockAsASum):
+/// Sums of f32 differ by 272 2^-24 of their magnitudes at most (DeviceCodecs.RoundScaleOfBlockAsSum):
 /// the losses of the first steps by no more than three times that, and what a sign that turns makes of it.
-TEST_P(RoundedDeviceRunsOf, HaveTheLossesOfTheCpuUpToRounding) {
+TEST_P(RoundedDeviceRunsOf, HaveLossesOfCpuUpToRounding) {
   Settings settings = GetParam().settings;
   settings.insert(settings.end(), {"train.max_steps=3", "train.global_batch=120"});
   const TrainedRun here = trained("here", "cpu", GetParam().ranks, settings);
@@ -137,7 +137,7 @@ TEST_F(DeviceRuns, ContinueOnAnotherDevice) {
   }
 }
 
-TEST_F(DeviceRuns, TellTheMemoryOfTheDeviceApartFromTheHosts) {
+TEST_F(DeviceRuns, ReportMemoryOfDeviceAndHostSeparately) {
   trained("run", "stand_in", 2, {"train.max_steps=3", "optimizer.name=adamw"});
   const std::string summary = read_file(folder_ / "run" / "summary.json");
   for (const char* kind : {"weights", "gradients", "optimizer", "activations"})

@@ -23,7 +23,7 @@ ChildResult estimate(const std::vector<std::string>& more) {
   return run(command);
 }
 
-TEST(EstimateCommand, OfStagesFollowsFromCostsThatReplicasMeasured) {
+TEST(EstimateCommand, StagesFollowFromMeasuredCostsOfReplicas) {
   const TemporaryFolder folder;
   const std::string costs = (folder / "costs.json").string();
   const ChildResult measured = estimate({"--save", costs, "--json"});
@@ -47,7 +47,7 @@ TEST(EstimateCommand, OfStagesFollowsFromCostsThatReplicasMeasured) {
   }
 }
 
-TEST(EstimateCommand, OfAnotherModelNamesTheKeyThatDiffers) {
+TEST(EstimateCommand, AnotherModelNamesKeyThatDiffers) {
   const TemporaryFolder folder;
   const std::string costs = (folder / "costs.json").string();
   ASSERT_EQ(estimate({"--save", costs}).exit_code, 0);
@@ -56,7 +56,7 @@ TEST(EstimateCommand, OfAnotherModelNamesTheKeyThatDiffers) {
   EXPECT_THAT(told.err, AllOf(HasSubstr("model.hidden = [7]"), HasSubstr("measure again")));
 }
 
-TEST(EstimateCommand, OfAFileThatIsNoMeasurementsSaysSo) {
+TEST(EstimateCommand, FileWithoutMeasurementsIsNamed) {
   const ChildResult told = estimate({"--measurements", checkout("VERSION")});
   EXPECT_EQ(told.exit_code, kExitData);
   EXPECT_THAT(told.err, HasSubstr("VERSION"));

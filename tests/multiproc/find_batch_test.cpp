@@ -27,7 +27,7 @@ std::vector<std::string> find_batch(const TemporaryFolder& folder, const std::ve
   return command;
 }
 
-TEST(FindBatch, OverProcessesPrintsOneJsonAndLeavesNothing) {
+TEST(FindBatch, ProcessesPrintOneJsonAndLeaveNothing) {
   const TemporaryFolder folder;
   const ChildResult result = run(find_batch(folder, {"--most", "128", "--noise", "500", "--json"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -44,7 +44,7 @@ TEST(FindBatch, OverProcessesPrintsOneJsonAndLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-TEST(FindBatch, WithServersTellsTimesAndWhyThereIsNoNoiseScale) {
+TEST(FindBatch, ServersExplainMissingNoiseScale) {
   const TemporaryFolder folder;
   const ChildResult result =
       run(find_batch(folder, {"--servers", "1", "--set", "parallel.mode=ps", "--most", "64"}));
@@ -53,7 +53,7 @@ TEST(FindBatch, WithServersTellsTimesAndWhyThereIsNoNoiseScale) {
   EXPECT_THAT(result.out, HasSubstr("servers sum gradients"));
 }
 
-TEST(FindBatch, OverStagesThatUpdateWhileMicroBatchesAreUnderWayRunsToItsEnd) {
+TEST(FindBatch, AsynchronousStagesRunToTheirEnd) {
   const TemporaryFolder folder;
   const ChildResult result =
       run(find_batch(folder, {"--most", "64", "--set", "train.accumulation=1", "--set", "parallel.pipeline=2",
@@ -63,7 +63,7 @@ TEST(FindBatch, OverStagesThatUpdateWhileMicroBatchesAreUnderWayRunsToItsEnd) {
   EXPECT_THAT(result.out, HasSubstr("there is no gradient of all stages"));
 }
 
-TEST(FindBatch, OfWhichARankDiesEndsAndNamesIt) {
+TEST(FindBatch, DeadRankEndsSearchAndIsNamed) {
   const TemporaryFolder folder;
   ChildProcess search(find_batch(folder, {"--noise", "500", "--set", "model.hidden=[2048, 2048]"}));
   ASSERT_TRUE(search.wait_for_output("          16  ", 60)) << "the first trial";

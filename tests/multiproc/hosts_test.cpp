@@ -52,7 +52,7 @@ class Hosts : public testing::Test {
   TwoHosts hosts_;
 };
 
-TEST_F(Hosts, AutoIsHierarchicalAndFindsTheAddressThatFacesTheOtherHost) {
+TEST_F(Hosts, AutoIsHierarchicalAndFindsFacingAddress) {
   const std::string output = output_of({bin("rank_comm_probe"), "auto", "20", "sum"});
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(output, HasSubstr(text("rank ", rank, " of 4 over hierarchical: sum 10")));
@@ -84,7 +84,7 @@ TEST_F(Hosts, AllReplicasEndWithTheSameBits) {
 
 // Those of a host are added up before any of it leaves: what crosses is what one rank of each host would
 // send.
-TEST_F(Hosts, CompressedGradientsCrossTheCableOncePerHost) {
+TEST_F(Hosts, CompressedGradientsCrossCableOncePerHost) {
   const std::int64_t by_hosts = sent_in_steps({"parallel.compression=qsgd"}),
                      by_ranks =
                          sent_in_steps({"parallel.compression=qsgd", "parallel.compression_scope=all"});
@@ -93,7 +93,7 @@ TEST_F(Hosts, CompressedGradientsCrossTheCableOncePerHost) {
 }
 
 // Of a part of two ranks, half as many bytes; weights in 8 bits cross in either case.
-TEST_F(Hosts, CompressedGradientsThatAreSharedOutCrossTheCableOncePerHost) {
+TEST_F(Hosts, ShardedGradientsCrossCableOncePerHost) {
   const std::vector<std::string> shared_out = {"parallel.zero=2", "train.accumulation=1",
                                                "parallel.compression=int8",
                                                "parallel.weight_compression=int8"};
@@ -125,7 +125,7 @@ TEST_F(Hosts, ShardsCrossTheCableOnce) {
   }
 }
 
-TEST_F(Hosts, TrainingOverUcxGivesTheBitsOfTrainingOverTcp) {
+TEST_F(Hosts, TrainingOverUcxHasBitsOfTcp) {
   if (!has_ucx()) GTEST_SKIP() << "built without UCX";
   use_ucx_over_network();
   const TemporaryFolder folder;

@@ -40,7 +40,7 @@ TEST(Launch, GivesEachRankItsPlace) {
   EXPECT_THAT(result.out, HasSubstr("[1] 1 2 1 2 127.0.0.1 threads 0\n"));
 }
 
-TEST(Launch, DrawsTheBarOfRankZeroInPlaceOnATerminal) {
+TEST(Launch, DrawsBarOfRankZeroInPlace) {
   const TemporaryFolder folder;
   // script gives the command a terminal of its own.
   const std::string command =
@@ -53,7 +53,7 @@ TEST(Launch, DrawsTheBarOfRankZeroInPlaceOnATerminal) {
   EXPECT_THAT(result.out, Not(HasSubstr("[1]")));
 }
 
-TEST(Launch, NumbersTheRanksOfTheSecondHostAfterThoseOfTheFirst) {
+TEST(Launch, NumbersSecondHostsRanksAfterFirstHosts) {
   const auto result = launch({"-n", "2", "--nnodes", "3", "--node-rank", "1", "--master-addr", "127.0.0.1",
                               "--master-port", "29999"},
                              "echo $RANK $WORLD_SIZE $LOCAL_RANK $TRIREME_STORE $MASTER_PORT");
@@ -61,7 +61,7 @@ TEST(Launch, NumbersTheRanksOfTheSecondHostAfterThoseOfTheFirst) {
   EXPECT_THAT(result.out, HasSubstr("[3] 3 6 1 127.0.0.1:29999 30000\n"));
 }
 
-TEST(Launch, ServesTheStoreItselfUnderASecretOfTheJob) {
+TEST(Launch, ServesStoreUnderSecretOfJob) {
   const std::string script =
       "echo secret ${#TRIREME_SECRET}; (echo > /dev/tcp/${TRIREME_STORE/:/\\/}) && echo served";
   const auto result = launch({"-n", "2"}, script);
@@ -71,7 +71,7 @@ TEST(Launch, ServesTheStoreItselfUnderASecretOfTheJob) {
   EXPECT_NE(launch({"-n", "1"}, "echo $TRIREME_SECRET").out, launch({"-n", "1"}, "echo $TRIREME_SECRET").out);
 }
 
-TEST(Launch, TakesTheSecretFromAFileOrTheEnvironment) {
+TEST(Launch, TakesSecretFromFileOrEnvironment) {
   const TemporaryFolder folder;
   const auto file = folder / "secret";
   std::ofstream(file) << "a-secret-of-the-job-1\n";
@@ -83,7 +83,7 @@ TEST(Launch, TakesTheSecretFromAFileOrTheEnvironment) {
   EXPECT_EQ(launch({"-n", "1"}, script, {{"TRIREME_SECRET", "a-secret-of-the-job-1"}}).out, expected);
 }
 
-TEST(Launch, SaysWhoHasAnotherSecretOnBothSides) {
+TEST(Launch, BothSidesNameHolderOfAnotherSecret) {
   const auto result = run({bin("trireme"), "launch", "-n", "1", "--nnodes", "2", "--master-addr", "127.0.0.1",
                            "--master-port", text(free_port()), "--", "bash", "-c",
                            "TRIREME_SECRET=not-the-one-of-this-job " + bin("rank_launch_sum")},
@@ -95,7 +95,7 @@ TEST(Launch, SaysWhoHasAnotherSecretOnBothSides) {
                                               "another secret")));
 }
 
-TEST(Launch, LeavesThePortToAProgramThatServesTheRendezvousItself) {
+TEST(Launch, LeavesPortToProgramThatServesRendezvous) {
   const auto result = launch({"-n", "1"},
                              "python3 -c 'import os, socket; s = socket.socket(); "
                              "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); "
@@ -104,13 +104,13 @@ TEST(Launch, LeavesThePortToAProgramThatServesTheRendezvousItself) {
   EXPECT_EQ(result.out, "[0] served\n") << result.err;
 }
 
-TEST(Launch, KeepsTheStreamsApartAndEndsTheLastLine) {
+TEST(Launch, SeparatesStreamsAndEndsLastLine) {
   const auto result = launch({"-n", "1"}, "echo out; echo err >&2; printf unfinished");
   EXPECT_EQ(result.out, "[0] out\n[0] unfinished\n");
   EXPECT_EQ(result.err, "[0] err\n");
 }
 
-TEST(Launch, ContinuesWhenNobodyReadsWhatTheRanksSay) {
+TEST(Launch, ContinuesWithoutReaderOfRankOutput) {
   const TemporaryFolder folder;
   const std::string done = folder / "done";
   const auto result =
@@ -133,7 +133,7 @@ TEST(Launch, CanLeaveOutThePrefix) {
   EXPECT_EQ(launch({"-n", "1", "--no-prefix"}, "echo plain").out, "plain\n");
 }
 
-TEST(Launch, PassesOnTheExitCodeOfTheRankThatFailedAndStopsTheOthers) {
+TEST(Launch, PassesExitCodeAndStopsOtherRanks) {
   const auto result = launch({"-n", "2"}, "[ $RANK = 1 ] && exit 4; exec sleep 60");
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_THAT(result.err, AllOf(HasSubstr("rank 1"), HasSubstr("exited with code 4"),
@@ -146,7 +146,7 @@ TEST(Launch, KillsARankThatDoesNotStop) {
   EXPECT_EQ(result.exit_code, 5) << result.err;
 }
 
-TEST(Launch, StartsAllRanksAgainAsOftenAsAllowed) {
+TEST(Launch, RestartsAllRanksAsOftenAsAllowed) {
   const auto result = launch({"-n", "2", "--max-restarts", "2"},
                              "echo attempt $TRIREME_RESTART_COUNT; [ $TRIREME_RESTART_COUNT = 2 ] || exit 4");
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -182,7 +182,7 @@ TEST(Launch, ASecondCtrlCKills) {
   EXPECT_EQ(launcher.wait(20).exit_code, 130);
 }
 
-TEST(Launch, ServersBesideItsRanksAreReachedThroughSharedMemory) {
+TEST(Launch, LocalServersAreReachedThroughSharedMemory) {
   const auto result = launch({"-n", "1", "--servers", "1"},
                              "until " + bin("trireme") +
                                  " ps status $TRIREME_PS_COORDINATOR | grep server0; do sleep 0.05; done; "
@@ -281,7 +281,7 @@ TEST_F(Torchrun, StartsRanksThatTrainToTheEnd) {
   EXPECT_EQ(trained.steps, 128);
 }
 
-TEST_F(Torchrun, EndsATrainingOneOfWhoseRanksIsKilledAndNamesIt) {
+TEST_F(Torchrun, NamesKilledRankAndEndsTraining) {
   ChildProcess agent(training("100000"));
   ASSERT_TRUE(agent.wait_for_output("step 100  test accuracy", 120));
   const auto ranks = agent.children();  // in the order in which they were started

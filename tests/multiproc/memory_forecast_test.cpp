@@ -48,7 +48,7 @@ std::vector<std::string> words_of(const std::string& command, const ForecastCase
 
 class MemoryForecast : public testing::TestWithParam<ForecastCase> {};
 
-TEST_P(MemoryForecast, IsWithinFivePercentOfWhatARunTakes) {
+TEST_P(MemoryForecast, IsWithinFivePercentOfMeasuredRun) {
   const TemporaryFolder folder;
   std::vector<std::string> words = words_of("memory", GetParam());
   words.emplace_back("--json");
@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
                     ForecastCase{"TensorBudget", 2, {"parallel.tensor=2", "train.activation_budget=10MiB"}}),
     [](const auto& test) { return std::string(test.param.name); });
 
-TEST(MemoryCommand, TellsOfOtherModesAndWhichOfThemFit) {
+TEST(MemoryCommand, ListsOtherModesAndTheirFit) {
   const ChildResult all = run(words_of("memory", {"", 2, {}}), {}, 60);
   ASSERT_EQ(all.exit_code, 0) << all.err;
   for (const char* mode : {"as configured ", "parallel.zero=1 ", "parallel.zero=3 ", "parallel.pipeline=2 ",

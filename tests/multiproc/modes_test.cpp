@@ -180,7 +180,7 @@ bool meet_in_one(const Mode& row, const Factor& one, const Factor& other, const 
   });
 }
 
-TEST(ModeCover, EachTwoValuesThatMeetInTheTableMeetInARowThatRuns) {
+TEST(ModeCover, EachPairIsInRunningRow) {
   // Besides what names the case: name and mesh.
   static_assert(num_fields<Mode>() == kFactors.size() + 2, "each field is a factor");
   const std::vector<Mode> table = table_of(kCpu), running = rows_that_cover(table, Pairs::kAll);
@@ -210,7 +210,7 @@ TEST(ModeCover, DeviceRowsCoverTheTable) {
   EXPECT_GT(num_own, 100);
 }
 
-TEST(ModeCover, EachRowThatRunsBringsAPairOfItsOwnAndTheOthersAreRepetitions) {
+TEST(ModeCover, EachRunningRowAddsAPair) {
   for (const Device& device : {kCpu, kStandIn}) {
     const std::vector<Mode> table = table_of(device), running = rows_that_cover(table, *device.pairs);
     const PairTable pairs = pairs_of(running, *device.pairs);

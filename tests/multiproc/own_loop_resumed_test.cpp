@@ -20,7 +20,7 @@ struct Program {
 
 class OwnLoopResumed : public testing::TestWithParam<Program> {};
 
-TEST_P(OwnLoopResumed, EndsWithTheSameBitsAfterAKill) {
+TEST_P(OwnLoopResumed, EndsWithSameBitsAfterKill) {
   const TemporaryFolder folder;
   const auto command = [&](const char* name) {
     std::vector<std::string> all = {bin("trireme"), "launch", "-n", "2", "--"};

@@ -18,7 +18,7 @@ std::string losses(int ranks, const std::string& schedule, const std::string& ba
   return result.out;
 }
 
-TEST(PipelineProcesses, LossesAreThoseOfOneRankOverSharedMemoryAndOverSockets) {
+TEST(PipelineProcesses, LossesMatchOneRankOverEachTransport) {
   const std::string one = losses(1, "gpipe");
   EXPECT_THAT(one, testing::HasSubstr("step 50: loss 0."));
   EXPECT_EQ(losses(2, "1f1b"), one);
@@ -26,7 +26,7 @@ TEST(PipelineProcesses, LossesAreThoseOfOneRankOverSharedMemoryAndOverSockets) {
   EXPECT_EQ(losses(4, "interleaved-1f1b", "gloo"), one);
 }
 
-TEST(PipelineProcesses, ASequentialInAPipeLearnsAlikeOnAnyNumberOfRanks) {
+TEST(PipelineProcesses, SequentialInPipeLearnsOnAnyRanks) {
   const auto printed = [](int ranks) {
     const ChildResult result =
         run({bin("trireme"), "launch", "-n", text(ranks), "--no-prefix", "--", bin("example_own_pipe"), "50"},
@@ -39,7 +39,7 @@ TEST(PipelineProcesses, ASequentialInAPipeLearnsAlikeOnAnyNumberOfRanks) {
   EXPECT_EQ(printed(3), one);
 }
 
-TEST(PipelineProcesses, AsynchronousStagesLearnOverAnyOfTheSchedules) {
+TEST(PipelineProcesses, AsynchronousStagesLearnOverEachSchedule) {
   for (const std::string schedule : {"pipedream", "pipedream-2bw", "1f1b-rr"}) {
     const ChildResult result = run({bin("trireme"), "launch", "-n", "3", "--no-prefix", "--",
                                     bin("example_own_pipeline_async"), schedule, "400"},
@@ -57,7 +57,7 @@ TEST(PipelineProcesses, AsynchronousStagesLearnOverAnyOfTheSchedules) {
   }
 }
 
-TEST(ShardedLoopProcesses, LossesAreThoseOfOneRankOverSharedMemoryAndOverSockets) {
+TEST(ShardedLoopProcesses, LossesMatchOneRankOverEachTransport) {
   const auto losses = [](int ranks, const std::string& backend) {
     const ChildResult result = run({bin("trireme"), "launch", "-n", text(ranks), "--no-prefix", "--",
                                     bin("example_own_loop_sharded"), "50", backend},
@@ -71,7 +71,7 @@ TEST(ShardedLoopProcesses, LossesAreThoseOfOneRankOverSharedMemoryAndOverSockets
   EXPECT_EQ(losses(3, "gloo"), one);
 }
 
-TEST(PipelineProcesses, ResNet50RunsNaiveAndPipelinedOnTwoRanks) {
+TEST(PipelineProcesses, ResNet50RunsNaiveAndPipelined) {
   const ChildResult result = run({bin("trireme"), "launch", "-n", "2", "--no-prefix", "--",
                                   bin("example_resnet50_two_stages"), "2", "4", "32"},
                                  {}, 60);

@@ -79,7 +79,7 @@ TEST_F(PlanOverRanks, TheFastestPlansAreRunOnRequest) {
   EXPECT_THAT(too_large.out, AllOf(HasSubstr("no plan fits into"), Not(HasSubstr("checked:"))));
 }
 
-TEST_F(PlanOverRanks, AnExplicitPlanSwitchesOffTheAutomaticOne) {
+TEST_F(PlanOverRanks, ExplicitPlanSwitchesAutomaticPlanOff) {
   const std::string config = read_file(checkout("examples/quick.toml"));
   write_file_atomic(path("run.toml"), config + "\n[parallel]\nplan = \"auto\"\n");
   write_file_atomic(path("plan.toml"), "[parallel]\npipeline = 2\nmicrobatches = 2\n");
@@ -94,7 +94,7 @@ TEST_F(PlanOverRanks, AnExplicitPlanSwitchesOffTheAutomaticOne) {
 
 using SecurityPlans = PlanOverRanks;
 
-TEST_F(SecurityPlans, ForeignFileIsReadUpToItsLimit) {
+TEST_F(SecurityPlans, ForeignFileIsReadUpToLimit) {
   const auto train = [&](const std::string& plan) {
     write_file_atomic(path("plan.toml"), plan);
     return trireme({"train", checkout("examples/quick.toml"), "-n", "2", "--plan", path("plan.toml"), "--set",
@@ -109,7 +109,7 @@ TEST_F(SecurityPlans, ForeignFileIsReadUpToItsLimit) {
   EXPECT_THAT(large.err, HasSubstr("is not a plan: it has more than 4194304 bytes"));
 }
 
-TEST_F(PlanOverRanks, MemoryOfAHostIsSharedByItsRanks) {
+TEST_F(PlanOverRanks, RanksOfHostShareItsMemory) {
   ASSERT_EQ(plan({"--save", path("costs.json")}).exit_code, kExitOk);
   const auto limit = [&] {
     return json::parse(plan({"--json", "--measurements", path("costs.json")}).out)
@@ -123,7 +123,7 @@ TEST_F(PlanOverRanks, MemoryOfAHostIsSharedByItsRanks) {
   EXPECT_GT(limit(), 1.5 * of_two) << "each rank has a host of its own";
 }
 
-TEST_F(PlanOverRanks, WithoutEnoughMemorySaysWhatTheSmallestPlanNeeds) {
+TEST_F(PlanOverRanks, TooLittleMemoryNamesSmallestPlan) {
   const ChildResult found = plan({"--memory", "0.001"});
   EXPECT_EQ(found.exit_code, kExitOk) << found.err;
   EXPECT_THAT(found.out, AllOf(HasSubstr("no plan fits into 1.0 MiB per rank"), HasSubstr("more on rank")));

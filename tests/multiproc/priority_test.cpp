@@ -35,7 +35,7 @@ class Priority : public testing::Test {
 };
 const std::vector<std::string> Priority::kByNeed = {"parallel.priority=forward", "parallel.slice_kib=16"};
 
-TEST_F(Priority, OverASlowLinkRanksLearnTheBitsOfARunInOrder) {
+TEST_F(Priority, SlowLinkKeepsBitsOfOrderedRun) {
   const SwitchedHosts hosts(2, 0.0005, 100e6);
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
   const auto trained = [&](const std::string& name, const std::vector<std::string>& more) {
@@ -51,7 +51,7 @@ TEST_F(Priority, OverASlowLinkRanksLearnTheBitsOfARunInOrder) {
   EXPECT_EQ(by_need.losses, in_order.losses);
 }
 
-TEST_F(Priority, OfThreeHostsOneThatIsKilledBetweenSlicesIsNamedByTheOthers) {
+TEST_F(Priority, ThreeHostsNameRankKilledBetweenSlices) {
   const SwitchedHosts hosts(3, 0.0005, 100e6);
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
   std::vector<std::string> settings = kByNeed;

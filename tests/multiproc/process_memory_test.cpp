@@ -90,7 +90,7 @@ class ProcessMemory : public testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(ProcessMemory, OfFiftyStepsIsWithinATenthOfWhatIsTold) {
+TEST_P(ProcessMemory, FiftyStepsAreWithinTenth) {
   const nlohmann::json modes = modes_told(with({}));
   const auto told = [&](const Settings& mode) {
     const auto found =
@@ -104,13 +104,13 @@ TEST_P(ProcessMemory, OfFiftyStepsIsWithinATenthOfWhatIsTold) {
   expect_too_little(with({}), told({}));
 }
 
-TEST_P(ProcessMemory, WithStateInFilesIsWithinATenthOfWhatIsTold) {
+TEST_P(ProcessMemory, StateInFilesIsWithinTenth) {
   const Settings mode =
       with({"parallel.zero=3", "offload.optimizer=files", "offload.parameters=files", "offload.part_mib=2"});
   expect_enough(mode, modes_told(mode).at(0));
 }
 
-TEST_P(ProcessMemory, OfARunThatSavesIsWithinATenthOfWhatIsTold) {
+TEST_P(ProcessMemory, SavingRunIsWithinTenth) {
   const Settings mode = with({"checkpoint.every_steps=10"});
   expect_enough(mode, modes_told(mode).at(0));
 }

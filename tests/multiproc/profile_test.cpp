@@ -24,7 +24,7 @@ nlohmann::json profile(const std::vector<std::string>& settings) {
   return result.exit_code == 0 ? nlohmann::json::parse(result.out) : nlohmann::json();
 }
 
-TEST(ProfileCommand, MeasuresTheSamplesOfAMicroBatchOfOneReplica) {
+TEST(ProfileCommand, MeasuresMicroBatchOfOneReplica) {
   EXPECT_EQ(profile({"parallel.pipeline=2", "parallel.microbatches=4"})["samples"], 12);
   EXPECT_EQ(profile({"parallel.pipeline=2", "parallel.microbatches=4", "parallel.data=3"})["samples"], 4);
 }

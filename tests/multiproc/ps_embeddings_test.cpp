@@ -14,7 +14,7 @@ double number_behind(const std::string& words, const std::string& text) {
   return at == std::string::npos ? -1 : std::stod(text.substr(at + words.size()));
 }
 
-TEST(PsEmbeddings, ComeNearTheBestRankingThatTheClicksAllow) {
+TEST(PsEmbeddings, ComeNearBestPossibleRanking) {
   const ChildResult result =
       run({bin("trireme"), "launch", "-n", "2", "--servers", "2", "--", bin("example_ps_embeddings")});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -31,7 +31,7 @@ TEST(PsEmbeddings, SayWhatIsMissingWithoutALauncher) {
   EXPECT_THAT(result.err, testing::HasSubstr("trireme launch -n N --servers M"));
 }
 
-TEST(PsEmbeddings, AnExceptionOfTheStandardLibraryIsALineAndAnExitCode) {
+TEST(PsEmbeddings, StandardExceptionIsLineAndExitCode) {
   const ChildResult result = run({bin("example_ps_embeddings"), "many"});
   EXPECT_EQ(result.exit_code, 70) << "signal " << result.signal;
   EXPECT_EQ(result.err, "example_ps_embeddings: error: stoull\n");

@@ -12,7 +12,7 @@
 namespace trireme::test {
 namespace {
 
-TEST(RememberedRun, IsTrainedAnewWhereItsFileIsAnotherVersion) {
+TEST(RememberedRun, IsTrainedAnewForAnotherFileVersion) {
   const TemporaryFolder folder;
   const std::string config = (folder / "few.toml").string();
   const auto trained = [&] {

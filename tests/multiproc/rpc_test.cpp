@@ -21,19 +21,19 @@ test::ChildResult launch(int ranks, const std::string& program, const std::vecto
   return test::run(command);
 }
 
-TEST(RemoteCalls, GradientsOverTwoHundredRandomGraphsAreThoseOfOneProcessBitForBit) {
+TEST(RemoteCalls, RandomGraphsHaveGradientsOfOneProcess) {
   const auto result = launch(3, "rank_rpc_graphs", {"--graphs", "200", "--seed", "1"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("200 graphs over 3 workers: 0 different"), std::string::npos) << result.out;
 }
 
-TEST(RemoteCalls, ContextsOfSeveralThreadsContinueBesideEachOther) {
+TEST(RemoteCalls, ContextsOfSeveralThreadsContinueInParallel) {
   const auto result = launch(3, "rank_rpc_graphs", {"--graphs", "100", "--seed", "900", "--threads", "4"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("100 graphs over 3 workers: 0 different"), std::string::npos) << result.out;
 }
 
-TEST(RemoteCalls, AModelOverTwoWorkersHasTheBitsOfOneProcessStepByStep) {
+TEST(RemoteCalls, ModelOverWorkersHasSerialBits) {
   const std::vector<std::pair<std::string, std::string>> runs = {
       {"resnet18", "1"}, {"resnet18", "2"}, {"resnet50", "2"}};
   for (const auto& [model, chunks] : runs) {
@@ -43,7 +43,7 @@ TEST(RemoteCalls, AModelOverTwoWorkersHasTheBitsOfOneProcessStepByStep) {
   }
 }
 
-TEST(RemoteCalls, MoreChunksWithAnyCheckpointingDifferByTheOrderOfSumsAlone) {
+TEST(RemoteCalls, MoreChunksDifferByOrderOnly) {
   for (const std::string checkpoint : {"never", "except_last", "always"}) {
     const auto result =
         launch(3, "rank_rpc_pipe", {"--model", "cnn", "--chunks", "4", "--checkpoint", checkpoint});
@@ -56,7 +56,7 @@ TEST(RemoteCalls, MoreChunksWithAnyCheckpointingDifferByTheOrderOfSumsAlone) {
 }
 
 // A worker in the middle sends on what it has while it still begins, and what that reaches takes its time.
-TEST(RemoteCalls, ABackwardEndsWhenAllGradientsHaveArrivedHoweverLateAWorkerBegins) {
+TEST(RemoteCalls, BackwardAwaitsAllGradientsOfLateWorkers) {
   const std::string slow_workers =
       "export LD_PRELOAD='" + test::bin("slow_backward_begin.so") +
       "' TRIREME_TEST_BEGIN_S=$(echo 0 0.4 0.1 | cut -d' ' -f$((RANK + 1))); exec \"$0\" \"$@\"";
@@ -70,7 +70,7 @@ TEST(RemoteCalls, ABackwardEndsWhenAllGradientsHaveArrivedHoweverLateAWorkerBegi
   EXPECT_LT(std::stod(result.out.substr(at + last.size())), 1e-6) << result.out;
 }
 
-TEST(RemoteCalls, ReferencesAreNeitherLeakedNorFreedEarlyWhileConnectionsBreakAndProcessesFreeze) {
+TEST(RemoteCalls, FaultsNeitherLeakNorFreeReferencesEarly) {
   for (const std::string way : {"shm", "tcp"}) {
     const auto result = launch(4, "rank_rpc_references", {"--references", "2000", "--way", way});
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -90,7 +90,7 @@ TEST(RemoteCalls, TheExampleLearnsOverTwoWorkers) {
   EXPECT_LT(std::stod(result.out.substr(at + last.size())), 0.005) << result.out;
 }
 
-TEST(RemoteCalls, TheDistributedResNet50TrainsByMicroBatches) {
+TEST(RemoteCalls, DistributedResNet50TrainsByMicroBatches) {
   const auto result = launch(3, "example_dist_resnet50", {"2", "2", "8", "32"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   // Outputs of an untrained model are about 1, and so is their mean square.
@@ -102,7 +102,7 @@ TEST(RemoteCalls, TheDistributedResNet50TrainsByMicroBatches) {
   EXPECT_LT(loss, 10);
 }
 
-TEST(RemoteCalls, WorkersThatAreKilledOrFrozenAreNamedAndTheOthersLive) {
+TEST(RemoteCalls, KilledAndFrozenWorkersAreNamed) {
   const auto result = test::run({test::bin("rank_rpc_faults")});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_EQ(result.out.find("NOT SO"), std::string::npos) << result.out;

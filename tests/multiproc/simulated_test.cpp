@@ -38,7 +38,7 @@ class SimulatedExample : public testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(SimulatedExample, LearnsTheSameWithAnyThreadsAndContinuesAfterAStop) {
+TEST_F(SimulatedExample, LearnsEquallyWithAnyThreadsAndResumes) {
   const std::vector<std::string> short_run = {
       "--set", "train.epochs=1", "--set", "checkpoint.every_steps=20", "--set", "lr.schedule=constant"};
   const auto with = [&](std::vector<std::string> more) {
@@ -52,7 +52,7 @@ TEST_F(SimulatedExample, LearnsTheSameWithAnyThreadsAndContinuesAfterAStop) {
   EXPECT_EQ(test_loss(2, with({"--set", "train.max_steps=0", "--resume"})), whole);
 }
 
-TEST_F(SimulatedExample, IsVerifiedOverTheStagesOfAPipeline) {
+TEST_F(SimulatedExample, IsVerifiedOverPipelineStages) {
   const ChildResult result = on_ranks(2, "verify", {"--set", "parallel.pipeline=2"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("verify: 3 steps on 2 ranks and on one: equal"));

@@ -102,7 +102,7 @@ class Slurm : public testing::Test {
   SlurmCluster cluster_;
 };
 
-TEST_F(Slurm, SrunStartsRanksThatTrainToTheEnd) {
+TEST_F(Slurm, SrunStartsRanksThatTrainToEnd) {
   const auto result = run(on_one_node(train("a")), {}, kDeadline_s);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   const auto together = read_run(cluster_.folder() / "a");
@@ -116,7 +116,7 @@ TEST_F(Slurm, SrunStartsRanksThatTrainToTheEnd) {
   EXPECT_EQ(on_two_nodes.weights_xxh3, together.weights_xxh3);
 }
 
-TEST_F(Slurm, InAStepOfOneTaskRanksStartOnItsHost) {
+TEST_F(Slurm, StepOfOneTaskStartsLocalRanks) {
   // As in the shells of `srun --pty bash` and of salloc, whose allocation has more tasks.
   const auto in_step_of_one = [&](const std::string& name, std::vector<std::string> step) {
     step.insert(step.end(), {"trireme", "train", "-n", "2"});
@@ -129,7 +129,7 @@ TEST_F(Slurm, InAStepOfOneTaskRanksStartOnItsHost) {
   EXPECT_EQ(in_step_of_one("b", {"srun", "--ntasks=1", "env", "SLURM_NTASKS=4"}), 2);
 }
 
-TEST_F(Slurm, AKilledRankEndsTheStepAndIsNamedByTheOther) {
+TEST_F(Slurm, KilledRankEndsStepAndIsNamed) {
   ChildProcess step(over_both_nodes(train("a", {"train.epochs=100000"})));
   ASSERT_TRUE(step.wait_for_output("step 100  test accuracy", kDeadline_s));
   const std::string pid(trim(content("pid.1")));
@@ -143,7 +143,7 @@ TEST_F(Slurm, AKilledRankEndsTheStepAndIsNamedByTheOther) {
       << result.err;
 }
 
-TEST_F(Slurm, AJobThatIsInterruptedTwiceEndsWithTheBitsOfOneThatWasNot) {
+TEST_F(Slurm, JobInterruptedTwiceHasSameBits) {
   const std::vector<std::string> settings = {"train.epochs=20", "model.hidden=[512,256]",
                                              "comm.torch_threads=1"};
   const auto quiet = run(on_one_node(train("quiet", settings)), {}, kDeadline_s);

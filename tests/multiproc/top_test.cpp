@@ -104,7 +104,7 @@ class TopTest : public testing::Test {
   const TemporaryFolder folder;
 };
 
-TEST_F(TopTest, ShowsRanksWhoseStepsGrowAndNamesTheOneThatTheOthersWaitFor) {
+TEST_F(TopTest, ShowsGrowingStepsAndNamesAwaitedRank) {
   ChildProcess world(train());
   ASSERT_TRUE(world.wait_for_output("step ", 100));
   const Json first = view_in_which(both_step);
@@ -150,7 +150,7 @@ TEST_F(TopTest, ShowsRanksWhoseStepsGrowAndNamesTheOneThatTheOthersWaitFor) {
   EXPECT_THAT(ended.err, AllOf(HasSubstr("is not live: interrupted after "), HasSubstr("trireme runs ")));
 }
 
-TEST_F(TopTest, DrawsOnATerminalAndLeavesItAsItWas) {
+TEST_F(TopTest, DrawsOnTerminalAndRestoresIt) {
   ChildProcess world(train());
   ASSERT_TRUE(world.wait_for_output("step ", 100));
   view_in_which(both_step);
@@ -189,7 +189,7 @@ TEST_F(TopTest, ShowsBytesOfCheckpointsAndOffload) {
   world.wait(100);
 }
 
-TEST_F(TopTest, ContinuesWhenTheLauncherStartsTheRanksAgain) {
+TEST_F(TopTest, ContinuesWhenLauncherRestartsRanks) {
   ChildProcess world(train({"--max-restarts", "1"}));
   ASSERT_TRUE(world.wait_for_output("step ", 100));
   const Json before = view_in_which(both_step);
@@ -213,7 +213,7 @@ TEST_F(TopTest, ContinuesWhenTheLauncherStartsTheRanksAgain) {
   EXPECT_EQ(server.wait(60).exit_code, 0);
 }
 
-TEST_F(TopTest, ServesAPageAndItsViewsToTheHolderOfTheToken) {
+TEST_F(TopTest, ServesPageAndViewsToTokenHolder) {
   ChildProcess world(train());
   ASSERT_TRUE(world.wait_for_output("step ", 100));
   view_in_which(both_step);

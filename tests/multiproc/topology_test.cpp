@@ -22,7 +22,7 @@ ChildResult topology(std::vector<std::string> words,
   return run(words, environment);
 }
 
-TEST(Topology, OfFourRanksHasALinkForEveryPairEachWay) {
+TEST(Topology, FourRanksHaveEveryLinkEachWay) {
   const auto result = topology({"-n", "4", "--timeout", "30", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json json = Json::parse(result.out);
@@ -58,7 +58,7 @@ TEST(Topology, KnowsSocketsCachesAndNumaNodes) {
   EXPECT_EQ(host["caches"][1]["count"], 2);
 }
 
-TEST(Topology, IsNotMeasuredAgainWhereACacheHasIt) {
+TEST(Topology, IsNotMeasuredAgainWhenCached) {
   const TemporaryFolder folder;
   const std::string cache = (folder / "links").string();
   const auto measure = [&](const char* ranks) {

@@ -47,7 +47,7 @@ class TraceOfARun : public testing::Test {
 };
 
 // The first two steps are left out: memory and connections are made there.
-TEST_F(TraceOfARun, ItsTimelineSaysWhatStepsTookAndWhatTheSimulatorMakesOfThem) {
+TEST_F(TraceOfARun, TimelineShowsStepTimesAndSimulation) {
   const ChildResult result = run(command({"--timeline", "timeline.html", "--trace-steps", "3:12"}), {}, 60);
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.err,
@@ -84,7 +84,7 @@ TEST_F(TraceOfARun, HoldsWhatBothRanksDid) {
             3);
 }
 
-TEST_F(TraceOfARun, ActionsLieInsideTheirStepAndBatchesComeFromTheWorkers) {
+TEST_F(TraceOfARun, ActionsFitStepsAndWorkersLoadBatches) {
   const TraceReading trace = traced({"--trace"});
   const std::vector<TracedSpan> steps = trace.of("step", 1);
   for (const TracedSpan& action : trace.of("action", 1)) {
@@ -103,7 +103,7 @@ TEST_F(TraceOfARun, ActionsLieInsideTheirStepAndBatchesComeFromTheWorkers) {
 
 /// An all-reduce cannot end anywhere before it has begun everywhere: clocks that are not aligned would show
 /// that.
-TEST_F(TraceOfARun, ACollectiveOfOneRankOverlapsThatOfTheOther) {
+TEST_F(TraceOfARun, CollectivesOfTwoRanksOverlap) {
   const TraceReading trace = traced({"--trace"});
   std::map<int, TracedSpan> others;
   for (const TracedSpan& span : trace.of("comm", 1)) others[span.arguments["number"]] = span;
@@ -126,7 +126,7 @@ TEST_F(TraceOfARun, ACollectiveOfOneRankOverlapsThatOfTheOther) {
       << "one host has one clock";
 }
 
-TEST_F(TraceOfARun, CanBeLimitedToSomeStepsAndGoToAnotherFile) {
+TEST_F(TraceOfARun, CoversGivenStepsInGivenFile) {
   const TraceReading trace =
       traced({"--trace", "other/trace.json", "--trace-steps", "4:6"}, "r/other/trace.json");
   for (int rank = 0; rank < 2; ++rank) {
@@ -137,13 +137,13 @@ TEST_F(TraceOfARun, CanBeLimitedToSomeStepsAndGoToAnotherFile) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "r/trace.json"));
 }
 
-TEST_F(TraceOfARun, GoesToAFileWhoseNameHoldsQuotes) {
+TEST_F(TraceOfARun, GoesToFileWithQuotesInName) {
   const std::string name = "it's \"this\".json";
   const TraceReading trace = traced({"--trace", name}, "r/" + name);
   EXPECT_FALSE(trace.of("step", 1).empty());
 }
 
-TEST_F(TraceOfARun, OutsideOfItsFolderIsRejectedBeforeRanksStart) {
+TEST_F(TraceOfARun, RejectsPathOutsideFolderBeforeStart) {
   for (const char* option : {"--trace", "--timeline"}) {
     for (const std::string& file : {(folder_ / "victim").string(), std::string("../victim")}) {
       const ChildResult result = run(command({option, file}), {}, 60);

@@ -47,7 +47,7 @@ class TrainCommand : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(TrainCommand, TwoProcessesLeaveTheFilesAndTheNumbersOfOne) {
+TEST_F(TrainCommand, TwoProcessesWriteFilesOfOne) {
   const std::vector<std::string> few = {"--set", "train.max_steps=20", "--set", "run.log_every_steps=1"};
   for (const int ranks : {1, 2}) {
     const ChildResult result = run(command(std::to_string(ranks), ranks, few), {}, 60);
@@ -72,7 +72,7 @@ ChildResult run_in(int mib, const std::vector<std::string>& command) {
 }
 
 // Weights and gradients are 520 MB; a process without a model takes about 200.
-TEST_F(TrainCommand, AModelLargerThanARanksMemoryIsCutOverSeveral) {
+TEST_F(TrainCommand, CutsModelLargerThanMemoryOverRanks) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer maps terabytes of its own, which counts as the process's";
 #endif
@@ -129,7 +129,7 @@ class TrainOnImages : public TrainCommand {
   }
 };
 
-TEST_F(TrainOnImages, TwoRanksSeeTheImagesOfOneWhateverTheNumberOfWorkers) {
+TEST_F(TrainOnImages, TwoRanksSeeImagesOfOneRank) {
   ASSERT_EQ(train("one", 1, {"train.accumulation=2"}).exit_code, 0);
   const ChildResult two = train("two", 2, {"train.accumulation=1", "data.workers=3"});
   ASSERT_EQ(two.exit_code, 0) << two.err;
@@ -137,7 +137,7 @@ TEST_F(TrainOnImages, TwoRanksSeeTheImagesOfOneWhateverTheNumberOfWorkers) {
   EXPECT_EQ(losses("two").size(), 9u);
 }
 
-TEST_F(TrainOnImages, ImageThatDoesNotDecodeEndsTheRunOrIsSkippedAsConfigured) {
+TEST_F(TrainOnImages, UndecodableImageEndsRunOrIsSkipped) {
   write_image(folder_ / "images/cat/99.png", "not an image");
   const ChildResult fatal = train("fatal", 2);
   EXPECT_EQ(fatal.exit_code, 4) << fatal.err;
@@ -147,27 +147,27 @@ TEST_F(TrainOnImages, ImageThatDoesNotDecodeEndsTheRunOrIsSkippedAsConfigured) {
   EXPECT_THAT(skipped.err, AllOf(HasSubstr("images/cat/99.png"), HasSubstr("stands in for it")));
 }
 
-TEST_F(TrainCommand, BadConfigurationIsAUsageErrorBeforeAnyRankStarts) {
+TEST_F(TrainCommand, BadConfigurationIsUsageErrorBeforeStart) {
   const ChildResult result = run(command("bad", 2, {"--set", "optimizer.lrr=1"}), {}, 30);
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("unknown key 'optimizer.lrr' (did you mean 'optimizer.lr'?)"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "bad"));
 }
 
-TEST_F(TrainCommand, AModelThatCannotTakeTheDataIsAUsageErrorBeforeAnyRankStarts) {
+TEST_F(TrainCommand, UnfitModelIsUsageErrorBeforeStart) {
   const ChildResult result = run(command("bad", 2, {"--set", "model.name=gpt"}), {}, 30);
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, AllOf(HasSubstr("\"gpt\""), HasSubstr("\"synthetic\""), Not(HasSubstr("[0]"))));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "bad"));
 }
 
-TEST_F(TrainCommand, DivergenceHasItsOwnExitCodeAndNamesTheStep) {
+TEST_F(TrainCommand, DivergenceHasExitCodeAndNamesStep) {
   const ChildResult result = run(command("wild", 2, {"--set", "optimizer.lr=1e30"}), {}, 60);
   EXPECT_EQ(result.exit_code, 5) << result.err;
   EXPECT_THAT(result.err, HasSubstr("is not a finite number on rank"));
 }
 
-TEST_F(TrainCommand, TerminationStopsAllRanksAtAStepAndResumeContinues) {
+TEST_F(TrainCommand, TerminationStopsRanksAtStepAndResumes) {
   const std::vector<std::string> lengthy = {"--set", "train.epochs=1000000", "--set",
                                             "run.log_every_steps=1"};
   ChildProcess child(command("stopped", 2, lengthy));
@@ -186,7 +186,7 @@ TEST_F(TrainCommand, TerminationStopsAllRanksAtAStepAndResumeContinues) {
 }
 
 /// 50 MB after every step: whenever the signal comes, a checkpoint is being written.
-TEST_F(TrainCommand, HowItEndedStandsInTheListOfRuns) {
+TEST_F(TrainCommand, ListOfRunsShowsTheirEnds) {
   const auto listed = [&] { return run({bin("trireme"), "runs", folder_.path().string()}).out; };
   ChildProcess killed(
       command("killed", 2, {"--set", "train.epochs=100000", "--set", "checkpoint.every_steps=0"}));
@@ -204,7 +204,7 @@ TEST_F(TrainCommand, HowItEndedStandsInTheListOfRuns) {
                     HasSubstr("wild: diverged (exit code 5): step ")));
 }
 
-TEST_F(TrainCommand, AFolderOfNoUseIsRejectedBeforeAnyRankStarts) {
+TEST_F(TrainCommand, RejectsUselessFolderBeforeStart) {
   write_file_atomic(folder_ / "a file", "");
   const ChildResult file =
       run(command("x", 2, {"--set", "run.folder=" + (folder_ / "a file").string()}), {}, 60);
@@ -221,7 +221,7 @@ TEST_F(TrainCommand, AFolderOfNoUseIsRejectedBeforeAnyRankStarts) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "none"));
 }
 
-TEST_F(TrainCommand, ARunIsGoneOnWithByTheCommandThatBeganIt) {
+TEST_F(TrainCommand, SameCommandResumesRun) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> modes = {
       {"zero", {"parallel.zero=3"}},
       {"tensor", {"parallel.tensor=2"}},
@@ -250,7 +250,7 @@ TEST_F(TrainCommand, ARunIsGoneOnWithByTheCommandThatBeganIt) {
   }
 }
 
-TEST_F(TrainCommand, AReaderThatLeavesIsToldOfAndTheRunContinues) {
+TEST_F(TrainCommand, ReportsReaderThatLeavesAndContinues) {
   for (const int ranks : {1, 2}) {
     const std::string name = std::to_string(ranks);
     std::vector<std::string> words = {"bash", "-c", "\"$@\" | true", "bash"};
@@ -272,7 +272,7 @@ TEST_F(TrainCommand, ARunsFolderStandsForItsConfiguration) {
   EXPECT_EQ(summary("again")["steps"], 6);
 }
 
-TEST_F(TrainCommand, APlanIsRunAsItSaysAndToldBesideWhatAStepTook) {
+TEST_F(TrainCommand, RunsPlanAndReportsMeasuredStepTime) {
   write_file_atomic(
       folder_ / "plan.toml",
       "[train]\naccumulation = 1\n[parallel]\ndata = 1\npipeline = 2\nmicrobatches = 4\ncuts = [1]\n"
@@ -287,7 +287,7 @@ TEST_F(TrainCommand, APlanIsRunAsItSaysAndToldBesideWhatAStepTook) {
   EXPECT_THAT(read_file(folder_ / "planned/config.toml"), HasSubstr("cuts = [1]"));
 }
 
-TEST_F(TrainCommand, CtrlCIsAnsweredWhileLibtorchIsBeingLoaded) {
+TEST_F(TrainCommand, CtrlCWorksWhileLibtorchIsLoaded) {
   ChildProcess early(command("early", 2));
   const std::string program = text("/proc/", early.pid(), "/comm");
   while (read_file(program) != "trireme-torch\n") {
@@ -306,7 +306,7 @@ TEST_F(TrainCommand, StartsWithoutStandardFiles) {
   EXPECT_EQ(summary("closed")["steps"], 4);
 }
 
-TEST_F(TrainCommand, SigtermInTheMiddleOfASaveLeavesTheStateOfTheLastStep) {
+TEST_F(TrainCommand, SigtermDuringSaveKeepsLastStep) {
   const auto heavy = [&](const std::string& name, int steps) {
     return command(name, 2,
                    {"--resume", "--set", "model.hidden=[2048,2048]", "--set", "checkpoint.every_steps=1",

@@ -48,7 +48,7 @@ std::string bytes_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TEST(Tutorials, DdpLearnsAndAllRanksLoadTheCheckpointOfOne) {
+TEST(Tutorials, DdpLearnsAndRanksLoadOneCheckpoint) {
   const TemporaryFolder folder;
   const std::string out = output_of("ddp", 2, {(folder / "toy.pt").string()});
   const double first = std::stod(number_after("loss ", out));
@@ -60,7 +60,7 @@ TEST(Tutorials, DdpLearnsAndAllRanksLoadTheCheckpointOfOne) {
   EXPECT_FALSE(std::filesystem::exists(folder / "toy.pt"));
 }
 
-TEST(Tutorials, FsdpHoldsHalfOfTheModelAndContinuesFromItsWholeState) {
+TEST(Tutorials, FsdpHoldsHalfAndResumesFromWhole) {
   for (const std::string precision : {"fp32", "bf16"}) {
     const TemporaryFolder folder;
     const std::string out = output_of("fsdp", 2, {folder.path().string(), precision});
@@ -74,7 +74,7 @@ TEST(Tutorials, FsdpHoldsHalfOfTheModelAndContinuesFromItsWholeState) {
   }
 }
 
-TEST(Tutorials, PipelineOfTwoStagesHasTheLossesOfOneRank) {
+TEST(Tutorials, PipelineOfTwoHasLossesOfOne) {
   const auto losses = [](std::string out) {
     return std::regex_replace(out, std::regex("rank [01] has [0-9]+ parameter tensors\n"), "");
   };
@@ -87,7 +87,7 @@ TEST(Tutorials, PipelineOfTwoStagesHasTheLossesOfOneRank) {
   EXPECT_THAT(out, HasSubstr("rank 1 has 76 parameter tensors"));
 }
 
-TEST(Tutorials, TrainersTeachTheModelOfTheParameterServer) {
+TEST(Tutorials, TrainersTeachModelOfParameterServer) {
   const std::string out = output_of("parameter_server", 3);
   for (const std::string trainer : {"trainer 1: ", "trainer 2: "}) {
     EXPECT_LT(std::stod(number_after(trainer + "step 100: loss ", out)),
@@ -96,7 +96,7 @@ TEST(Tutorials, TrainersTeachTheModelOfTheParameterServer) {
   }
 }
 
-TEST(Tutorials, ACheckpointOfFourRanksIsLoadedByTwoAndByOneToTheBit) {
+TEST(Tutorials, FewerRanksLoadCheckpointOfFour) {
   const TemporaryFolder folder;
   const std::string words = "loss 10 steps later: ";
   const std::string saved = output_of("checkpoint", 4, {"save", folder.path().string()});

@@ -9,7 +9,7 @@
 namespace trireme::test {
 namespace {
 
-TEST(TwoNodes, TheServerAddsUpOverTcpAndOverSharedMemory) {
+TEST(TwoNodes, ServerSumsOverTcpAndSharedMemory) {
   const TemporaryFolder folder;
   for (const std::string& address :
        {std::string("tcp:127.0.0.1:0"), "unix:" + (folder / "s/node").string()}) {

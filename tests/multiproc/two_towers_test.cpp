@@ -34,7 +34,7 @@ class TwoTowersExample : public testing::Test {
 
 const std::vector<std::string> kCut = {"parallel.pipeline=2", "parallel.microbatches=2"};
 
-TEST_F(TwoTowersExample, LearnsToRankDocumentsOverRanksAndStages) {
+TEST_F(TwoTowersExample, LearnsRankingOverRanksAndStages) {
   // In sgd rounding stays rounding.
   const std::vector<std::string> small = {"train.epochs=1", "optimizer.name=sgd", "optimizer.lr=1"};
   const nlohmann::json one = trained(1, small);

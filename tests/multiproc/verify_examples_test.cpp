@@ -97,7 +97,7 @@ std::string name_of(const Row& row) {
   return text(example.name, way.name, "On", ranks);
 }
 
-TEST(VerifiedRows, HaveEachExampleOnTwoRanksAndOnFour) {
+TEST(VerifiedRows, HaveEachExampleOnTwoAndFour) {
   std::set<std::pair<std::string, int>> found;
   for (const auto& [example, way, ranks] : rows()) found.emplace(example.name, ranks);
   EXPECT_EQ(found.size(), 2 * kExamples.size());

@@ -20,7 +20,7 @@ ChildResult verify(const std::vector<std::string>& settings, std::vector<std::st
   return run(words, {}, 120);
 }
 
-TEST(VerifyCommand, RejectsAnAsynchronousScheduleBeforeAnyRankStarts) {
+TEST(VerifyCommand, RejectsAsynchronousScheduleBeforeStart) {
   const ChildResult refused =
       verify({"parallel.pipeline=2", "parallel.schedule=pipedream", "train.accumulation=1"});
   EXPECT_EQ(refused.exit_code, 2);
@@ -28,14 +28,14 @@ TEST(VerifyCommand, RejectsAnAsynchronousScheduleBeforeAnyRankStarts) {
   EXPECT_THAT(refused.err, Not(HasSubstr("launch"))) << "no launcher has started a rank";
 }
 
-TEST(VerifyCommand, SaysWhyRoundedActivationsHaveNoBoundAndWhatHas) {
+TEST(VerifyCommand, SaysWhyRoundedActivationsHaveNoBound) {
   const ChildResult refused = verify({"parallel.pipeline=2", "parallel.activation_compression=int8"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("there is no bound within which one rank has the same steps"));
   EXPECT_THAT(refused.err, HasSubstr("parallel.activation_compression = \"none\""));
 }
 
-TEST(VerifyCommand, OfStepsThatWereAllLeftOutIsNotVerifiedAndFails) {
+TEST(VerifyCommand, OnlySkippedStepsFailVerification) {
   const std::vector<std::string> overflow = {"train.precision=fp16", "scaler.initial=1e18",
                                              "scaler.most=1e18"};
   const ChildResult words = verify(overflow);
@@ -50,7 +50,7 @@ TEST(VerifyCommand, OfStepsThatWereAllLeftOutIsNotVerifiedAndFails) {
   EXPECT_EQ(verdict["skipped_steps"], 3);
 }
 
-TEST(VerifyCommand, PrintsTheNumberOfStepsThatWereDone) {
+TEST(VerifyCommand, PrintsNumberOfStepsDone) {
   const ChildResult result = verify({"train.max_steps=2", "lr.warmup_steps=0"}, {"--steps", "9"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("verify: 2 steps (the run has no more; 9 were asked for)"));
