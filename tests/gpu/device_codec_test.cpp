@@ -50,7 +50,7 @@ TEST(DeviceCodecsOnGpu, WriteTheBytesOfTheHost) {
   }
 }
 
-TEST(DeviceCodecsOnGpu, DecodeWhatTheHostHasEncodedAsTheHostDoes) {
+TEST(DeviceCodecsOnGpu, DecodeAsTheHostDoes) {
   if (const auto reason = comm::nccl_unavailable_because(); !reason.empty()) GTEST_SKIP() << reason;
   for (const char* name : {"fp16", "bf16", "int8", "qsgd", "sign", "top-k"}) {
     const compress::Codec& codec = *compress::codec(name);

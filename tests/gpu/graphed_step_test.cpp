@@ -15,7 +15,7 @@ class CudaGraphedLoop : public testing::TestWithParam<test::GraphedRow> {
 };
 
 /// Up to the rounding of other matrix kernels: cuBLAS has another workspace in a capture.
-TEST_P(CudaGraphedLoop, LearnsWhatTheStepsAsTheyAreLearn) {
+TEST_P(CudaGraphedLoop, LearnsLikeUngraphedSteps) {
   const test::FoundLosses plain = test::train("cuda", GraphUse::kOff, GetParam().make),
                           graphed = test::train("cuda", GraphUse::kOn, GetParam().make);
   EXPECT_EQ(graphed.graphs, 2U);

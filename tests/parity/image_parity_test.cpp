@@ -35,9 +35,9 @@ int compare(const std::string& kind) {
   return compared;
 }
 
-TEST(ImageParity, EveryKindOfPngHasThePixelsThatPillowFinds) { EXPECT_EQ(compare("png_"), 58); }
+TEST(ImageParity, EveryPngKindHasPixelsOfPillow) { EXPECT_EQ(compare("png_"), 58); }
 
-TEST(ImageParity, EveryKindOfJpegHasThePixelsThatPillowFinds) { EXPECT_EQ(compare("jpeg_"), 9); }
+TEST(ImageParity, EveryJpegKindHasPixelsOfPillow) { EXPECT_EQ(compare("jpeg_"), 9); }
 
 }  // namespace
 }  // namespace trireme::data

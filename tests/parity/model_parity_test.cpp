@@ -90,20 +90,20 @@ void compare_large(const ModelOptions& options, const std::vector<std::int64_t>&
   }
 }
 
-TEST(ModelParity, TheResnet18IsPyTorchsUnderTorchvisionsNames) {
+TEST(ModelParity, Resnet18MatchesPyTorchUnderTorchvisionNames) {
   compare_large({.name = "resnet18"}, {3, 64, 64}, 10);
 }
 
-TEST(ModelParity, TheResnet50IsPyTorchsUnderTorchvisionsNames) {
+TEST(ModelParity, Resnet50MatchesPyTorchUnderTorchvisionNames) {
   compare_large({.name = "resnet50"}, {3, 64, 64}, 10);
 }
 
-TEST(ModelParity, TheGptIsPyTorchsUnderNanogptsNames) {
+TEST(ModelParity, GptMatchesPyTorchUnderNanogptNames) {
   compare_large({.name = "gpt", .layers = 2, .heads = 4, .width = 32}, {16}, 65);
 }
 
-TEST(ModelParity, TheMlpIsPyTorchsModelOfTheSameLayers) { compare({.name = "mlp", .hidden = {12}}); }
-TEST(ModelParity, TheCnnIsPyTorchsModelOfTheSameLayers) { compare({.name = "cnn"}); }
+TEST(ModelParity, MlpMatchesPyTorchOnSameLayers) { compare({.name = "mlp", .hidden = {12}}); }
+TEST(ModelParity, CnnMatchesPyTorchOnSameLayers) { compare({.name = "cnn"}); }
 
 }  // namespace
 }  // namespace trireme::model

@@ -47,7 +47,7 @@ class LossParity : public testing::TestWithParam<LossCase> {
                             .targets_per_sample = GetParam().targets_per_sample};
 };
 
-TEST_P(LossParity, HasTheMeanAndTheGradientOfPyTorchHoweverTheBatchIsCut) {
+TEST_P(LossParity, MatchesMeanAndGradientOfPyTorch) {
   const auto objective = make_objective(GetParam().options, {.data = data_});
   const at::Tensor target = of_file("target");
   const std::int64_t samples = target.size(0);

@@ -98,7 +98,7 @@ TEST_F(CheckpointCommand, ImportKeepsTheMetadataOfSafetensors) {
   EXPECT_EQ(xxh3_of(load_safetensors(out()).tensors), xxh3_of(load_safetensors(from).tensors));
 }
 
-TEST_F(CheckpointCommand, ImportOfSomethingElseSaysWhatWasExpected) {
+TEST_F(CheckpointCommand, ImportOfForeignFileNamesExpectedFormat) {
   const auto result = checkpoint({"import", kScript, out()});
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_THAT(result.err, HasSubstr(kScript));
@@ -124,7 +124,7 @@ TEST_F(CheckpointCommand, InspectsTheNewestCheckpointOfARun) {
                               HasSubstr("half.weight"), HasSubstr("BF16"), HasSubstr("[2, 2]")));
 }
 
-TEST_F(CheckpointCommand, VerifyNamesTheDamagedFileAndEndsWithFour) {
+TEST_F(CheckpointCommand, VerifyNamesDamagedFileWithExitFour) {
   EXPECT_EQ(checkpoint({"verify", run()}).exit_code, 0);
   const std::string model = (newest_ / "model.safetensors").string();
   EXPECT_EQ(checkpoint({"verify", model}).exit_code, 0);
@@ -146,7 +146,7 @@ TEST_F(CheckpointCommand, VerifyNamesTheDamagedFileAndEndsWithFour) {
   EXPECT_THAT(exported.err, HasSubstr("model.safetensors"));
 }
 
-TEST_F(CheckpointCommand, AFolderWithoutCheckpointsIsAnErrorThatSaysWhatWasExpected) {
+TEST_F(CheckpointCommand, FolderWithoutCheckpointsNamesExpectedContent) {
   std::filesystem::create_directory(folder_ / "empty");
   for (const std::string action : {"inspect", "verify"}) {
     EXPECT_EQ(checkpoint({action, (folder_ / "none").string()}).exit_code, 4);
@@ -166,7 +166,7 @@ TEST_F(CheckpointCommand, ExportReplacesAFileOnlyByForce) {
   EXPECT_EQ(xxh3_of(load_safetensors(out()).tensors), xxh3_of(expected_weights()));
 }
 
-TEST_F(CheckpointCommand, PythonReadsWhatIsExportedAndWeReadWhatPythonSavesNow) {
+TEST_F(CheckpointCommand, PythonExportsAndImportsMatch) {
   const char* chosen = std::getenv("TRIREME_PYTHON");
   const std::string python = chosen == nullptr ? "python3" : chosen;
   if (test::run({python, "-c", "import torch, safetensors.torch"}).exit_code != 0) {

@@ -127,7 +127,7 @@ class ChannelAttack : public testing::Test {
   }
 };
 
-TEST_F(ChannelAttack, SomebodyOnThePathPassesOnWhatIsEncryptedAndReadsNothing) {
+TEST_F(ChannelAttack, PathAttackerCannotReadEncryptedMessages) {
   begin(true);
   if (connection_ == 0) return;
   say("the weights of layer 1");
@@ -135,7 +135,7 @@ TEST_F(ChannelAttack, SomebodyOnThePathPassesOnWhatIsEncryptedAndReadsNothing) {
   EXPECT_EQ(middleman_->said_by_client().find("the weights"), std::string::npos);
 }
 
-TEST_F(ChannelAttack, SomebodyOnThePathCanAddNoMessageToWhatIsEncrypted) {
+TEST_F(ChannelAttack, PathAttackerCannotAddEncryptedMessages) {
   begin(true);
   if (connection_ == 0) return;
   middleman_->say_to_server(frame_of("forged"));
@@ -143,7 +143,7 @@ TEST_F(ChannelAttack, SomebodyOnThePathCanAddNoMessageToWhatIsEncrypted) {
   EXPECT_EQ(server_->num_messages(), 0U);
 }
 
-TEST_F(ChannelAttack, SomebodyOnThePathCanChangeAndRepeatNothingThatIsEncrypted) {
+TEST_F(ChannelAttack, PathAttackerCannotChangeEncryptedMessages) {
   begin(true);
   if (connection_ == 0) return;
   middleman_->change_to_server([](std::string bytes) {
@@ -155,7 +155,7 @@ TEST_F(ChannelAttack, SomebodyOnThePathCanChangeAndRepeatNothingThatIsEncrypted)
   EXPECT_EQ(server_->num_messages(), 0U);
 }
 
-TEST_F(ChannelAttack, ARecordThatIsRepeatedClosesTheChannel) {
+TEST_F(ChannelAttack, RepeatedRecordClosesChannel) {
   begin(true);
   if (connection_ == 0) return;
   middleman_->change_to_server([](const std::string& bytes) { return bytes + bytes; });

@@ -38,7 +38,7 @@ class Answers {
   std::thread thread_;  // goes first
 };
 
-TEST(HostileAnswer, AFoldedFirstHeaderDoesNotContinueWithOneOfTheAnswerBefore) {
+TEST(HostileAnswer, FoldedFirstHeaderExtendsNoEarlierAnswer) {
   const std::string whole =
       "HTTP/1.1 200 OK\r\nConnection: close\r\nX-Last: one\r\nContent-Length: 2\r\n\r\nok";
   const Answers server({whole, "HTTP/1.1 200 OK\r\n folded: more\r\nContent-Length: 2\r\n\r\nok", whole});

@@ -162,7 +162,7 @@ class HostileConnections : public testing::TestWithParam<Port> {
   }
 };
 
-TEST_P(HostileConnections, TwoThousandTakeNoMemoryAndLeaveTheServiceAsItWas) {
+TEST_P(HostileConnections, TwoThousandTakeNoMemoryFromService) {
   const Port& port = GetParam();
   const Endpoint endpoint = port.open();
   port.expect_service();

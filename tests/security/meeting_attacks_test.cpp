@@ -79,13 +79,13 @@ TEST_F(MeetingAttack, SixtyFourSilentStrangersHoldUpNobody) {
   EXPECT_EQ(meet(), kMet);
 }
 
-TEST_F(MeetingAttack, MoreStrangersThanAreKeptHoldUpNobody) {
+TEST_F(MeetingAttack, ExcessStrangersDelayNoRank) {
   std::vector<Socket> silent;
   for (int i = 0; i < 400; ++i) silent.push_back(stranger());
   EXPECT_EQ(meet(), kMet);
 }
 
-TEST_F(MeetingAttack, StrangersOfOneHostMakeNoOtherHostLoseItsPlace) {
+TEST_F(MeetingAttack, StrangersOfHostDisplaceNoOther) {
   host_ = "0.0.0.0";
   // The first that comes is from another host than the many.
   const Socket slow = wire::bind_to({"127.0.0.9", 0});
@@ -116,7 +116,7 @@ TEST_F(MeetingAttack, HalfIntroductionsAndGarbageHoldUpNobody) {
   EXPECT_EQ(meet(), kMet);
 }
 
-TEST_F(MeetingAttack, TheErrorOfARankThatWaitsSaysWhoCameInstead) {
+TEST_F(MeetingAttack, ErrorOfWaitingRankNamesStrangers) {
   timeout_s_ = 0.5;
   const Socket silent = stranger(), other = stranger();
   send(other, std::string(sizeof(Introduction), 'x'));
@@ -149,7 +149,7 @@ TEST_F(MeetingAttack, ARecordedIntroductionIsOfNoUse) {
   EXPECT_THROW(receive_value<wire::Digest>(replaying, Deadline::after_s(kStart_s)), CommError);
 }
 
-TEST_F(MeetingAttack, WhoPassesAnIntroductionOnHasNoConnection) {
+TEST_F(MeetingAttack, RelayOfIntroductionHasNoConnection) {
   timeout_s_ = 1;
   Middleman relay(endpoint(0));
   const auto ended = meet(relay.endpoint());
@@ -160,14 +160,14 @@ TEST_F(MeetingAttack, WhoPassesAnIntroductionOnHasNoConnection) {
   EXPECT_EQ(relay.said_by_server().size(), sizeof(wire::Nonce));
 }
 
-TEST_F(MeetingAttack, ARelayOfTheSamePortAtAnotherAddressHasNoConnection) {
+TEST_F(MeetingAttack, RelayAtAnotherAddressHasNoConnection) {
   timeout_s_ = 1;
   Middleman relay(endpoint(0), Endpoint{"127.0.0.2", endpoint(0).port});
   const auto ended = meet(relay.endpoint());
   EXPECT_THAT(ended[1], HasSubstr("at another address"));
 }
 
-TEST_F(MeetingAttack, ARelayThatAddsBytesOfItsOwnHasNoConnectionEither) {
+TEST_F(MeetingAttack, RelayThatAddsBytesHasNoConnection) {
   timeout_s_ = 1;
   Middleman relay(endpoint(0));
   // A tensor right after the introduction, before the answer to it.
@@ -203,7 +203,7 @@ class MeetingAttackOnThePath : public MeetingAttack {
   }
 };
 
-TEST_F(MeetingAttackOnThePath, ARouterThatChangesTheSendersAddressIsNoObstacle) {
+TEST_F(MeetingAttackOnThePath, RouterMayChangeAddressOfSender) {
   go([&](Middleman&) { EXPECT_EQ(meet(), kMet); });
 }
 
@@ -224,7 +224,7 @@ TEST_F(MeetingAttackOnThePath, ChangesNoAnswerToAnIntroduction) {
 }
 
 // The limit of the proof, as docs/security.md says it ("Data between hosts"): against this helps a tunnel.
-TEST_F(MeetingAttackOnThePath, WithTheAddressesOfBothEndsPassesTheProofsOnAndChangesATensor) {
+TEST_F(MeetingAttackOnThePath, RelayWithBothAddressesChangesTensor) {
   go([&](Middleman& between) {
     // The numbers of rank 1 become others.
     between.change_to_server([](std::string bytes) {
@@ -266,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(Addresses, MeetingPlace,
                                          std::pair{"::ffff:127.0.0.1", "127.0.0.1"}),
                          [](const auto& test) { return text("Number", test.index); });
 
-TEST_F(MeetingAttack, APeerThatWouldDoWithoutASecretIsSentAway) {
+TEST_F(MeetingAttack, RejectsPeerWithoutSecret) {
   const Terms terms{.from = 1, .to = 0, .purpose = "a test"};
   auto without = std::async(std::launch::async, [&, place = endpoint(0)] {
     connect_introduced(place, Secret(), terms, Deadline::after_s(kStart_s));

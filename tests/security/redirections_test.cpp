@@ -60,12 +60,12 @@ class Redirection : public testing::Test {
   HttpServer source_, secret_;
 };
 
-TEST_F(Redirection, ASourceThatIsNamedIsReadWhereverItIs) {
+TEST_F(Redirection, NamedSourceIsReadAtAnyAddress) {
   EXPECT_EQ(get(secret_.url("x")).body, "what only this host reaches");
   EXPECT_EQ(get("http://localhost:" + port_of(secret_) + "/x").body, "what only this host reaches");
 }
 
-TEST_F(Redirection, ToAPrivateAddressIsRejectedHoweverItIsWritten) {
+TEST_F(Redirection, RejectsPrivateAddressInAnyForm) {
   for (const char* host : {"127.0.0.1",
                            "127.0.0.2",
                            "localhost",
@@ -114,7 +114,7 @@ TEST_F(Redirection, ToAPrivateAddressIsRejectedHoweverItIsWritten) {
   EXPECT_EQ(secret_.num_questions(), 0);
 }
 
-TEST_F(Redirection, ToItselfIsRejectedAtAPrivateAddressToo) {
+TEST_F(Redirection, RejectsRedirectionToItselfAtPrivateAddress) {
   source_.twist([](const HttpQuestion& question, const std::string&) {
     return HttpAnswer{question.path == "/x" ? redirection_to("/y") : page("y")};
   });
@@ -122,12 +122,12 @@ TEST_F(Redirection, ToItselfIsRejectedAtAPrivateAddressToo) {
   EXPECT_EQ(get(source_.url("x"), true).body, "y");
 }
 
-TEST_F(Redirection, ToAPrivateAddressIsFollowedWhereThatIsAskedFor) {
+TEST_F(Redirection, FollowsPrivateAddressOnRequest) {
   always(source_, redirection_to(secret_.url("x"), "it is over there"));
   EXPECT_EQ(get(source_.url("x"), true).body, "what only this host reaches");
 }
 
-TEST_F(Redirection, ThatDoNotEndAreRejectedAfterEight) {
+TEST_F(Redirection, RejectsEndlessRedirectionsAfterEight) {
   always(source_, redirection_to("/again"));
   const Reply reply = get(source_.url("x"), true);
   EXPECT_EQ(reply.rejection, Rejection::kRedirection);
@@ -147,7 +147,7 @@ TEST_F(Redirection, ToOtherProtocolsIsRejected) {
   }
 }
 
-TEST_F(Redirection, FromHttpsToHttpIsRejectedAndTheOtherWayRound) {
+TEST_F(Redirection, RejectsHttpsToHttpButNotReverse) {
   const Target plain = Target::parse("http://data.example/x"),
                secured = Target::parse("HTTPS://data.example/x");
   EXPECT_EQ(objection(secured, plain), "that gives up HTTPS");
@@ -170,7 +170,7 @@ TEST_F(Redirection, BodiesOfRedirectionsAndHeadersAreBounded) {
   EXPECT_THAT(get(source_.url("x")).failure, HasSubstr("headers are longer than"));
 }
 
-TEST_F(Redirection, TheUserOfAnUrlGoesToTheSameServerOnly) {
+TEST_F(Redirection, UserOfUrlStaysWithSameServer) {
   EXPECT_EQ(with_user_of("http://a:b@host/x", "http://host:80/y"), "http://a:b@host:80/y");
   EXPECT_EQ(with_user_of("http://a:b@host/x", "http://other/y"), "http://other/y");
   EXPECT_EQ(with_user_of("http://a:b@host/x", "http://host:81/y"), "http://host:81/y");
@@ -257,7 +257,7 @@ TEST(RedirectionByName, TheAddressThatIsConnectedToCounts) {
   if (!is_there) GTEST_SKIP() << "this user makes no namespaces";
 }
 
-TEST(RedirectionByProxy, TheProxyConnectsAndIsNotTakenForTheTarget) {
+TEST(RedirectionByProxy, ProxyConnectsAndIsNotTheTarget) {
   const OwnInternet internet("127.0.0.1 rebound.example\n");
   const bool is_there = internet.run([] {
     HttpServer proxy, secret;

@@ -86,7 +86,7 @@ std::string set_request(const std::string& key, const std::string& value) {
   return store::encode(store::Request{.action = store::Action::kSet, .keys = {key}, .value = value});
 }
 
-TEST_F(StoreAttack, WhoPassesAHandshakeOnSetsNoKey) {
+TEST_F(StoreAttack, RelayOfHandshakeSetsNoKey) {
   Middleman relay(server().endpoint());
   StoreClient rank = client(relay.endpoint());
   rank.set("key", "the rank's", kWait_s);
@@ -97,7 +97,7 @@ TEST_F(StoreAttack, WhoPassesAHandshakeOnSetsNoKey) {
   EXPECT_THROW(rank.get("key", kWait_s), CommError);
 }
 
-TEST_F(StoreAttack, WhoPassesAHandshakeOnReadsNoKeyOfItsOwnChoice) {
+TEST_F(StoreAttack, RelayOfHandshakeReadsNoChosenKey) {
   client().set("hidden", "what no rank has asked for", kWait_s);
   Middleman relay(server().endpoint());
   const StoreClient rank = client(relay.endpoint());
@@ -108,7 +108,7 @@ TEST_F(StoreAttack, WhoPassesAHandshakeOnReadsNoKeyOfItsOwnChoice) {
   EXPECT_THAT(relay.said_by_server(), Not(HasSubstr("what no rank has asked for")));
 }
 
-TEST_F(StoreAttack, ARequestThatIsSentAgainIsNotDoneAgain) {
+TEST_F(StoreAttack, RepeatedRequestIsNotDoneAgain) {
   Middleman relay(server().endpoint());
   StoreClient rank = client(relay.endpoint());
   const std::size_t before = relay.said_by_client().size();
@@ -118,7 +118,7 @@ TEST_F(StoreAttack, ARequestThatIsSentAgainIsNotDoneAgain) {
   EXPECT_EQ(client().get("sum", kWait_s), "1");
 }
 
-TEST_F(StoreAttack, ARequestThatIsChangedOnTheWayIsNotDone) {
+TEST_F(StoreAttack, RequestChangedInTransitIsNotDone) {
   Middleman relay(server().endpoint());
   StoreClient rank = client(relay.endpoint());
   relay.change_to_server([](std::string bytes) { return bytes.replace(bytes.find("mine"), 4, "ours"); });
@@ -126,7 +126,7 @@ TEST_F(StoreAttack, ARequestThatIsChangedOnTheWayIsNotDone) {
   EXPECT_EQ(client().get("key", kWait_s), std::nullopt);
 }
 
-TEST_F(StoreAttack, AReplyThatIsChangedOrInventedIsNotBelieved) {
+TEST_F(StoreAttack, RejectsChangedAndInventedReplies) {
   client().set("key", "mine", kWait_s);
   const auto changed = [](std::string bytes) { return bytes.replace(bytes.find("mine"), 4, "ours"); };
   const auto invented = [](const std::string&) {
@@ -141,7 +141,7 @@ TEST_F(StoreAttack, AReplyThatIsChangedOrInventedIsNotBelieved) {
   }
 }
 
-TEST_F(StoreAttack, AnOldReplyIsNotTakenForANewOne) {
+TEST_F(StoreAttack, OldReplyIsNotTakenForNew) {
   StoreClient other = client();
   other.set("key", "old", kWait_s);
   Middleman relay(server().endpoint());
@@ -154,7 +154,7 @@ TEST_F(StoreAttack, AnOldReplyIsNotTakenForANewOne) {
   EXPECT_THROW(rank.get("key", kWait_s), CommError);
 }
 
-TEST_F(StoreAttack, ARecordedConnectionIsOfNoUseInAnother) {
+TEST_F(StoreAttack, RecordedConnectionIsUselessInAnother) {
   std::string recorded;
   {
     Middleman relay(server().endpoint());
@@ -167,7 +167,7 @@ TEST_F(StoreAttack, ARecordedConnectionIsOfNoUseInAnother) {
   EXPECT_EQ(client().get("sum", kWait_s), "1");
 }
 
-TEST_F(StoreAttack, AProofOfTheServerIsNoProofOfAClient) {
+TEST_F(StoreAttack, ServerProofIsNoClientProof) {
   // It has a proof made by a server of the same secret, over numbers that it may choose.
   const Socket reflecting = stranger();
   const auto of_server = *store::decode_hello(receive(reflecting, store::kHelloBytes));
@@ -176,7 +176,7 @@ TEST_F(StoreAttack, AProofOfTheServerIsNoProofOfAClient) {
   EXPECT_EQ(rest(reflecting), store::encode_verdict(nullptr));
 }
 
-TEST_F(StoreAttack, AnOlderProtocolIsNotSpokenAndNothingIsDoneWithoutProofs) {
+TEST_F(StoreAttack, RejectsOlderProtocolAndRequestsWithoutProof) {
   const auto greet = [&](const std::string& greeting) {
     const Socket socket = stranger();
     const auto of_server = *store::decode_hello(receive(socket, store::kHelloBytes));
@@ -199,14 +199,14 @@ TEST_F(StoreAttack, AnOlderProtocolIsNotSpokenAndNothingIsDoneWithoutProofs) {
   EXPECT_EQ(client().get("key", kWait_s), std::nullopt);
 }
 
-TEST_F(StoreAttack, AServerOfAnOlderProtocolIsNotBelieved) {
+TEST_F(StoreAttack, RejectsServerOfOlderProtocol) {
   Middleman relay(server().endpoint());
   relay.change_to_client([](std::string bytes) { return bytes.replace(0, 8, "TRIREME1"); });
   EXPECT_THAT([&] { client(relay.endpoint()); },
               ThrowsMessage<CommError>(HasSubstr("no store of this version")));
 }
 
-TEST_F(StoreAttack, AFloodOfSilentStrangersKeepsNobodyAway) {
+TEST_F(StoreAttack, FloodOfSilentStrangersBlocksNoClient) {
   const test::ResourceLimit files(RLIMIT_NOFILE, RLIM_INFINITY);
   const int num_strangers = files.most() > 8000 ? 2000 : 200;
   StoreClient before = client();
@@ -218,7 +218,7 @@ TEST_F(StoreAttack, AFloodOfSilentStrangersKeepsNobodyAway) {
   EXPECT_EQ(server().num_clients(), 2);
 }
 
-TEST_F(StoreAttack, AFloodOfWrongProofsIsCountedInTheLogAndNamedToItsEnd) {
+TEST_F(StoreAttack, WrongProofsAreCountedInLog) {
   complaints_every_s_ = 0.2;
   const auto reject_one = [&] {
     const Socket socket = stranger();
@@ -240,7 +240,7 @@ TEST_F(StoreAttack, AFloodOfWrongProofsIsCountedInTheLogAndNamedToItsEnd) {
   EXPECT_TRUE(told);
 }
 
-TEST_F(StoreAttack, ConnectionsThatStopHalfWayEndByThemselves) {
+TEST_F(StoreAttack, HalfOpenConnectionsEndByThemselves) {
   patience_s_ = 0.3;
   std::vector<Socket> half_open;
   for (const std::size_t bytes : {0, 1, 8, 40, 71}) {

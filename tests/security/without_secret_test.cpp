@@ -13,18 +13,18 @@ namespace {
 
 const Endpoint kEverywhere{"0.0.0.0", 0};
 
-TEST(WithoutASecret, NoStoreListensWhereOtherHostsReachIt) {
+TEST(WithoutASecret, NoStoreListensToOtherHosts) {
   EXPECT_THROW(StoreServer(listen_at(kEverywhere), {}), InvalidArgument);
 }
 
-TEST(WithoutASecret, NoChannelListensWhereOtherHostsReachIt) {
+TEST(WithoutASecret, NoChannelListensToOtherHosts) {
   NodeLoopOptions options;
   options.listen = {"tcp:0.0.0.0:0"};
   options.self = {.role = "server", .name = "7"};
   EXPECT_THROW(NodeLoop{options}, InvalidArgument);
 }
 
-TEST(WithoutASecret, NoRankMeetsOthersWhereOtherHostsReachIt) {
+TEST(WithoutASecret, NoRendezvousListensToOtherHosts) {
   const Socket listening = listen_at(kEverywhere);
   const topology::Membership membership{.rank = 0,
                                         .endpoints = {listening.local(), {"127.0.0.1", 9}},
@@ -36,7 +36,7 @@ TEST(WithoutASecret, NoRankMeetsOthersWhereOtherHostsReachIt) {
 
 class Downgrade : public testing::TestWithParam<bool> {};
 
-TEST_P(Downgrade, ToAPlainChannelIsRejectedByTheEndThatEncrypts) {
+TEST_P(Downgrade, EncryptingEndRejectsPlainChannel) {
   const bool server_encrypts = GetParam();
   const auto options = [](bool encrypts) {
     NodeLoopOptions result;
