@@ -5,7 +5,8 @@
 
 Compares the table "Who may include whom", the trireme_module() lines of CMakeLists.txt and every #include of
 trireme/, and fails on a difference, an edge that no #include uses, a cycle, torch below the torch line, another module's internal header,
-<torch/torch.h> in a header, arithmetic on ranks beside the mesh, an include that is not written as "trireme/module/file.h", or a file over 500 lines.
+<torch/torch.h> in a header, arithmetic on ranks beside the mesh, an include that is not written as "trireme/module/file.h", a file over 500 lines, or a
+test whose name has more than seven words.
 Prints one line per problem; exit code 0 when there is none.
 """
 import pathlib
@@ -22,6 +23,10 @@ SOURCE_FOLDERS = ("trireme", "cli", "examples", "bench", "tests")
 # Where ranks lie on a mesh is MeshShape's to say (trireme/base/mesh_shape.h): nothing here divides ranks.
 MESH_USERS = ("trireme/train/", "cli/")
 RANK_ARITHMETIC = re.compile(r"\brank(\(\)|_)?\s*[/%]\s*\w")
+# "GPUMemoryOfRank2" has four words.
+MAX_TEST_WORDS = 7
+TEST_NAME = re.compile(r"^\s*(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(?:DISABLED_)?(\w+)\s*\)", re.MULTILINE)
+NAME_WORD = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z][a-z0-9]*|[0-9]+[a-z0-9]*")
 # Stand-ins that libtorch's own headers include by their original names.
 FOREIGN = ("trireme/comm/internal/gloo_headers/",)
 
@@ -170,6 +175,15 @@ def check_ranks(file, text, problems):
             problems.append(f"{file}:{number}: arithmetic on a rank; ask MeshShape for its coordinate, place or group")
 
 
+def check_test_names(file, text, problems):
+    for found in TEST_NAME.finditer(text):
+        words = NAME_WORD.findall(found.group(2))
+        if len(words) > MAX_TEST_WORDS:
+            line = text.count("\n", 0, found.start(1)) + 1
+            problems.append(f"{file}:{line}: the name {found.group(1)}.{found.group(2)} has {len(words)} words; expected at "
+                            f"most {MAX_TEST_WORDS}: drop articles and conditions, or split the test")
+
+
 def check_files(root, modules, problems):
     headers, used = {}, set()
     for folder in SOURCE_FOLDERS:
@@ -186,6 +200,7 @@ def check_files(root, modules, problems):
             if path.suffix == ".h" and not text.startswith("#pragma once\n"):
                 problems.append(f"{file}: a header begins with #pragma once")
             check_ranks(file, text, problems)
+            check_test_names(file, text, problems)
             for number, name in includes_of(path):
                 check_include(file, name, modules, problems, f"{file}:{number}")
                 used.add((module_of(file), module_of(name[1:-1])))

@@ -53,6 +53,13 @@ class CheckLayout(unittest.TestCase):
             self.expect("cli/main.cpp:3: arithmetic on a rank", {"cli/main.cpp": line + "\n"})
         self.assertEqual(self.problems(files={"cli/main.cpp": "// rank / 2 is no code\nint x = ranks / 2;\n"}), [])
 
+    def test_name_of_a_test(self):
+        right = "TEST(AllReduce, Zero3KeepsGPUMemoryOnAllRanks) {}\n\n  TEST_F(Run, DISABLED_HasOneTwoThreeFourFiveSix) {}\n"
+        self.assertEqual(self.problems(files={"tests/unit/comm/group_test.cpp": "=" + right}), [])
+        wrong = "TEST_P(Host,\n       AHostThatJoinsLateIsTakenIn) {}\n"
+        self.expect("tests/unit/comm/group_test.cpp:2: the name Host.AHostThatJoinsLateIsTakenIn has 8 words; expected at most 7: "
+                    "drop articles", {"tests/unit/comm/group_test.cpp": "=\n" + wrong})
+
     def test_edge_that_nothing_uses(self):
         self.expect("module comm may include wire and does not", {"trireme/comm/group.h": "=#pragma once\n"})
         self.expect("module wire may include base and does not",
