@@ -44,7 +44,7 @@ std::string staleness_of(const ps::TableSpec& table) {
 
 std::uint64_t sum_of_rejected(const ServerStatus& status) {
   std::uint64_t sum = 0;
-  for (const auto& [why, count] : status.held.counts.refused) sum += count;
+  for (const auto& [why, count] : status.held.counts.rejected) sum += count;
   return sum;
 }
 
@@ -70,8 +70,7 @@ ps::Version most_lag(const ClusterReport& report, ps::ServerId id) {
     const ps::HeldStatus& held = server.status->held;
     if (other == id)
       most = std::max({most, held.primary.most_lag, held.backup.most_lag, held.feeding.most_lag});
-    if (const auto found = held.behind.find(id); found != held.behind.end())
-      most = std::max(most, found->second);
+    if (const auto found = held.lag.find(id); found != held.lag.end()) most = std::max(most, found->second);
   }
   return most;
 }
@@ -107,7 +106,7 @@ void print_servers(std::ostream& out, const ClusterReport& report) {
            {text(highest_version(status)), text(most_lag(report, entry.id)), human_bytes(status.held.bytes),
             text(status.held.rows), text(status.held.queued_items), text(status.held.counts.pushes),
             text(status.held.counts.pulls),
-            text(sum_of_rejected(status) + status.refused_messages + frames_rejected(status.channels))})
+            text(sum_of_rejected(status) + status.rejected_messages + frames_rejected(status.channels))})
         row.push_back(cell);
     } else if (answer != nullptr) {
       troubles.push_back(text("no status from ", entry.name, " at ", entry.address, ": ", answer->trouble));
@@ -149,8 +148,8 @@ void print_text(std::ostream& out, const ClusterReport& report) {
 
 Json json_of(const ServerStatus& status) {
   const ps::HeldStatus& held = status.held;
-  Json refused = Json::object();
-  for (const auto& [why, count] : held.counts.refused) refused[std::string(ps::name_of(why))] = count;
+  Json rejected = Json::object();
+  for (const auto& [why, count] : held.counts.rejected) rejected[std::string(ps::name_of(why))] = count;
   return {{"map_version", status.map_version},
           {"highest_version", highest_version(status)},
           {"rows", held.rows},
@@ -162,8 +161,8 @@ Json json_of(const ServerStatus& status) {
           {"parked_pulls", held.parked_pulls},
           {"queued_items", held.queued_items},
           {"queued_bytes", held.queued_bytes},
-          {"requests_refused", refused},
-          {"messages_refused", status.refused_messages},
+          {"requests_refused", rejected},
+          {"messages_refused", status.rejected_messages},
           {"frames_refused", frames_rejected(status.channels)},
           {"bytes_copied", status.bytes_copied},
           {"channels", status.channels}};
@@ -176,7 +175,7 @@ Json json_of(const ClusterReport& report) {
                {"replicas", cluster.num_replicas},
                {"unplaced", cluster.num_unplaced},
                {"takeovers", cluster.takeovers},
-               {"messages_refused", cluster.refused_messages},
+               {"messages_refused", cluster.rejected_messages},
                {"frames_refused", frames_rejected(cluster.channels)}};
   json["not_whole"] = {{"count", cluster.num_not_whole}, {"partitions", cluster.not_whole}};
   json["lost"] = {{"count", cluster.num_lost}, {"partitions", Json::array()}};

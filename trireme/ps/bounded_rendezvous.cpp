@@ -62,7 +62,7 @@ class Placing {
   }
 
  private:
-  /// Of each rank: what a server has at most, what it is filled up to, and below which it is.
+  /// By rank: maximum, fill level and minimum of a server.
   void bound_loads() {
     double total = 0;
     for (const Candidate& server : servers_) total += server.weight;
@@ -92,7 +92,7 @@ class Placing {
     ++loads_[i];
   }
 
-  /// The favourite of those that `fits`, or nobody.
+  /// The server with the highest hash among those that `fits`, or none.
   template <class Fits>
   std::size_t favourite(PartitionId p, const Fits& fits) const {
     std::size_t best = kNobody;

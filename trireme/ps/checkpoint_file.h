@@ -1,5 +1,5 @@
 #pragma once
-// What a checkpoint of a parameter server is on disk: a folder "checkpoint-N" with one file for each
+// The format of a parameter server's checkpoint on disk: a folder "checkpoint-N" with one file for each
 // partition that holds something, and a manifest, which is written last. Little endian:
 //
 //   manifest  "TRIPSMF3", size and XXH3 of what follows (u64 each), CheckpointManifest
@@ -67,7 +67,7 @@ struct PartHeader {
   }
 };
 
-/// What a manifest says of a part.
+/// A manifest's entry of a part.
 struct SavedPart {
   PartitionId partition = 0;
   Version version = 0;
@@ -86,7 +86,7 @@ struct CheckpointManifest {
   std::uint64_t number = 0;
   std::uint32_t num_partitions = 0;  ///< of the cluster that saved it
   bool is_at_one_clock = false;      ///< all parts are of the same clock
-  std::vector<TableSpec> tables;     ///< also those that nobody has pushed to
+  std::vector<TableSpec> tables;     ///< also those without a push
   std::vector<SavedPart> parts;
   template <class Self>
   static auto fields(Self& self) {
@@ -132,7 +132,7 @@ CheckpointManifest read_manifest(const std::filesystem::path& folder);
 /// What is done with the pieces of a part. Of each every byte is what the manifest says.
 struct PartReading {
   std::function<void(const PartHeader&)> begin = [](const PartHeader&) {};
-  /// Values and state, one behind the other.
+  /// Values and state, one after the other.
   std::function<void(const SavedChunk&, wire::Buffer)> chunk = [](const SavedChunk&, const wire::Buffer&) {};
   std::function<void(const SavedRows&, wire::Buffer)> rows = [](const SavedRows&, const wire::Buffer&) {};
 };
@@ -140,7 +140,7 @@ struct PartReading {
 /// Throws DataError that names the file, where it is missing, short or changed, and what `reading` throws.
 void read_part(const std::filesystem::path& folder, const SavedPart& part, const PartReading& reading);
 
-/// Makes the next folder "checkpoint-N" in `folder`; nobody else has it.
+/// Makes the next folder "checkpoint-N" in `folder`; no other process has it.
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder);
 /// The last whole one in `folder`, or `folder` itself where it is one. Throws DataError where there is none.
 std::filesystem::path last_checkpoint(const std::filesystem::path& folder);

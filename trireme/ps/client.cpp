@@ -17,13 +17,13 @@
 
 namespace trireme::ps {
 
-struct Pending::Told {
+struct Pending::SharedState {
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<Result> result;
   std::shared_ptr<std::atomic<int>> num_open;  ///< calls of the client without a result
 
-  void tell(const Result& what) {
+  void set(const Result& what) {
     {
       const std::lock_guard lock(mutex);
       if (result) return;
@@ -36,8 +36,8 @@ struct Pending::Told {
 
 namespace {
 
-// The thread that asks sends so much itself where the client's sleeps and no other call is open: nobody has
-// to be woken for it. Several calls leave the client's thread in one write.
+// The thread that asks sends so much itself where the client's sleeps and no other call is open: no thread
+// has to be woken for it. Several calls leave the client's thread in one write.
 constexpr std::size_t kSentAtOnceBytes = 64 << 10;
 
 wire::Buffer copy_of(std::span<const float> values) { return in_buffer({values.begin(), values.end()}); }
@@ -54,17 +54,17 @@ Result failure(ErrorKind error, std::string message) {
 bool Pending::is_done() const { return wait_for(0).has_value(); }
 
 std::optional<Result> Pending::wait_for(double seconds) const {
-  std::unique_lock lock(told_->mutex);
-  told_->changed.wait_for(lock, std::chrono::duration<double>(seconds),
-                          [&] { return told_->result.has_value(); });
-  return told_->result;
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait_for(lock, std::chrono::duration<double>(seconds),
+                           [&] { return state_->result.has_value(); });
+  return state_->result;
 }
 
 Result Pending::get() const {
-  std::unique_lock lock(told_->mutex);
-  told_->changed.wait(lock, [&] { return told_->result.has_value(); });
-  if (told_->result->error != ErrorKind::kNone) throw_error(*told_->result);
-  return *told_->result;
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait(lock, [&] { return state_->result.has_value(); });
+  if (state_->result->error != ErrorKind::kNone) throw_error(*state_->result);
+  return *state_->result;
 }
 
 void throw_error(const Result& result) {
@@ -83,7 +83,7 @@ void throw_error(const Result& result) {
 }
 
 /// The thread, its loop and its node. When the loop has ended, nothing that was asked for is kept: that is
-/// what tells those who wait.
+/// the end of all waits.
 class Client::Service {
  public:
   Service(ClientOptions options, wire::NodeLoopOptions loop)
@@ -103,17 +103,18 @@ class Client::Service {
 
   /// `bytes`: what it sends, as far as it is known to be little.
   Pending call(std::function<void(ClientNode&, Done)> begin, std::size_t bytes = ~std::size_t{0}) {
-    const auto told = std::make_shared<Pending::Told>();
-    told->num_open = num_open_;
+    const auto state = std::make_shared<Pending::SharedState>();
+    state->num_open = num_open_;
     const bool is_alone = num_open_->fetch_add(1) == 0;
-    // The last copy of it is dropped when nobody can answer any more.
-    const auto guard = std::shared_ptr<Pending::Told>(told.get(), [this, told](Pending::Told*) {
-      told->tell(failure(ErrorKind::kTimeout, "the client has ended: " + ended_));
-    });
+    // The last copy of it is dropped when no answer can come any more.
+    const auto guard =
+        std::shared_ptr<Pending::SharedState>(state.get(), [this, state](Pending::SharedState*) {
+          state->set(failure(ErrorKind::kTimeout, "the client has ended: " + ended_));
+        });
     post([begin = std::move(begin),
-          guard](ClientNode& node) { begin(node, [guard](const Result& result) { guard->tell(result); }); },
+          guard](ClientNode& node) { begin(node, [guard](const Result& result) { guard->set(result); }); },
          is_alone && bytes <= kSentAtOnceBytes);
-    return Pending(told);
+    return Pending(state);
   }
 
   void post(std::function<void(ClientNode&)> work, bool at_once) {

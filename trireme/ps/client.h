@@ -1,7 +1,7 @@
 #pragma once
 // A worker's connection to a parameter server, for programs: a thread of its own serves a ClientNode
-// (client_node.h), and every call returns at once with a Pending. What a call promises, the node's header
-// says. Calls of one thread take effect in their order; any thread may call.
+// (client_node.h), and every call returns at once with a Pending. The guarantees of a call are in the node's
+// header says. Calls of one thread take effect in their order; any thread may call.
 //
 //   ps::Client client({.worker = 0, .coordinator = "tcp:127.0.0.1:29600"});
 //   const ps::TableId table = client.open_table({.name = "weights", .num_elements = 1000});
@@ -35,9 +35,9 @@ class Pending {
 
  private:
   friend class Client;
-  struct Told;
-  explicit Pending(std::shared_ptr<Told> told) : told_(std::move(told)) {}
-  std::shared_ptr<Told> told_;
+  struct SharedState;
+  explicit Pending(std::shared_ptr<SharedState> state) : state_(std::move(state)) {}
+  std::shared_ptr<SharedState> state_;
 };
 
 class Client {
@@ -66,7 +66,7 @@ class Client {
   TableId open_table(const TableSpec& spec);
 
   /// Values are copied, or, as a Buffer, shared and not changed until the call is done. Of a push that is
-  /// refused before anything is sent (a wrong size, too many for a step) its Pending alone tells.
+  /// rejected before anything is sent (a wrong size, too many for a step), only its Pending has the error.
   Pending push(TableId table, std::span<const float> values, PushOptions options = {});
   Pending push(TableId table, wire::Buffer values, PushOptions options = {});
   Pending push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, PushOptions options = {});
@@ -99,9 +99,10 @@ class Client {
   std::filesystem::path checkpoint(const std::filesystem::path& folder, std::size_t keep = 0);
   /// Makes all tables what they are in the last whole checkpoint of `folder`, or in this one, optimizer state
   /// and counts of updates included, whatever servers and partitions it came from; returns which it was. Lost
-  /// partitions are usable again. Waits; nobody else should push meanwhile. The worker has joined the tables
-  /// then. Throws DataError, before anything is changed, for what is missing or damaged, InvalidArgument for
-  /// a table that is there with another size or kind, and CommError, which says how far it has come.
+  /// partitions are usable again. Waits; no other worker should push meanwhile. The worker has joined the
+  /// tables then. Throws DataError, before anything is changed, for what is missing or damaged,
+  /// InvalidArgument for a table that is there with another size or kind, and CommError, which says how far
+  /// it has come.
   std::filesystem::path restore(const std::filesystem::path& folder);
 
   /// A call of the node that has no function here.

@@ -8,7 +8,7 @@
 namespace trireme::ps {
 namespace {
 
-constexpr double kAgain_s = 0.1;  // what was refused for now is asked again
+constexpr double kAgain_s = 0.1;  // until a request that was rejected for now is repeated
 
 }  // namespace
 
@@ -40,7 +40,7 @@ void ClientWork::join(TableId table, Done done) {
   }
   const auto call = new_call(
       [this, done = std::move(done)](const Result& result) {
-        // Everybody it has joined now begins with it where the furthest of them is.
+        // All partitions that it has joined begin at the clock of the furthest.
         if (result.error == ErrorKind::kNone) tick_all();
         Result mine = result;
         mine.min_clock = std::min(result.min_clock, clock_);
@@ -278,7 +278,7 @@ void ClientWork::on_reply(const Reply& reply) {
   }
   if (reply.error == ErrorKind::kDeclaredDead) return end(ErrorKind::kDeclaredDead, kDeclaredDeadText);
   if (reply.error == ErrorKind::kUnknownKeys && found->second.keys != 0) {
-    found->second.says_keys = true;
+    found->second.includes_keys = true;
     unsend(found->second);
     unsent_lanes_.insert(reply.partition);
     return;
@@ -287,7 +287,7 @@ void ClientWork::on_reply(const Reply& reply) {
     found->second.again_ns = surroundings_->now_ns() + in_ns(kAgain_s);
     return;
   }
-  // Its number has to be taken by something, or nothing behind it would be.
+  // A request has to use its number, or no later one would be applied.
   if (found->second.call)
     found->second.call->fail(reply.error, text("partition ", reply.partition, ": ", name_of(reply.error)));
   if (found->second.takes_credit && found->second.sent_ns != 0) bytes_under_way_ -= found->second.body.size();
@@ -317,7 +317,7 @@ void ClientWork::on_pulled(const PullReply& reply, const wire::Buffer& body) {
   const auto found = pulls_.find(reply.request);
   if (found == pulls_.end()) return;
   if (reply.error == ErrorKind::kUnknownKeys && found->second.keys != 0) {
-    found->second.says_keys = true;
+    found->second.includes_keys = true;
     found->second.sent_ns = 0;
     unsent_pulls_.insert(reply.request);
     return;

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using ChunkName = std::pair<std::string, std::uint64_t>;  ///< of the table, number
 using Tables = std::map<TableId, TableSpec>;              ///< by their ids in one file
 
-/// What a checkpoint says it holds; every byte of it was read.
+/// The contents of a checkpoint by its manifest; every byte of it was read.
 struct Inventory {
   CheckpointManifest manifest;
   std::map<std::string, TableSpec> tables;  ///< by name, as they are created
@@ -135,7 +135,7 @@ class RowSpread {
  public:
   RowSpread(const ClusterMap& map, Filling& filling) : map_(map), filling_(filling) {}
 
-  /// Rows of a page, of a partition at this clock. What is expired stays behind.
+  /// Rows of a page, of a partition at this clock. Expired rows are left out.
   void add(const TableSpec& spec, const SavedRows& saved, WorkerClock clock,
            std::span<const std::byte> page) {
     const std::size_t row_bytes = restored_row_bytes(spec, saved.of_candidates);
@@ -181,7 +181,7 @@ class RowSpread {
   std::size_t num_bytes_ = 0;
 };
 
-/// What nobody had pushed to is as it was at first.
+/// Chunks without a push have their initial values.
 wire::Buffer first_values(const TableSpec& spec, std::uint64_t chunk) {
   const auto values = std::make_shared<std::vector<float>>(spec.elements_of(chunk));
   for (std::uint32_t i = 0; i < values->size(); ++i) (*values)[i] = initial_value(spec, chunk, i);

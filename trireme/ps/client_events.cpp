@@ -92,7 +92,7 @@ const TableSpec* ClientWork::find(TableId table, TableKind kind, const Done& don
 
 std::set<PartitionId> ClientWork::partitions_of(const TableSpec& spec) const {
   std::set<PartitionId> partitions;
-  // A key may belong anywhere, and whoever has not joined a partition is not waited for there.
+  // A key may belong to any partition, and a partition does not wait for workers that have not joined it.
   for (PartitionId id = 0; spec.kind == TableKind::kSparse && id < map().partitions.size(); ++id)
     partitions.insert(id);
   for (std::uint64_t chunk = 0; chunk < spec.num_chunks(); ++chunk)
@@ -105,10 +105,10 @@ void ClientWork::on_coordinator(const wire::Message& message) {
     const auto found = creations_.find(created->request);
     if (found == creations_.end()) return;
     found->second.table = created->table;
-    if (created->refusal.empty()) return;
+    if (created->rejection.empty()) return;
     const auto call = found->second.call;
     creations_.erase(found);
-    return call->fail(ErrorKind::kOutOfRange, created->refusal);
+    return call->fail(ErrorKind::kOutOfRange, created->rejection);
   }
   std::map<PartitionId, Epoch> epochs;
   for (const auto& [id, lane] : lanes_) epochs[id] = epoch_of(id);
@@ -121,8 +121,8 @@ void ClientWork::on_coordinator(const wire::Message& message) {
     find_lost();
     find_begun_anew();
   } else if (taken == Membership::Taken::kReply) {
-    if (membership_.standing().declared_dead) end(ErrorKind::kDeclaredDead, kDeclaredDeadText);
-    while (barrier_passed_ < membership_.standing().barrier_open && !barriers_.empty()) {
+    if (membership_.last_reply().declared_dead) end(ErrorKind::kDeclaredDead, kDeclaredDeadText);
+    while (barrier_passed_ < membership_.last_reply().barrier_open && !barriers_.empty()) {
       ++barrier_passed_;
       const auto call = barriers_.front();
       barriers_.pop_front();

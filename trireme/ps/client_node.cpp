@@ -79,10 +79,10 @@ namespace {
 template <class Push, class Pull>
 void push_then_pull(Done done, const Push& push, const Pull& pull) {
   const auto pushed = std::make_shared<Result>();
-  push([pushed](const Result& told) { *pushed = told; });
-  if (pushed->error != ErrorKind::kNone) return done(*pushed);  // refused here: nothing was sent
-  pull([pushed, done = std::move(done)](const Result& told) {
-    done(pushed->error != ErrorKind::kNone ? *pushed : told);
+  push([pushed](const Result& result) { *pushed = result; });
+  if (pushed->error != ErrorKind::kNone) return done(*pushed);  // rejected here: nothing was sent
+  pull([pushed, done = std::move(done)](const Result& result) {
+    done(pushed->error != ErrorKind::kNone ? *pushed : result);
   });
 }
 
@@ -91,15 +91,15 @@ void push_then_pull(Done done, const Push& push, const Pull& pull) {
 void ClientNode::push_pull(TableId table, const wire::Buffer& values, std::span<float> out, Done done,
                            PushOptions options) {
   push_then_pull(
-      std::move(done), [&](Done told) { push(table, values, std::move(told), options); },
-      [&](Done told) { pull(table, out, std::move(told), options.call()); });
+      std::move(done), [&](Done then) { push(table, values, std::move(then), options); },
+      [&](Done then) { pull(table, out, std::move(then), options.call()); });
 }
 void ClientNode::push_pull_rows(TableId table, std::span<const std::uint64_t> keys,
                                 std::span<const float> rows, std::span<float> out, Done done,
                                 PushOptions options) {
   push_then_pull(
-      std::move(done), [&](Done told) { push_rows(table, keys, rows, std::move(told), options); },
-      [&](Done told) { pull_rows(table, keys, out, std::move(told), options.call()); });
+      std::move(done), [&](Done then) { push_rows(table, keys, rows, std::move(then), options); },
+      [&](Done then) { pull_rows(table, keys, out, std::move(then), options.call()); });
 }
 
 void ClientNode::on_start(wire::Surroundings& surroundings) { work_->start(surroundings); }

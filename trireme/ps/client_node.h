@@ -2,7 +2,7 @@
 // A worker's side of the parameter server, as a node. What it asks for is sent to the primary that its map
 // names, and sent again, under the same number, when roles change or connections break, until it is
 // acknowledged: so nothing is lost and nothing counts twice. Calls return at once; what becomes of them is
-// told by the callback, once, on the thread of its surroundings, on which all calls come.
+// passed to the callback, once, on the thread of its surroundings, on which all calls come.
 
 #include <cstdint>
 #include <functional>
@@ -18,7 +18,7 @@
 
 namespace trireme::ps {
 
-/// Who the worker is, where its cluster is, and how long it waits for what.
+/// The worker's identity, its cluster, and its timeouts.
 struct ClientOptions {
   WorkerId worker = 0;  ///< its rank: sums in worker order follow it
   std::string host = {};
@@ -29,7 +29,7 @@ struct ClientOptions {
   std::uint32_t num_workers = 0;
   double heartbeat_s = 0.2;
   double tick_s = 0.05;
-  double retry_s = 1;                   ///< what nobody has answered goes again
+  double retry_s = 1;                   ///< unanswered requests are repeated
   double timeout_s = 30;                ///< of every call
   std::size_t credit_bytes = 64 << 20;  ///< of pushes that are not acknowledged
 };
@@ -44,7 +44,7 @@ struct Result {
   wire::Buffer values;            ///< of a pull of one chunk
   std::uint64_t num_updates = 0;  ///< that these values have had
 };
-/// Told once what has become of a call, on the thread of the node's surroundings.
+/// Called once with the result of a call, on the thread of the node's surroundings.
 using Done = std::function<void(const Result&)>;
 /// The same of a save, with the files that it has written.
 using Saved = std::function<void(const Result&, const std::vector<SavedPart>&)>;
@@ -105,7 +105,7 @@ class ClientNode final : public wire::Node {
   /// The values go to `out`, which is written until `done` is called.
   void pull_chunk(TableId table, std::uint64_t chunk, std::span<float> out, Done done,
                   CallOptions options = {});
-  /// The same, with the optimizer's state behind the values.
+  /// The same, with the optimizer's state after the values.
   void pull_state(TableId table, std::uint64_t chunk, Done done, CallOptions options = {});
   /// `out` is written until `done` is called.
   void pull(TableId table, std::span<float> out, Done done, CallOptions options = {});
@@ -127,7 +127,7 @@ class ClientNode final : public wire::Node {
   void push_pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
                       std::span<float> out, Done done, PushOptions options = {});
   /// Every partition is written to a file of `folder`, which servers see and which begin_checkpoint() has
-  /// made (checkpoint_file.h); `done` gets what a manifest says of them. What this worker has asked of a
+  /// made (checkpoint_file.h); `done` gets their entries for a manifest. What this worker has asked of a
   /// partition before is in its part, what it asks later is not, and waits until the part is written. Where
   /// tables have clocks, parts of partitions that this worker uses are of its clock: see ADR 0044. One at a
   /// time; it has failed when for timeout_s no part was written.

@@ -108,7 +108,8 @@ void ClientWork::add_rows(RequestOp op, TableId table, std::span<const std::uint
 void ClientWork::restore_rows(TableId table, PartitionId partition, wire::Buffer rows, Done done) {
   const TableSpec* spec = find(table, TableKind::kSparse, done);
   if (spec == nullptr) return;
-  if (partition >= map().partitions.size() || RestoredRows::refusal(*spec, rows.bytes()) != ErrorKind::kNone)
+  if (partition >= map().partitions.size() ||
+      RestoredRows::rejection(*spec, rows.bytes()) != ErrorKind::kNone)
     return fail(done, ErrorKind::kOutOfRange,
                 text(rows.size(), " bytes for partition ", partition, " are no rows of table ", spec->name));
   add_values({partition, partition}, request_of(RequestOp::kRestoreRows, table), *spec, std::move(rows), {},

@@ -11,13 +11,13 @@ constexpr std::ptrdiff_t kMostSaves = 16;
 }  // namespace
 
 void ClientWork::save(const std::string& folder, Saved done) {
-  const auto refuse = [&](ErrorKind error, const std::string& message) {
+  const auto reject = [&](ErrorKind error, const std::string& message) {
     fail([&](const Result& result) { done(result, {}); }, error, message);
   };
-  if (has_ended_) return refuse(ErrorKind::kDeclaredDead, "this worker does not take part any more");
+  if (has_ended_) return reject(ErrorKind::kDeclaredDead, "this worker does not take part any more");
   if (registered_at_ == 0 || map().version == 0)
-    return refuse(ErrorKind::kNotNow, "this worker does not take part yet");
-  if (is_saving()) return refuse(ErrorKind::kNotNow, "this worker is saving already");
+    return reject(ErrorKind::kNotNow, "this worker does not take part yet");
+  if (is_saving()) return reject(ErrorKind::kNotNow, "this worker is saving already");
   const auto saving = std::make_shared<Saving>();
   saving->call = new_call(
       [saving = std::weak_ptr(saving), done = std::move(done)](const Result& result) {

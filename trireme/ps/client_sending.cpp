@@ -162,7 +162,7 @@ void ClientWork::find_retries() {
            (now > sent.sent_ns + in_ns(options_.retry_s) || (sent.again_ns != 0 && now > sent.again_ns));
   };
   for (auto& [id, lane] : lanes_) {
-    // With the first, everything behind it: the order is that of the numbers.
+    // With the first, all later ones: the order is that of the numbers.
     const auto due = std::find_if(lane.requests.begin(), lane.requests.end(),
                                   [&](const auto& request) { return is_due(request.second); });
     for (auto request = due; request != lane.requests.end(); ++request) unsend(request->second);
@@ -185,7 +185,7 @@ void ClientWork::end_overdue() {
   std::erase_if(creations_, [](const auto& creation) { return creation.second.call->is_over(); });
 }
 
-/// What is known of why nobody has answered.
+/// The known reasons for a missing answer.
 std::string ClientWork::silence(const Call& call) const {
   const std::string what = text("worker ", life_.worker, ": no answer in ", call.timeout_s(), " s");
   const std::string trouble = trouble_.empty() ? "" : "; the last connection failed: " + trouble_;

@@ -1,6 +1,6 @@
 #pragma once
-// Who takes part and who has which partition: decided by the coordinator, known to everybody. It changes by
-// MapChange, which is what the coordinator writes to its log and what it sends to the others. Values.
+// Membership, and the servers of each partition: decided by the coordinator, known to all members. It changes
+// by MapChange, which is what the coordinator writes to its log and what it sends to the others. Values.
 
 #include <cstdint>
 #include <map>
@@ -19,7 +19,7 @@ struct ServerEntry {
   enum class State : std::uint8_t {
     kUp,
     kLeaving,  ///< gives its partitions away
-    kDown,     ///< nothing is heard of it; it may come back with what it holds
+    kDown,     ///< it sends nothing; it may come back with its partitions
     kGone,     ///< this process has ended
     kLast = kGone,
   };
@@ -48,7 +48,7 @@ struct PartitionEntry {
   Epoch learner_since = 0;       ///< a learner that missed a change begins again
   bool draining = false;         ///< the primary takes nothing new: the order of the chain will change
   bool lost = false;             ///< every replica has ended
-  Version lost_version = 0;      ///< the last of which the coordinator has heard
+  Version lost_version = 0;      ///< the last that was reported to the coordinator
   Epoch begun = 0;               ///< lost and begun anew, empty: what is older is of another life
 
   ServerId primary() const { return chain.empty() ? kNoServer : chain.front(); }

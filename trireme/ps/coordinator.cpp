@@ -11,7 +11,7 @@
 #include "trireme/base/text.h"
 #include "trireme/ps/internal/barriers.h"
 #include "trireme/ps/internal/coordinator_log.h"
-#include "trireme/ps/internal/hearing.h"
+#include "trireme/ps/internal/failure_detector.h"
 #include "trireme/ps/internal/reconfiguration.h"
 #include "trireme/ps/internal/roles.h"
 #include "trireme/ps/messages.h"
@@ -28,9 +28,9 @@ std::int64_t in_ns(double seconds) { return static_cast<std::int64_t>(seconds * 
 
 }  // namespace
 
-class Coordinator::Office {
+class Coordinator::Impl {
  public:
-  explicit Office(CoordinatorOptions options) : options_(std::move(options)) {
+  explicit Impl(CoordinatorOptions options) : options_(std::move(options)) {
     require(std::has_single_bit(options_.num_partitions), "num_partitions must be a power of two, not ",
             options_.num_partitions);
     require(options_.num_replicas > 0, "num_replicas must be at least 1");
@@ -48,14 +48,15 @@ class Coordinator::Office {
       map_.partitions.resize(options_.num_partitions);
     }
     draft_ = map_;
-    hearing_.begin(surroundings.now_ns());
-    // Nobody is late who had nobody to talk to.
-    for (const auto& [id, server] : map_.servers) hearing_.hear(server.incarnation, surroundings.now_ns());
+    failure_detector_.begin(surroundings.now_ns());
+    // Restarts the timer of every member: without a coordinator no heartbeat could arrive.
+    for (const auto& [id, server] : map_.servers)
+      failure_detector_.on_heartbeat(server.incarnation, surroundings.now_ns());
     // find_silent() is short with a worker that has no connection: here none has one yet.
     const std::int64_t grace = in_ns(options_.silence_s - options_.lease_s / 2);
     for (const auto& [id, worker] : map_.workers)
-      hearing_.hear(worker.life.incarnation, surroundings.now_ns() + grace);
-    // Who ended while nobody was here to see its connection close is found as if it closed now.
+      failure_detector_.on_heartbeat(worker.life.incarnation, surroundings.now_ns() + grace);
+    // Members that ended without a coordinator are found as if their connections closed now.
     for (const auto& [id, server] : map_.servers) ping_server(server.incarnation, 0);
     surroundings_->start_timer(options_.tick_s);
     if (map_.version > 0) commit_soon();  // to find where things should be
@@ -102,7 +103,7 @@ class Coordinator::Office {
       const wire::Buffer body = wire::Buffer::of(wire::encode(status()));
       return surroundings_->network().send(connection, message_of(StatusReply{{asked->request}}, body));
     }
-    if (peer.role == "observer") return refuse(connection, message);
+    if (peer.role == "observer") return reject(connection, message);
     const auto heartbeat = head_of<Heartbeat>(message);
     if (heartbeat && may_send(peer, *heartbeat) && is_sound(*heartbeat) &&
         may_be(connection, heartbeat->incarnation))
@@ -111,14 +112,14 @@ class Coordinator::Office {
       return on_create(connection, *create);
     if (const auto begin = head_of<BeginAnew>(message); begin && may_send(peer, *begin))
       return begin_anew(*begin);
-    if (peer.role != "server") return refuse(connection, message);
+    if (peer.role != "server") return reject(connection, message);
     if (const auto news = head_of<CaughtUp>(message))
       return on_news(*news, [&](PartitionEvents& events) { events.caught_up = news->server; });
     if (const auto news = head_of<Drained>(message))
       return on_news(*news, [&](PartitionEvents& events) { events.drained = true; });
     if (const auto news = head_of<Suspect>(message))
       return on_news(*news, [&](PartitionEvents& events) { events.suspected = news->server; });
-    refuse(connection, message);
+    reject(connection, message);
   }
 
   const ClusterMap& map() const { return map_; }
@@ -127,7 +128,7 @@ class Coordinator::Office {
     ClusterStatus status = status_of(map_);
     status.map_changes = num_changes_;
     status.takeovers = num_takeovers_;
-    status.refused_messages = num_refused_;
+    status.rejected_messages = num_rejected_;
     if (options_.channel_counts) status.channels = options_.channel_counts();
     return status;
   }
@@ -143,17 +144,17 @@ class Coordinator::Office {
   }
 
  private:
-  void refuse(wire::ConnectionId connection, const wire::Message& message) {
-    ++num_refused_;
-    // Who floods it does not flood its log.
-    if (std::has_single_bit(num_refused_))
+  void reject(wire::ConnectionId connection, const wire::Message& message) {
+    ++num_rejected_;
+    if (std::has_single_bit(num_rejected_))
       surroundings_->report(text("coordinator: rejected a message that a ", peers_[connection].role,
-                                 " does not send (kind ", message.kind, "), the ", num_refused_, ". of all"));
+                                 " does not send (kind ", message.kind, "), the ", num_rejected_,
+                                 ". of all"));
     surroundings_->network().close(connection);
     on_closed(connection, wire::CloseCause::kRefused);
   }
 
-  // ---- who is there
+  // ---- membership
 
   /// A connection is one member's.
   bool may_be(wire::ConnectionId connection, Incarnation incarnation) const {
@@ -167,7 +168,7 @@ class Coordinator::Office {
     if (is_member) {
       members_[connection] = heartbeat.incarnation;
       surroundings_->network().register_peer(connection);
-      hearing_.hear(heartbeat.incarnation, surroundings_->now_ns());
+      failure_detector_.on_heartbeat(heartbeat.incarnation, surroundings_->now_ns());
     } else {
       reply.lease_s = 0;
     }
@@ -233,7 +234,7 @@ class Coordinator::Office {
       commit_soon();
       return true;
     }
-    barriers_.hear(life.worker, heartbeat);
+    barriers_.on_heartbeat(life.worker, heartbeat);
     reply.barrier_open = barriers_.open(map_);
     return true;
   }
@@ -271,9 +272,9 @@ class Coordinator::Office {
 
   void find_silent() {
     const std::int64_t now = surroundings_->now_ns();
-    hearing_.excuse(now, 2 * in_ns(options_.tick_s));
+    failure_detector_.discount_absence(now, 2 * in_ns(options_.tick_s));
     const auto silent_for = [&](Incarnation incarnation, double seconds) {
-      return hearing_.is_silent(incarnation, now, in_ns(seconds));
+      return failure_detector_.is_silent(incarnation, now, in_ns(seconds));
     };
     for (auto& [id, server] : draft_.servers) {
       if (server.may_hold() && silent_for(server.incarnation, options_.silence_s))
@@ -299,18 +300,18 @@ class Coordinator::Office {
     forget_others();
   }
 
-  /// Who is no member any more is not remembered.
+  /// Forgets former members.
   void forget_others() {
     std::set<Incarnation> known;
     for (const auto& [id, server] : draft_.servers) known.insert(server.incarnation);
     for (const auto& [id, worker] : draft_.workers) known.insert(worker.life.incarnation);
-    hearing_.keep_only(known);
+    failure_detector_.keep_only(known);
   }
 
   // ---- what there is
 
   void on_create(wire::ConnectionId connection, const CreateTable& create) {
-    TableCreated reply = {.request = create.request, .refusal = {}};
+    TableCreated reply = {.request = create.request, .rejection = {}};
     try {
       check(create.spec);
       TableSpec spec = create.spec;
@@ -329,10 +330,10 @@ class Coordinator::Office {
         commit_soon();
       }
     } catch (const InvalidArgument& error) {
-      reply.refusal = error.what();
+      reply.rejection = error.what();
     }
-    // Nobody hears of a table that the disk does not have.
-    if (map_.tables.contains(reply.table) || !reply.refusal.empty())
+    // A table is announced after the disk has it.
+    if (map_.tables.contains(reply.table) || !reply.rejection.empty())
       surroundings_->network().send(connection, message_of(reply));
     else
       created_.emplace_back(connection, reply);
@@ -392,7 +393,7 @@ class Coordinator::Office {
     try {
       log_->append(change, draft_);
     } catch (const DataError& error) {
-      // Nothing was told to anybody: the same again, a little later.
+      // Nothing was announced: the next tick computes the change again.
       surroundings_->report(text("coordinator: the disk does not take the map: ", error.what()));
       draft_.version = map_.version;
       draft_.partitions = map_.partitions;
@@ -410,7 +411,7 @@ class Coordinator::Office {
     }
     map_ = draft_;
     new_tables_.clear();
-    tell(change);
+    broadcast(change);
     if (release_leaving(draft_)) return commit_soon();
     for (PartitionId id = 0; id < wanted_.size(); ++id) {
       if (reconfigured(map_.partitions[id], wanted_[id], map_, {}, epoch + 1) != map_.partitions[id])
@@ -418,7 +419,7 @@ class Coordinator::Office {
     }
   }
 
-  void tell(const MapChange& change) {
+  void broadcast(const MapChange& change) {
     const wire::Buffer body = wire::Buffer::of(wire::encode(change));
     for (const auto& [connection, incarnation] : members_)
       surroundings_->network().send(connection, map_message(body));
@@ -434,7 +435,7 @@ class Coordinator::Office {
     surroundings_->network().send(connection, map_message(wire::Buffer::of(wire::encode(map_.whole()))));
   }
 
-  /// Where partitions should be, of those who are here to stay.
+  /// The target placement of partitions on servers that do not leave.
   void place() {
     std::vector<Candidate> candidates;
     std::vector<ServerId> ids;
@@ -454,10 +455,10 @@ class Coordinator::Office {
   CoordinatorOptions options_;
   wire::Surroundings* surroundings_ = nullptr;
   std::optional<CoordinatorLog> log_;
-  ClusterMap map_;    ///< what the disk has, and everybody may know
+  ClusterMap map_;    ///< the state on disk, which may be announced
   ClusterMap draft_;  ///< what it will be
   std::vector<TableSpec> new_tables_;
-  std::vector<std::pair<wire::ConnectionId, TableCreated>> created_;  ///< to be told when the disk has them
+  std::vector<std::pair<wire::ConnectionId, TableCreated>> created_;  ///< replies that wait for the disk
   std::map<PartitionId, PartitionEvents> events_;
   bool has_events_ = false, wants_commit_ = false;
   wire::TimerId gather_timer_ = 0;
@@ -471,30 +472,29 @@ class Coordinator::Office {
     int num_before = 0;  ///< questions that ended without a word
   };
   std::map<wire::ConnectionId, Asked> pings_;
-  Hearing hearing_;
+  FailureDetector failure_detector_;
   std::map<PartitionId, Version> last_versions_;
   Barriers barriers_;
-  std::uint64_t num_changes_ = 0, num_takeovers_ = 0, num_refused_ = 0;
+  std::uint64_t num_changes_ = 0, num_takeovers_ = 0, num_rejected_ = 0;
 };
 
-Coordinator::Coordinator(CoordinatorOptions options)
-    : office_(std::make_unique<Office>(std::move(options))) {}
+Coordinator::Coordinator(CoordinatorOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Coordinator::~Coordinator() = default;
 
-const ClusterMap& Coordinator::map() const { return office_->map(); }
-bool Coordinator::is_settled() const { return office_->is_settled(); }
-ClusterStatus Coordinator::status() const { return office_->status(); }
+const ClusterMap& Coordinator::map() const { return impl_->map(); }
+bool Coordinator::is_settled() const { return impl_->is_settled(); }
+ClusterStatus Coordinator::status() const { return impl_->status(); }
 
-void Coordinator::on_start(wire::Surroundings& surroundings) { office_->start(surroundings); }
+void Coordinator::on_start(wire::Surroundings& surroundings) { impl_->start(surroundings); }
 void Coordinator::on_connected(wire::ConnectionId connection, const wire::PeerIdentity& peer) {
-  office_->on_connected(connection, peer);
+  impl_->on_connected(connection, peer);
 }
 void Coordinator::on_message(wire::ConnectionId connection, wire::Message message) {
-  office_->on_message(connection, message);
+  impl_->on_message(connection, message);
 }
 void Coordinator::on_closed(wire::ConnectionId connection, wire::CloseCause cause, const std::string&) {
-  office_->on_closed(connection, cause);
+  impl_->on_closed(connection, cause);
 }
-void Coordinator::on_timer(wire::TimerId timer) { office_->on_timer(timer); }
+void Coordinator::on_timer(wire::TimerId timer) { impl_->on_timer(timer); }
 
 }  // namespace trireme::ps

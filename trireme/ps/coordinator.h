@@ -1,7 +1,7 @@
 #pragma once
-// The coordinator: who takes part, which partition is where, in which epoch. It is in nobody's way while
+// The coordinator: membership, and the place and epoch of each partition. It is on no data path while
 // nothing changes: data goes on when it is gone, and comes back to what its disk says. A server is down when
-// nothing was heard of it for a lease, or when its connection closed and nobody answers at its address. All
+// no heartbeat came for a lease, or when its connection closed and its address does not answer. All
 // calls come on the thread of its surroundings.
 
 #include <cstdint>
@@ -48,8 +48,8 @@ class Coordinator final : public wire::Node {
   void on_timer(wire::TimerId timer) override;
 
  private:
-  class Office;
-  std::unique_ptr<Office> office_;
+  class Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace trireme::ps

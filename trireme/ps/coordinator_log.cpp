@@ -60,7 +60,7 @@ ClusterMap CoordinatorLog::load() {
 
 void CoordinatorLog::append(const MapChange& change, const ClusterMap& after) {
   if (!is_whole_ || ++num_appended_ >= kChangesPerSnapshot) return write_snapshot(after);
-  is_whole_ = false;  // a failure leaves part of a frame behind which nothing would be read
+  is_whole_ = false;  // a failure leaves part of a frame, and nothing after it would be read
   disk_.append(kLogName, framed(change));
   disk_.sync(kLogName);
   is_whole_ = true;

@@ -45,7 +45,7 @@ void Follower::send_again(const PartitionLog& log, std::int64_t asked_ns) {
     send_unsent(log, asked_ns);
 }
 
-void Follower::starts_behind(Version version) {
+void Follower::starts_after(Version version) {
   known_ = true;
   received_ = sent_ = version;
   progress_ns_ = outbox_->now_ns();

@@ -21,7 +21,7 @@ using Sequence = std::uint64_t;     ///< counts what one worker asks of one part
 using WorkerClock = std::uint64_t;  ///< how many steps a worker has ended
 using RequestId = std::uint64_t;    ///< of one client
 
-/// The number of no server: not given yet, or nobody.
+/// The number of no server: not given yet, or none.
 inline constexpr ServerId kNoServer = 0;
 
 /// One life of a worker.

@@ -14,7 +14,7 @@ constexpr int kMostDoublings = 6;
 
 }  // namespace
 
-Version LearnerFeed::needs_behind() const {
+Version LearnerFeed::needs_after() const {
   if (phase_ == Phase::kLog) return follower_.received();
   return phase_ == Phase::kSnapshot ? snapshot_version_ : std::numeric_limits<Version>::max();
 }
@@ -59,7 +59,7 @@ void LearnerFeed::on_snapshot_ack(const SnapshotAck& ack, const PartitionLog& lo
   if (num_received_ < parts_.size()) return send_parts();
   phase_ = Phase::kLog;
   parts_.clear();
-  follower_.starts_behind(snapshot_version_);
+  follower_.starts_after(snapshot_version_);
   follower_.send_new(log, 0);
   look_how_near(log.last());
 }

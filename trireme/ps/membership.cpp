@@ -60,7 +60,7 @@ Membership::Taken Membership::take(const wire::Message& message) {
   silence_ns_ = 0;
   num_silent_ = 0;
   if (const auto reply = head_of<HeartbeatReply>(message)) {
-    standing_ = *reply;
+    last_reply_ = *reply;
     // The coordinator's promise began when it answered, which was after this was sent.
     lease_until_ns_ =
         std::max(lease_until_ns_, reply->sent_ns + static_cast<std::int64_t>(reply->lease_s * 1e9));

@@ -17,9 +17,9 @@
 namespace trireme::ps {
 
 enum class MessageKind : std::uint16_t {
-  kHeartbeat = 1,  ///< anybody -> coordinator
+  kHeartbeat = 1,  ///< any member -> coordinator
   kHeartbeatReply,
-  kMapChange,    ///< coordinator -> anybody; body: MapChange
+  kMapChange,    ///< coordinator -> any member; body: MapChange
   kCreateTable,  ///< worker -> coordinator
   kTableCreated,
   kPing,  ///< coordinator -> server: is the process there?
@@ -35,7 +35,7 @@ enum class MessageKind : std::uint16_t {
   kReplicateAck,
   kSnapshotPart,  ///< to the learner; body: values and optimizer state
   kSnapshotAck,
-  kStatus,       ///< anybody -> coordinator, server: what does it say of itself
+  kStatus,       ///< any peer -> coordinator, server: requests its status
   kStatusReply,  ///< body: ClusterStatus of a coordinator, ServerStatus of a server
   kBeginAnew,    ///< worker -> coordinator: lost partitions are to be there again, empty
   kTicks,        ///< worker -> primary of several partitions
@@ -64,7 +64,7 @@ enum class ErrorKind : std::uint8_t {
 };
 std::string_view name_of(ErrorKind kind);
 
-/// What a member of the cluster is.
+/// The role of a member of the cluster.
 enum class Role : std::uint8_t { kServer, kWorker, kLast = kWorker };
 
 /// How far a partition is, by the records of its log.
@@ -102,7 +102,7 @@ struct Heartbeat {
   }
 };
 
-/// Whether a member can be what it says: the cluster is told of it, places by it, and connects to it.
+/// Whether a member's description is valid: the cluster announces it, places by it, and connects to it.
 bool is_sound(const Heartbeat& heartbeat);
 
 /// To a Heartbeat: the lease goes on, and what the sender has to know at once.
@@ -135,10 +135,10 @@ struct TableCreated {
   static constexpr MessageKind kKind = MessageKind::kTableCreated;
   RequestId request = 0;
   TableId table = 0;
-  std::string refusal;  ///< empty where it was created, or was there
+  std::string rejection;  ///< empty where it was created, or was there
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.request, self.table, self.refusal);
+    return std::tie(self.request, self.table, self.rejection);
   }
 };
 
@@ -161,12 +161,12 @@ struct Ping {
     return std::tie(self.incarnation);
   }
 };
-/// To a Ping, with the incarnation of the one who answers.
+/// To a Ping, with the incarnation of the answering server.
 struct Pong : Ping {
   static constexpr MessageKind kKind = MessageKind::kPong;
 };
 
-/// What a server tells the coordinator of one partition.
+/// A server's report to the coordinator on one partition.
 struct PartitionNews {
   PartitionId partition = 0;
   Epoch epoch = 0;
@@ -189,7 +189,7 @@ struct Suspect : PartitionNews {
   static constexpr MessageKind kKind = MessageKind::kSuspect;
 };
 
-/// What a worker may ask for that changes a partition. All are numbered in one sequence.
+/// Requests of a worker that change a partition. All are numbered in one sequence.
 enum class RequestOp : std::uint8_t {
   kJoin,         ///< always the first: the worker counts from now on
   kPush,         ///< gradients, or what the table's rule makes of them
@@ -246,7 +246,7 @@ struct Reply {
   }
 };
 
-/// What a server has to say to one worker at a time.
+/// Replies of a server that go to one worker together.
 struct Replies {
   static constexpr MessageKind kKind = MessageKind::kReplies;
   std::vector<Reply> replies;
@@ -257,7 +257,7 @@ struct Replies {
 };
 
 /// Requests of RequestOp::kTick to partitions with the same primary. They are ordered by their sequences:
-/// this message may overtake what was pushed before, or come behind what was pushed after.
+/// this message may overtake what was pushed before, or come after later pushes.
 struct Ticks {
   static constexpr MessageKind kKind = MessageKind::kTicks;
   /// The end of a worker's step at one partition.
@@ -293,7 +293,7 @@ struct Ticks {
   }
 };
 
-/// A worker asks a primary for values as they are after its own requests, and after everybody's steps as far
+/// A worker asks a primary for values as they are after its own requests, and after all workers' steps as far
 /// as the table's staleness says.
 struct Pull {
   static constexpr MessageKind kKind = MessageKind::kPull;
@@ -306,7 +306,7 @@ struct Pull {
   TableId table = 0;
   std::uint64_t chunk = 0;
   Version newer_than = 0;       ///< values only if they have changed since
-  bool with_state = false;      ///< the optimizer's state behind the values
+  bool with_state = false;      ///< the optimizer's state after the values
   std::string save_in = {};     ///< a folder: the whole partition is written there instead
   wire::Priority priority = 4;  ///< of the answer with values
   std::uint64_t keys = 0;       ///< hash of the keys that the body lacks; 0: it has them
@@ -324,7 +324,7 @@ struct PullReply {
   ErrorKind error = ErrorKind::kNone;
   bool changed = true;
   Epoch epoch = 0;
-  Version version = 0;  ///< of the partition; what a later pull gives as newer_than
+  Version version = 0;  ///< of the partition; a later pull passes it as newer_than
   WorkerClock min_clock = 0;
   std::uint64_t num_updates = 0;  ///< that the values have had
   template <class Self>
@@ -334,7 +334,7 @@ struct PullReply {
   }
 };
 
-/// What a record says of one request that it holds.
+/// One request of a record.
 struct LoggedRequest {
   WorkerLife life;
   Sequence sequence = 0;
@@ -348,7 +348,7 @@ struct LoggedRequest {
   }
 };
 
-/// What a record does to one chunk; the values stand in the body one after the other.
+/// A record's update of one chunk; the values are in the body one after the other.
 struct LoggedUpdate {
   TableId table = 0;
   RequestOp op = RequestOp::kPush;  ///< one that changes values
@@ -364,7 +364,7 @@ struct LoggedUpdate {
 
 /// One step of a partition's state. All replicas take the same steps in the same order.
 struct LogRecord {
-  std::vector<TableSpec> tables;  ///< those that the state meets for the first time
+  std::vector<TableSpec> tables;  ///< those that are new to the state
   std::vector<LoggedRequest> requests;
   std::vector<WorkerLife> removed;
   std::vector<LoggedUpdate> updates;
@@ -391,14 +391,14 @@ struct Replicate {
   }
 };
 
-/// To a Replicate: how far the answerer, and all behind it, are.
+/// To a Replicate: how far the sender, and all later replicas of the chain, are.
 struct ReplicateAck {
   static constexpr MessageKind kKind = MessageKind::kReplicateAck;
   PartitionId partition = 0;
   Epoch epoch = 0;
-  ErrorKind error = ErrorKind::kNone;  ///< kWrongEpoch; kNotNow: send again what is behind `received`
+  ErrorKind error = ErrorKind::kNone;  ///< kWrongEpoch; kNotNow: send again from after `received`
   Version received = 0;                ///< what the answerer has
-  Version stable = 0;                  ///< what everybody behind it has, too
+  Version stable = 0;                  ///< which all later replicas of the chain have, too
   std::int64_t asked_ns = 0;           ///< of what has been down the whole chain
   template <class Self>
   static auto fields(Self& self) {
@@ -437,7 +437,7 @@ struct SnapshotAck {
   }
 };
 
-/// Anybody asks a coordinator or a server what it says of itself.
+/// Requests the status of a coordinator or a server; any peer may send it.
 struct Status {
   static constexpr MessageKind kKind = MessageKind::kStatus;
   RequestId request = 0;
@@ -453,7 +453,7 @@ struct StatusReply : Status {
 
 inline constexpr wire::Priority kUrgent = 0;  ///< what keeps members alive
 inline constexpr wire::Priority kBackground =
-    7;  ///< copies for learners: behind everything that somebody waits for
+    7;  ///< copies for learners: after everything that a caller waits for
 
 /// The message of that head, whose kind is the head's.
 template <class Head>

@@ -32,7 +32,7 @@ class Text : public PrometheusText {
   }
 };
 
-void say_who_leads(Text& text, int leads) {
+void write_leadership(Text& text, int leads) {
   text.one("leads", kGauge, "1 where this coordinator leads; with etcd, 0 where another one may.", leads);
 }
 
@@ -50,11 +50,11 @@ std::string metrics_text(const ServerStatus& status) {
   text.begin("requests_refused_total", kCounter, "Requests and pulls rejected, by why.");
   for (std::size_t i = 1; i <= static_cast<std::size_t>(ErrorKind::kLast); ++i) {
     const auto why = static_cast<ErrorKind>(i);
-    const auto found = counts.refused.find(why);
-    text.value({{"why", name_of(why)}}, found == counts.refused.end() ? 0 : found->second);
+    const auto found = counts.rejected.find(why);
+    text.value({{"why", name_of(why)}}, found == counts.rejected.end() ? 0 : found->second);
   }
   text.one("messages_refused_total", kCounter, "Messages that no correct peer sends.",
-           status.refused_messages);
+           status.rejected_messages);
   text.channels(status.channels);
   text.one("queued_messages", kGauge, "Messages that wait for owners of partitions.", held.queued_items);
   text.one("queued_bytes", kGauge, "Bytes of them.", held.queued_bytes);
@@ -75,10 +75,10 @@ std::string metrics_text(const ServerStatus& status) {
   for (const auto& [name, role] : roles) text.value({{"role", name}}, role.highest_version);
   text.begin("lag_records", kGauge, "The most records of a partition that others are not known to have.");
   for (const auto& [name, role] : roles) text.value({{"role", name}}, role.most_lag);
-  Version most_behind = 0;
-  for (const auto& [server, lacks] : held.behind) most_behind = std::max(most_behind, lacks);
+  Version max_lag = 0;
+  for (const auto& [server, lacks] : held.lag) max_lag = std::max(max_lag, lacks);
   text.one("next_lag_records", kGauge, "The most records that the next of a chain is not known to have.",
-           most_behind);
+           max_lag);
   text.one("held_rows", kGauge, "Rows of sparse tables held, of all roles.", held.rows);
   text.one("held_elements", kGauge, "Values held, of all roles.", held.elements);
   text.one("held_bytes", kGauge, "Bytes of them and of optimizer state.", held.bytes);
@@ -88,13 +88,13 @@ std::string metrics_text(const ServerStatus& status) {
 
 std::string metrics_text_of_one_who_waits() {
   Text text;
-  say_who_leads(text, 0);
+  write_leadership(text, 0);
   return text.take();
 }
 
 std::string metrics_text(const ClusterStatus& status) {
   Text text;
-  say_who_leads(text, 1);
+  write_leadership(text, 1);
   text.one("map_version", kGauge, "Version of the map.", status.map_version);
   text.one("map_changes_total", kCounter, "Changes of the map.", status.map_changes);
   text.one("takeovers_total", kCounter, "Partitions that got another primary.", status.takeovers);
@@ -107,7 +107,7 @@ std::string metrics_text(const ClusterStatus& status) {
   text.value({{"state", "not whole"}}, status.num_not_whole);
   text.value({{"state", "lost"}}, status.num_lost);
   text.one("messages_refused_total", kCounter, "Messages that no correct peer sends.",
-           status.refused_messages);
+           status.rejected_messages);
   text.channels(status.channels);
   return text.take();
 }

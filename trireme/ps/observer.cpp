@@ -32,7 +32,7 @@ void Observer::on_message(wire::ConnectionId connection, wire::Message message) 
   server.status = wire::decode<ServerStatus>(message.body.bytes());
   server.trouble = server.status ? "" : "what it answers is no status: is it of another version of trireme?";
   asked_.erase(asked);
-  finish_where_all_is_said();
+  finish_if_complete();
 }
 
 void Observer::on_cluster(const wire::Message& message) {
@@ -47,11 +47,11 @@ void Observer::on_cluster(const wire::Message& message) {
     report_.servers[server.entry.id];
     asked_[surroundings_->network().connect(server.entry.address)] = server.entry.id;
   }
-  finish_where_all_is_said();
+  finish_if_complete();
 }
 
 void Observer::on_closed(wire::ConnectionId connection, wire::CloseCause cause, const std::string& reason) {
-  // Who has many connections closes some of them in the handshake.
+  // A peer with many connections closes some of them in the handshake.
   const bool is_busy = cause == wire::CloseCause::kByPeer;
   if (connection == coordinator_ && !report_.cluster) {
     report_.trouble = reason;
@@ -62,7 +62,7 @@ void Observer::on_closed(wire::ConnectionId connection, wire::CloseCause cause, 
   report_.servers[asked->second].trouble = reason;
   if (is_busy) ask_again(asked->second);
   asked_.erase(asked);
-  finish_where_all_is_said();
+  finish_if_complete();
 }
 
 void Observer::ask_again(std::optional<ServerId> server) {
@@ -89,7 +89,7 @@ void Observer::on_timer(wire::TimerId timer) {
   asked_[surroundings_->network().connect(placed->entry.address)] = *server;
 }
 
-void Observer::finish_where_all_is_said() {
+void Observer::finish_if_complete() {
   if (asked_.empty() && asked_again_.empty()) finish();
 }
 
@@ -101,8 +101,8 @@ ClusterReport look_at_cluster(const ObserverOptions& options, wire::NodeLoopOpti
   if (loop_options.self.role.empty()) loop_options.self = {.role = "observer", .name = "status"};
   wire::NodeLoop loop(std::move(loop_options));
   ClusterReport report;
-  Observer observer(options, [&](const ClusterReport& told) {
-    report = told;
+  Observer observer(options, [&](const ClusterReport& found) {
+    report = found;
     loop.stop();
   });
   loop.run(observer);

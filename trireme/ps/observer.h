@@ -1,5 +1,5 @@
 #pragma once
-// Who looks at a running cluster: asks the coordinator what it says of itself, then each server that the map
+// Reads the status of a running cluster: of the coordinator, then of each server that the map
 // has. In the handshake it is an "observer", a role that may ask for status and nothing else.
 
 #include <functional>
@@ -44,14 +44,14 @@ class Observer final : public wire::Node {
  private:
   void on_cluster(const wire::Message& message);
   void ask_again(std::optional<ServerId> server);
-  void finish_where_all_is_said();
+  void finish_if_complete();
   void finish();
 
   ObserverOptions options_;
   std::function<void(const ClusterReport&)> done_;
   wire::Surroundings* surroundings_ = nullptr;
   wire::ConnectionId coordinator_ = 0;
-  std::map<wire::ConnectionId, ServerId> asked_;  ///< who has not answered yet
+  std::map<wire::ConnectionId, ServerId> asked_;  ///< servers that have not answered yet
   std::map<wire::TimerId, std::optional<ServerId>>
       asked_again_;  ///< whom, when it fires: none, the coordinator
   wire::TimerId timeout_ = 0;

@@ -18,7 +18,7 @@ class OwnerPool::Worker {
         options_(options),
         has_thread_(options.num_threads > 0),
         queue_(options.queue),
-        owner_(facts, options.partition, [this](Saying saying) { say(std::move(saying)); }) {}
+        owner_(facts, options.partition, [this](OwnerOutput output) { emit(std::move(output)); }) {}
 
   ~Worker() {
     if (!thread_.joinable()) return;
@@ -55,7 +55,7 @@ class OwnerPool::Worker {
       held.queued_bytes = queue_.num_bytes();
       post([gathered, held = std::move(held)](OwnerPool&) {
         gathered->held += held;
-        if (--gathered->num_missing == 0) gathered->tell(gathered->held);
+        if (--gathered->num_missing == 0) gathered->done(gathered->held);
       });
     }}));
   }
@@ -80,11 +80,11 @@ class OwnerPool::Worker {
     });
   }
 
-  void say(Saying saying) {
+  void emit(OwnerOutput output) {
     if (has_thread_)
-      said_.push_back(std::move(saying));
+      outputs_.push_back(std::move(output));
     else
-      pool_.hear_(std::move(saying));
+      pool_.on_output_(std::move(output));
   }
 
   void run() {
@@ -101,7 +101,8 @@ class OwnerPool::Worker {
   }
 
   /// On the node's thread where the owner's sleeps: that need not be woken. Once between two turns of the
-  /// node: what comes together is done in batches by the owner's thread, and holds up nobody else.
+  /// node: messages that arrive together are processed in batches by the owner's thread, without delaying
+  /// other owners.
   bool do_at_once(std::unique_ptr<OwnerEvent> event) {
     post([this](OwnerPool&) { did_at_once_ = false; });
     const bool has_room = queue_.push_quietly(std::move(event));
@@ -116,7 +117,7 @@ class OwnerPool::Worker {
     return has_room;
   }
 
-  /// What is in a state that nobody knows does nothing more, and drops what it is given.
+  /// An owner in an unknown state does nothing more, and drops its events.
   void wait_for_stop() {
     while (true) {
       const auto event = queue_.pop();
@@ -155,9 +156,10 @@ class OwnerPool::Worker {
       owner_.take(*event);
     }
     owner_.go_on();
-    if (!said_.empty()) {
-      post([said = std::make_shared<std::vector<Saying>>(std::exchange(said_, {}))](OwnerPool& pool) {
-        for (Saying& saying : *said) pool.hear_(std::move(saying));
+    if (!outputs_.empty()) {
+      post([outputs =
+                std::make_shared<std::vector<OwnerOutput>>(std::exchange(outputs_, {}))](OwnerPool& pool) {
+        for (OwnerOutput& output : *outputs) pool.on_output_(std::move(output));
       });
     }
     if (queue_.makes_room()) post([this](OwnerPool& pool) { pool.resume_paused_by(*this); });
@@ -179,19 +181,20 @@ class OwnerPool::Worker {
   const bool has_thread_;
   MpscQueue<OwnerEvent> queue_;
   PartitionOwner owner_;
-  std::vector<Saying> said_;  ///< in this batch
-  bool is_due_ = false;       ///< without a thread: it has posted its work
+  std::vector<OwnerOutput> outputs_;  ///< in this batch
+  bool is_due_ = false;               ///< without a thread: it has posted its work
   std::atomic<bool> tick_waits_{false};
-  std::mutex turn_;          ///< of who works: its thread, or the node's while that sleeps
-  bool has_failed_ = false;  ///< changed by who has the turn
+  std::mutex turn_;          ///< of the working thread: its own, or the node's while that sleeps
+  bool has_failed_ = false;  ///< changed under `turn_`
   // The node's thread's.
   bool did_at_once_ = false;  ///< since its last turn
   std::uint64_t num_done_at_once_ = 0;
   std::thread thread_;
 };
 
-OwnerPool::OwnerPool(const OwnerPoolOptions& options, ServerFacts& facts, std::function<void(Saying)> hear)
-    : hear_(std::move(hear)), self_(std::make_shared<OwnerPool*>(this)) {
+OwnerPool::OwnerPool(const OwnerPoolOptions& options, ServerFacts& facts,
+                     std::function<void(OwnerOutput)> on_output)
+    : on_output_(std::move(on_output)), self_(std::make_shared<OwnerPool*>(this)) {
   for (int i = 0; i < std::max(1, options.num_threads); ++i)
     workers_.push_back(std::make_unique<Worker>(*this, options, facts));
 }
@@ -238,7 +241,7 @@ void OwnerPool::resume_paused_by(const Worker& worker) {
   }
 }
 
-void OwnerPool::tell_map(const MapEvent& map) {
+void OwnerPool::notify_map(const MapEvent& map) {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     MapEvent part = {map.members, map.self, {}, map.has_lost_workers};
     std::ranges::copy_if(map.partitions, std::back_inserter(part.partitions),
@@ -247,7 +250,7 @@ void OwnerPool::tell_map(const MapEvent& map) {
   }
 }
 
-void OwnerPool::tell_connected(ServerId server) {
+void OwnerPool::notify_connected(ServerId server) {
   for (const auto& worker : workers_) {
     auto event = std::make_unique<OwnerEvent>(ConnectedEvent{});
     event->server = server;
@@ -255,7 +258,7 @@ void OwnerPool::tell_connected(ServerId server) {
   }
 }
 
-void OwnerPool::tell_closed(wire::ConnectionId connection, ServerId server) {
+void OwnerPool::notify_closed(wire::ConnectionId connection, ServerId server) {
   paused_.erase(connection);
   for (const auto& worker : workers_) {
     auto event = std::make_unique<OwnerEvent>(ClosedEvent{});
@@ -269,10 +272,10 @@ void OwnerPool::tick() {
   for (const auto& worker : workers_) worker->tick();
 }
 
-void OwnerPool::ask_status(std::function<void(const HeldStatus&)> tell) {
+void OwnerPool::ask_status(std::function<void(const HeldStatus&)> done) {
   auto gathered = std::make_shared<Gathered>();
   gathered->num_missing = workers_.size();
-  gathered->tell = std::move(tell);
+  gathered->done = std::move(done);
   for (const auto& worker : workers_) worker->ask_status(gathered);
 }
 

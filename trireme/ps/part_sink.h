@@ -1,6 +1,6 @@
 #pragma once
-// Where a server's partitions are written to when somebody asks for a checkpoint: beside the threads that
-// serve, so that nobody waits for a disk.
+// Writes a server's partitions for a checkpoint: on a thread of its own next to the threads that
+// serve, so that no request waits for a disk.
 
 #include <cstddef>
 #include <filesystem>
@@ -23,7 +23,7 @@ struct SaveOutcome {
 class PartSink {
  public:
   virtual ~PartSink() = default;
-  /// `done` is called at most once, on any thread, and not behind the destructor.
+  /// `done` is called at most once, on any thread, and not after the destructor.
   virtual void save(PartContents part, std::function<void(SaveOutcome)> done) = 0;
 };
 

@@ -20,7 +20,7 @@ constexpr std::size_t kMostWaitingPulls = 4096, kMostWaitingKeyBytes = 64 << 20;
 
 void Partition::on_map(const PartitionEntry& entry, ServerId self) {
   if (entry.epoch > replica_.epoch()) {
-    // Whoever asked asks again when it sees the new epoch.
+    // The requester asks again when it sees the new epoch.
     waiting_.clear();
     unacknowledged_.clear();
     waiting_pulls_.clear();
@@ -30,7 +30,7 @@ void Partition::on_map(const PartitionEntry& entry, ServerId self) {
   }
 }
 
-ErrorKind Partition::refusal(const Request& request, wire::Buffer& body) const {
+ErrorKind Partition::rejection(const Request& request, wire::Buffer& body) const {
   if (!changes_values(request.op)) return body.empty() ? ErrorKind::kNone : ErrorKind::kMalformed;
   const bool is_rate = request.lr == kTableRate || (std::isfinite(request.lr) && request.lr >= 0);
   if (!is_rate) return ErrorKind::kMalformed;
@@ -49,46 +49,46 @@ ErrorKind Partition::refusal(const Request& request, wire::Buffer& body) const {
     if (!rows) return ErrorKind::kMalformed;
     body = std::move(*rows);
   }
-  return PartitionState::refusal(spec, request.op, request.chunk, body.bytes());
+  return PartitionState::rejection(spec, request.op, request.chunk, body.bytes());
 }
 
-ErrorKind Partition::refusal(const Pull& pull, const wire::Buffer& body) const {
+ErrorKind Partition::rejection(const Pull& pull, const wire::Buffer& body) const {
   if (!pull.save_in.empty())
     return body.empty() && pull.save_in.size() <= PATH_MAX ? ErrorKind::kNone : ErrorKind::kMalformed;
   const auto found = outbox_.map().tables.find(pull.table);
   if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
-  return PartitionState::refusal(found->second, pull, body.bytes());
+  return PartitionState::rejection(found->second, pull, body.bytes());
 }
 
-ErrorKind Partition::standing_refusal(const Request& request) const {
+ErrorKind Partition::membership_error(const Request& request) const {
   const ClusterMap& map = outbox_.map();
   if (map.version < request.registered_at) return ErrorKind::kNotNow;
   return map.lives(request.life) ? ErrorKind::kNone : ErrorKind::kDeclaredDead;
 }
 
 void Partition::on_request(wire::ConnectionId from, const Request& request, wire::Buffer body) {
-  const Asker asker = {from, request.life, request.sequence};
+  const Requester requester = {from, request.life, request.sequence};
   if (!replica_.is_primary() || request.epoch != replica_.epoch()) {
     if (request.epoch > replica_.epoch()) outbox_.map_is_old();
-    return reply(asker, ErrorKind::kWrongEpoch, 0);
+    return reply(requester, ErrorKind::kWrongEpoch, 0);
   }
-  if (draining_) return reply(asker, ErrorKind::kNotNow, 0);
-  if (const ErrorKind error = standing_refusal(request); error != ErrorKind::kNone)
-    return reply(asker, error, 0);
+  if (draining_) return reply(requester, ErrorKind::kNotNow, 0);
+  if (const ErrorKind error = membership_error(request); error != ErrorKind::kNone)
+    return reply(requester, error, 0);
   const std::size_t num_bytes = body.size();  // as they came
-  if (const ErrorKind error = refusal(request, body); error != ErrorKind::kNone)
-    return reply(asker, error, 0);
+  if (const ErrorKind error = rejection(request, body); error != ErrorKind::kNone)
+    return reply(requester, error, 0);
 
-  const WorkerStanding* standing = replica_.state().worker(request.life);
-  if (standing != nullptr && standing->window.contains(request.sequence)) {
+  const WorkerState* worker = replica_.state().worker(request.life);
+  if (worker != nullptr && worker->window.contains(request.sequence)) {
     const Version version = replica_.version_of(request.life, request.sequence);
-    if (version == 0) return reply(asker, ErrorKind::kNone, replica_.stable());
-    unacknowledged_[version].push_back(asker);
+    if (version == 0) return reply(requester, ErrorKind::kNone, replica_.stable());
+    unacknowledged_[version].push_back(requester);
     return;
   }
-  const Sequence taken = standing == nullptr ? 0 : standing->window.contiguous();
+  const Sequence taken = worker == nullptr ? 0 : worker->window.contiguous();
   if (request.sequence == 0 || request.sequence > taken + SequenceWindow::kReach)
-    return reply(asker, ErrorKind::kOverloaded, 0);
+    return reply(requester, ErrorKind::kOverloaded, 0);
   if (changes_values(request.op)) {
     const bool is_new = !waiting_.contains({request.life, request.sequence});
     outbox_.counts().pushes += is_new ? 1 : 0;
@@ -103,7 +103,8 @@ void Partition::on_pull(wire::ConnectionId from, const Pull& pull, const wire::B
     return reply(from, pull, ErrorKind::kWrongEpoch);
   }
   if (draining_) return reply(from, pull, ErrorKind::kNotNow);
-  if (const ErrorKind error = refusal(pull, body); error != ErrorKind::kNone) return reply(from, pull, error);
+  if (const ErrorKind error = rejection(pull, body); error != ErrorKind::kNone)
+    return reply(from, pull, error);
   const auto same = [&](const auto& other, RequestId request) {
     return other.connection == from && request == pull.request;
   };
@@ -117,7 +118,7 @@ void Partition::on_pull(wire::ConnectionId from, const Pull& pull, const wire::B
   for (const ReadyPull& other : ready_pulls_) {
     if (same(other, other.reply.request)) return;
   }
-  // Whoever asks for what cannot be yet asks again, instead of filling this server.
+  // A premature request is repeated by its sender, instead of filling this server.
   if (num_waiting >= kMostWaitingPulls || key_bytes > kMostWaitingKeyBytes)
     return reply(from, pull, ErrorKind::kOverloaded);
   waiting_pulls_.push_back({from, pull, body});
@@ -148,9 +149,9 @@ void Partition::on_worker_closed(wire::ConnectionId connection) {
 void Partition::on_tick() { replica_.on_tick(); }
 
 bool Partition::is_idle() const {
-  const bool owes_nobody =
+  const bool has_answered_all =
       waiting_.empty() && unacknowledged_.empty() && waiting_pulls_.empty() && ready_pulls_.empty();
-  return owes_nobody && !draining_ && replica_.is_idle();
+  return has_answered_all && !draining_ && replica_.is_idle();
 }
 
 void Partition::go_on() {
@@ -187,9 +188,9 @@ void Partition::log_waiting() {
 
 void Partition::acknowledge_stable() {
   while (!unacknowledged_.empty() && unacknowledged_.begin()->first <= replica_.stable()) {
-    const auto [version, askers] = *unacknowledged_.begin();
+    const auto [version, requesters] = *unacknowledged_.begin();
     unacknowledged_.erase(unacknowledged_.begin());
-    for (const Asker& asker : askers) reply(asker, ErrorKind::kNone, version);
+    for (const Requester& requester : requesters) reply(requester, ErrorKind::kNone, version);
   }
 }
 
@@ -197,8 +198,8 @@ bool Partition::may_be_answered(const Pull& pull) const {
   const std::uint32_t staleness = pull.save_in.empty() ? outbox_.map().tables.at(pull.table).staleness : 0;
   const bool in_step = staleness == kAsynchronous || replica_.state().min_clock() + staleness >= pull.clock;
   if (!in_step || pull.after == 0) return in_step;
-  const WorkerStanding* standing = replica_.state().worker(pull.life);
-  return standing != nullptr && standing->window.contains(pull.after);
+  const WorkerState* worker = replica_.state().worker(pull.life);
+  return worker != nullptr && worker->window.contains(pull.after);
 }
 
 void Partition::look_at_pulls() {
@@ -212,7 +213,7 @@ void Partition::look_at_pulls() {
   }
 }
 
-/// The same version of the same chunk is the same bytes for everybody who pulls it.
+/// The same version of the same chunk is the same bytes for all pulls.
 wire::Buffer Partition::encoded(const TableSpec& spec, const Pull& pull,
                                 const PartitionState::Contents& contents) const {
   const compress::Codec* encoding = pull.with_state ? nullptr : compress::codec(spec.compression.pull);
@@ -270,20 +271,20 @@ void Partition::answer_pulls() {
   }
 }
 
-void Partition::reply(const Asker& asker, ErrorKind error, Version version) const {
-  if (error != ErrorKind::kNone) ++outbox_.counts().refused[error];
+void Partition::reply(const Requester& requester, ErrorKind error, Version version) const {
+  if (error != ErrorKind::kNone) ++outbox_.counts().rejected[error];
   const Reply head = {.partition = id_,
-                      .sequence = asker.sequence,
-                      .incarnation = asker.life.incarnation,
+                      .sequence = requester.sequence,
+                      .incarnation = requester.life.incarnation,
                       .error = error,
                       .epoch = replica_.epoch(),
                       .version = version,
                       .min_clock = replica_.state().min_clock()};
-  outbox_.reply(asker.connection, head);
+  outbox_.reply(requester.connection, head);
 }
 
 void Partition::reply(wire::ConnectionId to, const Pull& pull, ErrorKind error) const {
-  ++outbox_.counts().refused[error];
+  ++outbox_.counts().rejected[error];
   const PullReply head = {
       .request = pull.request, .error = error, .changed = false, .epoch = replica_.epoch()};
   outbox_.answer(to, message_of(head));

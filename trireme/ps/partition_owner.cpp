@@ -10,30 +10,31 @@ namespace {
 constexpr double kMostEarly_s = 0.5;
 constexpr std::size_t kMostEarlyBytes = 64 << 20, kMostEarlyEvents = 4096;
 
-void tell(Partition& partition, const OwnerEvent& event, const Request& head, wire::Buffer body) {
+void deliver(Partition& partition, const OwnerEvent& event, const Request& head, wire::Buffer body) {
   partition.on_request(event.connection, head, std::move(body));
 }
-void tell(Partition& partition, const OwnerEvent& event, const Pull& head, const wire::Buffer& body) {
+void deliver(Partition& partition, const OwnerEvent& event, const Pull& head, const wire::Buffer& body) {
   partition.on_pull(event.connection, head, body);
 }
-void tell(Partition& partition, const OwnerEvent& event, const Replicate& head, const wire::Buffer& body) {
+void deliver(Partition& partition, const OwnerEvent& event, const Replicate& head, const wire::Buffer& body) {
   partition.on_replicate(event.connection, head, body);
 }
-void tell(Partition& partition, const OwnerEvent& event, const ReplicateAck& head, const wire::Buffer&) {
+void deliver(Partition& partition, const OwnerEvent& event, const ReplicateAck& head, const wire::Buffer&) {
   partition.on_replicate_ack(event.server, head);
 }
-void tell(Partition& partition, const OwnerEvent& event, const SnapshotPart& head, const wire::Buffer& body) {
+void deliver(Partition& partition, const OwnerEvent& event, const SnapshotPart& head,
+             const wire::Buffer& body) {
   partition.on_snapshot_part(event.connection, head, body);
 }
-void tell(Partition& partition, const OwnerEvent& event, const SnapshotAck& head, const wire::Buffer&) {
+void deliver(Partition& partition, const OwnerEvent& event, const SnapshotAck& head, const wire::Buffer&) {
   partition.on_snapshot_ack(event.server, head);
 }
 
 }  // namespace
 
 PartitionOwner::PartitionOwner(ServerFacts& facts, const PartitionOptions& options,
-                               std::function<void(Saying)> say)
-    : facts_(facts), options_(options), say_(std::move(say)) {}
+                               std::function<void(OwnerOutput)> emit)
+    : facts_(facts), options_(options), emit_(std::move(emit)) {}
 
 void PartitionOwner::take(const OwnerEvent& event) {
   std::visit([&](const auto& what) { handle(event, what); }, event.what);
@@ -48,9 +49,9 @@ void PartitionOwner::handle(const OwnerEvent& event, const Head& head) {
   if (found == partitions_.end()) {
     // A server without the partition answers like one with an old epoch.
     Partition none(head.partition, *this, options_);
-    return tell(none, event, head, std::move(*body));
+    return deliver(none, event, head, std::move(*body));
   }
-  tell(found->second.partition, event, head, std::move(*body));
+  deliver(found->second.partition, event, head, std::move(*body));
   touch(head.partition, found->second);
 }
 
@@ -105,7 +106,7 @@ bool PartitionOwner::keep_early(const OwnerEvent& event) {
   const std::size_t bytes = event.num_bytes();
   if (takes_early_ || early_.size() >= kMostEarlyEvents || early_bytes_ + bytes > kMostEarlyBytes)
     return false;
-  if (early_.empty()) say_(MapIsOldSaying{});
+  if (early_.empty()) emit_(StaleMap{});
   early_bytes_ += bytes;
   early_.push_back({event.what, event.connection, event.server, event.body, now_ns()});
   return true;
@@ -132,26 +133,27 @@ void PartitionOwner::handle(const OwnerEvent&, const MapEvent& map) {
         map.self != kNoServer &&
         (entry.learner == map.self || std::count(entry.chain.begin(), entry.chain.end(), map.self) > 0);
     if (!has_role && !partitions_.contains(id)) continue;
-    Held& held = partitions_.try_emplace(id, Held{Partition(id, *this, options_)}).first->second;
-    held.partition.on_map(entry, map.self);
+    OwnedPartition& owned =
+        partitions_.try_emplace(id, OwnedPartition{Partition(id, *this, options_)}).first->second;
+    owned.partition.on_map(entry, map.self);
     if (has_role) {
-      touch(id, held);
+      touch(id, owned);
       continue;
     }
-    if (held.told != 0) say_(StableSaying{{{id, 0}}});
+    if (owned.reported != 0) emit_(StableVersions{{{id, 0}}});
     partitions_.erase(id);
     std::erase(touched_, id);
     std::erase(ticking_, id);
   }
   if (map.has_lost_workers) {
-    for (auto& [id, held] : partitions_) touch(id, held);  // others wait for workers that are no more
+    for (auto& [id, owned] : partitions_) touch(id, owned);  // others wait for workers that are no more
   }
   take_early();
 }
 
 void PartitionOwner::handle(const OwnerEvent& event, const ConnectedEvent&) {
   lines_[event.server].is_connected = true;
-  // Who is idle owes nobody anything, and has nothing to send again.
+  // An idle partition has no pending answers, and nothing to send again.
   for (const PartitionId id : ticking_) {
     const auto found = partitions_.find(id);
     if (found != partitions_.end()) found->second.partition.on_server_connected(event.server);
@@ -176,26 +178,27 @@ void PartitionOwner::handle(const OwnerEvent&, const TickEvent&) {
   for (const PartitionId id : std::exchange(ticking_, {})) {
     const auto found = partitions_.find(id);
     if (found == partitions_.end()) continue;
-    Held& held = found->second;
-    held.partition.on_tick();
-    held.partition.go_on();
-    tell_stable(id, held, versions);
-    held.is_ticking = !held.partition.is_idle();
-    if (held.is_ticking) ticking_.push_back(id);
+    OwnedPartition& owned = found->second;
+    owned.partition.on_tick();
+    owned.partition.go_on();
+    report_stable(id, owned, versions);
+    owned.is_ticking = !owned.partition.is_idle();
+    if (owned.is_ticking) ticking_.push_back(id);
   }
-  say_replies();
-  if (!versions.empty()) say_(StableSaying{std::move(versions)});
+  send_replies();
+  if (!versions.empty()) emit_(StableVersions{std::move(versions)});
 }
 
-void PartitionOwner::tell_stable(PartitionId id, Held& held, std::vector<PartitionVersion>& versions) {
-  const Replica& replica = held.partition.replica();
+void PartitionOwner::report_stable(PartitionId id, OwnedPartition& owned,
+                                   std::vector<PartitionVersion>& versions) {
+  const Replica& replica = owned.partition.replica();
   const Version stable = replica.is_primary() ? replica.stable() : 0;
-  if (stable != std::exchange(held.told, stable)) versions.push_back({id, stable});
+  if (stable != std::exchange(owned.reported, stable)) versions.push_back({id, stable});
 }
 
-void PartitionOwner::touch(PartitionId id, Held& held) {
-  if (!std::exchange(held.is_touched, true)) touched_.push_back(id);
-  if (!std::exchange(held.is_ticking, true)) ticking_.push_back(id);
+void PartitionOwner::touch(PartitionId id, OwnedPartition& owned) {
+  if (!std::exchange(owned.is_touched, true)) touched_.push_back(id);
+  if (!std::exchange(owned.is_ticking, true)) ticking_.push_back(id);
 }
 
 void PartitionOwner::go_on() {
@@ -205,15 +208,15 @@ void PartitionOwner::go_on() {
     found->second.is_touched = false;
     found->second.partition.go_on();
   }
-  say_replies();
+  send_replies();
 }
 
-void PartitionOwner::say_replies() {
+void PartitionOwner::send_replies() {
   for (auto& [to, replies] : std::exchange(replies_, {})) {
     if (replies.size() == 1)
-      say_(AnswerSaying{to, message_of(replies.front())});
+      emit_(PendingReply{to, message_of(replies.front())});
     else
-      say_(AnswerSaying{to, message_of(Replies{std::move(replies)})});
+      emit_(PendingReply{to, message_of(Replies{std::move(replies)})});
   }
 }
 
@@ -224,7 +227,7 @@ void PartitionOwner::to_server(ServerId server, wire::Message message) {
     if (now_ns() < line.next_call_ns) return;
     line.next_call_ns = now_ns() + static_cast<std::int64_t>(options_.replication.retry_s * 1e9);
   }
-  say_(ToServerSaying{server, std::move(message)});
+  emit_(ServerMessage{server, std::move(message)});
 }
 
 bool PartitionOwner::may_copy(std::size_t bytes) {
@@ -237,8 +240,8 @@ bool PartitionOwner::may_copy(std::size_t bytes) {
 HeldStatus PartitionOwner::status() const {
   HeldStatus status;
   status.counts = counts_;
-  for (const auto& [id, held] : partitions_) {
-    const Replica& replica = held.partition.replica();
+  for (const auto& [id, owned] : partitions_) {
+    const Replica& replica = owned.partition.replica();
     const Version version = replica.state().version();
     if (replica.is_learner())
       status.learner.add(version, 0);
@@ -247,14 +250,14 @@ HeldStatus PartitionOwner::status() const {
     if (const auto received = replica.learner_received())
       status.feeding.add(*received, version - std::min(version, *received));
     if (const auto lacks = replica.next_lacks()) {
-      Version& most = status.behind[lacks->first];
+      Version& most = status.lag[lacks->first];
       most = std::max(most, lacks->second);
     }
     const PartitionState::Size size = replica.state().size();
     status.rows += size.rows;
     status.elements += size.elements;
     status.bytes += size.bytes;
-    status.parked_pulls += held.partition.num_parked_pulls();
+    status.parked_pulls += owned.partition.num_parked_pulls();
   }
   return status;
 }

@@ -25,11 +25,11 @@ bool has_size(const TableSpec& spec, std::uint64_t chunk, bool assigns, std::uin
 
 }  // namespace
 
-/// What a snapshot has beside the contents of tables.
+/// The parts of a snapshot next to the contents of tables.
 struct PartitionState::Meta {
   WorkerClock min_clock = 0;
   std::map<TableId, TableSpec> tables;
-  std::map<WorkerLife, WorkerStanding> workers;
+  std::map<WorkerLife, WorkerState> workers;
   ExpectedWorkers expected;
   template <class Self>
   static auto fields(Self& self) {
@@ -37,7 +37,7 @@ struct PartitionState::Meta {
   }
 };
 
-const WorkerStanding* PartitionState::worker(const WorkerLife& life) const {
+const WorkerState* PartitionState::worker(const WorkerLife& life) const {
   const auto found = workers_.find(life);
   return found == workers_.end() ? nullptr : &found->second;
 }
@@ -55,7 +55,7 @@ bool PartitionState::fits(const LogRecord& record, const wire::Buffer& body) con
     const TableSpec* spec = table(update.table, record.tables);
     if (spec == nullptr || update.num_bytes > left.size()) return false;
     const std::span<const std::byte> values = left.first(update.num_bytes);
-    if (refusal(*spec, update.op, update.chunk, values) != ErrorKind::kNone) return false;
+    if (rejection(*spec, update.op, update.chunk, values) != ErrorKind::kNone) return false;
     left = left.subspan(update.num_bytes);
   }
   return left.empty();
@@ -104,7 +104,7 @@ void PartitionState::apply_rows(const LoggedUpdate& update, const TableSpec& spe
     table.push(batch, update.lr, min_clock_);
 }
 
-/// As the record's maker has counted them (record_builder.cpp): by who took part before it.
+/// As the record's maker has counted them (record_builder.cpp): by the workers before it.
 void PartitionState::take_joins(const LogRecord& record) {
   const bool is_alone = std::ranges::all_of(workers_, [&](const auto& worker) {
     return std::ranges::find(record.removed, worker.first) != record.removed.end();
@@ -115,7 +115,7 @@ void PartitionState::take_joins(const LogRecord& record) {
 
 void PartitionState::apply_request(const LoggedRequest& request) {
   if (request.op == RequestOp::kJoin) {
-    // Behind what everybody has ended, so that nobody waits for what it will never do.
+    // After the steps that all have ended, so that no worker waits for steps that it will never end.
     workers_[request.life] = {.window = {}, .clock = min_clock_, .registered_at = request.registered_at};
   }
   const auto found = workers_.find(request.life);
@@ -128,28 +128,29 @@ void PartitionState::apply_request(const LoggedRequest& request) {
 void PartitionState::raise_min_clock() {
   if (workers_.empty() || !expected_.have_joined()) return;
   WorkerClock least = UINT64_MAX;
-  for (const auto& [life, standing] : workers_) least = std::min(least, standing.clock);
+  for (const auto& [life, worker_state] : workers_) least = std::min(least, worker_state.clock);
   const WorkerClock before = std::exchange(min_clock_, std::max(min_clock_, least));
   if (min_clock_ == before) return;
   for (auto& [id, table] : sparse_) table.advance(before, min_clock_);
 }
 
-ErrorKind PartitionState::refusal(const TableSpec& spec, RequestOp op, std::uint64_t chunk,
-                                  std::span<const std::byte> body) {
+ErrorKind PartitionState::rejection(const TableSpec& spec, RequestOp op, std::uint64_t chunk,
+                                    std::span<const std::byte> body) {
   if (!changes_values(op)) return ErrorKind::kMalformed;
   if (spec.kind == TableKind::kSparse) {
     if (chunk != 0) return ErrorKind::kOutOfRange;
-    return op == RequestOp::kRestoreRows ? RestoredRows::refusal(spec, body)
-                                         : row_refusal(body, spec.rows.elements);
+    return op == RequestOp::kRestoreRows ? RestoredRows::rejection(spec, body)
+                                         : row_rejection(body, spec.rows.elements);
   }
   if (chunk >= spec.num_chunks() || op == RequestOp::kRestoreRows) return ErrorKind::kOutOfRange;
   return has_size(spec, chunk, op == RequestOp::kAssign, body.size()) ? ErrorKind::kNone
                                                                       : ErrorKind::kMalformed;
 }
 
-ErrorKind PartitionState::refusal(const TableSpec& spec, const Pull& pull, std::span<const std::byte> body) {
+ErrorKind PartitionState::rejection(const TableSpec& spec, const Pull& pull,
+                                    std::span<const std::byte> body) {
   if (spec.kind == TableKind::kSparse)
-    return pull.chunk == 0 && !pull.with_state ? key_refusal(body, spec.rows.elements)
+    return pull.chunk == 0 && !pull.with_state ? key_rejection(body, spec.rows.elements)
                                                : ErrorKind::kOutOfRange;
   if (!body.empty()) return ErrorKind::kMalformed;
   return pull.chunk < spec.num_chunks() ? ErrorKind::kNone : ErrorKind::kOutOfRange;

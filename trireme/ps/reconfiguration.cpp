@@ -29,7 +29,7 @@ void drop_dead(PartitionEntry& entry, const ClusterMap& map, const PartitionEven
     entry.learner = kNoServer;
     return;
   }
-  // One that is only silent may hold what nobody else does: the last one is waited for.
+  // A silent server may have the only copy: the last one is waited for.
   std::vector<ServerId> there;
   for (const ServerId id : entry.chain) {
     if (is_there(map, id)) there.push_back(id);

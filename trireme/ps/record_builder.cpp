@@ -25,7 +25,7 @@ struct Line {
 class Merger {
  public:
   void push(const WaitingRequest& waiting, const TableSpec& spec, WorkerClock clock) {
-    // Each is compensated at the values that it meets.
+    // Each is compensated at the values that it updates.
     if (spec.delay.lambda > 0) return add(waiting, waiting.body.size());
     const Key key = {clock, waiting.request.table, waiting.request.chunk, waiting.request.lr};
     const auto open = open_.find(key);
@@ -57,7 +57,7 @@ class Merger {
 
   /// Or restore.
   void assign(const WaitingRequest& waiting) {
-    // Pushes behind it are not added to those before it.
+    // Pushes after it are not added to those before it.
     std::erase_if(open_, [&](const auto& open) {
       const auto& [clock, table, chunk, lr] = open.first;
       return table == waiting.request.table && chunk == waiting.request.chunk;
@@ -145,8 +145,8 @@ class Builder {
   }
 
   void find_removed() {
-    for (const auto& [life, standing] : state_.workers()) {
-      if (!map_.lives(life) && standing.registered_at <= map_.version) record_.removed.push_back(life);
+    for (const auto& [life, worker_state] : state_.workers()) {
+      if (!map_.lives(life) && worker_state.registered_at <= map_.version) record_.removed.push_back(life);
     }
   }
   bool is_removed(const WorkerLife& life) const {
@@ -154,25 +154,25 @@ class Builder {
   }
 
   void find_lines(const WaitingRequests& waiting) {
-    for (const auto& [life, standing] : state_.workers()) {
-      if (!is_removed(life)) lines_[life].clock = standing.clock;
+    for (const auto& [life, worker_state] : state_.workers()) {
+      if (!is_removed(life)) lines_[life].clock = worker_state.clock;
     }
     Sequence expected = 0;
     const WorkerLife* current = nullptr;
     for (const auto& [key, request] : waiting) {
       const auto& [life, sequence] = key;
       if (is_removed(life)) continue;
-      const WorkerStanding* standing = state_.worker(life);
+      const WorkerState* worker_state = state_.worker(life);
       if (current == nullptr || *current != life) {
         current = &life;
-        expected = standing == nullptr ? 1 : standing->window.contiguous() + 1;
-        if (standing == nullptr) {
+        expected = worker_state == nullptr ? 1 : worker_state->window.contiguous() + 1;
+        if (worker_state == nullptr) {
           if (request.request.op != RequestOp::kJoin) continue;
           lines_[life].clock = state_.min_clock();
         }
       }
       if (!lines_.contains(life)) continue;
-      while (standing != nullptr && standing->window.contains(expected)) ++expected;
+      while (worker_state != nullptr && worker_state->window.contains(expected)) ++expected;
       if (sequence != expected) continue;  // what is before it has not come
       ++expected;
       Line& line = lines_[life];
@@ -193,7 +193,7 @@ class Builder {
     for (const auto& [life, line] : lines_) min_clock_ = std::min(min_clock_, line.clock);
   }
 
-  /// Steps that everybody has ended: their pushes step by step, in worker order.
+  /// Steps that all workers have ended: their pushes step by step, in worker order.
   void add_rounds() {
     std::vector<const WaitingRequest*> due;
     for (const auto& [life, line] : lines_) {

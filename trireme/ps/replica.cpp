@@ -15,7 +15,7 @@ void Replica::adopt(const PartitionEntry& entry, ServerId self) {
   const auto place = std::find(entry.chain.begin(), entry.chain.end(), self);
   const bool in_chain = place != entry.chain.end();
   const bool is_learner = !in_chain && entry.learner == self;
-  // A learner that was dropped and taken again meanwhile has missed records that nobody keeps for it.
+  // A learner that was dropped and taken again meanwhile has missed records that are not kept for it.
   const bool keeps = (in_chain && (role_ == Role::kReplica || (role_ == Role::kLearner && !installing_))) ||
                      (is_learner && role_ == Role::kLearner && learner_since_ == entry.learner_since);
   if (!keeps || entry.begun > epoch_) forget();
@@ -99,15 +99,15 @@ void Replica::settle() {
 void Replica::look_at_learner() {
   const Version before = stable_;
   settle();
-  if (stable_ > before) tell_upstream();
-  if (feed_->counts() && feed_->received() >= stable_) tell_coordinator<CaughtUp>(feed_->learner());
+  if (stable_ > before) acknowledge_upstream();
+  if (feed_->counts() && feed_->received() >= stable_) notify_coordinator<CaughtUp>(feed_->learner());
 }
 
 void Replica::trim() {
   Version until = stable_;
   // One that has just become the next may lack what was stable without it.
   if (next_) until = next_->known() ? std::min(until, next_->received()) : log_.first() - 1;
-  if (feed_) until = std::min(until, feed_->needs_behind());
+  if (feed_) until = std::min(until, feed_->needs_after());
   if (role_ == Role::kLearner) until = state_.version();
   log_.trim(until);
 }
@@ -133,11 +133,11 @@ void Replica::on_replicate(wire::ConnectionId from, const Replicate& head, const
   if (head.version > state_.version() + 1) return answer(from, ErrorKind::kNotNow);
   auto entry = LogEntry::read(head.record_bytes, body);
   if (!entry || !state_.fits(entry->record, entry->values())) {
-    outbox_.refused("a log record that does not fit");
+    outbox_.rejected("a log record that does not fit");
     return;
   }
   take(std::move(*entry));
-  if (!next_) tell_upstream();
+  if (!next_) acknowledge_upstream();
 }
 
 void Replica::answer(wire::ConnectionId to, ErrorKind error) const {
@@ -151,7 +151,7 @@ void Replica::answer(wire::ConnectionId to, ErrorKind error) const {
   outbox_.answer(to, message_of(ack));
 }
 
-void Replica::tell_upstream() const {
+void Replica::acknowledge_upstream() const {
   if (upstream_ != 0) answer(upstream_, ErrorKind::kNone);
 }
 
@@ -162,8 +162,8 @@ void Replica::on_ack(ServerId from, const ReplicateAck& ack) {
   }
   if (next_ && next_->server() == from) {
     if (ack.received > state_.version() || ack.received + 1 < log_.first()) {
-      // It has what this one has not, or lacks what nobody keeps: it has to begin again.
-      tell_coordinator<Suspect>(from);
+      // It has records that this one has not, or lacks records that are not kept: it has to begin again.
+      notify_coordinator<Suspect>(from);
       return;
     }
     next_->on_ack(ack);
@@ -174,7 +174,7 @@ void Replica::on_ack(ServerId from, const ReplicateAck& ack) {
       if (confirmed_ns_ >= asking_since_ns_) asking_since_ns_ = 0;
     } else if (upstream_ != 0) {
       const std::int64_t asked = std::exchange(upstream_asked_ns_, ack.asked_ns);
-      tell_upstream();
+      acknowledge_upstream();
       upstream_asked_ns_ = asked;
     }
   } else if (feed_ && feed_->learner() == from) {
@@ -200,7 +200,7 @@ void Replica::on_snapshot_part(wire::ConnectionId from, const SnapshotPart& head
   if (!installing_ || (head.number > 0 && head.version != state_.version())) return;
   if (head.number == num_parts_) {
     if (head.number >= head.num_parts || !state_.install(head, body)) {
-      outbox_.refused("a part of a snapshot that does not fit");
+      outbox_.rejected("a part of a snapshot that does not fit");
       forget();
       return;
     }
@@ -232,25 +232,25 @@ void Replica::on_tick() {
   if (feed_) feed_->send_more();
   if (now >= retried_ns_ + nanoseconds(options_.retry_s)) {
     retried_ns_ = now;
-    const bool owes = next_ && (!next_->known() || next_->received() < log_.last());
-    if (owes && now >= next_->progress_ns() + nanoseconds(options_.retry_s))
+    const bool is_pending = next_ && (!next_->known() || next_->received() < log_.last());
+    if (is_pending && now >= next_->progress_ns() + nanoseconds(options_.retry_s))
       next_->send_again(log_, upstream_asked_ns_);
-    // The last of three has everything and its word was lost on the way up.
-    if (next_ && !owes && stable_ < state_.version()) next_->ask(log_, upstream_asked_ns_);
+    // The last of three has everything, and its acknowledgement was lost on the way up.
+    if (next_ && !is_pending && stable_ < state_.version()) next_->ask(log_, upstream_asked_ns_);
     if (asking_since_ns_ != 0) next_->ask(log_, now);
-    const std::int64_t since = owes ? next_->progress_ns() : asking_since_ns_;
+    const std::int64_t since = is_pending ? next_->progress_ns() : asking_since_ns_;
     if (since != 0 && now >= std::max(since, suspected_ns_) + nanoseconds(options_.suspect_s)) {
       suspected_ns_ = now;
-      tell_coordinator<Suspect>(next_->server());
+      notify_coordinator<Suspect>(next_->server());
     }
     if (feed_) {
       feed_->look_again(log_, nanoseconds(options_.retry_s));
       look_at_learner();
       const bool holds_up = feed_->counts() && feed_->received() < state_.version();
-      const std::int64_t owed_since = std::max(feed_->progress_ns(), suspected_ns_);
-      if (holds_up && now >= owed_since + nanoseconds(options_.suspect_s)) {
+      const std::int64_t pending_since = std::max(feed_->progress_ns(), suspected_ns_);
+      if (holds_up && now >= pending_since + nanoseconds(options_.suspect_s)) {
         suspected_ns_ = now;
-        tell_coordinator<Suspect>(feed_->learner());
+        notify_coordinator<Suspect>(feed_->learner());
       }
     }
   }
@@ -264,7 +264,7 @@ bool Replica::is_idle() const {
 }
 
 template <class News>
-void Replica::tell_coordinator(ServerId server) const {
+void Replica::notify_coordinator(ServerId server) const {
   outbox_.to_coordinator(message_of(News{{partition_, epoch_, server}}));
 }
 

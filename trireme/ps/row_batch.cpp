@@ -7,7 +7,8 @@ namespace trireme::ps {
 namespace {
 
 /// Of a batch whose every row takes so many bytes, keys first.
-ErrorKind refusal(std::span<const std::byte> bytes, std::uint32_t row_elements, std::uint64_t bytes_per_row) {
+ErrorKind rejection(std::span<const std::byte> bytes, std::uint32_t row_elements,
+                    std::uint64_t bytes_per_row) {
   if (bytes.size() < sizeof(RowBatchHead)) return ErrorKind::kMalformed;
   const RowBatchHead head = RowBatchHead::of(bytes);
   if (head.row_elements != row_elements) return ErrorKind::kOutOfRange;
@@ -26,8 +27,8 @@ std::uint32_t saturated(std::uint64_t count) {
 
 }  // namespace
 
-ErrorKind key_refusal(std::span<const std::byte> bytes, std::uint32_t row_elements) {
-  const ErrorKind error = refusal(bytes, row_elements, sizeof(std::uint64_t));
+ErrorKind key_rejection(std::span<const std::byte> bytes, std::uint32_t row_elements) {
+  const ErrorKind error = rejection(bytes, row_elements, sizeof(std::uint64_t));
   if (error != ErrorKind::kNone) return error;
   // Few keys may ask for much.
   const std::uint64_t num_rows = RowBatchHead::of(bytes).num_rows;
@@ -35,9 +36,9 @@ ErrorKind key_refusal(std::span<const std::byte> bytes, std::uint32_t row_elemen
                                                                                    : ErrorKind::kNone;
 }
 
-ErrorKind row_refusal(std::span<const std::byte> bytes, std::uint32_t row_elements) {
+ErrorKind row_rejection(std::span<const std::byte> bytes, std::uint32_t row_elements) {
   const ErrorKind error =
-      refusal(bytes, row_elements, RowBatch::num_bytes(1, row_elements) - sizeof(RowBatchHead));
+      rejection(bytes, row_elements, RowBatch::num_bytes(1, row_elements) - sizeof(RowBatchHead));
   if (error != ErrorKind::kNone) return error;
   const RowBatch rows(bytes);
   for (std::uint32_t i = 0; i < rows.size(); ++i) {

@@ -38,7 +38,7 @@ class Watched final : public wire::Node {
   std::function<void()> look_;
 };
 
-void tell_where(const wire::NodeLoop& loop, const ServeOptions& serve) {
+void report_addresses(const wire::NodeLoop& loop, const ServeOptions& serve) {
   if (serve.on_listening) serve.on_listening(loop.addresses());
 }
 
@@ -53,13 +53,13 @@ class Departure {
     if (!is_leaving_ && is_asked_to_stop(serve_)) begin();
     if (!is_leaving_) return false;
     if (server_.is_released()) return true;
-    const auto standing = std::pair(server_.holdings().partitions, server_.counts().bytes_copied);
-    if (std::exchange(standing_, standing) != standing) patience_ = Deadline::after_s(serve_.leave_timeout_s);
+    const auto progress = std::pair(server_.holdings().partitions, server_.counts().bytes_copied);
+    if (std::exchange(progress_, progress) != progress) patience_ = Deadline::after_s(serve_.leave_timeout_s);
     return patience_.expired();
   }
 
   /// After the end. Throws DataError where values are lost.
-  void tell_what_is_left() const {
+  void report_remaining() const {
     const ServerHoldings held = server_.holdings();
     if (!is_leaving_ || server_.is_released() || held.partitions == 0) return;
     const std::string left = text(
@@ -84,7 +84,7 @@ class Departure {
   const std::string name_;
   const ServeOptions& serve_;
   bool is_leaving_ = false;
-  std::pair<std::size_t, std::uint64_t> standing_{~std::size_t{0},
+  std::pair<std::size_t, std::uint64_t> progress_{~std::size_t{0},
                                                   0};  ///< no server has: the first look counts
   Deadline patience_ = Deadline::after_s(0);
 };
@@ -107,7 +107,7 @@ void serve_coordinator(const CoordinatorOptions& options, ServeOptions serve) {
   counted.channel_counts = [&loop] { return loop.counts(); };
   Coordinator coordinator(counted);
   ServedMetrics metrics(serve);
-  tell_where(loop, serve);
+  report_addresses(loop, serve);
   Watched watched(coordinator, [&] {
     if (is_asked_to_stop(serve)) loop.stop();
     metrics.look([&](const auto& publish) { publish(metrics_text(coordinator.status())); });
@@ -132,7 +132,7 @@ void serve_params(ServerOptions options, ServeOptions serve) {
   if (options.owner_threads == 0) options.owner_threads = std::max(1, available_cores() - 1);
   options.channel_counts = [&loop] { return loop.counts(); };
   ServedMetrics metrics(serve);
-  tell_where(loop, serve);
+  report_addresses(loop, serve);
   Server server(options);
   Departure departure(server, options.name, serve);
   Watched watched(server, [&] {
@@ -142,7 +142,7 @@ void serve_params(ServerOptions options, ServeOptions serve) {
     if (departure.is_over()) loop.stop();
   });
   loop.run(watched);
-  departure.tell_what_is_left();
+  departure.report_remaining();
 }
 
 }  // namespace trireme::ps

@@ -14,7 +14,7 @@
 namespace trireme::ps {
 
 struct ServeOptions {
-  wire::NodeLoopOptions loop = {};    ///< where to listen, who may come, the coordinator's folder
+  wire::NodeLoopOptions loop = {};    ///< listening address, admission, the coordinator's folder
   const StopRequest* stop = nullptr;  ///< looked at several times a second
   /// Called once, with where it listens.
   std::function<void(const std::vector<wire::Address>& addresses)> on_listening = {};

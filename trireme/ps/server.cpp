@@ -12,12 +12,13 @@
 
 namespace trireme::ps {
 
-class Server::Hosted {
+class Server::Impl {
  public:
-  explicit Hosted(ServerOptions options)
+  explicit Impl(ServerOptions options)
       : options_(std::move(options)),
         membership_(options_.coordinator, options_.heartbeat_s),
-        owners_(pool_options(options_), facts_, [this](Saying saying) { hear(std::move(saying)); }) {}
+        owners_(pool_options(options_), facts_,
+                [this](OwnerOutput output) { on_output(std::move(output)); }) {}
 
   void start(wire::Surroundings& surroundings) {
     surroundings_ = &surroundings;
@@ -42,7 +43,7 @@ class Server::Hosted {
     for (auto& [server, line] : lines_) {
       if (line.connection != connection) continue;
       line.is_connected = true;
-      owners_.tell_connected(server);
+      owners_.notify_connected(server);
     }
   }
 
@@ -51,13 +52,13 @@ class Server::Hosted {
     peers_.erase(connection);
     const ServerId server = server_of(connection);
     lines_.erase(server);
-    owners_.tell_closed(connection, server);
+    owners_.notify_closed(connection, server);
   }
 
   void on_message(wire::ConnectionId connection, wire::Message message) {
     if (membership_.is_coordinator(connection)) return on_coordinator(message);
     if (!on_peer(connection, message))
-      refused("a message that a " + peers_[connection].role + " does not send");
+      rejected("a message that a " + peers_[connection].role + " does not send");
   }
 
   void leave() {
@@ -65,7 +66,9 @@ class Server::Hosted {
     membership_.beat_soon();
   }
   /// Whom the cluster has never taken in holds nothing.
-  bool is_released() const { return membership_.standing().released || (leaving_ && own_id() == kNoServer); }
+  bool is_released() const {
+    return membership_.last_reply().released || (leaving_ && own_id() == kNoServer);
+  }
   ServerHoldings holdings() const {
     ServerHoldings held{.has_tables = !map().tables.empty()};
     for (const PartitionEntry& entry : map().partitions) {
@@ -76,19 +79,19 @@ class Server::Hosted {
     return held;
   }
   ServerCounts counts() const {
-    return {.refused = num_refused_,
+    return {.rejected = num_rejected_,
             .bytes_copied = facts_.bytes_copied,
             .pauses = owners_.num_pauses(),
             .done_at_once = owners_.num_done_at_once()};
   }
   ReplicaReport report(PartitionId id) const { return owners_.report(id); }
 
-  void ask_status(std::function<void(const ServerStatus&)> tell) {
-    status_askers_.push_back(std::move(tell));
-    if (status_askers_.size() > 1) return;  // owners are asked already
+  void ask_status(std::function<void(const ServerStatus&)> done) {
+    status_callbacks_.push_back(std::move(done));
+    if (status_callbacks_.size() > 1) return;  // owners are asked already
     owners_.ask_status([this](const HeldStatus& held) {
       const ServerStatus status = status_with(held);
-      for (const auto& asker : std::exchange(status_askers_, {})) asker(status);
+      for (const auto& callback : std::exchange(status_callbacks_, {})) callback(status);
     });
   }
 
@@ -110,39 +113,39 @@ class Server::Hosted {
 
   const ClusterMap& map() const { return membership_.map(); }
 
-  // What owners say.
-  void hear(Saying saying) {
-    std::visit([this](auto& said) { on(said); }, saying);
+  // The outputs of owners.
+  void on_output(OwnerOutput output) {
+    std::visit([this](auto& each) { on(each); }, output);
   }
-  void on(AnswerSaying& said) { surroundings_->network().send(said.to, std::move(said.message)); }
-  void on(ToServerSaying& said) {
-    Line& line = lines_[said.to];
+  void on(PendingReply& output) { surroundings_->network().send(output.to, std::move(output.message)); }
+  void on(ServerMessage& output) {
+    Line& line = lines_[output.to];
     if (line.connection == 0) {
-      const ServerEntry* entry = map().server(said.to);
+      const ServerEntry* entry = map().server(output.to);
       if (entry == nullptr) return;
       line.connection = surroundings_->network().connect(entry->address);
       line.incarnation = entry->incarnation;
     }
-    if (line.is_connected) surroundings_->network().send(line.connection, std::move(said.message));
+    if (line.is_connected) surroundings_->network().send(line.connection, std::move(output.message));
   }
-  void on(ToCoordinatorSaying& said) { membership_.send(std::move(said.message)); }
-  void on(SaveSaying& said) {
-    const SaveKey key = {said.task.life, said.task.reply.request};
-    const bool is_new = saving_.insert_or_assign(key, said.task.connection).second;
+  void on(CoordinatorMessage& output) { membership_.send(std::move(output.message)); }
+  void on(PartitionSave& output) {
+    const SaveKey key = {output.task.life, output.task.reply.request};
+    const bool is_new = saving_.insert_or_assign(key, output.task.connection).second;
     if (!is_new) return;  // it was asked again, and is answered when it is written
     if (!parts_) parts_ = options_.parts();
-    const auto tell = [this, key, self = std::weak_ptr(alive_),
-                       reply = said.task.reply](SaveOutcome outcome) {
+    const auto finish = [this, key, self = std::weak_ptr(alive_),
+                         reply = output.task.reply](SaveOutcome outcome) {
       surroundings_->post([this, key, self, reply, outcome = std::move(outcome)]() mutable {
         if (!self.expired()) on_saved(key, reply, outcome);
       });
     };
-    parts_->save(std::move(said.task.part), tell);
+    parts_->save(std::move(output.task.part), finish);
   }
-  void on(MapIsOldSaying&) { membership_.beat_soon(); }
-  void on(RefusedSaying& said) { refused(said.what); }
-  void on(StableSaying& said) {
-    for (const PartitionVersion& stable : said.versions) {
+  void on(StaleMap&) { membership_.beat_soon(); }
+  void on(RejectedMessage& output) { rejected(output.what); }
+  void on(StableVersions& output) {
+    for (const PartitionVersion& stable : output.versions) {
       if (stable.version == 0)
         stable_.erase(stable.partition);
       else
@@ -154,7 +157,7 @@ class Server::Hosted {
     return {.name = options_.name,
             .map_version = map().version,
             .held = held,
-            .refused_messages = num_refused_,
+            .rejected_messages = num_rejected_,
             .bytes_copied = facts_.bytes_copied,
             .pauses = owners_.num_pauses(),
             .channels = options_.channel_counts ? options_.channel_counts() : NamedCounts{}};
@@ -163,7 +166,7 @@ class Server::Hosted {
   bool on_status(wire::ConnectionId connection, const wire::Message& message) {
     constexpr std::size_t kMostAskers = 64;
     const auto asked = head_of<Status>(message);
-    if (!asked || status_askers_.size() >= kMostAskers) return false;
+    if (!asked || status_callbacks_.size() >= kMostAskers) return false;
     ask_status([this, connection, request = asked->request](const ServerStatus& status) {
       surroundings_->network().send(
           connection, message_of(StatusReply{{request}}, wire::Buffer::of(wire::encode(status))));
@@ -186,12 +189,12 @@ class Server::Hosted {
     surroundings_->network().send(connection, message_of(reply, std::move(body)));
   }
 
-  void refused(const std::string& what) {
-    ++num_refused_;
-    // Who floods it does not flood its log.
-    if (std::has_single_bit(num_refused_))
+  void rejected(const std::string& what) {
+    ++num_rejected_;
+    // The log grows with the logarithm of the number of rejected messages.
+    if (std::has_single_bit(num_rejected_))
       surroundings_->report(
-          text("server ", options_.name, " rejected ", what, ", the ", num_refused_, ". of all"));
+          text("server ", options_.name, " rejected ", what, ", the ", num_rejected_, ". of all"));
   }
 
   Heartbeat heartbeat() const {
@@ -227,7 +230,7 @@ class Server::Hosted {
         return on_map(workers);
       case Membership::Taken::kNo:
       case Membership::Taken::kMalformed:
-        return refused("a message of the coordinator");
+        return rejected("a message of the coordinator");
     }
   }
 
@@ -251,7 +254,7 @@ class Server::Hosted {
       const auto& changed = membership_.last_change().partitions;
       event.partitions.assign(changed.begin(), changed.end());
     }
-    owners_.tell_map(event);
+    owners_.notify_map(event);
   }
 
   /// From the map itself, which may come before the answer to the first heartbeat.
@@ -342,41 +345,39 @@ class Server::Hosted {
   ServerId self_ = kNoServer;
   Membership membership_;
   bool leaving_ = false;
-  std::uint64_t num_refused_ = 0;
+  std::uint64_t num_rejected_ = 0;
   std::int64_t copied_ns_ = 0;
   std::map<ServerId, Line> lines_;                          ///< to those that follow in some chain
   std::map<wire::ConnectionId, wire::PeerIdentity> peers_;  ///< that they have proved
   std::map<PartitionId, Version> stable_;                   ///< of which it is the primary: for heartbeats
-  std::vector<std::function<void(const ServerStatus&)>> status_askers_;
-  std::map<SaveKey, wire::ConnectionId> saving_;          ///< what is being written, and who is told
+  std::vector<std::function<void(const ServerStatus&)>> status_callbacks_;
+  std::map<SaveKey, wire::ConnectionId> saving_;  ///< parts that are written, and the connections to notify
   std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< what is posted outlives this object, and asks
   ServerFacts facts_;
   OwnerPool owners_;  ///< ends early: its threads read the facts
   std::unique_ptr<PartSink> parts_;
 };
 
-Server::Server(ServerOptions options) : hosted_(std::make_unique<Hosted>(std::move(options))) {}
+Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Server::~Server() = default;
 
-void Server::leave() { hosted_->leave(); }
-bool Server::is_released() const { return hosted_->is_released(); }
-ServerHoldings Server::holdings() const { return hosted_->holdings(); }
-ServerCounts Server::counts() const { return hosted_->counts(); }
-void Server::ask_status(std::function<void(const ServerStatus&)> tell) {
-  hosted_->ask_status(std::move(tell));
-}
-ReplicaReport Server::report(PartitionId partition) const { return hosted_->report(partition); }
+void Server::leave() { impl_->leave(); }
+bool Server::is_released() const { return impl_->is_released(); }
+ServerHoldings Server::holdings() const { return impl_->holdings(); }
+ServerCounts Server::counts() const { return impl_->counts(); }
+void Server::ask_status(std::function<void(const ServerStatus&)> done) { impl_->ask_status(std::move(done)); }
+ReplicaReport Server::report(PartitionId partition) const { return impl_->report(partition); }
 
-void Server::on_start(wire::Surroundings& surroundings) { hosted_->start(surroundings); }
+void Server::on_start(wire::Surroundings& surroundings) { impl_->start(surroundings); }
 void Server::on_connected(wire::ConnectionId connection, const wire::PeerIdentity& peer) {
-  hosted_->on_connected(connection, peer);
+  impl_->on_connected(connection, peer);
 }
 void Server::on_message(wire::ConnectionId connection, wire::Message message) {
-  hosted_->on_message(connection, std::move(message));
+  impl_->on_message(connection, std::move(message));
 }
 void Server::on_closed(wire::ConnectionId connection, wire::CloseCause, const std::string&) {
-  hosted_->on_closed(connection);
+  impl_->on_closed(connection);
 }
-void Server::on_timer(wire::TimerId) { hosted_->on_timer(); }
+void Server::on_timer(wire::TimerId) { impl_->on_timer(); }
 
 }  // namespace trireme::ps

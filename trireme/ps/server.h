@@ -1,5 +1,5 @@
 #pragma once
-// A server of the parameter server: the partitions that the map gives it, behind one node. It keeps nothing
+// A server of the parameter server: the partitions that the map gives it, in one node. It keeps nothing
 // on disk; what it holds is held by the others of each chain, too. All calls but report() come on the thread
 // of its surroundings. Partitions live on threads beside it (owner_threads), which end with the server.
 
@@ -16,7 +16,7 @@
 
 namespace trireme::ps {
 
-/// Who the server is, where its cluster is, and on what it runs.
+/// The server's identity, its cluster, and its resources.
 struct ServerOptions {
   std::string name;       ///< of the place: unique in the cluster
   std::string host;       ///< replicas of a partition are put on different ones
@@ -37,13 +37,13 @@ struct ServerOptions {
 
 /// What has happened since the start.
 struct ServerCounts {
-  std::uint64_t refused = 0;       ///< messages that no correct peer sends
+  std::uint64_t rejected = 0;      ///< messages that no correct peer sends
   std::uint64_t bytes_copied = 0;  ///< to learners
   std::uint64_t pauses = 0;        ///< of connections, because partitions were not quick enough
   std::uint64_t done_at_once = 0;  ///< short requests, on the loop's thread where the partition's slept
 };
 
-/// What a server holds of one partition.
+/// A server's copy of one partition.
 struct ReplicaReport {
   bool holds_all = false, is_primary = false;
   Epoch epoch = 0;
@@ -54,7 +54,7 @@ struct ReplicaReport {
 /// What the cluster's map gives a server.
 struct ServerHoldings {
   std::size_t partitions = 0;  ///< of whose chain it is a part, or which it learns
-  std::size_t alone = 0;       ///< of these, where nobody else is in the chain
+  std::size_t alone = 0;       ///< of these, without another server in the chain
   bool has_tables = false;     ///< whether the cluster has any, so that these may hold values
 };
 
@@ -68,8 +68,8 @@ class Server final : public wire::Node {
   bool is_released() const;
   ServerHoldings holdings() const;
   ServerCounts counts() const;
-  /// `tell` is called later, on the thread of its surroundings. Those who ask meanwhile get the same answer.
-  void ask_status(std::function<void(const ServerStatus&)> tell);
+  /// `done` is called later, on the thread of its surroundings. Concurrent queries get the same answer.
+  void ask_status(std::function<void(const ServerStatus&)> done);
 
   /// For comparing replicas; holds_all is false where there is none. From any thread, while it serves.
   ReplicaReport report(PartitionId partition) const;
@@ -81,8 +81,8 @@ class Server final : public wire::Node {
   void on_timer(wire::TimerId timer) override;
 
  private:
-  class Hosted;
-  std::unique_ptr<Hosted> hosted_;
+  class Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace trireme::ps

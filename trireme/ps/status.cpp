@@ -31,7 +31,7 @@ PartitionCounts& PartitionCounts::operator+=(const PartitionCounts& other) {
   requests_per_record += other.requests_per_record;
   apply_ns += other.apply_ns;
   staleness += other.staleness;
-  for (const auto& [why, count] : other.refused) refused[why] += count;
+  for (const auto& [why, count] : other.rejected) rejected[why] += count;
   return *this;
 }
 
@@ -49,7 +49,7 @@ HeldStatus& HeldStatus::operator+=(const HeldStatus& other) {
   backup += other.backup;
   learner += other.learner;
   feeding += other.feeding;
-  for (const auto& [server, lacks] : other.behind) behind[server] = std::max(behind[server], lacks);
+  for (const auto& [server, lacks] : other.lag) lag[server] = std::max(lag[server], lacks);
   rows += other.rows;
   elements += other.elements;
   bytes += other.bytes;

@@ -1,5 +1,5 @@
 #pragma once
-// What a coordinator and a server say of themselves, to whoever asks (messages.h, Status) and as metrics
+// The status of a coordinator and of a server, on request (messages.h, Status) and as metrics
 // (metrics.h). Lists are cut at kMostListed, so an answer is small whatever the cluster is; counts are of
 // everything. Counts are since the process began. Values.
 
@@ -42,15 +42,15 @@ struct PartitionCounts {
   std::uint64_t pulls = 0, pull_bytes = 0;   ///< answered with values, or with the word that none are newer
   std::uint64_t records = 0;                 ///< that the primary has made
   Histogram requests_per_record;
-  std::uint64_t apply_ns = 0;                  ///< of the primary's records
-  Histogram staleness;                         ///< steps that a pull was ahead of the slowest worker
-  std::map<ErrorKind, std::uint64_t> refused;  ///< requests and pulls, by why
+  std::uint64_t apply_ns = 0;                   ///< of the primary's records
+  Histogram staleness;                          ///< steps that a pull was ahead of the slowest worker
+  std::map<ErrorKind, std::uint64_t> rejected;  ///< requests and pulls, by why
 
   PartitionCounts& operator+=(const PartitionCounts& other);
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.pushes, self.push_bytes, self.pulls, self.pull_bytes, self.records,
-                    self.requests_per_record, self.apply_ns, self.staleness, self.refused);
+                    self.requests_per_record, self.apply_ns, self.staleness, self.rejected);
   }
 };
 
@@ -58,7 +58,7 @@ struct PartitionCounts {
 struct RoleStatus {
   std::uint64_t partitions = 0;
   Version highest_version = 0;
-  Version most_lag = 0;  ///< records that are not known to be with everybody, of the partition with the most
+  Version most_lag = 0;  ///< records that are not known to be on all replicas, of the partition with the most
 
   /// Counts one more partition in that role.
   void add(Version version, Version lag);
@@ -72,9 +72,9 @@ struct RoleStatus {
 /// What owners of partitions hold, one of them or all of a server.
 struct HeldStatus {
   RoleStatus primary, backup, learner;
-  RoleStatus feeding;  ///< partitions whose learner gets its copy from here, and how far it is behind
+  RoleStatus feeding;  ///< partitions whose learner gets its copy from here, and its lag
   /// Servers that come next in chains: the most records of one partition that each is not known to have.
-  std::map<ServerId, Version> behind;
+  std::map<ServerId, Version> lag;
   std::uint64_t rows = 0;                 ///< of sparse tables
   std::uint64_t elements = 0, bytes = 0;  ///< values; and with optimizer state
   std::uint64_t parked_pulls = 0;         ///< wait for other workers' steps
@@ -84,24 +84,23 @@ struct HeldStatus {
   HeldStatus& operator+=(const HeldStatus& other);
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.primary, self.backup, self.learner, self.feeding, self.behind, self.rows,
-                    self.elements, self.bytes, self.parked_pulls, self.queued_items, self.queued_bytes,
-                    self.counts);
+    return std::tie(self.primary, self.backup, self.learner, self.feeding, self.lag, self.rows, self.elements,
+                    self.bytes, self.parked_pulls, self.queued_items, self.queued_bytes, self.counts);
   }
 };
 
-/// What a server says of itself.
+/// The status of a server.
 struct ServerStatus {
   std::string name;
   MapVersion map_version = 0;
   HeldStatus held;
-  std::uint64_t refused_messages = 0;  ///< that no correct peer sends
-  std::uint64_t bytes_copied = 0;      ///< to learners
+  std::uint64_t rejected_messages = 0;  ///< that no correct peer sends
+  std::uint64_t bytes_copied = 0;       ///< to learners
   std::uint64_t pauses = 0;
   NamedCounts channels;
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.name, self.map_version, self.held, self.refused_messages, self.bytes_copied,
+    return std::tie(self.name, self.map_version, self.held, self.rejected_messages, self.bytes_copied,
                     self.pauses, self.channels);
   }
 };
@@ -116,7 +115,7 @@ struct PlacedServer {
   }
 };
 
-/// What a coordinator says of the cluster.
+/// A coordinator's status of the cluster.
 struct ClusterStatus {
   MapVersion map_version = 0;
   std::uint32_t num_partitions = 0, num_replicas = 0;
@@ -124,24 +123,24 @@ struct ClusterStatus {
   std::vector<PlacedServer> servers;
   std::vector<WorkerEntry> workers;
   std::vector<TableSpec> tables;
-  std::uint32_t num_unplaced = 0;   ///< nobody has had them yet
+  std::uint32_t num_unplaced = 0;   ///< that no server has had yet
   std::uint32_t num_not_whole = 0;  ///< with fewer replicas that are there than there should be
   std::vector<PartitionId> not_whole;
   std::uint32_t num_lost = 0;
-  std::vector<PartitionVersion> lost;            ///< with the last version that the coordinator has heard of
+  std::vector<PartitionVersion> lost;  ///< with the last version that was reported to the coordinator
   std::uint64_t map_changes = 0, takeovers = 0;  ///< partitions that got another primary
-  std::uint64_t refused_messages = 0;
+  std::uint64_t rejected_messages = 0;
   NamedCounts channels;
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.map_version, self.num_partitions, self.num_replicas, self.num_servers,
                     self.num_workers, self.num_tables, self.servers, self.workers, self.tables,
                     self.num_unplaced, self.num_not_whole, self.not_whole, self.num_lost, self.lost,
-                    self.map_changes, self.takeovers, self.refused_messages, self.channels);
+                    self.map_changes, self.takeovers, self.rejected_messages, self.channels);
   }
 };
 
-/// What a map says; counts of what happened are the coordinator's to add. A partition is whole when as many
+/// The status by a map; the coordinator adds the counts of events. A partition is whole when as many
 /// of its replicas are up as there should be: num_replicas, or one on each server that is up.
 ClusterStatus status_of(const ClusterMap& map);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a table is: its kind and size, how it begins, what happens to what is pushed, how far workers may be
+// A table: its kind and size, its initial values, the use of pushes, how far workers may be
 // apart. A value; the same everywhere from its creation on.
 
 #include <algorithm>
@@ -28,7 +28,7 @@ enum class TableKind : std::uint8_t {
   kLast = kSparse,
 };
 
-/// Of a sparse table: what a row is, which keys get one, which rows go again. Clocks are those that all
+/// Of a sparse table: the form of a row, admission of keys, eviction of rows. Clocks are those that all
 /// workers have ended.
 struct RowSpec {
   std::uint32_t elements = 0;        ///< f32
@@ -83,7 +83,7 @@ struct DelaySpec {
   }
 };
 
-/// All that makes a table: who opens it says the same as who opened it first.
+/// A table's definition: all workers that open it pass the same.
 struct TableSpec {
   TableId id = 0;  ///< given by the coordinator
   std::string name;

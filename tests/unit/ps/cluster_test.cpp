@@ -374,10 +374,10 @@ TEST_F(ClusterTest, RejectsPushesBeyondLimitOfClock) {
   spec.num_elements = 300;  // all in one partition: its clock could not get past them
   begin(spec, {.num_partitions = 1, .num_workers = 1});
   const auto all_of = [](float value) { return floats(std::vector<float>(300, value)); };
-  const Result refused =
+  const Result rejected =
       cluster->wait([&](Done done) { cluster->worker(0).push(table, all_of(1), std::move(done)); });
-  EXPECT_EQ(refused.error, ErrorKind::kTooLarge) << refused.message;
-  EXPECT_NE(refused.message.find("--partitions"), std::string::npos) << refused.message;
+  EXPECT_EQ(rejected.error, ErrorKind::kTooLarge) << rejected.message;
+  EXPECT_NE(rejected.message.find("--partitions"), std::string::npos) << rejected.message;
   std::vector<float> not_brought(300);
   const Result both = cluster->wait(
       [&](Done done) { cluster->worker(0).push_pull(table, all_of(1), not_brought, std::move(done)); });

@@ -195,7 +195,7 @@ TEST_F(CompressedTables, OfAnotherCodecAreOtherTables) {
 }
 
 TEST(CompressionSpec, IsRejectedWithTheReason) {
-  const auto refusal = [](TableSpec spec) -> std::string {
+  const auto rejection = [](TableSpec spec) -> std::string {
     try {
       check(spec);
     } catch (const InvalidArgument& error) {
@@ -203,18 +203,18 @@ TEST(CompressionSpec, IsRejectedWithTheReason) {
     }
     return "";
   };
-  EXPECT_THAT(refusal(table_with({.pull = "top-k"})), testing::HasSubstr("leaves most of them out"));
-  EXPECT_THAT(refusal(table_with({.push = "fp61"})), testing::HasSubstr("fp16"));
-  EXPECT_THAT(refusal(table_with({.push = "top-k", .fraction = 0})),
+  EXPECT_THAT(rejection(table_with({.pull = "top-k"})), testing::HasSubstr("leaves most of them out"));
+  EXPECT_THAT(rejection(table_with({.push = "fp61"})), testing::HasSubstr("fp16"));
+  EXPECT_THAT(rejection(table_with({.push = "top-k", .fraction = 0})),
               testing::HasSubstr("compression.fraction"));
-  EXPECT_THAT(refusal(table_with({.push = "top-k", .fraction = std::nan("")})),
+  EXPECT_THAT(rejection(table_with({.push = "top-k", .fraction = std::nan("")})),
               testing::HasSubstr("compression.fraction"));
   TableSpec rows = table_with({.push = "top-k"});
   rows.kind = TableKind::kSparse;
   rows.num_elements = 0;
   rows.rows.elements = 3;
-  EXPECT_THAT(refusal(rows), testing::HasSubstr("for every key"));
-  EXPECT_EQ(refusal(table_with({.push = "top-k", .pull = "int8"})), "");
+  EXPECT_THAT(rejection(rows), testing::HasSubstr("for every key"));
+  EXPECT_EQ(rejection(table_with({.push = "top-k", .pull = "int8"})), "");
 }
 
 }  // namespace

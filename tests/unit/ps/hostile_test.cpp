@@ -85,10 +85,10 @@ std::uint64_t counted(const RealCluster& cluster, const std::string& what) {
 
 /// What nodes themselves have rejected: messages, requests and pulls.
 std::uint64_t rejected_by_nodes(const ClusterReport& report) {
-  std::uint64_t sum = report.cluster->refused_messages;
+  std::uint64_t sum = report.cluster->rejected_messages;
   for (const auto& [id, server] : report.servers) {
-    sum += server.status->refused_messages;
-    for (const auto& [why, count] : server.status->held.counts.refused) sum += count;
+    sum += server.status->rejected_messages;
+    for (const auto& [why, count] : server.status->held.counts.rejected) sum += count;
   }
   return sum;
 }
@@ -239,15 +239,15 @@ TEST(HostilePeers, WorkersCannotSendMessagesOfServers) {
     ASSERT_TRUE(peer.send(peer.frames_of(messages)));
     num_sent += messages.size();
   }
-  const auto refused = [&] {
+  const auto rejected = [&] {
     return look_at_cluster({.coordinator = cluster.address(), .timeout_s = 60})
         .servers.begin()
-        ->second.status->refused_messages;
+        ->second.status->rejected_messages;
   };
   const Deadline deadline = Deadline::after_s(60);  // ends a test that would hang
-  while (refused() < num_sent && !deadline.expired())
+  while (rejected() < num_sent && !deadline.expired())
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_EQ(refused(), num_sent);
+  EXPECT_EQ(rejected(), num_sent);
   for (PartitionId id = 0; id < map.partitions.size(); ++id) {
     const ReplicaReport after = cluster.server(0).report(id);
     EXPECT_EQ(after.version, before[id].version);
@@ -311,7 +311,7 @@ TEST(HostilePeers, ClaimedServersMustBeValid) {
   }
   EXPECT_TRUE(twice.is_closed());
   const auto status = *look_at_cluster({.coordinator = cluster.address(), .timeout_s = 60}).cluster;
-  EXPECT_EQ(status.refused_messages, unsound.size() + 1);
+  EXPECT_EQ(status.rejected_messages, unsound.size() + 1);
   EXPECT_EQ(status.num_servers, 2U);
   if (!TRIREME_KEEPS_FREED_MEMORY) {
     EXPECT_LT(resident_bytes(), before + (24 << 20));
@@ -341,9 +341,9 @@ TEST(HostilePeers, PrematureRequestsFillNoServer) {
     const ClusterReport report = look_at_cluster({.coordinator = cluster.address(), .timeout_s = 60});
     ASSERT_TRUE(report.servers.contains(1) && report.servers.at(1).status) << "the flood holds up the server";
     held = report.servers.at(1).status->held;
-  } while (held.parked_pulls + held.counts.refused[ErrorKind::kOverloaded] < kPulls && !deadline.expired());
+  } while (held.parked_pulls + held.counts.rejected[ErrorKind::kOverloaded] < kPulls && !deadline.expired());
   EXPECT_LE(held.parked_pulls, 4096U);
-  EXPECT_EQ(held.parked_pulls + held.counts.refused[ErrorKind::kOverloaded], kPulls);
+  EXPECT_EQ(held.parked_pulls + held.counts.rejected[ErrorKind::kOverloaded], kPulls);
   good.push_and_look();
 }
 

@@ -151,7 +151,7 @@ TEST(Messages, OfAnyBytesLeaveServersServing) {
     cluster.simulation.start(name);
   }
   cluster.simulation.run_for(20);
-  EXPECT_GT(cluster.server(0).counts().refused, 1000U);
+  EXPECT_GT(cluster.server(0).counts().rejected, 1000U);
   const Result pushed = cluster.wait(
       [&](Done done) { cluster.worker(0).push(table, floats(std::vector<float>(8, 2)), std::move(done)); });
   EXPECT_EQ(pushed.error, ErrorKind::kNone) << pushed.message;

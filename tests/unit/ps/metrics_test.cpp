@@ -50,7 +50,7 @@ bool has_line(const std::string& text, const std::string& line) {
 TEST(Metrics, OfAServerAreWhatPrometheusReads) {
   ServerStatus status;
   status.held.counts.pushes = 7;
-  status.held.counts.refused[ErrorKind::kWrongEpoch] = 3;
+  status.held.counts.rejected[ErrorKind::kWrongEpoch] = 3;
   for (const std::uint64_t steps : {0, 0, 3, 1000}) status.held.counts.staleness.add(steps);
   status.held.backup.add(12, 2);
   status.channels = {{"refused: \"a\\b\"\nc", 1}, {"frames sent", 5}};

@@ -237,7 +237,7 @@ class Feeder final : public wire::Node {
   static constexpr std::size_t kMost = 4;
   Feeder()
       : pool_({.num_threads = 1, .queue = {.most_items = kMost}, .partition = {}}, facts_,
-              [](const Saying&) {}) {}
+              [](const OwnerOutput&) {}) {}
 
   void on_start(wire::Surroundings& surroundings) override {
     surroundings_ = &surroundings;

@@ -20,7 +20,7 @@ constexpr PartitionId kPartitions = 4096;
 
 class OwnerTest : public testing::Test {
  protected:
-  OwnerTest() : owner(facts, {}, [this](Saying saying) { said.push_back(std::move(saying)); }) {
+  OwnerTest() : owner(facts, {}, [this](OwnerOutput saying) { said.push_back(std::move(saying)); }) {
     facts.now_ns = [this] { return now_ns; };
     facts.lease_until_ns = 1'000'000'000;  // alone in its chains, and allowed to be
     ClusterMap members;
@@ -55,8 +55,8 @@ class OwnerTest : public testing::Test {
   }
   std::size_t num_answers() const {
     std::size_t count = 0;
-    for (const Saying& saying : said) {
-      const auto* answer = std::get_if<AnswerSaying>(&saying);
+    for (const OwnerOutput& saying : said) {
+      const auto* answer = std::get_if<PendingReply>(&saying);
       if (answer == nullptr) continue;
       const auto replies = head_of<Replies>(answer->message);
       count += replies ? replies->replies.size() : 1;
@@ -66,13 +66,13 @@ class OwnerTest : public testing::Test {
 
   std::size_t num_to_server() const {
     std::size_t count = 0;
-    for (const Saying& saying : said) count += std::holds_alternative<ToServerSaying>(saying) ? 1 : 0;
+    for (const OwnerOutput& saying : said) count += std::holds_alternative<ServerMessage>(saying) ? 1 : 0;
     return count;
   }
 
   std::int64_t now_ns = 1;
   ServerFacts facts;
-  std::vector<Saying> said;
+  std::vector<OwnerOutput> said;
   PartitionOwner owner;
   TableSpec spec;
   MapEvent map;
@@ -90,7 +90,7 @@ TEST_F(OwnerTest, MergesWaitingRequestsIntoOneRecord) {
   EXPECT_EQ(num_answers(), 6U);
   tell(Pull{.partition = 7, .epoch = 1, .life = {0, 1}, .table = 1});
   owner.go_on();
-  const auto& answer = std::get<AnswerSaying>(said.back()).message;
+  const auto& answer = std::get<PendingReply>(said.back()).message;
   const std::vector<float> sums = {3, 6, 9, 12};
   ASSERT_EQ(answer.body.size(), sums.size() * sizeof(float));
   EXPECT_EQ(std::memcmp(answer.body.bytes().data(), sums.data(), answer.body.size()), 0);
@@ -100,7 +100,7 @@ TEST_F(OwnerTest, AnswersPullsWithRequestedPriority) {
   for (const wire::Priority priority : {4, 0, 7}) {
     tell(Pull{.partition = 7, .epoch = 1, .life = {0, 1}, .table = 1, .priority = priority});
     owner.go_on();
-    EXPECT_EQ(std::get<AnswerSaying>(said.back()).message.priority, priority);
+    EXPECT_EQ(std::get<PendingReply>(said.back()).message.priority, priority);
   }
 }
 
@@ -132,7 +132,7 @@ TEST_F(OwnerTest, RequestsUnsentKeysBeforeAnyUse) {
                  .keys = with_hash ? hash : 0},
          with_hash ? without_keys(whole.bytes()) : whole);
     owner.go_on();
-    return head_of<Reply>(std::get<AnswerSaying>(said.back()).message)->error;
+    return head_of<Reply>(std::get<PendingReply>(said.back()).message)->error;
   };
   const Version before = owner.report(7).version;
   EXPECT_EQ(push(2, true), ErrorKind::kUnknownKeys);
@@ -160,7 +160,7 @@ TEST_F(OwnerTest, AnswersTicksOfMessageTogether) {
   tell(ticks);
   owner.go_on();
   ASSERT_EQ(said.size(), 1U);
-  const auto replies = head_of<Replies>(std::get<AnswerSaying>(said[0]).message);
+  const auto replies = head_of<Replies>(std::get<PendingReply>(said[0]).message);
   ASSERT_TRUE(replies);
   ASSERT_EQ(replies->replies.size(), 50U);
   for (const Reply& reply : replies->replies) {
@@ -193,7 +193,7 @@ TEST_F(OwnerTest, RejectsAndCountsForeignCodecBody) {
   }
   EXPECT_GT(num_rejected, 1000U);
   EXPECT_LT(num_rejected, 2000U) << "some are right";
-  EXPECT_EQ(owner.status().counts.refused.at(ErrorKind::kMalformed), num_rejected);
+  EXPECT_EQ(owner.status().counts.rejected.at(ErrorKind::kMalformed), num_rejected);
   EXPECT_EQ(owner.report(7).version, 1 + 2000 - num_rejected);
 }
 
@@ -252,8 +252,8 @@ TEST_F(OwnerTest, KeepsEarlyRequestsUntilTheirMap) {
   join_early();
   join_early();
   EXPECT_EQ(num_answers(), 0U);
-  const auto asks_for_the_map = [](const Saying& saying) {
-    return std::holds_alternative<MapIsOldSaying>(saying);
+  const auto asks_for_the_map = [](const OwnerOutput& saying) {
+    return std::holds_alternative<StaleMap>(saying);
   };
   EXPECT_TRUE(std::any_of(said.begin(), said.end(), asks_for_the_map));
   tell(next_map(map));
@@ -270,7 +270,7 @@ TEST_F(OwnerTest, RejectsRequestsThatWaitTooLong) {
   facts.now_ns = [] { return std::int64_t{2'000'000'000}; };
   tell(TickEvent{});
   ASSERT_EQ(num_answers(), 1U);
-  const auto reply = head_of<Reply>(std::get<AnswerSaying>(said.back()).message);
+  const auto reply = head_of<Reply>(std::get<PendingReply>(said.back()).message);
   EXPECT_EQ(reply->error, ErrorKind::kWrongEpoch);
   tell(next_map(map));
   owner.go_on();
@@ -294,12 +294,12 @@ TEST_F(OwnerTest, TickReportsStableVersions) {
   tell(TickEvent{});
   tell(TickEvent{});
   ASSERT_EQ(said.size(), 1U) << "once";
-  const auto& versions = std::get<StableSaying>(said[0]).versions;
+  const auto& versions = std::get<StableVersions>(said[0]).versions;
   ASSERT_EQ(versions.size(), 1U);
   EXPECT_EQ(versions[0].partition, 7U);
   EXPECT_EQ(versions[0].version, 1U);
   tell(MapEvent{.members = map.members, .self = kSelf, .partitions = {{7, {.epoch = 2, .chain = {2}}}}});
-  const auto& gone = std::get<StableSaying>(said.back()).versions;
+  const auto& gone = std::get<StableVersions>(said.back()).versions;
   EXPECT_EQ(gone.at(0).version, 0U) << "it is another server's now";
 }
 

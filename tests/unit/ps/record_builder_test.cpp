@@ -13,7 +13,7 @@ constexpr WorkerLife kLife = {.worker = 1, .incarnation = 5};
 struct Meta {
   WorkerClock min_clock = 0;
   std::map<TableId, TableSpec> tables;
-  std::map<WorkerLife, WorkerStanding> workers;
+  std::map<WorkerLife, WorkerState> workers;
   ExpectedWorkers expected;
   template <class Self>
   static auto fields(Self& self) {

@@ -95,7 +95,7 @@ TEST_F(SecurityRoles, WorkerRegistersOnlyAsItself) {
   const ClusterStatus seen = status();
   EXPECT_EQ(seen.num_workers, 1U);
   EXPECT_EQ(seen.num_servers, 1U);
-  EXPECT_EQ(seen.refused_messages, 2U);
+  EXPECT_EQ(seen.rejected_messages, 2U);
 }
 
 TEST_F(SecurityRoles, WorkerPushesAndPullsOnlyForItself) {
@@ -117,7 +117,7 @@ TEST_F(SecurityRoles, WorkerPushesAndPullsOnlyForItself) {
   const auto rejected = [&] {
     return look_at_cluster({.coordinator = cluster_.address(), .timeout_s = 60}, with(whole_))
         .servers.at(1)
-        .status->refused_messages;
+        .status->rejected_messages;
   };
   std::uint64_t seen = 0;
   for (const auto deadline = Deadline::after_s(60); (seen = rejected()) < 3 && !deadline.expired();) {

@@ -125,7 +125,7 @@ wire::Buffer batch_of(const std::vector<std::pair<std::uint64_t, float>>& rows,
 
 TEST(RowBatches, ComeBackAsTheyWere) {
   const wire::Buffer buffer = batch_of({{3, 1}, {7, 2}, {UINT64_MAX, 3}});
-  ASSERT_EQ(row_refusal(buffer.bytes(), 2), ErrorKind::kNone);
+  ASSERT_EQ(row_rejection(buffer.bytes(), 2), ErrorKind::kNone);
   const RowBatch batch(buffer.bytes());
   EXPECT_EQ(batch.size(), 3U);
   EXPECT_EQ(batch.key(2), UINT64_MAX);
@@ -137,32 +137,32 @@ TEST(RowBatches, RejectsMismatchedKeysAndSizes) {
   const wire::Buffer buffer = batch_of({{3, 1}, {7, 2}});
   const std::vector<std::byte> whole(buffer.bytes().begin(), buffer.bytes().end());
   for (std::size_t size = 0; size < whole.size(); ++size)
-    EXPECT_EQ(row_refusal(std::span(whole).first(size), 2), ErrorKind::kMalformed) << size;
+    EXPECT_EQ(row_rejection(std::span(whole).first(size), 2), ErrorKind::kMalformed) << size;
   // The rows of another table: its length is that of the message, not that of the table.
-  EXPECT_EQ(row_refusal(whole, 3), ErrorKind::kOutOfRange);
+  EXPECT_EQ(row_rejection(whole, 3), ErrorKind::kOutOfRange);
   for (const std::uint32_t num_rows : {1U, 3U, UINT32_MAX}) {
     std::vector<std::byte> other = whole;
     std::memcpy(other.data() + 4, &num_rows, sizeof num_rows);
-    EXPECT_EQ(row_refusal(other, 2), ErrorKind::kMalformed) << num_rows;
+    EXPECT_EQ(row_rejection(other, 2), ErrorKind::kMalformed) << num_rows;
   }
-  EXPECT_EQ(row_refusal(batch_of({{7, 1}, {3, 2}}).bytes(), 2), ErrorKind::kMalformed);
-  EXPECT_EQ(row_refusal(batch_of({{3, 1}, {3, 2}}).bytes(), 2), ErrorKind::kMalformed);
+  EXPECT_EQ(row_rejection(batch_of({{7, 1}, {3, 2}}).bytes(), 2), ErrorKind::kMalformed);
+  EXPECT_EQ(row_rejection(batch_of({{3, 1}, {3, 2}}).bytes(), 2), ErrorKind::kMalformed);
   std::vector<std::byte> unnamed = whole;
   unnamed[8 + 2 * 8] = std::byte{0};  // the first count
-  EXPECT_EQ(row_refusal(unnamed, 2), ErrorKind::kOutOfRange);
+  EXPECT_EQ(row_rejection(unnamed, 2), ErrorKind::kOutOfRange);
   const wire::Buffer keys = key_batch(std::vector<std::uint64_t>{3, 7}, 2);
-  EXPECT_EQ(key_refusal(keys.bytes(), 2), ErrorKind::kNone);
-  EXPECT_EQ(key_refusal(keys.bytes().first(23), 2), ErrorKind::kMalformed);
-  EXPECT_EQ(key_refusal(key_batch(std::vector<std::uint64_t>{7, 7}, 2).bytes(), 2), ErrorKind::kMalformed);
+  EXPECT_EQ(key_rejection(keys.bytes(), 2), ErrorKind::kNone);
+  EXPECT_EQ(key_rejection(keys.bytes().first(23), 2), ErrorKind::kMalformed);
+  EXPECT_EQ(key_rejection(key_batch(std::vector<std::uint64_t>{7, 7}, 2).bytes(), 2), ErrorKind::kMalformed);
 }
 
 TEST(RowBatches, FewKeysNeedLittleMemory) {
   std::vector<std::uint64_t> keys(16);
   for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = i;
   constexpr std::uint32_t kLongRow = 16 << 10;  // 64 KiB
-  EXPECT_EQ(key_refusal(key_batch(keys, kLongRow).bytes(), kLongRow), ErrorKind::kNone);
+  EXPECT_EQ(key_rejection(key_batch(keys, kLongRow).bytes(), kLongRow), ErrorKind::kNone);
   keys.push_back(16);
-  EXPECT_EQ(key_refusal(key_batch(keys, kLongRow).bytes(), kLongRow), ErrorKind::kTooLarge);
+  EXPECT_EQ(key_rejection(key_batch(keys, kLongRow).bytes(), kLongRow), ErrorKind::kTooLarge);
 }
 
 TEST(RowBatches, AreAddedUpInTheirOrder) {
@@ -170,7 +170,7 @@ TEST(RowBatches, AreAddedUpInTheirOrder) {
   const std::vector<wire::Buffer> batches = {
       batch_of({{1, 1e8F}, {5, 1}}), batch_of({{1, 3}, {2, 2}, {5, 1}}), batch_of({{1, -1e8F}, {9, 4}})};
   const wire::Buffer sum = merged(batches);
-  ASSERT_EQ(row_refusal(sum.bytes(), 2), ErrorKind::kNone);
+  ASSERT_EQ(row_rejection(sum.bytes(), 2), ErrorKind::kNone);
   const RowBatch batch(sum.bytes());
   ASSERT_EQ(batch.size(), 4U);
   EXPECT_EQ(batch.row(0)[0], (1e8F + 3) - 1e8F);

@@ -110,24 +110,24 @@ TEST_F(SecurityOfServing, StatusAloneMakesNobodyAMember) {
 }
 
 TEST_F(SecurityOfServing, RolesSendWhatIsTheirsAlone) {
-  const auto refused = [&] {
-    return look_at_cluster({.coordinator = coordinator_}, {}).servers.at(1).status->refused_messages;
+  const auto rejected = [&] {
+    return look_at_cluster({.coordinator = coordinator_}, {}).servers.at(1).status->rejected_messages;
   };
-  std::uint64_t before = refused();
+  std::uint64_t before = rejected();
   for (const std::string role : {"server", "observer", "coordinator", "", "another"}) {
     HostilePeer peer(server_, {.role = role, .name = "9"});
     peer.send(peer.frames_of(
         {message_of(Request{}), message_of(Pull{}), message_of(Ticks{}), message_of(Status{})}));
-    for (const auto deadline = Deadline::after_s(60); refused() < before + 3 && !deadline.expired();) {
+    for (const auto deadline = Deadline::after_s(60); rejected() < before + 3 && !deadline.expired();) {
     }
-    EXPECT_EQ(refused(), before + 3) << role;
+    EXPECT_EQ(rejected(), before + 3) << role;
     before += 3;
   }
   HostilePeer worker(server_, {.role = "worker", .name = "9"});
   worker.send(worker.frames_of({message_of(Ping{}), message_of(Replicate{}), message_of(SnapshotPart{})}));
-  for (const auto deadline = Deadline::after_s(60); refused() < before + 3 && !deadline.expired();) {
+  for (const auto deadline = Deadline::after_s(60); rejected() < before + 3 && !deadline.expired();) {
   }
-  EXPECT_EQ(refused(), before + 3);
+  EXPECT_EQ(rejected(), before + 3);
 }
 
 TEST_F(SecurityOfServing, CheckpointsStayBelowStartFolder) {

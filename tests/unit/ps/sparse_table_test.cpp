@@ -111,7 +111,7 @@ TEST_P(SparseRules, UpdateRowLikeChunkWithItsSteps) {
 }
 
 TEST(SparseTableSpec, RejectsWhatRowsCannotDo) {
-  const auto refusal = [](const TableSpec& spec) -> std::string {
+  const auto rejection = [](const TableSpec& spec) -> std::string {
     try {
       check(spec);
     } catch (const InvalidArgument& error) {
@@ -119,24 +119,24 @@ TEST(SparseTableSpec, RejectsWhatRowsCannotDo) {
     }
     return "";
   };
-  EXPECT_EQ(refusal(rows_of()), "");
+  EXPECT_EQ(rejection(rows_of()), "");
   TableSpec spec = rows_of();
   spec.optimizer.name = "lamb";
-  EXPECT_THAT(refusal(spec), testing::HasSubstr("table rows: lamb scales the step of a whole tensor"));
+  EXPECT_THAT(rejection(spec), testing::HasSubstr("table rows: lamb scales the step of a whole tensor"));
   spec = rows_of();
   spec.num_elements = 5;
-  EXPECT_THAT(refusal(spec), testing::HasSubstr("num_elements"));
+  EXPECT_THAT(rejection(spec), testing::HasSubstr("num_elements"));
   spec = rows_of();
   spec.rows.elements = 0;
-  EXPECT_THAT(refusal(spec), testing::HasSubstr("rows.elements must be 1 to"));
+  EXPECT_THAT(rejection(spec), testing::HasSubstr("rows.elements must be 1 to"));
   spec = rows_of({.admit_after = 0});
-  EXPECT_THAT(refusal(spec), testing::HasSubstr("admit_after"));
+  EXPECT_THAT(rejection(spec), testing::HasSubstr("admit_after"));
   spec = rows_of({.admit_probability = std::nan("")});
-  EXPECT_THAT(refusal(spec), testing::HasSubstr("admit_probability"));
+  EXPECT_THAT(rejection(spec), testing::HasSubstr("admit_probability"));
   spec = rows_of();
   spec.kind = TableKind::kDense;
   spec.num_elements = 4;
-  EXPECT_THAT(refusal(spec), testing::HasSubstr("this one is dense"));
+  EXPECT_THAT(rejection(spec), testing::HasSubstr("this one is dense"));
 }
 
 TEST(SparseAdmission, CountsNamingsHoweverTheyCome) {

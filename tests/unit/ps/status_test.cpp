@@ -108,7 +108,7 @@ TEST_F(StatusTest, ReportsLagOfLastBackupInChain) {
   EXPECT_EQ(cluster.wait(push).error, ErrorKind::kNone);
   const std::vector<ServerId> chain = cluster.coordinator().map().partitions[0].chain;
   const std::string last = cluster.coordinator().map().server(chain[1])->name;
-  const auto lacks = [&] { return look(cluster).servers.at(chain[0]).status.value().held.behind[chain[1]]; };
+  const auto lacks = [&] { return look(cluster).servers.at(chain[0]).status.value().held.lag[chain[1]]; };
   EXPECT_EQ(lacks(), 0U);
   cluster.simulation.freeze(last);
   int num_answered = 0;
@@ -123,7 +123,7 @@ TEST_F(StatusTest, ReportsLagOfLastBackupInChain) {
   ASSERT_TRUE(cluster.settles(60));
   cluster.simulation.run_for(1);
   for (const auto& [id, server] : look(cluster).servers) {
-    for (const auto& [next, count] : server.status.value().held.behind) EXPECT_EQ(count, 0U);
+    for (const auto& [next, count] : server.status.value().held.lag) EXPECT_EQ(count, 0U);
   }
 }
 
@@ -202,8 +202,8 @@ TEST_F(StatusTest, AnObserverMayAskForNothingElse) {
   cluster.simulation.run_for(2);
   EXPECT_EQ(cluster.simulation.node<Meddler>("meddler").num_answers, 0);
   EXPECT_TRUE(cluster.coordinator().map().tables.empty());
-  EXPECT_EQ(cluster.coordinator().status().refused_messages, 1U) << "then its connection is closed";
-  EXPECT_EQ(cluster.server(0).counts().refused, 3U);
+  EXPECT_EQ(cluster.coordinator().status().rejected_messages, 1U) << "then its connection is closed";
+  EXPECT_EQ(cluster.server(0).counts().rejected, 3U);
 }
 
 TEST(Observer, SeesServersWithOwnerThreadsOverSockets) {

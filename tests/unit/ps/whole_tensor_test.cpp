@@ -105,7 +105,7 @@ TEST(WholeTensors, RunLambOverCopyFailureAndCheckpoint) {
 }
 
 TEST(WholeTensors, AreRejectedWhenCutOrTooLarge) {
-  const auto refusal = [](const std::function<void(TableSpec&)>& change) -> std::string {
+  const auto rejection = [](const std::function<void(TableSpec&)>& change) -> std::string {
     TableSpec spec = lamb_layer();
     change(spec);
     try {
@@ -115,13 +115,13 @@ TEST(WholeTensors, AreRejectedWhenCutOrTooLarge) {
       return error.what();
     }
   };
-  EXPECT_EQ(refusal([](TableSpec& spec) { spec.num_elements = spec.chunk_elements = 2 << 20; }), "taken");
-  EXPECT_THAT(refusal([](TableSpec& spec) { spec.chunk_elements = 256 << 10; }),
+  EXPECT_EQ(rejection([](TableSpec& spec) { spec.num_elements = spec.chunk_elements = 2 << 20; }), "taken");
+  EXPECT_THAT(rejection([](TableSpec& spec) { spec.chunk_elements = 256 << 10; }),
               testing::HasSubstr("cut into 8 chunks: give each tensor a table of at most 2097152 elements, "
                                  "and set chunk_elements to as many"));
-  EXPECT_THAT(refusal([](TableSpec& spec) { spec.num_elements = spec.chunk_elements = (2 << 20) + 1; }),
+  EXPECT_THAT(rejection([](TableSpec& spec) { spec.num_elements = spec.chunk_elements = (2 << 20) + 1; }),
               testing::HasSubstr("chunk_elements must be 1 to 2097152, not 2097153"));
-  EXPECT_THAT(refusal([](TableSpec& spec) { spec.optimizer.name = "adam"; }),
+  EXPECT_THAT(rejection([](TableSpec& spec) { spec.optimizer.name = "adam"; }),
               testing::HasSubstr("chunk_elements must be 1 to 262144, not 2000003"));
 }
 

@@ -15,7 +15,7 @@ namespace trireme::ps {
 
 class Barriers {
  public:
-  void hear(WorkerId worker, const Heartbeat& heartbeat) {
+  void on_heartbeat(WorkerId worker, const Heartbeat& heartbeat) {
     Place& place = places_[worker];
     place.entered = std::max(heartbeat.barrier_entered, heartbeat.barrier_passed);
     place.passed = heartbeat.barrier_passed;

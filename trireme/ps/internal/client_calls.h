@@ -17,7 +17,7 @@
 
 namespace trireme::ps {
 
-/// What a caller waits for: several messages may have to be answered. `done` is called once.
+/// A pending call: several messages may have to be answered. `done` is called once.
 class Call {
  public:
   Call(Done done, std::size_t num_parts, std::int64_t due_ns, double timeout_s)
@@ -63,10 +63,10 @@ struct OutgoingRequest {
   wire::Buffer body;
   std::shared_ptr<Call> call;  ///< may be none
   std::int64_t sent_ns = 0;    ///< 0: to be sent
-  std::int64_t again_ns = 0;   ///< refused for now: goes again then
+  std::int64_t again_ns = 0;   ///< rejected for now: goes again then
   bool takes_credit = false;
-  std::uint64_t keys = 0;  ///< hash of those in the body
-  bool says_keys = false;  ///< the other side does not know them
+  std::uint64_t keys = 0;      ///< hash of those in the body
+  bool includes_keys = false;  ///< the other side does not know them
 };
 
 /// All that a client asks of one partition, by number.
@@ -89,8 +89,8 @@ struct OutgoingPull {
   std::size_t num_values = 0;              ///< that an encoded one has
   std::int64_t sent_ns = 0;
   std::int64_t again_ns = 0;
-  std::uint64_t keys = 0;  ///< hash of those in the body
-  bool says_keys = false;  ///< the other side does not know them
+  std::uint64_t keys = 0;      ///< hash of those in the body
+  bool includes_keys = false;  ///< the other side does not know them
 };
 
 /// Which lists of keys went over one connection: half of what the other side remembers.

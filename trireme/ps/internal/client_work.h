@@ -113,7 +113,7 @@ class ClientWork {
 
   void fail(const Done& done, ErrorKind error, const std::string& message);
 
-  /// The table; where there is none, or nothing goes on, `done` has been told.
+  /// The table; where there is none, or the node has ended, `done` has been called.
   const TableSpec* find(TableId table, const Done& done);
   /// One of this kind.
   const TableSpec* find(TableId table, TableKind kind, const Done& done);
@@ -141,7 +141,7 @@ class ClientWork {
   /// What is pushed, as it is sent. What a codec leaves out is pushed with what comes next.
   wire::Buffer encoded(const TableSpec& spec, const Place& place, wire::Buffer values);
   std::uint64_t seed_of_push(const TableSpec& spec, const Place& place) const;
-  /// A gradient, and behind it the values that this worker has last pulled, if any.
+  /// A gradient, and after it the values that this worker has last pulled, if any.
   wire::Buffer with_base(const TableSpec& spec, std::uint64_t chunk, const wire::Buffer& gradient) const;
   void keep_base(const OutgoingPull& pull, const PullReply& reply, const wire::Buffer& values);
   /// What was pulled, as it was before it was sent; none where it is something else.
@@ -212,7 +212,7 @@ class ClientWork {
   wire::Buffer body_for(wire::ConnectionId connection, const Outgoing& outgoing, std::uint64_t& hash) {
     if (outgoing.keys == 0) return outgoing.body;
     SentKeys& sent = sent_keys_[connection];
-    if (sent.has(outgoing.keys) && !outgoing.says_keys) {
+    if (sent.has(outgoing.keys) && !outgoing.includes_keys) {
       hash = outgoing.keys;
       return without_keys(outgoing.body.bytes());
     }
@@ -228,7 +228,7 @@ class ClientWork {
   static constexpr Sequence kMostAhead = SequenceWindow::kReach / 2;
 
   /// Pushes that wait for a clock must not keep its tick from being sent: whether so many more, by partition,
-  /// leave room for it. Else `done` has been told, and nothing of the call is taken.
+  /// leave room for it. Else `done` has been called, and nothing of the call is taken.
   bool leaves_room(const TableSpec& spec, RequestOp op, const std::map<PartitionId, std::size_t>& more,
                    const Done& done);
   static bool waits_for_clock(const TableSpec& spec, RequestOp op) {
@@ -251,7 +251,7 @@ class ClientWork {
     }
   }
 
-  /// What was refused for now, or has not been answered for very long.
+  /// Requests that were rejected for now, or have not been answered for very long.
   void find_retries();
 
   // ---- ends

@@ -1,7 +1,7 @@
 #pragma once
-// The coordinator's memory on its disk: a snapshot of the map, and behind it a log of changes, each with its
-// size and checksum. A change is safe when append() returns. What a crash has torn was never told to anybody
-// and is forgotten. One thread.
+// The coordinator's memory on its disk: a snapshot of the map, and then a log of changes, each with its
+// size and checksum. A change is safe when append() returns. A change that a crash has truncated was never
+// announced and is forgotten. One thread.
 
 #include "trireme/ps/cluster_map.h"
 #include "trireme/wire/node.h"

@@ -1,5 +1,5 @@
 #pragma once
-// Whoever is sent a partition's log: the next of the chain, or the learner. Knows what it has, sends what it
+// A receiver of a partition's log: the next of the chain, or the learner. Knows what it has, sends what it
 // has not, and sends again what was not acknowledged in time. One thread.
 
 #include <cstdint>
@@ -32,8 +32,8 @@ class Follower {
   void on_ack(const ReplicateAck& ack);
   /// Everything that was not acknowledged goes again: the connection is new, or too much time has passed.
   void send_again(const PartitionLog& log, std::int64_t asked_ns);
-  /// It begins behind this version, which it was given in another way.
-  void starts_behind(Version version);
+  /// It begins after this version, which it got in another way.
+  void starts_after(Version version);
 
  private:
   void send_unsent(const PartitionLog& log, std::int64_t asked_ns);

@@ -1,8 +1,8 @@
 #pragma once
 // Lists of keys by their hash ("the same keys as last time": Li et al., OSDI 2014, section 4.1): a worker
 // that pulls and pushes the rows of a batch sends their keys once, then the hash of them. What one connection
-// has sent is remembered on both sides in bounded bytes, the oldest forgotten first; whoever does not know a
-// hash says so, and is sent the keys. Bodies are those of row_batch.h. One thread.
+// has sent is remembered on both sides in bounded bytes, the oldest forgotten first; a side that does not
+// know a hash says so, and is sent the keys. Bodies are those of row_batch.h. One thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -55,7 +55,7 @@ inline wire::Buffer with_keys(std::span<const std::byte> body, std::span<const s
   return wire::Buffer::of(std::move(bytes));
 }
 
-/// What a server keeps of one connection, per owner of partitions.
+/// A server's state of one connection, per owner of partitions.
 class KeyLists {
  public:
   static constexpr std::size_t kMostBytes = 8 << 20, kMostLists = 4096;

@@ -20,8 +20,8 @@ class LearnerFeed {
         follower_(learner, partition, epoch, outbox) {}
 
   ServerId learner() const { return follower_.server(); }
-  /// The log must be kept behind this version.
-  Version needs_behind() const;
+  /// The log must be kept after this version.
+  Version needs_after() const;
   /// From when it is near, nothing is stable that it has not: so it has all that is stable when it becomes a
   /// replica. It stays so until the roles change.
   bool counts() const { return counts_; }

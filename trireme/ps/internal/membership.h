@@ -1,7 +1,7 @@
 #pragma once
 // A node's line to the coordinator: heartbeats that register it and keep its lease, the map, and connecting
 // again: also to a coordinator that says nothing, since another may have taken over at that address. What
-// happens to the map is told to its owner. One thread; part of a Server or a ClientNode.
+// happens to the map is passed to its owner. One thread; part of a Server or a ClientNode.
 
 #include <cstdint>
 #include <functional>
@@ -39,7 +39,7 @@ class Membership {
   /// What kMap was told for.
   const MapChange& last_change() const { return last_change_; }
   /// What the coordinator has last said of this node.
-  const HeartbeatReply& standing() const { return standing_; }
+  const HeartbeatReply& last_reply() const { return last_reply_; }
   std::int64_t lease_until_ns() const { return lease_until_ns_; }
 
  private:
@@ -56,7 +56,7 @@ class Membership {
   int num_silent_ = 0;           ///< connections, one after the other, on which nothing came
   ClusterMap map_;
   MapChange last_change_;
-  HeartbeatReply standing_;
+  HeartbeatReply last_reply_;
   std::int64_t lease_until_ns_ = 0;
 };
 

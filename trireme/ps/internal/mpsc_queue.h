@@ -1,13 +1,13 @@
 #pragma once
 // A queue of many producers and one consumer that takes no lock: an intrusive list whose end producers swap
 // (D. Vyukov, "Intrusive MPSC node-based queue", 1024cores.net). The consumer sleeps on a futex while there
-// is nothing, and never spins: whoever links an item looks afterwards whether the consumer sleeps, and the
-// consumer looks for items after it has said that it will; in the one order of all sequentially consistent
-// steps, one of the two sees the other.
+// is nothing, and never spins: a producer that links an item looks afterwards whether the consumer sleeps,
+// and the consumer looks for items after it has said that it will; in the one order of all sequentially
+// consistent steps, one of the two sees the other.
 //
 // It is bounded by its producers: push() takes everything and says when the queue has become full, and
-// whoever is told so pushes no more until there is room. So it holds at most its limits and one item of each
-// producer, and nothing is refused that cannot be given back. push(), push_quietly(), wake() and
+// the producer then pushes no more until there is room. So it holds at most its limits and one item of each
+// producer, and nothing is rejected that cannot be given back. push(), push_quietly(), wake() and
 // asks_for_room() belong to any thread, sleep() to the consumer's, pop(), begin_sleep() and makes_room() to
 // one at a time.
 
@@ -57,7 +57,8 @@ class MpscQueue {
     wake();
     return has_room;
   }
-  /// The same without waking the consumer: wake() has to follow, or pop() by who has the consumer's turn.
+  /// The same without waking the consumer: wake() has to follow, or pop() by the thread with the consumer's
+  /// turn.
   bool push_quietly(std::unique_ptr<Item> item) {
     const std::size_t bytes = num_bytes_.fetch_add(item->num_bytes()) + item->num_bytes();
     const std::size_t items = num_items_.fetch_add(1) + 1;
@@ -84,7 +85,7 @@ class MpscQueue {
     if (next == nullptr) {
       Steps::between();
       if (first != last_.load()) return nullptr;
-      stub_.next.store(nullptr);  // behind the last, so that the last can go
+      stub_.next.store(nullptr);  // after the last, so that the last can go
       link(&stub_);
       next = first->next.load();
       if (next == nullptr) return nullptr;
@@ -96,7 +97,7 @@ class MpscQueue {
     return item;
   }
 
-  /// From now on whoever pushes wakes the consumer. True: there is nothing, and sleep() follows.
+  /// From now on every push wakes the consumer. True: there is nothing, and sleep() follows.
   bool begin_sleep() {
     asleep_.store(1);
     Steps::between();
@@ -104,7 +105,7 @@ class MpscQueue {
     asleep_.store(0);
     return false;
   }
-  /// Until somebody wakes it; it may also return without a reason.
+  /// Until a producer wakes it; it may also return without a reason.
   void sleep() {
     Steps::between();
     Steps::sleep(asleep_);
@@ -118,12 +119,12 @@ class MpscQueue {
   std::size_t num_items() const { return num_items_.load(); }
   std::size_t num_bytes() const { return num_bytes_.load(); }
 
-  /// For a producer that was told of a full queue. True: there is room by now. False: makes_room() will be.
+  /// For a producer after a full queue. True: there is room by now. False: makes_room() will be.
   bool asks_for_room() {
     room_is_wanted_.store(true);
     return has_room() && room_is_wanted_.exchange(false);
   }
-  /// For the consumer, behind pop(): whether somebody is to be told that there is room. Says it once.
+  /// For the consumer, after pop(): whether a producer is to be notified of room. True once.
   bool makes_room() { return room_is_wanted_.load() && has_room() && room_is_wanted_.exchange(false); }
 
  private:

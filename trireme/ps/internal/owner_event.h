@@ -1,6 +1,6 @@
 #pragma once
-// What the loop of a server tells an owner of partitions: messages whose heads it has read, and what happened
-// to connections, the map and time. One goes through a queue as it is. A value.
+// The events from the loop of a server to an owner of partitions: messages whose heads it has read, and what
+// happened to connections, the map and time. One goes through a queue as it is. A value.
 
 #include <functional>
 #include <memory>
@@ -21,7 +21,7 @@ struct TickEvent {};
 struct StopEvent {};
 struct ClosedEvent {};     ///< `connection`, to `server` where it was made from here
 struct ConnectedEvent {};  ///< `server`
-struct CallEvent {         ///< somebody wants to see something of the owner
+struct CallEvent {         ///< a query of the owner's state
   std::function<void(const PartitionOwner&)> call;
 };
 struct MapEvent {

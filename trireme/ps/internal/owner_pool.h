@@ -8,7 +8,7 @@
 // A connection that fills an owner's queue is paused until that owner has room; so a queue holds at most its
 // limits, one message of each connection, and what the loop itself has to say.
 //
-// The node's thread, but for report(). What owners say is heard there, too; an exception of an owner is
+// The node's thread, but for report(). Outputs of owners are handled there, too; an exception of an owner is
 // thrown there.
 
 #include <functional>
@@ -29,7 +29,7 @@ struct OwnerPoolOptions {
 
 class OwnerPool {
  public:
-  OwnerPool(const OwnerPoolOptions& options, ServerFacts& facts, std::function<void(Saying)> hear);
+  OwnerPool(const OwnerPoolOptions& options, ServerFacts& facts, std::function<void(OwnerOutput)> on_output);
   ~OwnerPool();
   OwnerPool(const OwnerPool&) = delete;
   OwnerPool& operator=(const OwnerPool&) = delete;
@@ -41,16 +41,16 @@ class OwnerPool {
   /// To the owners of their partitions.
   void give(const Ticks& ticks, wire::ConnectionId connection);
   /// To all owners; each gets the partitions that are its own.
-  void tell_map(const MapEvent& map);
-  void tell_connected(ServerId server);
+  void notify_map(const MapEvent& map);
+  void notify_connected(ServerId server);
   /// `server`: at its other end, where it was made from here.
-  void tell_closed(wire::ConnectionId connection, ServerId server);
+  void notify_closed(wire::ConnectionId connection, ServerId server);
   void tick();
 
   /// From any thread; waits for the owner.
   ReplicaReport report(PartitionId partition) const;
-  /// `tell` is called later, on the node's thread, with what all owners hold; never when one has failed.
-  void ask_status(std::function<void(const HeldStatus&)> tell);
+  /// `done` is called later, on the node's thread, with the status of all owners; never when one has failed.
+  void ask_status(std::function<void(const HeldStatus&)> done);
   std::uint64_t num_pauses() const { return num_pauses_; }
   /// Events that were done on the node's thread although their owner has one.
   std::uint64_t num_done_at_once() const;
@@ -61,13 +61,13 @@ class OwnerPool {
   struct Gathered {
     HeldStatus held;
     std::size_t num_missing = 0;
-    std::function<void(const HeldStatus&)> tell;
+    std::function<void(const HeldStatus&)> done;
   };
   Worker& of(PartitionId partition) const { return *workers_[partition % workers_.size()]; }
   void give(Worker& worker, std::unique_ptr<OwnerEvent> event);
   void resume_paused_by(const Worker& worker);
 
-  std::function<void(Saying)> hear_;
+  std::function<void(OwnerOutput)> on_output_;
   wire::Surroundings* surroundings_ = nullptr;
   std::uint64_t num_pauses_ = 0;
   std::map<wire::ConnectionId, const Worker*> paused_;  ///< and by whom

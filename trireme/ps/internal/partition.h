@@ -1,11 +1,11 @@
 #pragma once
 // A partition on one server: what its primary does with requests and pulls, on top of a Replica. A request is
 // acknowledged when its record is stable; a pull is answered with a state that is stable, of a chain that was
-// whole a short while ago, and that has every step which the table's staleness asks for. It is told of
-// messages and tells of others through its PartitionOutbox, so it may live on any one thread.
+// whole a short while ago, and that has every step which the table's staleness asks for. It receives
+// messages and sends others through its PartitionOutbox, so it may run on any one thread.
 //
-// What it is told it takes in; go_on() does what can be done then. So whoever tells it several things before
-// one go_on() has pushes to the same chunk merged and applied once.
+// Messages are queued; go_on() processes those that can be processed then. So pushes to the same chunk that
+// arrive before one go_on() are merged and applied once.
 
 #include <cstdint>
 #include <deque>
@@ -41,7 +41,7 @@ class Partition {
   void on_tick();
   /// Behind one of the calls above, or several. Does whatever can be done now.
   void go_on();
-  /// Nothing is under way: no tick would do anything before it is told of something.
+  /// Nothing is under way: no tick does anything before the next message.
   bool is_idle() const;
 
   const Replica& replica() const { return replica_; }
@@ -49,7 +49,7 @@ class Partition {
   std::size_t num_parked_pulls() const { return waiting_pulls_.size(); }
 
  private:
-  struct Asker {
+  struct Requester {
     wire::ConnectionId connection = 0;
     WorkerLife life;
     Sequence sequence = 0;
@@ -69,10 +69,10 @@ class Partition {
   };
 
   /// Where it is none, rows are as they were before they were encoded.
-  ErrorKind refusal(const Request& request, wire::Buffer& body) const;
-  ErrorKind refusal(const Pull& pull, const wire::Buffer& body) const;
-  ErrorKind standing_refusal(const Request& request) const;
-  void reply(const Asker& asker, ErrorKind error, Version version) const;
+  ErrorKind rejection(const Request& request, wire::Buffer& body) const;
+  ErrorKind rejection(const Pull& pull, const wire::Buffer& body) const;
+  ErrorKind membership_error(const Request& request) const;
+  void reply(const Requester& requester, ErrorKind error, Version version) const;
   void reply(wire::ConnectionId to, const Pull& pull, ErrorKind error) const;
   wire::Buffer encoded(const TableSpec& spec, const Pull& pull,
                        const PartitionState::Contents& contents) const;
@@ -91,7 +91,7 @@ class Partition {
   bool draining_ = false;
 
   WaitingRequests waiting_;
-  std::map<Version, std::vector<Asker>> unacknowledged_;
+  std::map<Version, std::vector<Requester>> unacknowledged_;
   std::deque<WaitingPull> waiting_pulls_;
   std::deque<ReadyPull> ready_pulls_;  ///< by version
 };

@@ -1,5 +1,5 @@
 #pragma once
-// The records of a partition that somebody may still have to be sent: versions without a gap, the oldest
+// The records of a partition that may still have to be sent: versions without a gap, the oldest
 // first. A value.
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct LogEntry {
   wire::Buffer body;
 
   static LogEntry of(LogRecord record, const std::vector<std::span<const std::byte>>& values);
-  /// Of values that are in one piece: they are not copied before somebody is sent them.
+  /// Of values that are in one piece: they are not copied before they are sent.
   static LogEntry of(LogRecord record, wire::Buffer values) {
     return {std::move(record), 0, std::move(values)};
   }
@@ -38,7 +38,7 @@ struct LogEntry {
 
 class PartitionLog {
  public:
-  /// Nothing, behind a state of this version.
+  /// Nothing, after a state of this version.
   void restart(Version version) {
     entries_.clear();
     first_ = version + 1;
@@ -47,7 +47,7 @@ class PartitionLog {
   Version last() const { return first_ + entries_.size() - 1; }
   const LogEntry& at(Version version) const { return entries_[version - first_]; }
   void append(LogEntry entry) { entries_.push_back(std::move(entry)); }
-  /// Forgets what is not behind `version`.
+  /// Forgets records up to `version`.
   void trim(Version version) {
     for (; first_ <= version && !entries_.empty(); ++first_) entries_.pop_front();
   }

@@ -1,5 +1,5 @@
 #pragma once
-// What a partition tells the node that it lives on, and asks of it. It calls nothing else, so that a
+// The messages and queries of a partition to its node. It calls nothing else, so that a
 // partition may live on any thread whose node passes these on.
 
 #include <cstddef>
@@ -26,23 +26,23 @@ class PartitionOutbox {
  public:
   virtual ~PartitionOutbox() = default;
   virtual void answer(wire::ConnectionId connection, wire::Message message) = 0;
-  /// Replies that are made one behind the other may go together.
+  /// Consecutive replies may go together.
   virtual void reply(wire::ConnectionId connection, const Reply& reply) = 0;
   /// What is sent while there is no connection is lost; Partition::on_server_connected follows when there is.
   virtual void to_server(ServerId server, wire::Message message) = 0;
   virtual void to_coordinator(wire::Message message) = 0;
-  /// Somebody knows of a later epoch.
+  /// A message was of a later epoch.
   virtual void map_is_old() = 0;
   virtual const ClusterMap& map() const = 0;
   virtual std::int64_t now_ns() const = 0;
-  /// Until then the coordinator has promised to replace nobody who is the only one to have something.
+  /// Until then the coordinator does not replace a server with the only copy of a partition.
   virtual std::int64_t lease_until_ns() const = 0;
   /// Whether so many bytes may go to learners now; they are then counted.
   virtual bool may_copy(std::size_t bytes) = 0;
-  /// The part is to be written, and whoever asked for it to be told.
+  /// The part is to be written, and its requester to be notified.
   virtual void save(SaveTask task) = 0;
   /// Something came that no correct peer sends.
-  virtual void refused(const std::string& what) = 0;
+  virtual void rejected(const std::string& what) = 0;
   /// Of all partitions of one owner: what they have done is added to it.
   virtual PartitionCounts& counts() = 0;
 };

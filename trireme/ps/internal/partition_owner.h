@@ -1,6 +1,6 @@
 #pragma once
 // The partitions that one thread owns. A state machine: it takes events, and acts on what several have
-// brought at once; what it has to say goes to whoever made it. A tick visits only partitions with something
+// brought at once; its outputs go to its creator. A tick visits only partitions with something
 // under way. All calls on one thread at a time; it reads what the server knows through ServerFacts.
 
 #include <atomic>
@@ -29,34 +29,34 @@ struct ServerFacts {
 };
 
 /// What an owner has to say, for the loop to do.
-struct AnswerSaying {
+struct PendingReply {
   wire::ConnectionId to;
   wire::Message message;
 };
-struct ToServerSaying {
+struct ServerMessage {
   ServerId to;
   wire::Message message;
 };
-struct ToCoordinatorSaying {
+struct CoordinatorMessage {
   wire::Message message;
 };
-struct SaveSaying {
+struct PartitionSave {
   SaveTask task;
 };
-struct MapIsOldSaying {};
-struct RefusedSaying {
+struct StaleMap {};
+struct RejectedMessage {
   std::string what;
 };
 /// What primaries have stable; 0: the partition is none any more.
-struct StableSaying {
+struct StableVersions {
   std::vector<PartitionVersion> versions;
 };
-using Saying = std::variant<AnswerSaying, ToServerSaying, ToCoordinatorSaying, SaveSaying, MapIsOldSaying,
-                            RefusedSaying, StableSaying>;
+using OwnerOutput = std::variant<PendingReply, ServerMessage, CoordinatorMessage, PartitionSave, StaleMap,
+                                 RejectedMessage, StableVersions>;
 
 class PartitionOwner final : private PartitionOutbox {
  public:
-  PartitionOwner(ServerFacts& facts, const PartitionOptions& options, std::function<void(Saying)> say);
+  PartitionOwner(ServerFacts& facts, const PartitionOptions& options, std::function<void(OwnerOutput)> emit);
 
   void take(const OwnerEvent& event);
   /// Acts on what was taken.
@@ -69,9 +69,9 @@ class PartitionOwner final : private PartitionOutbox {
   std::size_t num_ticking() const { return ticking_.size(); }
 
  private:
-  struct Held {
+  struct OwnedPartition {
     Partition partition;
-    Version told = 0;  ///< of what is stable
+    Version reported = 0;  ///< of what is stable
     bool is_touched = false, is_ticking = false;
   };
 
@@ -90,7 +90,8 @@ class PartitionOwner final : private PartitionOutbox {
   void handle(const OwnerEvent& event, const Ticks& ticks);
   template <class Head>
   void handle(const OwnerEvent& event, const Head& head);
-  /// The body with the keys that its hash stands for; none, and its sender was told, where they are unknown.
+  /// The body with the keys that its hash stands for; none, and its sender was notified, where they are
+  /// unknown.
   std::optional<wire::Buffer> whole_body(const OwnerEvent& event, const Request& head);
   std::optional<wire::Buffer> whole_body(const OwnerEvent& event, const Pull& head);
   template <class Head>
@@ -102,28 +103,28 @@ class PartitionOwner final : private PartitionOutbox {
   bool keep_early(const OwnerEvent& event);
   /// Those for which it is time, and those for which it is too late.
   void take_early();
-  void touch(PartitionId id, Held& held);
-  void tell_stable(PartitionId id, Held& held, std::vector<PartitionVersion>& versions);
+  void touch(PartitionId id, OwnedPartition& owned);
+  void report_stable(PartitionId id, OwnedPartition& owned, std::vector<PartitionVersion>& versions);
 
   void answer(wire::ConnectionId to, wire::Message message) override {
-    say_(AnswerSaying{to, std::move(message)});
+    emit_(PendingReply{to, std::move(message)});
   }
   void reply(wire::ConnectionId to, const Reply& reply) override { replies_[to].push_back(reply); }
-  void say_replies();
+  void send_replies();
   void to_server(ServerId server, wire::Message message) override;
-  void to_coordinator(wire::Message message) override { say_(ToCoordinatorSaying{std::move(message)}); }
-  void map_is_old() override { say_(MapIsOldSaying{}); }
+  void to_coordinator(wire::Message message) override { emit_(CoordinatorMessage{std::move(message)}); }
+  void map_is_old() override { emit_(StaleMap{}); }
   const ClusterMap& map() const override { return *members_; }
   std::int64_t now_ns() const override { return facts_.now_ns(); }
   std::int64_t lease_until_ns() const override { return facts_.lease_until_ns.load(); }
   bool may_copy(std::size_t bytes) override;
-  void save(SaveTask task) override { say_(SaveSaying{std::move(task)}); }
-  void refused(const std::string& what) override { say_(RefusedSaying{what}); }
+  void save(SaveTask task) override { emit_(PartitionSave{std::move(task)}); }
+  void rejected(const std::string& what) override { emit_(RejectedMessage{what}); }
   PartitionCounts& counts() override { return counts_; }
 
   ServerFacts& facts_;
   PartitionOptions options_;
-  std::function<void(Saying)> say_;
+  std::function<void(OwnerOutput)> emit_;
   /// What speaks of an epoch that the map here does not know yet.
   struct Early {
     OwnerEvent::What what;
@@ -136,7 +137,7 @@ class PartitionOwner final : private PartitionOutbox {
   std::size_t early_bytes_ = 0;
   bool takes_early_ = false;
   std::shared_ptr<const ClusterMap> members_ = std::make_shared<ClusterMap>();
-  std::map<PartitionId, Held> partitions_;
+  std::map<PartitionId, OwnedPartition> partitions_;
   std::map<ServerId, Line> lines_;
   std::map<wire::ConnectionId, KeyLists> key_lists_;  ///< that each has sent
   PartitionCounts counts_;

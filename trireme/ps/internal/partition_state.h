@@ -1,5 +1,5 @@
 #pragma once
-// What a partition holds: contents of tables, which requests of which worker it has taken, the workers'
+// The state of a partition: contents of tables, which requests of which worker it has taken, the workers'
 // clocks. A deterministic state machine: the same records in the same order give the same bytes on every
 // replica, so digest() is equal at an equal version. One thread.
 
@@ -25,8 +25,8 @@ struct ChunkKey {
   auto operator<=>(const ChunkKey&) const = default;
 };
 
-/// What a partition knows of a worker that takes part.
-struct WorkerStanding {
+/// A partition's state of a worker that takes part.
+struct WorkerState {
   SequenceWindow window;
   WorkerClock clock = 0;
   MapVersion registered_at = 0;
@@ -39,8 +39,8 @@ struct WorkerStanding {
 class PartitionState {
  public:
   Version version() const { return version_; }
-  const std::map<WorkerLife, WorkerStanding>& workers() const { return workers_; }
-  const WorkerStanding* worker(const WorkerLife& life) const;
+  const std::map<WorkerLife, WorkerState>& workers() const { return workers_; }
+  const WorkerState* worker(const WorkerLife& life) const;
   bool knows(TableId table) const { return tables_.contains(table); }
   /// What every worker has ended. It never goes back, also when a late worker joins: it joins here. It does
   /// not grow before the expected workers have joined.
@@ -58,12 +58,12 @@ class PartitionState {
     std::uint64_t num_updates = 0;
   };
   /// What a pull of a chunk, or of `keys`, brings; of a table that may not be known here yet: then its first
-  /// values. It was not refused.
+  /// values. It was not rejected.
   Contents read(const TableSpec& spec, const Pull& pull, const wire::Buffer& keys) const;
   /// Why such a request that changes values, or pull, cannot be taken; kNone when it can.
-  static ErrorKind refusal(const TableSpec& spec, RequestOp op, std::uint64_t chunk,
-                           std::span<const std::byte> body);
-  static ErrorKind refusal(const TableSpec& spec, const Pull& pull, std::span<const std::byte> body);
+  static ErrorKind rejection(const TableSpec& spec, RequestOp op, std::uint64_t chunk,
+                             std::span<const std::byte> body);
+  static ErrorKind rejection(const TableSpec& spec, const Pull& pull, std::span<const std::byte> body);
 
   /// Everything, at this version, in parts of at most a chunk each; copies share their values.
   struct Part {
@@ -97,7 +97,7 @@ class PartitionState {
   Version version_ = 0;
   WorkerClock min_clock_ = 0;
   std::map<TableId, TableSpec> tables_;
-  std::map<WorkerLife, WorkerStanding> workers_;
+  std::map<WorkerLife, WorkerState> workers_;
   ExpectedWorkers expected_;
   std::map<ChunkKey, DenseChunk> chunks_;
   std::map<TableId, SparseTable> sparse_;

@@ -17,11 +17,11 @@
 
 namespace trireme::ps {
 
-/// What a server has said of a partition's present epoch.
+/// A server's report on a partition's present epoch.
 struct PartitionEvents {
   std::optional<ServerId> caught_up, suspected;
   bool drained = false;
-  bool begins_anew = false;  ///< somebody will fill it again if it was lost
+  bool begins_anew = false;  ///< a worker will fill it again if it was lost
 };
 
 /// The roles one step on; `epoch` is the one they get if they differ. `wanted`: where placement puts it.

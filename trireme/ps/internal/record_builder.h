@@ -27,7 +27,7 @@ struct NextRecord {
 };
 
 /// Empty when nothing can be logged. A worker's requests are looked at in its order, up to the first that has
-/// not come. What is pushed to tables that apply at clocks waits, with the tick behind it, until all workers
+/// not come. What is pushed to tables that apply at clocks waits, with the tick after it, until all workers
 /// have ended its step; so a tick is never logged before what was pushed before it.
 std::optional<NextRecord> next_record(const PartitionState& state, const ClusterMap& map,
                                       const WaitingRequests& waiting);

@@ -3,10 +3,10 @@
 // Schneider, OSDI 2004) under a coordinator that hands out epochs (PacificA: Lin et al., MSR-TR-2008-25):
 //
 //   the primary appends a record; each replica applies it and passes it on; what the last one has is stable,
-//   and that knowledge goes back up the chain. A replica refuses what is of another epoch than its own.
+//   and that knowledge goes back up the chain. A replica rejects messages of another epoch than its own.
 //
-// So what is stable is with everybody in the chain, and a primary that was deposed makes nothing stable any
-// more. A primary alone needs the coordinator's lease to call something stable. One thread.
+// So a stable version is on all replicas of the chain, and a primary that was deposed makes nothing stable
+// any more. A primary alone needs the coordinator's lease to call something stable. One thread.
 
 #include <cstdint>
 #include <optional>
@@ -22,7 +22,7 @@ namespace trireme::ps {
 struct ReplicationOptions {
   double retry_s = 0.3;    ///< what is not acknowledged goes again
   double suspect_s = 1.5;  ///< a next one that acknowledges nothing for so long is reported
-  double confirmed_s = 2;  ///< a primary that has heard nothing of its chain for so long answers no pull
+  double confirmed_s = 2;  ///< a primary without a message of its chain for so long answers no pull
 };
 
 class Replica {
@@ -55,7 +55,7 @@ class Replica {
   bool is_confirmed() const;
   /// Asks the chain; on_ack brings the answer.
   void confirm();
-  /// The version, behind the stable one, of the record that holds this request; 0 when it is stable.
+  /// The version, after the stable one, of the record that holds this request; 0 when it is stable.
   Version version_of(const WorkerLife& life, Sequence sequence) const;
 
   /// Primary only: the next version.
@@ -67,7 +67,7 @@ class Replica {
   void on_snapshot_ack(ServerId from, const SnapshotAck& ack);
   void on_connected(ServerId server);
   void on_tick();
-  /// It waits for nobody, and nobody is to be sent anything again.
+  /// It waits for no replica, and has nothing to send again.
   bool is_idle() const;
 
  private:
@@ -78,10 +78,10 @@ class Replica {
   void settle();
   void look_at_learner();
   void answer(wire::ConnectionId to, ErrorKind error) const;
-  void tell_upstream() const;
+  void acknowledge_upstream() const;
   void trim();
   template <class News>
-  void tell_coordinator(ServerId server) const;
+  void notify_coordinator(ServerId server) const;
 
   PartitionId partition_;
   PartitionOutbox& outbox_;

@@ -47,7 +47,7 @@ class RestoredRows {
       : head_(RestoredHead::of(bytes)), rows_(bytes.subspan(sizeof head_)) {}
 
   /// Why `bytes` are no rows of this table; kNone where they are.
-  static ErrorKind refusal(const TableSpec& spec, std::span<const std::byte> bytes) {
+  static ErrorKind rejection(const TableSpec& spec, std::span<const std::byte> bytes) {
     if (bytes.size() < sizeof(RestoredHead)) return ErrorKind::kMalformed;
     const RestoredHead head = RestoredHead::of(bytes);
     if (head.of_candidates > 1 || head.begins > 1) return ErrorKind::kMalformed;

@@ -15,7 +15,7 @@ inline bool may_be_worker(const wire::PeerIdentity& peer, WorkerId worker) {
   return peer.role == "worker" && (!is_number || peer.name.empty() || peer.name == std::to_string(worker));
 }
 
-/// Of messages that say who sends them.
+/// Of messages that name their sender.
 template <class Head>
 bool may_send(const wire::PeerIdentity& peer, const Head& head) {
   if constexpr (requires { head.life; }) {

@@ -1,6 +1,6 @@
 #pragma once
 // Rows of a sparse table as the body of a message or a part of a record. It says itself how long its rows are
-// and how many there are; nothing is looked up to read it, so that nobody can read it otherwise:
+// and how many there are; reading it needs no lookup, so that all readers agree:
 //
 //   u32 row_elements | u32 num_rows | u64 keys[n], rising | push, assign: u32 counts[n], f32
 //   rows[n][row_elements]
@@ -38,8 +38,8 @@ struct RowBatchHead {
 inline constexpr std::size_t kMostBatchBytes = 1 << 20;
 
 /// Why `bytes` are no keys to pull, or no rows to push, of rows of so many elements; kNone where they are.
-ErrorKind key_refusal(std::span<const std::byte> bytes, std::uint32_t row_elements);
-ErrorKind row_refusal(std::span<const std::byte> bytes, std::uint32_t row_elements);
+ErrorKind key_rejection(std::span<const std::byte> bytes, std::uint32_t row_elements);
+ErrorKind row_rejection(std::span<const std::byte> bytes, std::uint32_t row_elements);
 
 class KeyBatch {
  public:
@@ -64,7 +64,7 @@ class RowBatch : public KeyBatch {
       : KeyBatch(bytes),
         counts_(bytes.data() + sizeof(RowBatchHead) + size() * sizeof(std::uint64_t)),
         rows_(bytes.subspan(sizeof(RowBatchHead) + size() * kKeyBytes)) {}
-  /// How many times the key was named by those who pushed it.
+  /// The number of times that pushes named the key.
   std::uint32_t count(std::size_t i) const {
     std::uint32_t count = 0;
     std::memcpy(&count, counts_ + i * sizeof count, sizeof count);
@@ -101,7 +101,7 @@ class RowBatchWriter {
 
 /// The keys of all batches, each once, its rows added up in the order of the batches.
 wire::Buffer merged(std::span<const wire::Buffer> batches);
-/// A batch as it is pushed to a table with a codec: its rows, one behind the other, are encoded.
+/// A batch as it is pushed to a table with a codec: its rows, one after the other, are encoded.
 wire::Buffer encoded_rows(const compress::Codec& codec, std::span<const std::byte> batch,
                           const compress::Codec::Options& options);
 /// The batch again; none where `bytes` cannot be one of rows of so many elements. It was not looked at

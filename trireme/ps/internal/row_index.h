@@ -1,8 +1,8 @@
 #pragma once
 // Which row a key has: a hash table with open addressing and linear probing. An entry is 32 bits of the key's
-// hash and the row's number, 8 of them to a cache line; the key itself stands in the row, where whoever looks
-// for it goes next. The 32 bits also say where an entry belongs, so that growing and erasing touch no row. It
-// is never seen in what is replicated. A value; one thread.
+// hash and the row's number, 8 of them to a cache line; the key itself is in the row, which a
+// lookup reads next. The 32 bits also say where an entry belongs, so that growing and erasing touch no row.
+// It is never seen in what is replicated. A value; one thread.
 
 #include <bit>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 // Memory of rows of one size, numbered 0, 1, 2, ...: pages of at most 64 KiB, or one row, aligned to 64
-// bytes. A page that somebody else still holds (a snapshot, a file that is written) is copied before it is
+// bytes. A page with another user (a snapshot, a file that is written) is copied before it is
 // written. The first page grows with its rows, since most partitions of a small table hold few. One thread,
 // but for leases of pages, which may be passed on and ended on any: see shared_floats.h for why.
 

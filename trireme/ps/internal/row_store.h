@@ -63,7 +63,7 @@ class RowStore {
 
   const RowPages& pages() const { return pages_; }
   struct Hand {
-    Row row = 0;        ///< where it is; behind the last row it begins again
+    Row row = 0;        ///< where it is; after the last row it begins again
     Row most_rows = 0;  ///< that there were since it began: a round is so long
   };
   const Hand& hand() const { return hand_; }
