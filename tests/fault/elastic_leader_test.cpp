@@ -122,7 +122,7 @@ TEST_F(ElasticLeaders, LeaderThatWakesUpFollowsItsSuccessor) {
   EXPECT_EQ(read_run(folder_ / "run").world_size, 4);
 }
 
-TEST_F(ElasticLeaders, LeaderThatWakesUpAfterTheEndSaysSo) {
+TEST_F(ElasticLeaders, WakingLeaderLearnsTheJobHasEnded) {
   ASSERT_NO_FATAL_FAILURE(start_hosts(2, {}));
   ASSERT_TRUE(evaluates(*launchers_[0], 50));
   launchers_[0]->send_signal(SIGSTOP);

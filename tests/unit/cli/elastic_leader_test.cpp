@@ -107,7 +107,7 @@ TEST_F(ElasticLeaderTest, SuccessorWaitsForReportsOfOtherHosts) {
   EXPECT_EQ(wire::parse_elastic_world(*store_.get(wire::elastic_world_key(4), kCall_s)).size(), 2);
 }
 
-TEST_F(ElasticLeaderTest, WorldThatIsNotSavedIsNotPublished) {
+TEST_F(ElasticLeaderTest, UnsavedWorldIsNotPublished) {
   bool answers = false;
   std::vector<JobRecord> saved;
   ElasticLeaderOptions given = options();
