@@ -165,7 +165,9 @@ class Job:
         if left:
             raise Broken(f"processes {left.split()} stay")
         if code != 0:
-            known = re.search("no world can be formed|no restart is left|too few ranks would be left|have ended well, and", said)
+            known = re.search("no world can be formed|no restart is left|too few ranks would be left|have ended well, and"
+                              # Others were paused: a leader that is told to stop hears of none, and stops the job.
+                              "|SIGTERM: stopping|it has ended on the other hosts", said)
             if not known:
                 raise Broken(f"exit code {code}")
             return f"ended with exit code {code}, as it may"

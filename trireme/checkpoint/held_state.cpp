@@ -20,30 +20,6 @@ std::vector<std::string> names_in(const ShardCatalogue& catalogue) {
   return names;
 }
 
-bool is_complete(const ShardCatalogue& catalogue, const std::vector<HeldState>& held, std::int64_t step) {
-  try {
-    catalogue.check_complete();
-  } catch (const InvalidArgument&) {
-    return false;
-  }
-  const std::vector<std::string> there = names_in(catalogue);
-  return std::ranges::all_of(held, [&](const HeldState& each) {
-    return each.step != step || std::ranges::includes(there, each.names);
-  });
-}
-
-/// Steps that any rank holds, the newest first.
-std::set<std::int64_t, std::greater<>> steps_of_all(comm::Group& group, const std::vector<HeldState>& held) {
-  std::string mine;
-  for (const HeldState& each : held) mine += text(each.step, ' ');
-  std::set<std::int64_t, std::greater<>> steps;
-  for (const std::string& of_rank : group.all_gather_text(mine)) {
-    for (const std::string& step : split(of_rank, ' '))
-      if (!step.empty()) steps.insert(std::stoll(step));
-  }
-  return steps;
-}
-
 }  // namespace
 
 std::vector<std::string> names_of_all(comm::Group group, const Shards& mine) {
@@ -52,21 +28,47 @@ std::vector<std::string> names_of_all(comm::Group group, const Shards& mine) {
 
 HeldStates::HeldStates(comm::Group group, std::vector<HeldState> held)
     : group_(std::move(group)), held_(std::move(held)) {
-  for (const std::int64_t step : steps_of_all(group_, held_)) {
-    const ShardCatalogue catalogue(group_, mine_at(step));
-    const std::string missing = is_complete(catalogue, held_, step) ? "" : "missing";
+  for (const Instant& instant : instants_of_all()) {
+    const ShardCatalogue catalogue(group_, mine_at(instant));
+    const std::string missing = is_complete(catalogue, instant) ? "" : "missing";
     const std::vector<std::string> answers = group_.all_gather_text(missing);
     if (std::ranges::any_of(answers, [](const std::string& each) { return !each.empty(); })) continue;
-    newest_.emplace(Found{.step = step, .entries = catalogue.entries()});
+    newest_.emplace(Found{.step = instant.first, .world = instant.second, .entries = catalogue.entries()});
     return;
   }
 }
 
-Shards HeldStates::mine_at(std::int64_t step) const {
+/// Those of all ranks, the newest first.
+std::set<HeldStates::Instant, std::greater<>> HeldStates::instants_of_all() {
+  std::string mine;
+  for (const HeldState& each : held_) mine += text(each.step, ':', each.world, ' ');
+  std::set<Instant, std::greater<>> instants;
+  for (const std::string& of_rank : group_.all_gather_text(mine)) {
+    for (const std::string& each : split(of_rank, ' ')) {
+      const auto words = split(each, ':');
+      if (words.size() == 2) instants.emplace(std::stoll(words[0]), std::stoi(words[1]));
+    }
+  }
+  return instants;
+}
+
+bool HeldStates::is_complete(const ShardCatalogue& catalogue, const Instant& instant) const {
+  try {
+    catalogue.check_complete();
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+  const std::vector<std::string> there = names_in(catalogue);
+  return std::ranges::all_of(held_, [&](const HeldState& each) {
+    return Instant(each.step, each.world) != instant || std::ranges::includes(there, each.names);
+  });
+}
+
+Shards HeldStates::mine_at(const Instant& instant) const {
   Shards shards;
   std::set<std::pair<std::string, Box>> there;
   for (const HeldState& held : held_) {
-    if (held.step != step) continue;
+    if (Instant(held.step, held.world) != instant) continue;
     for (const Shard& shard : held.shards) {
       if (there.emplace(shard.name, shard.box()).second) shards.push_back(shard);
     }
@@ -75,7 +77,7 @@ Shards HeldStates::mine_at(std::int64_t step) const {
 }
 
 void HeldStates::restore(const Shards& wanted) const {
-  const Shards mine = mine_at(newest_->step);
+  const Shards mine = mine_at({newest_->step, newest_->world});
   ShardExchange(group_, mine, wanted).run(mine, wanted);
 }
 

@@ -5,8 +5,11 @@
 // checkpoints in the memory of peers in this way.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/checkpoint/shard.h"
@@ -18,6 +21,7 @@ namespace trireme::checkpoint {
 /// What one process holds of the state after a step.
 struct HeldState {
   std::int64_t step = 0;
+  int world = 0;  ///< in which the step was done: another one may do it again, with other bits
   Shards shards = {};
   std::vector<std::string> names = {};  ///< of all tensors of the state, rising: other ranks hold the rest
 };
@@ -25,8 +29,8 @@ struct HeldState {
 /// Names of all shards of all ranks, rising. Collective.
 std::vector<std::string> names_of_all(comm::Group group, const Shards& mine);
 
-/// Which steps can be restored is found in `held` of all ranks: the newest one whose tensors are all there.
-/// Empty where there is none. Collective.
+/// Which states can be restored is found in `held` of all ranks: the newest step whose tensors are all there,
+/// in the newest world. Empty where there is none. Collective.
 class HeldStates {
  public:
   /// `held`: of this rank; none on a rank that has just been started.
@@ -35,6 +39,7 @@ class HeldStates {
   /// The step, and where its shards are.
   struct Found {
     std::int64_t step = 0;
+    int world = 0;
     std::vector<ShardCatalogue::Entry> entries = {};  ///< of all ranks, by name
   };
   const std::optional<Found>& newest() const { return newest_; }
@@ -43,7 +48,11 @@ class HeldStates {
   void restore(const Shards& wanted) const;
 
  private:
-  Shards mine_at(std::int64_t step) const;
+  /// Step and world.
+  using Instant = std::pair<std::int64_t, int>;
+  Shards mine_at(const Instant& instant) const;
+  bool is_complete(const ShardCatalogue& catalogue, const Instant& instant) const;
+  std::set<Instant, std::greater<>> instants_of_all();
 
   comm::Group group_;
   const std::vector<HeldState> held_;  ///< shares its tensors

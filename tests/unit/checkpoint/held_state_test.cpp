@@ -124,6 +124,21 @@ TEST(HeldStates, TheNewestCompleteStepIsRestored) {
 }
 
 /// A rank failed in its update, another had done it already.
+/// The same step was done again with other bits, and part of that state is lost.
+TEST(HeldStates, StatesOfDifferentWorldsAreNotMixed) {
+  for (const Cut cut : kAllCuts) {
+    Memories memories = copies_of(cut, 7);
+    for (std::size_t rank = 1; rank < 3; ++rank) {
+      HeldState again = own_states(cut, 7).at(rank).at(0);
+      again.world = 1;
+      for (Shard& shard : again.shards) shard.tensor = shard.tensor + 1000;
+      if (cut == Cut::kReplicas) again.shards.pop_back();
+      memories[rank].insert(memories[rank].begin(), again);
+    }
+    EXPECT_EQ(restored_step(memories, Cut::kRows), 7) << static_cast<int>(cut);
+  }
+}
+
 TEST(HeldStates, OneReplicaWithLaterStepSuffices) {
   Memories memories = own_states(Cut::kReplicas, 8);
   memories[0].front().step = 9;

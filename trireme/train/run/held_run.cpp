@@ -63,7 +63,9 @@ void HeldRun::hand_over() {
   trainer_.complete_state();
   const checkpoint::Shards mine = state_to_save(trainer_, progress_);
   if (!copies_) copies_.emplace(context_.world(), mine, hosts_of(context_));
-  memory_.keep_copy(copies_->copy(mine, trainer_.steps_done()));
+  checkpoint::HeldState copy = copies_->copy(mine, trainer_.steps_done());
+  copy.world = context_.environment().restart_count;
+  memory_.keep_copy(std::move(copy));
   context_.world().barrier();  // every rank has its copy
   memory_.forget_older_copies();
 }
@@ -73,7 +75,10 @@ void HeldRun::keep_own() noexcept {
     const std::optional<std::int64_t> step = trainer_.whole_step();
     if (!step) return;
     trainer_.complete_own_state();
-    checkpoint::HeldState state{.step = *step, .shards = state_to_save(trainer_, progress_), .names = names_};
+    checkpoint::HeldState state{.step = *step,
+                                .world = context_.environment().restart_count,
+                                .shards = state_to_save(trainer_, progress_),
+                                .names = names_};
     std::map<std::string, at::Tensor> before;
     for (const checkpoint::Shard& shard : before_step_) {
       if (step_before_ == *step) before.emplace(shard.name, shard.tensor);  // else the step has been done
