@@ -199,7 +199,8 @@ Facts results(const RunData& run) {
   Facts rows;
   for (const auto& [name, value] : run.summary.fields) {
     if (name == "name" || name == "status" || name.starts_with("memory_") || name.starts_with("loading_") ||
-        name.starts_with("goodput") || name == "lost_steps" || name == "interruptions")
+        name.starts_with("goodput") || name.starts_with("adapt_") || name == "lost_steps" ||
+        name == "interruptions")
       continue;
     const auto* words = std::get_if<std::string>(&value);
     rows.emplace_back(title_of(name),
@@ -320,11 +321,11 @@ std::string report_page(const ReportData& data) {
            " - Trireme</title>\n<style>", kReportStyle, "</style>\n</head>\n");
   const std::string title = text("<h1>", name, "<span class=\"status ", status, "\">", status,
                                  "</span></h1>\n<p class=\"sub\">", subtitle(run), "</p>\n");
-  const std::string tables =
-      text("<h2>Results and machine</h2>\n<div class=\"tables\">\n", card("Results", results(run)),
-           card("Goodput: shares of the wall time of all starts", goodput(run)),
-           card("Memory of the largest rank at its peak", memory(run)), card("Loading", loading(run)),
-           card("Machine of rank 0", data.machine), "</div>\n");
+  const std::string tables = text(
+      "<h2>Results and machine</h2>\n<div class=\"tables\">\n", card("Results", results(run)),
+      card("Goodput: shares of the wall time of all starts", goodput(run)),
+      card("Memory of the largest rank at its peak", memory(run)), card("Loading", loading(run)),
+      card("Decisions of train.adapt", run.decisions), card("Machine of rank 0", data.machine), "</div>\n");
   return text(
       head, "<body>\n", title, tiles(run), "<h2>Curves</h2>\n", charts(run), tables, settings(run),
       "<footer>Made by Trireme from config.toml, metrics.jsonl and summary.json of this run.</footer>\n",

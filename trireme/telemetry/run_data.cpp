@@ -78,10 +78,23 @@ Json metrics_line(std::string_view words) {
   }
 }
 
-bool is_evaluation(const Json& line) {
+bool is_event(const Json& line, std::string_view name) {
   if (!line.is_object()) return false;
   const auto event = line.find("event");
-  return event != line.end() && *event == kEvaluation;
+  return event != line.end() && *event == name;
+}
+bool is_evaluation(const Json& line) { return is_event(line, kEvaluation); }
+
+void add_decision(const Json& line, double step, RunData& run) {
+  constexpr std::size_t kMaxDecisions = 1000;
+  if (run.decisions.size() == kMaxDecisions) return;
+  const auto words = [&](const char* name) {
+    const auto found = line.find(name);
+    return found != line.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  run.decisions.emplace_back(text("step ", static_cast<std::int64_t>(step), ": ", words("knob"), " ",
+                                  words("from"), " -> ", words("to")),
+                             text(words("verdict"), ": ", words("reason")));
 }
 
 /// Beyond 2^53 a step is nobody's, and may be no std::int64_t.
@@ -93,6 +106,7 @@ void add_line(const Json& line, RunData& run) {
   const double number = step->get<double>();
   if (!is_step(number)) return;
   run.steps = std::max(run.steps, static_cast<std::int64_t>(number));
+  if (is_event(line, "adapt")) return add_decision(line, number, run);
   const bool evaluates = is_evaluation(line);
   for (const auto& [name, value] : line.items()) {
     // A loss that was not finite was written as null.

@@ -29,7 +29,10 @@ struct RunData {
   std::vector<std::pair<std::string, std::string>> config;  ///< "optimizer.lr", "0.05"; as in the file
   std::map<std::string, Curve> curves;                      ///< by the names of the fields: "loss"
   std::vector<std::string> measures;  ///< names of what evaluations have found: "test_accuracy", "test_loss"
-  Record summary;                     ///< no fields when the run is unfinished
+  /// What the run has changed by itself (train.adapt), and why: "step 40: shares 24 24 -> 30 18", "kept:
+  /// ...".
+  std::vector<std::pair<std::string, std::string>> decisions;
+  Record summary;  ///< no fields when the run is unfinished
 
   /// The value of a key of config.toml; empty when it is not there.
   std::string setting(std::string_view key) const;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <thread>
 
+#include "tests/unit/train/slow_samples.h"
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
@@ -101,22 +102,6 @@ TEST_F(Loading, MetricsShowReadSourcesAndPrefetchDepth) {
   EXPECT_GE(num_lines(metrics, R"("data_bytes_per_s":)"), 1U) << "while an epoch is still to be read";
   EXPECT_EQ(num_lines(metrics, R"("data_cache_hits":)"), num_lines(metrics, R"("data_cache_hits":0.75,)"));
 }
-
-/// Where each sample takes its time: a share of a batch more than a step takes on a busy machine, or loading
-/// ahead would hide it.
-class SlowSamples : public data::Dataset {
- public:
-  explicit SlowSamples(std::shared_ptr<const Dataset> samples) : samples_(std::move(samples)) {}
-  std::int64_t size() const override { return samples_->size(); }
-  data::Example get(std::int64_t index) const override { return samples_->get(index); }
-  data::Example get_batch(std::span<const std::int64_t> indices) const override {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5) * indices.size());
-    return samples_->get_batch(indices);
-  }
-
- private:
-  std::shared_ptr<const Dataset> samples_;
-};
 
 TEST_F(Loading, SlowRankTakesFewerSamples) {
   RunConfig config = this->config("dealt");

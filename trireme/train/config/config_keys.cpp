@@ -237,6 +237,10 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           "steps between measurements of the gradient noise scale, which gives the largest useful batch; 0: "
           "none",
           zero_up),
+      key("train.adapt", &C::train, &Train::adapt,
+          "adaptive training: one controller changes one setting at a time, keeps what shortens the steps, "
+          "and "
+          "records each decision"),
       key("train.ema_decay", &C::train, &Train::ema_decay,
           "exponential moving average (EMA) of the parameters for evaluations, over 1 / (1 - decay) steps; "
           "0: none",

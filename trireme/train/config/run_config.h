@@ -57,6 +57,7 @@ struct TrainOptions {
   std::vector<std::string> recompute_layers = {};  ///< keep their inputs alone; a * stands for any text
   std::string activation_budget = "";  ///< bytes of activations, for which layers are chosen; empty: none
   std::int64_t noise_scale_every_steps = 0;  ///< the gradient noise scale is measured; 0: it is not
+  bool adapt = false;    ///< one controller changes what shortens steps (parts/adaptation.h)
   double ema_decay = 0;  ///< evaluate a moving average of the parameters; 0: the parameters
 };
 

@@ -21,6 +21,7 @@ RunConfig endless(RunConfig config) {
   config.learning_rate = {};
   config.optimizer.lr = 1e-12;
   config.train.noise_scale_every_steps = 0;
+  config.train.adapt = false;
   config.train.epochs = 1'000'000;
   config.train.max_steps = 0;
   return config;

@@ -66,11 +66,7 @@ std::optional<LoadBalancer::Change> LoadBalancer::observe(const StepReport& repo
   if (report.samples != report.full_batch) return std::nullopt;
   if (report.full_batch != looked_at_) begin_batches_of(report.full_batch, report.step);
   if (report.step <= from_ + kSettling) return std::nullopt;
-  std::vector<double> work_s(shares_.size(), 0);
-  for (std::size_t rank = 0; rank < report.work_s.size(); ++rank) {
-    double& of_replica = work_s[static_cast<std::size_t>(options_.replica[rank])];
-    of_replica = std::max(of_replica, report.work_s[rank]);
-  }
+  std::vector<double> work_s = work_of_replicas(report);
   for (std::size_t replica = 0; replica < work_s.size(); ++replica)
     window_[replica].push_back(work_s[replica]);
   if (window_.front().size() < kWindow) return std::nullopt;
@@ -79,6 +75,15 @@ std::optional<LoadBalancer::Change> LoadBalancer::observe(const StepReport& repo
     window_[replica].clear();
   }
   return decide(work_s, from);
+}
+
+std::vector<double> LoadBalancer::work_of_replicas(const StepReport& report) const {
+  std::vector<double> work_s(shares_.size(), 0);
+  for (std::size_t rank = 0; rank < report.work_s.size(); ++rank) {
+    double& of_replica = work_s[static_cast<std::size_t>(options_.replica[rank])];
+    of_replica = std::max(of_replica, report.work_s[rank]);
+  }
+  return work_s;
 }
 
 /// What was measured is of other batches: nothing can be compared with it.
@@ -107,21 +112,42 @@ std::optional<LoadBalancer::Change> LoadBalancer::decide(const std::vector<doubl
   if (before_) patience_ = 1;
   before_.reset();
   if (waiting_ > 0 && --waiting_ > 0) return std::nullopt;
+  std::optional<Proposal> proposal = proposal_for(work_s);
+  if (!proposal) return std::nullopt;
+  const Before before{shares_, at(work_s)};
+  Change change = change_to(std::move(proposal->shares), from, std::move(proposal->why));
+  before_ = before;
+  return change;
+}
+
+std::optional<LoadBalancer::Proposal> LoadBalancer::propose(std::span<const StepReport> window) {
+  looked_at_ = window.back().full_batch;
+  std::vector<std::vector<double>> of_replicas(shares_.size());
+  for (const StepReport& report : window) {
+    const std::vector<double> work_s = work_of_replicas(report);
+    for (std::size_t i = 0; i < work_s.size(); ++i) of_replicas[i].push_back(work_s[i]);
+  }
+  std::vector<double> medians;
+  for (std::vector<double>& of_replica : of_replicas) medians.push_back(median_of(std::move(of_replica)));
+  return proposal_for(medians);
+}
+
+std::optional<LoadBalancer::Proposal> LoadBalancer::proposal_for(const std::vector<double>& work_s) const {
+  const auto slowest = std::ranges::max_element(work_s) - work_s.begin();
+  const auto at = [&](const auto& values) { return values[static_cast<std::size_t>(slowest)]; };
   data::Shares shares = in_proportion(work_s);
   const data::Shares now = of_batch(shares_), then = of_batch(shares);
   double foretold_s = 0;
   for (std::size_t i = 0; i < shares.size(); ++i)
     foretold_s = std::max(foretold_s, work_s[i] * static_cast<double>(then[i]) / static_cast<double>(now[i]));
   if (foretold_s > kPromised * at(work_s)) return std::nullopt;
-  const Before before{shares_, at(work_s)};
   const double mean_s =
       std::accumulate(work_s.begin(), work_s.end(), 0.0) / static_cast<double>(work_s.size());
   std::string why =
       text("replica ", slowest, " takes ", at(then), " samples of a batch instead of ", at(now),
            ": it worked ", milliseconds(at(work_s)), " for a step, and the mean is ", milliseconds(mean_s));
-  Change change = change_to(std::move(shares), from, std::move(why));
-  before_ = before;
-  return change;
+  return Proposal{
+      .shares = std::move(shares), .slowest_s = at(work_s), .foretold_s = foretold_s, .why = std::move(why)};
 }
 
 LoadBalancer::Change LoadBalancer::change_to(data::Shares shares, std::int64_t from, std::string why) {

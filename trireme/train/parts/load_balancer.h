@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,13 @@ class LoadBalancer {
     std::string why;
   };
 
+  /// Better shares, as the work of replicas says, and the seconds that the slowest one works, now and then.
+  struct Proposal {
+    data::Shares shares;
+    double slowest_s = 0, foretold_s = 0;
+    std::string why;
+  };
+
   explicit LoadBalancer(Options options);
   /// Null where the plan does not ask for it, or has one replica.
   static std::unique_ptr<LoadBalancer> make(const ParallelPlan& plan);
@@ -45,6 +53,11 @@ class LoadBalancer {
   /// After step number `step`, in equal shares, as a stream after seek().
   void start_over(std::int64_t step);
 
+  /// For who measures and judges by itself: where the slowest replica would need a twentieth less than it did
+  /// in those steps, which were done in the shares of now, with full batches of one size.
+  std::optional<Proposal> propose(std::span<const StepReport> window);
+  Change change_to(data::Shares shares, std::int64_t from, std::string why);
+
   static constexpr std::size_t kWindow = 16;  ///< steps, of which the median is taken
 
  private:
@@ -53,7 +66,8 @@ class LoadBalancer {
   data::Shares in_proportion(const std::vector<double>& work_s) const;
   /// Of a full batch as it is looked at.
   data::Shares of_batch(const data::Shares& shares) const;
-  Change change_to(data::Shares shares, std::int64_t from, std::string why);
+  std::vector<double> work_of_replicas(const StepReport& report) const;
+  std::optional<Proposal> proposal_for(const std::vector<double>& work_s) const;
 
   const Options options_;
   const std::int64_t batch_, most_;  ///< samples: of all, and that a replica takes

@@ -33,6 +33,7 @@ class LoadBalancing final : public StepPart {
 }  // namespace
 
 std::unique_ptr<StepPart> make_load_balancing(const PartSetup& setup) {
+  if (setup.plan.config().train.adapt) return nullptr;  // a knob of adapting.cpp
   auto shares = LoadBalancer::make(setup.plan);
   return shares ? std::make_unique<LoadBalancing>(std::move(shares), setup) : nullptr;
 }

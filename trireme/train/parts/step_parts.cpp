@@ -25,6 +25,7 @@ constexpr std::array kParts = {
     MakePart{make_noise_scale},     // reads the norm that clipping has measured
     MakePart{make_moving_average},  // after all updates are made
     MakePart{make_load_balancing},
+    MakePart{make_adapting},  // last: it reads what the others have put into a report
 };
 
 }  // namespace

@@ -29,8 +29,9 @@ std::int64_t min_ranks(const RunConfig& config) {
 }
 
 data::Balance ParallelPlan::balance() const {
-  if (config_.data.balance == "dynamic") return data::Balance::kDynamic;
-  return config_.data.balance == "cost" ? data::Balance::kCost : data::Balance::kCount;
+  if (config_.data.balance == "cost") return data::Balance::kCost;
+  const bool may_change = config_.train.adapt && num_replicas() > 1;
+  return config_.data.balance == "dynamic" || may_change ? data::Balance::kDynamic : data::Balance::kCount;
 }
 
 MeshShape ParallelPlan::mesh() const {

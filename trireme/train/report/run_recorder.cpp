@@ -89,6 +89,17 @@ void add_loading(telemetry::Record& record, const LoadingSummary& loading) {
   }
 }
 
+/// "adapt_kept": 1, ..., and "adapt_1": the first one, as the console has it.
+void add_decisions(telemetry::Record& record, const std::vector<Decision>& decisions) {
+  constexpr std::size_t kMost = 100;  // all are in metrics.jsonl
+  for (const Verdict verdict : {Verdict::kTried, Verdict::kKept, Verdict::kReverted, Verdict::kSet})
+    record.fields.emplace_back(text("adapt_", name_of(verdict)),
+                               std::ranges::count(decisions, verdict, &Decision::verdict));
+  for (std::size_t i = 0; i < std::min(decisions.size(), kMost); ++i)
+    record.fields.emplace_back(text("adapt_", i + 1),
+                               text("step ", decisions[i].step, ", ", describe(decisions[i])));
+}
+
 /// "planned_forward_s" and "measured_forward_s", ..., "planned_weights_bytes" and "measured_weights_bytes".
 void add_review(telemetry::Record& record, const PlanReview& review) {
   const auto add = [&](const ReviewedTerm& term, const char* unit) {
@@ -248,6 +259,25 @@ void RunRecorder::evaluation(std::int64_t step, const Evaluation& evaluation, co
   write(record);
 }
 
+void RunRecorder::decision(const Decision& decision) {
+  telemetry::Record record{.event = "adapt",
+                           .fields = {{"step", decision.step},
+                                      {"from_step", decision.from_step},
+                                      {"knob", decision.knob},
+                                      {"verdict", std::string(name_of(decision.verdict))},
+                                      {"from", decision.from},
+                                      {"to", decision.to},
+                                      {"reason", decision.reason}}};
+  const auto add = [&](const char* name, double seconds) {
+    if (seconds > 0) record.fields.emplace_back(name, seconds);
+  };
+  add("before_step_s", decision.before_s);
+  add("after_step_s", decision.after_s);
+  add("foretold_step_s", decision.foretold_s);
+  write(record);
+  note(describe(decision));
+}
+
 void RunRecorder::summary(const RunResult& result) {
   telemetry::Record record{.event = "end", .fields = {{"name", config_.run.name}, {"status", result.status}}};
   if (result.evaluation) add_measures(record, *result.evaluation, result.held_out);
@@ -280,6 +310,7 @@ void RunRecorder::summary(const RunResult& result) {
   if (result.plan_review) add_review(record, *result.plan_review);
   if (result.noise && std::isfinite(result.noise->scale()))
     record.fields.emplace_back("largest_useful_batch", result.noise->scale());
+  if (config_.train.adapt) add_decisions(record, result.decisions);
   add_memory(record, result.memory);
   add_loading(record, result.loading);
   telemetry::write_summary(folder_.summary(), record);

@@ -68,6 +68,8 @@ class RunRecorder {
   void step(const StepReport& report, const StepTimes& since_last, const MostWaiting& most_waiting);
   /// Fields are named after the data: "test_accuracy", "validation_loss".
   void evaluation(std::int64_t step, const Evaluation& evaluation, const std::string& held_out);
+  /// Of train.adapt: an event "adapt", and a note.
+  void decision(const Decision& decision);
   void summary(const RunResult& result);
 
  private:

@@ -259,7 +259,9 @@ void Run::take(const std::optional<StepReport>& report) {
   }
   if (stop_signal_ == 0) stop_signal_ = report->stop_signal;
   if (plan_.callbacks.on_step) plan_.callbacks.on_step(*report);
-  if (!recorder_ || !trainer_.step_schedule().logs(report->step)) return;
+  if (!recorder_) return;
+  for (const Decision& decision : report->decisions) recorder_->decision(decision);
+  if (!trainer_.step_schedule().logs(report->step)) return;
   const telemetry::OwnWork work(context_.status(), "writing metrics to " + folder_.root.string());
   const StepTimes span = at - times_before_;
   recorder_->step(*report, span, most_waiting(report->data_waits, waits_before_, span.steps_s));

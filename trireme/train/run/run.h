@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trireme/base/stop_request.h"
 #include "trireme/comm/context.h"
@@ -58,6 +59,7 @@ struct RunResult {
   std::optional<PlanReview> plan_review = std::nullopt;  ///< of parallel.plan = "auto"; on rank 0
   std::string found_by_reduction = {};  ///< of gradients, in words: what is best for this run; empty: nothing
   std::optional<optim::GradientNoise> noise = std::nullopt;  ///< over its last part, where it was measured
+  std::vector<Decision> decisions = {};                      ///< of train.adapt, of this process
   double checkpoint_stall_s = 0;  ///< seconds for which saving kept training waiting
   double wall_s = 0;              ///< of this process, from the start of the run
   telemetry::GoodputRecord goodput =

@@ -133,10 +133,11 @@ ParallelPlan serial_plan(const ParallelPlan& plan) {
   return resolve_plan(serial, 1);
 }
 
-/// The same run, with each size of its batch in those steps.
+/// The same run, with each size of its batch in those steps, which changes nothing by itself.
 ParallelPlan plan_of_steps(const ParallelPlan& plan, std::int64_t steps) {
   RunConfig config = plan.config();
-  if (config.train.batch_ramp_sizes.empty()) return plan;
+  if (config.train.batch_ramp_sizes.empty() && !config.train.adapt) return plan;
+  config.train.adapt = false;
   config.train = ramp_within(config.train, steps);
   const ParallelPlan result = resolve_plan(config, plan.world_size());
   return plan.cuts().empty() ? result : result.with_cuts(plan.cuts());

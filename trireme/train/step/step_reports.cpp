@@ -191,6 +191,7 @@ StepReport StepReports::told() {
     report.data_waits.push_back({.seconds = of_rank(kDataWait), .stage = stage_of(of_rank(kDataStage))});
     report.work_s.push_back(of_rank(kWork));
   }
+  report.step_s = slots[kSeconds] / group_.size();
   report.loss = slots[kSkipped] > 0 ? std::numeric_limits<double>::quiet_NaN() : slots[kLoss];
   if (slots[kCount] > 0) {
     report.loss /= slots[kCount];

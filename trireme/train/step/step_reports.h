@@ -14,6 +14,7 @@
 
 #include "trireme/comm/group.h"
 #include "trireme/optim/gradient_noise.h"
+#include "trireme/train/step/decision.h"
 
 namespace trireme::train {
 
@@ -50,6 +51,9 @@ struct StepReport {
   std::vector<DataWait> data_waits = {};  ///< in: of this rank; out: of each
   /// Seconds of the step in which a rank did not wait for another. In: of this rank; out: of each.
   std::vector<double> work_s = {};
+  double step_s =
+      0;  ///< out: seconds since the report before it, the mean over the ranks; 0: it is the first
+  std::vector<Decision> decisions = {};  ///< what the run has changed since the report before it
 };
 
 /// What completes a report with numbers that a device had to compute first, called in this order.

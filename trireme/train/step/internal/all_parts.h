@@ -9,6 +9,7 @@
 
 namespace trireme::train {
 
+std::unique_ptr<StepPart> make_adapting(const PartSetup& setup);
 std::unique_ptr<StepPart> make_activation_offload(const PartSetup& setup);
 std::unique_ptr<StepPart> make_asynchronous_updates(const PartSetup& setup);
 std::unique_ptr<StepPart> make_clipping(const PartSetup& setup);

@@ -1,0 +1,140 @@
+#include "trireme/train/parts/adaptation.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "trireme/base/text.h"
+
+namespace trireme::train {
+namespace {
+
+/// A change has to save this share of a step, and this many standard errors of the difference.
+constexpr double kLeastGain = 0.02, kErrors = 2;
+constexpr int kMaxPatience = 64;  ///< windows
+
+double middle_of(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::string in_ms(double seconds) { return text(std::round(seconds * 1e4) / 10, " ms"); }
+
+}  // namespace
+
+std::string_view name_of(Verdict verdict) {
+  constexpr std::array<std::string_view, 4> kNames = {"tried", "kept", "reverted", "set"};
+  return kNames.at(static_cast<std::size_t>(verdict));
+}
+
+std::string describe(const Decision& decision) {
+  return text("adapt: ", decision.knob, " ", decision.from, " -> ", decision.to, " (",
+              name_of(decision.verdict), " from step ", decision.from_step, "): ", decision.reason);
+}
+
+/// Normal errors: of a median 1.25 times that of a mean, a deviation 1.48 times the median of distances.
+AdaptiveController::Level AdaptiveController::level_of(std::span<const StepReport> window) {
+  std::vector<double> seconds, distances;
+  for (const StepReport& report : window) seconds.push_back(report.step_s);
+  const double median_s = middle_of(seconds);
+  for (const double each : seconds) distances.push_back(std::abs(each - median_s));
+  constexpr double kOfMedian = 1.2533 * 1.4826;
+  return {.median_s = median_s,
+          .error_s = kOfMedian * middle_of(distances) / std::sqrt(static_cast<double>(window.size()))};
+}
+
+std::optional<Decision> AdaptiveController::observe(const StepReport& report, std::int64_t from) {
+  // Smaller batches, at the end of an epoch, say nothing about full ones.
+  if (report.samples != report.full_batch || report.step <= from_ + kSettling) return std::nullopt;
+  if (!window_.empty() && window_.front().full_batch != report.full_batch)
+    return disturb(report.step, from, "the size of the batch changed");
+  window_.push_back(report);
+  if (window_.size() < kWindow) return std::nullopt;
+  const Level now = level_of(window_);
+  std::optional<Decision> decision =
+      trial_ ? judge(now, report.step, from) : try_next(now, report.step, from);
+  window_.clear();
+  return decision;
+}
+
+Decision AdaptiveController::judge(const Level& after, std::int64_t step, std::int64_t from) {
+  const Level before = trial_->before;
+  const double spread_s = kErrors * std::hypot(before.error_s, after.error_s);
+  const double needed_s = std::max(kLeastGain * before.median_s, spread_s);
+  trial_->decision.after_s = after.median_s;
+  const std::string measured = text("a step took ", in_ms(after.median_s), ", and before ",
+                                    in_ms(before.median_s), "; a gain counts from ", in_ms(needed_s), " on");
+  if (before.median_s - after.median_s <= needed_s) return take_back(step, from, measured);
+  Decision decision = std::move(trial_->decision);
+  decision.step = step;
+  decision.verdict = Verdict::kKept;
+  decision.reason = measured;
+  trial_->of->patience = 1;
+  trial_.reset();
+  return decision;
+}
+
+Decision AdaptiveController::take_back(std::int64_t step, std::int64_t from, std::string why) {
+  Waiting& of = *trial_->of;
+  of.knob->revert(from);
+  of.windows = of.patience = std::min(2 * of.patience, kMaxPatience);
+  Decision decision = std::move(trial_->decision);
+  trial_.reset();
+  std::swap(decision.from, decision.to);
+  decision.step = step;
+  decision.from_step = from + 1;
+  decision.verdict = Verdict::kReverted;
+  decision.reason = std::move(why);
+  look_from(from);
+  return decision;
+}
+
+std::optional<Decision> AdaptiveController::try_next(const Level& now, std::int64_t step, std::int64_t from) {
+  std::optional<Decision> decision;
+  for (Waiting& each : knobs_) {
+    if (each.windows > 0 && --each.windows > 0) continue;
+    if (decision) continue;
+    const std::string value = each.knob->value();
+    const auto proposal = each.knob->propose(window_, now.median_s);
+    if (!proposal) continue;
+    decision = Decision{.step = step,
+                        .from_step = from + 1,
+                        .knob = each.knob->name(),
+                        .verdict = Verdict::kTried,
+                        .from = value,
+                        .to = proposal->to,
+                        .reason = proposal->reason,
+                        .before_s = now.median_s,
+                        .foretold_s = proposal->foretold_s};
+    each.knob->apply(from);
+    trial_ = Trial{.of = &each, .decision = *decision, .before = now};
+  }
+  if (decision) look_from(from);
+  return decision;
+}
+
+std::optional<Decision> AdaptiveController::disturb(std::int64_t step, std::int64_t from,
+                                                    const std::string& why) {
+  if (trial_) return take_back(step, from, why + " before the comparison ended");
+  look_from(from);
+  return std::nullopt;
+}
+
+void AdaptiveController::look_from(std::int64_t from) {
+  from_ = std::max(from_, from);
+  window_.clear();
+}
+
+void AdaptiveController::start_over(std::int64_t step) {
+  trial_.reset();
+  from_ = step;
+  window_.clear();
+  for (Waiting& each : knobs_) {
+    each.patience = 1;
+    each.windows = 0;
+    each.knob->start_over(step);
+  }
+}
+
+}  // namespace trireme::train
