@@ -30,6 +30,8 @@ struct BatchPlace {
   std::int64_t first = 0;   ///< place of its first sample in the order of the epoch
   std::int64_t size = 0;    ///< samples
   std::int64_t full = 0;    ///< samples of a full batch at that step: `size`, but at the end of an epoch
+
+  bool operator==(const BatchPlace&) const = default;
 };
 
 class BatchLayout {

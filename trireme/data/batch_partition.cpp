@@ -15,6 +15,12 @@ void BatchStream::assign_shares(std::uint64_t /*from*/, const Shares& /*shares*/
       "override BatchStream::assign_shares");
 }
 
+void BatchStream::change_ramp(std::uint64_t /*from*/, const BatchRamp& /*ramp*/) {
+  throw InvalidArgument(
+      "train.batch_ramp_by = \"noise\": the batches of this kind of data cannot change during a run; take "
+      "\"steps\", or override BatchStream::change_ramp");
+}
+
 Shares equal_shares(const StreamOptions& options) {
   const std::int64_t each = options.num_microbatches, parts = each * options.world_size;
   Shares shares;

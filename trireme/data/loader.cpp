@@ -107,13 +107,13 @@ struct Loader::State {
   State(std::shared_ptr<const Dataset> data, const StreamOptions& stream_options)
       : dataset(std::move(data)),
         options(stream_options),
-        layout(layout_of(options, dataset->size())),
         sampler(dataset->size(), {.order = options.order,
                                   .seed = options.seed,
                                   .shard_ends = dataset->shard_ends(),
                                   .open_shards = options.open_shards}),
         orders(sampler),
         reader(options.needed),
+        layout(layout_of(options, dataset->size())),
         partition(options),
         tuner({.workers = std::max(options.workers, 1), .prefetch = options.prefetch},
               {.max_workers = options.max_workers, .memory_bytes = options.memory_bytes}),
@@ -148,11 +148,9 @@ struct Loader::State {
     }
   }
 
-  /// Micro-batch `number`, counted through all steps, of a batch that is dealt so.
-  Example read(std::uint64_t number, const BatchPartition::SharesInUse& dealt) {
-    const std::uint64_t step = number / units_per_step();
+  /// Micro-batch `number`, counted through all steps, of that batch, which is dealt so.
+  Example read(std::uint64_t number, const BatchPlace& batch, const BatchPartition::SharesInUse& dealt) {
     const auto part = static_cast<std::int64_t>(number % units_per_step());
-    const BatchPlace batch = layout.at(step);
     const std::shared_ptr<const EpochOrder> order = orders.get(batch.epoch);
     return read(batch.epoch, part_of(*order, dealt, batch, part));
   }
@@ -220,6 +218,7 @@ struct Loader::State {
       const std::uint64_t number = claimed++;
       const std::uint64_t mine = generation, step = number / units_per_step();
       const BatchPartition::SharesInUse dealt = partition.at(step);
+      const BatchPlace batch = layout.at(step);
       lock.unlock();
       Slot slot;
       LoadingCounts counts;
@@ -227,14 +226,14 @@ struct Loader::State {
         const telemetry::TraceScope span(trace, "data", "batch", {"batch", static_cast<std::int64_t>(step)});
         const LoadingMeter meter(counts);
         const RowTeam::Scope rows(team, number);
-        slot.samples = read(number, dealt);
+        slot.samples = read(number, batch, dealt);
         counts.samples = slot.samples.rows();
       } catch (...) {
         slot.error = std::current_exception();
       }
       lock.lock();
       reported.counts += counts;
-      if (mine != generation || dealt != partition.at(step)) continue;
+      if (mine != generation || dealt != partition.at(step) || batch != layout.at(step)) continue;
       slots[number] = std::move(slot);
       changed.notify_all();
     }
@@ -262,6 +261,13 @@ struct Loader::State {
       } while (!stopping && may_help(me));
     }
     reported.counts += counts;
+  }
+
+  /// Of the steps from that one on.
+  void read_again(std::uint64_t from) {
+    const std::uint64_t first = from * units_per_step();
+    slots.erase(slots.lower_bound(first), slots.end());
+    claimed = std::min(claimed, first);
   }
 
   std::uint64_t units_per_step() const { return static_cast<std::uint64_t>(options.num_microbatches); }
@@ -324,7 +330,6 @@ struct Loader::State {
 
   const std::shared_ptr<const Dataset> dataset;
   const StreamOptions options;
-  const BatchLayout layout;
   const Sampler sampler;
   EpochOrders orders;
   const BatchReader reader;
@@ -332,7 +337,8 @@ struct Loader::State {
   std::mutex mutex;
   std::condition_variable changed;  ///< for who reads ahead, and next()
   std::condition_variable wanted;   ///< for threads that are too many, but while a step waits
-  BatchPartition partition;         // this and what follows: under the mutex
+  BatchLayout layout;               // this and what follows: under the mutex
+  BatchPartition partition;
   ReadAheadTuner tuner;
   std::map<std::uint64_t, Slot> slots;
   std::uint64_t claimed = 0;   ///< micro-batches
@@ -373,9 +379,22 @@ void Loader::assign_shares(std::uint64_t from, const Shares& shares) {
   {
     const std::lock_guard lock(state.mutex);
     state.partition.set(from, shares, state.consumed);
-    const std::uint64_t first = from * state.units_per_step();
-    state.slots.erase(state.slots.lower_bound(first), state.slots.end());
-    state.claimed = std::min(state.claimed, first);
+    state.read_again(from);
+  }
+  state.changed.notify_all();
+}
+
+void Loader::change_ramp(std::uint64_t from, const BatchRamp& ramp) {
+  State& state = *state_;
+  StreamOptions changed = state.options;
+  changed.ramp = ramp;
+  check_stream(changed, state.dataset->size());
+  {
+    const std::lock_guard lock(state.mutex);
+    require(from >= state.consumed, "the batch of step ", from, " cannot change: ", state.consumed,
+            " have been handed over");
+    state.layout = layout_of(changed, state.dataset->size());
+    state.read_again(from);
   }
   state.changed.notify_all();
 }
@@ -407,6 +426,7 @@ StepBatch Loader::next() {
   // What the first step waits for is the start.
   if (++state.reported.batches == 1) state.begin_window();
   const std::string change = state.tune();
+  if (!change.empty()) state.reported.last_change = change;
   lock.unlock();
   state.changed.notify_all();
   if (!change.empty()) {

@@ -27,6 +27,7 @@ class Loader : public BatchStream {
   StepBatch next() override;
   bool is_ready() const override;
   void assign_shares(std::uint64_t from, const Shares& shares) override;
+  void change_ramp(std::uint64_t from, const BatchRamp& ramp) override;
   LoadingReport report() const override;
 
  private:

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace trireme::data {
@@ -36,12 +37,13 @@ struct LoadingCounts {
 /// Of a stream, since it was opened.
 struct LoadingReport {
   LoadingCounts counts;
-  std::int64_t batches = 0;  ///< handed over
-  double waited_s = 0;       ///< that next() has waited
-  double fill = 0;           ///< mean share of the read-ahead that was there when next() was called
-  int workers = 0;           ///< at present
-  int prefetch = 0;          ///< steps, at present
-  std::int64_t share = 0;    ///< samples of a full batch, at present
+  std::int64_t batches = 0;      ///< handed over
+  double waited_s = 0;           ///< that next() has waited
+  double fill = 0;               ///< mean share of the read-ahead that was there when next() was called
+  int workers = 0;               ///< at present
+  int prefetch = 0;              ///< steps, at present
+  std::int64_t share = 0;        ///< samples of a full batch, at present
+  std::string last_change = {};  ///< of workers or prefetch by itself, and why; empty: there was none
 };
 
 /// The stage in which threads have spent most; empty where no stage was told.

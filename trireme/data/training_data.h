@@ -91,6 +91,11 @@ class BatchStream {
   /// steps is read again, which is nothing where they are StreamOptions::prefetch steps ahead. Throws
   /// InvalidArgument: shares that are no batch, a step that has been handed over, a stream that cannot.
   virtual void assign_shares(std::uint64_t from, const Shares& shares);
+  /// From step `from` on batches lie as with that StreamOptions::ramp, which says the same of the steps
+  /// before; also after seek(). The streams of all ranks are told the same. What was read already of those
+  /// steps is read again. Throws InvalidArgument: batches too small, a step that has been handed over, a
+  /// stream that cannot.
+  virtual void change_ramp(std::uint64_t from, const BatchRamp& ramp);
   virtual LoadingReport report() const = 0;
 };
 

@@ -187,6 +187,27 @@ TEST(Loader, ReassignedBatchesAreReadAgain) {
   EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{12, 13, 14}));
 }
 
+TEST(Loader, WhatWasBeingReadWhenBatchesGrewIsReadAgain) {
+  const auto numbers = std::make_shared<HeldNumbers>(100, 8);
+  Loader loader(numbers, {.global_batch = 8,
+                          .ramp = {{.until = BatchLayout::kMaxSteps, .size = 4}},
+                          .world_size = 2,
+                          .workers = 1,
+                          .order = Order::kSequential});
+  EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{0, 1}));
+  numbers->wait_until_asked_for();
+  loader.change_ramp(2, {{.until = 2, .size = 4}});
+  EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{4, 5}));
+  numbers->let_be_read();
+  EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{8, 9, 10, 11}));
+  loader.seek(3);
+  EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{16, 17, 18, 19})) << "seek keeps the ramp";
+  EXPECT_THROW(loader.change_ramp(3, {{.until = 9, .size = 4}}), InvalidArgument)
+      << "it has been handed over";
+  EXPECT_THROW(loader.change_ramp(9, {{.until = 9, .size = 1}}), InvalidArgument)
+      << "no sample for each rank";
+}
+
 TEST(Loader, RejectsInvalidSharesAndPastSteps) {
   const StreamOptions options{
       .global_batch = 8, .num_microbatches = 2, .world_size = 2, .balance = Balance::kDynamic};

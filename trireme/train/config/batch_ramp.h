@@ -3,6 +3,7 @@
 // configuration says of it, for all who have to know how large the batch of a step is. Pure.
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "trireme/data/batch_layout.h"
@@ -10,9 +11,18 @@
 
 namespace trireme::train {
 
-/// The smaller batches of the first steps; empty where all are alike. For a configuration that has been
-/// checked.
+/// The smaller batches of the first steps, as a run begins; empty where all are alike. For a configuration
+/// that has been checked.
 data::BatchRamp batch_ramp(const TrainOptions& train);
+
+/// Whether it grows with the measured noise of gradients, and not at given steps.
+bool grows_with_noise(const TrainOptions& train);
+
+/// The ramp of such a run, of which the first sizes have ended after those steps.
+data::BatchRamp ramp_so_far(const TrainOptions& train, std::span<const std::int64_t> ends);
+
+/// All batches have train.global_batch samples.
+TrainOptions without_ramp(TrainOptions train);
 
 /// The last batch of an epoch (data.drop_last).
 data::LastBatch last_batch(const RunConfig& config);
@@ -29,7 +39,7 @@ std::string describe_batches(const TrainOptions& train);
 
 /// The same ramp over so few steps: each size holds for an equal part of them, the last ones too; with fewer
 /// steps than sizes only the last sizes come. Unchanged where all sizes come in so many steps, or there is no
-/// ramp.
+/// ramp. One that grows with noise becomes one at steps.
 TrainOptions ramp_within(TrainOptions train, std::int64_t steps);
 
 /// Throws PlanError: lists that do not belong together, steps or sizes that do not rise.

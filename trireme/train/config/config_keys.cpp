@@ -199,6 +199,10 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
                 "batch-size ramp-up: for each of those sizes the step of the run after which the next one "
                 "begins, increasing",
                 one_up)),
+      stays(key("train.batch_ramp_by", &C::train, &Train::batch_ramp_by,
+                "batch-size ramp-up: the next size begins at train.batch_ramp_steps, or when the measured "
+                "gradient noise scale reaches it",
+                {.names = batch_ramp_names})),
       key("train.accumulation", &C::train, &Train::accumulation,
           "gradient accumulation: micro-batches per rank and step", count),
       stays(key("train.precision", &C::train, &Train::precision,

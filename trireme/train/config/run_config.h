@@ -46,8 +46,9 @@ struct TrainOptions {
   std::int64_t global_batch = 64;  ///< samples of all ranks and micro-batches in one step
   /// Smaller batches of the first steps, rising, and the steps until which they hold; empty: none.
   std::vector<std::int64_t> batch_ramp_sizes = {}, batch_ramp_steps = {};
-  std::int64_t accumulation = 1;   ///< micro-batches per rank and step
-  std::string precision = "fp32";  ///< a name of precision_names()
+  std::string batch_ramp_by = "steps";  ///< when the next size begins: a name of batch_ramp_names()
+  std::int64_t accumulation = 1;        ///< micro-batches per rank and step
+  std::string precision = "fp32";       ///< a name of precision_names()
   double clip_norm = 1;  ///< largest 2-norm of all gradients together; 0: no clipping. The default is 0 where
                          ///< stages update at different times
   std::string convolution = "auto";     ///< a name of convolution_names()
@@ -182,6 +183,9 @@ std::vector<ConfigKeyInfo> config_keys(const std::shared_ptr<const Registry>& re
 
 /// Values of train.precision.
 std::vector<std::string> precision_names();
+
+/// Values of train.batch_ramp_by.
+std::vector<std::string> batch_ramp_names();
 
 /// Values of parallel.mode.
 std::vector<std::string> mode_names();

@@ -8,6 +8,7 @@
 #include "trireme/base/available_memory.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
+#include "trireme/train/config/batch_ramp.h"
 #include "trireme/train/estimate/step_trial.h"
 #include "trireme/train/run/run.h"
 #include "trireme/train/step/trainer.h"
@@ -107,7 +108,7 @@ void try_batches(const ParallelPlan& plan, comm::Context& context, const data::D
                  const BatchSearchOptions& options, BatchSearch& search) {
   const std::int64_t most = max_samples(options, data);
   RunConfig config = plan.config();
-  config.train.batch_ramp_sizes = config.train.batch_ramp_steps = {};
+  config.train = without_ramp(config.train);
   for (int doublings = 0; doublings < 62; ++doublings) {
     config.train.global_batch = batch_number(plan, doublings);
     if (config.train.global_batch > most) return;

@@ -7,6 +7,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/median.h"
+#include "trireme/train/config/batch_ramp.h"
 #include "trireme/train/step/trainer.h"
 
 namespace trireme::train {
@@ -17,7 +18,7 @@ constexpr std::int64_t kMinSteps = 3, kMaxSteps = 100;
 
 /// Of which steps can be taken without end, and which change next to nothing.
 RunConfig endless(RunConfig config) {
-  config.train.batch_ramp_sizes = config.train.batch_ramp_steps = {};
+  config.train = without_ramp(config.train);
   config.learning_rate = {};
   config.optimizer.lr = 1e-12;
   config.train.noise_scale_every_steps = 0;

@@ -1,8 +1,14 @@
-// train.adapt: the knobs of a run, under one controller (adaptation.h).
+// train.adapt: the knobs of a run, under one controller (adaptation.h), and train.batch_ramp_by = "noise".
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/checkpoint/checkpoint_part.h"
+#include "trireme/parallel/data/comm_hook.h"
+#include "trireme/train/config/batch_ramp.h"
 #include "trireme/train/parts/adaptation.h"
+#include "trireme/train/parts/batch_growth.h"
 #include "trireme/train/parts/load_balancer.h"
 #include "trireme/train/run/run.h"
 #include "trireme/train/step/internal/all_parts.h"
@@ -57,20 +63,49 @@ class SharesKnob final : public Knob {
 
 class Adapting final : public StepPart {
  public:
-  explicit Adapting(const PartSetup& setup) : prefetch_(setup.plan.config().data.prefetch) {}
+  explicit Adapting(const PartSetup& setup) : context_(setup.context), config_(setup.plan.config()) {
+    if (grows_with_noise(config_.train)) {
+      growth_.emplace(config_.train);
+      ends_ = at::zeros({std::ssize(config_.train.batch_ramp_sizes)}, at::kLong);
+    }
+  }
 
+  void configure(PipelineSetup& setup) override {
+    const bool tunes = config_.parallel.priority != "none" && config_.parallel.slice_kib == 0;
+    if (tunes && config_.train.adapt) slices_ = setup.options.data_parallel.hook;
+  }
   void attach(const TrainerObjects& objects) override {
+    batches_ = &objects.batches;
+    if (growth_) batches_->change_ramp(0, batch_ramp(config_.train));
     std::vector<std::unique_ptr<Knob>> knobs;
-    if (auto shares = shares_of(objects)) knobs.push_back(std::move(shares));
+    if (auto shares = config_.train.adapt ? shares_of(objects) : nullptr) knobs.push_back(std::move(shares));
     controller_.emplace(std::move(knobs));
   }
-  /// A change holds from the first step that has not been prefetched.
   void reported(StepReport& report, std::int64_t steps_done) override {
-    if (const auto decision = controller_->observe(report, steps_done + prefetch_))
+    // Of shares the first step that has not been prefetched.
+    const std::int64_t from = steps_done + config_.data.prefetch;
+    if (growth_) grow(report);
+    if (slices_) note_slices(report, from);
+    if (const auto decision = slices_ ? std::nullopt : controller_->observe(report, from))
       report.decisions.push_back(*decision);
+    if (config_.train.adapt && context_.is_main()) note_loading(report);
     decisions_.insert(decisions_.end(), report.decisions.begin(), report.decisions.end());
   }
-  void restored(std::int64_t steps_done) override { controller_->start_over(steps_done); }
+  void add_state(StateParts& state) override {
+    if (!growth_) return;
+    state.push_back(state_part(text(checkpoint::kOptimizerPrefix, "batch/"), {{"ends", ends_}}, {}));
+  }
+  void restored(std::int64_t steps_done) override {
+    controller_->start_over(steps_done);
+    if (!growth_) return;
+    std::vector<std::int64_t> ends;
+    for (std::int64_t i = 0; i < ends_.numel(); ++i) {
+      const std::int64_t end = ends_.const_data_ptr<std::int64_t>()[i];
+      if (end > 0) ends.push_back(end);
+    }
+    growth_->restore(std::move(ends));
+    batches_->change_ramp(steps_done, ramp_so_far(config_.train, growth_->ends()));
+  }
   void summarize(RunResult& result) const override { result.decisions = decisions_; }
 
  private:
@@ -85,15 +120,75 @@ class Adapting final : public StepPart {
     }
   }
 
-  const std::int64_t prefetch_;
+  /// At a step that follows from the report alone: a run that saved in between, and so knows it earlier, or
+  /// was resumed has the same batches. Reports are two steps late at most.
+  void grow(StepReport& report) {
+    constexpr std::int64_t kLate = 3;
+    const std::int64_t from = report.step + config_.data.prefetch + kLate, before = growth_->size();
+    const auto why = growth_->observe(report, from);
+    if (!why) return;
+    const std::vector<std::int64_t>& ends = growth_->ends();
+    ends_.data_ptr<std::int64_t>()[ends.size() - 1] = ends.back();
+    batches_->change_ramp(from, ramp_so_far(config_.train, ends));
+    if (const auto undone = controller_->disturb(report.step, from, "the size of the batch changed"))
+      report.decisions.push_back(*undone);
+    report.decisions.push_back({.step = report.step,
+                                .from_step = from + 1,
+                                .knob = "global batch",
+                                .verdict = Verdict::kSet,
+                                .from = text(before),
+                                .to = text(growth_->size()),
+                                .reason = *why});
+  }
+  /// Sizes are tried in the first steps, by themselves.
+  void note_slices(StepReport& report, std::int64_t from) {
+    const std::string found = slices_->found();
+    if (found.empty()) return;
+    slices_.reset();
+    controller_->disturb(report.step, from, "the size of slices changed");
+    report.decisions.push_back({.step = report.step,
+                                .from_step = report.step + 1,
+                                .knob = "slices of gradients",
+                                .verdict = Verdict::kSet,
+                                .from = "tried sizes",
+                                .to = found,
+                                .reason = "each size was timed in the first steps"});
+  }
+  /// A loader tunes its threads by itself, on each rank.
+  void note_loading(StepReport& report) {
+    const data::LoadingReport now = batches_->feed().report();
+    if (now.last_change == loading_.last_change) return;
+    const auto in_words = [](int workers, int prefetch) {
+      return text(workers, workers == 1 ? " thread, " : " threads, ", prefetch, " steps");
+    };
+    const std::string before = loading_.workers == 0 ? in_words(1, static_cast<int>(config_.data.prefetch))
+                                                     : in_words(loading_.workers, loading_.prefetch);
+    report.decisions.push_back({.step = report.step,
+                                .from_step = report.step + 1,
+                                .knob = "loading on rank 0",
+                                .verdict = Verdict::kSet,
+                                .from = before,
+                                .to = in_words(now.workers, now.prefetch),
+                                .reason = now.last_change});
+    loading_ = now;
+  }
+
+  comm::Context& context_;
+  const RunConfig config_;
+  BatchFeed* batches_ = nullptr;
   std::optional<AdaptiveController> controller_;
+  std::optional<BatchGrowth> growth_;
+  at::Tensor ends_;  ///< of sizes of the batch: a step each, 0 while it is not known
+  std::shared_ptr<parallel::CommHook> slices_;  ///< while it tries sizes
+  data::LoadingReport loading_;                 ///< at its last change
   std::vector<Decision> decisions_;
 };
 
 }  // namespace
 
 std::unique_ptr<StepPart> make_adapting(const PartSetup& setup) {
-  return setup.plan.config().train.adapt ? std::make_unique<Adapting>(setup) : nullptr;
+  const TrainOptions& train = setup.plan.config().train;
+  return train.adapt || grows_with_noise(train) ? std::make_unique<Adapting>(setup) : nullptr;
 }
 
 }  // namespace trireme::train

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/text.h"
+#include "trireme/train/config/batch_ramp.h"
 #include "trireme/train/config/internal/config_keys.h"
 #include "trireme/train/plan/internal/fixes.h"
 
@@ -269,6 +270,12 @@ const std::vector<Feature>& features() {
              "a schedule with micro-batches of several steps in flight needs all their sizes in advance"},
             {P::kCommonSteps, "a replica is idle while it waits for a slower one"}},
        .lacks = {{P::kRankIndependentBits, "bits depend on which samples are summed together"}}},
+      {.name = "`train.batch_ramp_by = \"noise\"`",
+       .key = "train.batch_ramp_by",
+       .is_on = [](const ParallelPlan& plan) { return grows_with_noise(plan.config().train); },
+       .off = []() -> Fix { return [](RunConfig& changed) { changed.train = without_ramp(changed.train); }; },
+       .needs = {{P::kUpdateAtEnd, "the batch grows after a step of all stages"},
+                 {P::kCommonSteps, "the batch grows on all ranks at the same step"}}},
       {.key = "train.adapt",
        .is_on = [](const ParallelPlan& plan) { return plan.config().train.adapt; },
        .off = [] { return set(&RunConfig::train, &TrainOptions::adapt, false); },

@@ -12,6 +12,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
 #include "trireme/comm/on_every_rank.h"
+#include "trireme/train/config/batch_ramp.h"
 #include "trireme/train/config/internal/config_keys.h"
 #include "trireme/train/estimate/estimate.h"
 #include "trireme/train/estimate/memory_forecast.h"
@@ -72,7 +73,7 @@ std::optional<double> beyond_estimate(const RunConfig& config, std::int64_t accu
   RunConfig small = before_planning(config, world_size);
   small.train.global_batch = measured.costs.front().samples * accumulation * world_size;
   small.train.accumulation = accumulation;
-  small.train.batch_ramp_sizes = small.train.batch_ramp_steps = {};
+  small.train = without_ramp(small.train);
   if (small.train.global_batch > data.train->size()) return std::nullopt;
   const ParallelPlan plan = resolve_plan(small, world_size);
   const double taken_s = time_steps(plan, context, data, kTrial_s).step_s;

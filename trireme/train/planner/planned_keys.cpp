@@ -9,6 +9,7 @@
 #include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
 #include "trireme/base/toml_text.h"
+#include "trireme/train/config/batch_ramp.h"
 #include "trireme/train/config/internal/config_keys.h"
 
 namespace trireme::train {
@@ -62,8 +63,7 @@ RunConfig with_settings(const RunConfig& config, const std::vector<PlannedSettin
 RunConfig before_planning(const RunConfig& config, int world_size) {
   RunConfig changed = with_settings(config, {}, "the defaults");
   changed.train.global_batch = std::max<std::int64_t>(config.train.global_batch, world_size);
-  changed.train.batch_ramp_sizes = {};
-  changed.train.batch_ramp_steps = {};
+  changed.train = without_ramp(changed.train);
   return changed;
 }
 

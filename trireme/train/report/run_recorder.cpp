@@ -310,7 +310,7 @@ void RunRecorder::summary(const RunResult& result) {
   if (result.plan_review) add_review(record, *result.plan_review);
   if (result.noise && std::isfinite(result.noise->scale()))
     record.fields.emplace_back("largest_useful_batch", result.noise->scale());
-  if (config_.train.adapt) add_decisions(record, result.decisions);
+  if (config_.train.adapt || grows_with_noise(config_.train)) add_decisions(record, result.decisions);
   add_memory(record, result.memory);
   add_loading(record, result.loading);
   telemetry::write_summary(folder_.summary(), record);

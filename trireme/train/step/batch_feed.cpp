@@ -59,8 +59,17 @@ BatchFeed::BatchFeed(const ParallelPlan& plan, comm::Context& context, const Pla
       count_of_sample_(model.count_of_sample),
       num_microbatches_(plan.num_microbatches()),
       needed_(objective_->counts_by_value() ? data::Needed() : computed),
+      batches_{.global_batch = plan.config().train.global_batch, .last_batch = last_batch(plan.config())},
+      num_samples_(data.train->size()),
       step_schedule_(plan.config(), batch_layout(plan.config(), data.train->size())),
       feed_(data.train->open(stream_options(plan, context, groups, model, needed_)), model.device, computed) {
+}
+
+void BatchFeed::change_ramp(std::int64_t from, const data::BatchRamp& ramp) {
+  feed_.change_ramp(static_cast<std::uint64_t>(from), ramp);
+  data::StreamOptions changed = batches_;
+  changed.ramp = ramp;
+  step_schedule_.set_batches(data::layout_of(changed, num_samples_));
 }
 
 const data::StepBatch& BatchFeed::next(std::int64_t steps) {

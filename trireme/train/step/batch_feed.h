@@ -23,6 +23,8 @@ class BatchFeed {
             const data::DataSource& data, const TrainedModel& model, const data::Needed& computed);
 
   const StepSchedule& step_schedule() const { return step_schedule_; }
+  /// As BatchStream's.
+  void change_ramp(std::int64_t from, const data::BatchRamp& ramp);
   /// Where the batches come from.
   DevicePrefetcher& feed() { return feed_; }
   const DevicePrefetcher& feed() const { return feed_; }
@@ -59,7 +61,9 @@ class BatchFeed {
   const double count_of_sample_;
   const int num_microbatches_;  ///< of a step
   const data::Needed needed_;
-  const StepSchedule step_schedule_;
+  const data::StreamOptions batches_;  ///< which samples are the batch of which step, as the run began
+  const std::int64_t num_samples_;
+  StepSchedule step_schedule_;
   DevicePrefetcher feed_;
   std::int64_t stream_begin_ = 0;
   double waited_s_ = 0;

@@ -72,7 +72,12 @@ Fields twice(const Fields& inputs) {
 void check_single_samples(model::Model& model, const std::string& what, const ParallelPlan& plan,
                           const data::DataSource& data) {
   const std::int64_t samples = data.train->size(), parts = plan.num_parts();
-  const data::BatchLayout batches = batch_layout(plan.config(), samples);
+  // One that grows with noise may have its second size early, and each size to the end of an epoch.
+  RunConfig config = plan.config();
+  if (grows_with_noise(config.train)) config.train = without_ramp(config.train);
+  const data::BatchLayout first = batch_layout(plan.config(), samples), last = batch_layout(config, samples);
+  const bool of_first = first_single_sample(plan, first).has_value();
+  const data::BatchLayout& batches = of_first ? first : last;
   const std::optional<std::int64_t> step = first_single_sample(plan, batches);
   if (!step || !has_batch_norm(model)) return;
   const Fields sample = data.train->trial_batch(1).input;

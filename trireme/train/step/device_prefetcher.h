@@ -36,6 +36,7 @@ class DevicePrefetcher {
   /// As BatchStream's. What was copied ahead of a seek is dropped.
   void seek(std::uint64_t step);
   void assign_shares(std::uint64_t from, const data::Shares& shares) { stream_->assign_shares(from, shares); }
+  void change_ramp(std::uint64_t from, const data::BatchRamp& ramp) { stream_->change_ramp(from, ramp); }
   data::LoadingReport report() const { return stream_->report(); }
 
  private:

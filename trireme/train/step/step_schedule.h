@@ -12,6 +12,8 @@ class StepSchedule {
  public:
   StepSchedule(const RunConfig& config, const data::BatchLayout& batches);
 
+  /// From now on; the same for the steps that were done.
+  void set_batches(const data::BatchLayout& batches);
   /// The batch of the step after so many.
   data::BatchPlace batch(std::int64_t steps) const { return batches_.at(static_cast<std::uint64_t>(steps)); }
   const data::BatchLayout& batches() const { return batches_; }
@@ -45,7 +47,8 @@ class StepSchedule {
 
  private:
   data::BatchLayout batches_;
-  std::int64_t total_steps_, evaluates_every_, saves_every_, logs_every_, checks_replicas_every_;
+  std::int64_t epochs_, max_steps_, total_steps_, evaluates_every_, saves_every_, logs_every_,
+      checks_replicas_every_;
 };
 
 }  // namespace trireme::train
