@@ -9,11 +9,14 @@
 #include "tests/support/trained_run.h"
 #include "tests/support/two_hosts.h"
 #include "tests/support/ucx.h"
+#include "trireme/base/files.h"
 #include "trireme/base/text.h"
 
 namespace trireme::test {
 namespace {
 
+using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 class Hosts : public testing::Test {
@@ -145,6 +148,36 @@ TEST_F(Hosts, TrainingOverUcxHasBitsOfTcp) {
     }
     EXPECT_EQ(digests[0], digests[1]) << "zero " << zero;
   }
+}
+
+// Adapters are named by a folder like the kernel's; what UCX takes is the cable, or nothing.
+TEST_F(Hosts, AutomaticNetworkIsMeasuredWithAdaptersAndTcpWhereUcxFails) {
+  if (!has_ucx()) GTEST_SKIP() << "built without UCX";
+  const TemporaryFolder folder, adapters;
+  const std::filesystem::path port = adapters / "mlx5_0/ports/1";
+  std::filesystem::create_directories(port);
+  write_file_atomic(port / "state", "4: ACTIVE\n");
+  const auto summary_of = [&](const std::string& name) {
+    std::vector<std::string> command = {bin("trireme-torch"), "train", checkout("examples/quick.toml")};
+    for (const std::string& setting :
+         {"run.folder=" + folder.path().string(), "run.name=" + name, std::string("comm.network=auto"),
+          std::string("train.max_steps=4"), std::string("comm.timeout_s=20")}) {
+      command.insert(command.end(), {"--set", setting});
+    }
+    output_of(command);
+    return read_file(folder / name / "summary.json");
+  };
+  use_ucx_over_network();
+  ::setenv("TRIREME_INFINIBAND", adapters.path().c_str(), /*overwrite=*/1);
+  EXPECT_THAT(summary_of("measured"),
+              AllOf(ContainsRegex("\"network\": \"(tcp|ucx)\""),
+                    ContainsRegex("a message of 4 MiB takes [0-9]+ us over UCX and [0-9]+ us over TCP")));
+  ::setenv("UCX_NET_DEVICES", "mlx5_9:1", /*overwrite=*/1);
+  EXPECT_THAT(summary_of("failed"),
+              AllOf(HasSubstr(R"("network": "tcp")"), HasSubstr("UCX failed on rank ")));
+  std::filesystem::remove_all(adapters / "mlx5_0");
+  EXPECT_THAT(summary_of("none"), AllOf(HasSubstr(R"("network": "tcp")"),
+                                        HasSubstr("no RDMA adapter has an active port (rank 0)")));
 }
 
 TEST_F(Hosts, TrainingGivesTheNumbersOfOneRank) {

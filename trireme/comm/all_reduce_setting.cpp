@@ -21,9 +21,14 @@ void check_all_reduce(const std::string& name) {
           suggest(name, known));
 }
 
-std::vector<std::string> network_names() { return topology::network_names(); }
+std::vector<std::string> network_names() {
+  std::vector<std::string> names = topology::network_names();
+  names.emplace_back(kNetworkAuto);
+  return names;
+}
 
 void check_network(const std::string& name) {
+  if (name == kNetworkAuto) return;
   const std::string reason = topology::network_unavailable_because(name);
   require(reason.empty(), "the network '", name, "' (comm.network) cannot be used here: ", reason,
           "; 'tcp' can");

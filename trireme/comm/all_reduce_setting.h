@@ -15,7 +15,10 @@ std::vector<std::string> all_reduce_names();
 /// Throws InvalidArgument that suggests the nearest.
 void check_all_reduce(const std::string& name);
 
-/// "tcp", and "ucx": whatever UCX finds, RDMA, shared memory or TCP.
+inline constexpr const char* kNetworkAuto =
+    "auto";  ///< UCX over RDMA adapters where that is faster, else TCP
+
+/// "tcp", "ucx", whatever UCX finds, RDMA, shared memory or TCP, and "auto".
 std::vector<std::string> network_names();
 /// Throws InvalidArgument that suggests the nearest, or says why it cannot be used here.
 void check_network(const std::string& name);

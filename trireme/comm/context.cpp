@@ -30,7 +30,7 @@
 namespace trireme::comm {
 namespace {
 
-constexpr const char* kVersion = "6";
+constexpr const char* kVersion = "7";
 
 // A rank of a world that failed waits only this long for the others.
 constexpr double kShortGoodbyeS = 1;
@@ -169,6 +169,7 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
                      .device = name_of(state->device.type()),
                      .all_reduce = options.all_reduce,
                      .network = options.network,
+                     .not_ucx_because = options.network == kNetworkAuto ? why_not_ucx() : std::string(),
                      .host_id = host_id(),
                      .pid = ::getpid(),
                      .boot_id = boot_id(),
@@ -183,6 +184,7 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
   state->pin();
   state->backend = choose_backend(options.backend, state->device.type(), state->arrivals);
   state->interface_addr = interface_towards(environment);
+  state->choose_network();
   if (environment.world_size > 1) {
     state->watcher = std::make_unique<Watcher>(WatcherOptions{.rank = environment.rank,
                                                               .arrivals = state->arrivals,
@@ -200,6 +202,29 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
     state->log.info("all-reduces between hosts: ", chosen, ", as measured");
   state->self = state->make_group({environment.rank}, "self", state->backend);
   return state;
+}
+
+void Context::State::choose_network() {
+  network.network = options.network;
+  if (options.network != kNetworkAuto) return;
+  std::vector<int> everybody(arrivals.size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  const bool by_gloo = options.all_reduce == kAllReduceByGloo || backend == "gloo";
+  network = by_gloo ? NetworkChoice{.network = topology::kNetworkTcp, .reason = "gloo carries collectives"}
+                    : comm::choose_network({.store = prefixed("network", store),
+                                            .rank = environment.rank,
+                                            .size = environment.world_size,
+                                            .group_name = "world",
+                                            .world_ranks = everybody,
+                                            .host_ids = hosts_of(everybody),
+                                            .interface_addr = interface_addr,
+                                            .secret = environment.secret,
+                                            .timeout_s = options.timeout_s},
+                                           arrivals);
+  if (environment.rank != 0) return;
+  keep_network(*store, network);
+  const std::string words = text("network between hosts: ", network.network, "; ", network.reason);
+  network.is_news ? log.info(words) : log.debug(words);
 }
 
 void Context::State::fail_all(const std::string& cause) {
@@ -330,7 +355,7 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
                                  .ranks_on_cores = share_of_cores().num_processes,
                                  .secret = environment.secret,
                                  .all_reduce = options.all_reduce,
-                                 .network = options.network,
+                                 .network = network.network,
                                  .all_reduce_book = all_reduces,
                                  .timeout_s = options.timeout_s,
                                  .operation_timeout_s = slow_timeout_s + kBackendMargin_s};

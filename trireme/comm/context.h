@@ -36,7 +36,7 @@ struct ContextOptions {
   /// else a name of all_reduce_names() (all_reduce_setting.h). The same on all ranks.
   std::string all_reduce = "auto";
   /// What collectives between hosts go over, unless gloo does them: a name of network_names()
-  /// (all_reduce_setting.h). The same on all ranks.
+  /// (all_reduce_setting.h); "auto" measures. The same on all ranks.
   std::string network = "tcp";
   double timeout_s = 60;  ///< deadline of the rendezvous, and for ranks that are gone, stuck or elsewhere
   double slow_timeout_s = 1800;  ///< for ranks that are alive and make progress; at least timeout_s counts

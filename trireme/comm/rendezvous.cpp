@@ -111,7 +111,8 @@ std::vector<int> cores_from(const std::string& words) {
 std::string encode(const Arrival& arrival) {
   return text(arrival.world_size, "\n", arrival.version, "\n", arrival.backend, "\n", arrival.device, "\n",
               arrival.all_reduce, "\n", arrival.network, "\n", arrival.host_id, "\n", arrival.pid, "\n",
-              arrival.boot_id, "\n", in_words(arrival.cores), "\n", arrival.process, "\n", arrival.attempt);
+              arrival.boot_id, "\n", in_words(arrival.cores), "\n", arrival.process, "\n", arrival.attempt,
+              "\n", split(arrival.not_ucx_because, '\n').front());
 }
 
 Arrival decode(const std::string& encoded) {
@@ -121,7 +122,7 @@ Arrival decode(const std::string& encoded) {
   arrival.version = fields.at(1);
   arrival.process.clear();
   arrival.pid = std::stoi(fields.at(7));
-  if (fields.size() < 12) return arrival;  // of another version
+  if (fields.size() < 13) return arrival;  // of another version
   arrival.backend = fields[2];
   arrival.device = fields[3];
   arrival.all_reduce = fields[4];
@@ -130,6 +131,7 @@ Arrival decode(const std::string& encoded) {
   arrival.boot_id = fields[8];
   arrival.cores = cores_from(fields[9]);
   arrival.process = fields[10];
+  arrival.not_ucx_because = fields[12];
   return arrival;
 }
 

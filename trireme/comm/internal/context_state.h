@@ -13,6 +13,7 @@
 #include "trireme/comm/context.h"
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/group_state.h"
+#include "trireme/comm/internal/network_choice.h"
 #include "trireme/comm/internal/pinned_threads.h"
 #include "trireme/comm/internal/rendezvous.h"
 #include "trireme/comm/internal/watcher.h"
@@ -34,6 +35,8 @@ struct Context::State {
   /// Over the backend of that name. Empty when this rank is no member.
   std::optional<Group> make_group(const std::vector<int>& world_ranks, const std::string& name,
                                   const std::string& by);
+  /// As options.network says, or as is measured. Collective over the world.
+  void choose_network();
   std::string backend_of_part(const std::vector<int>& world_ranks) const;
   int torch_threads() const;
   /// Of this machine's cores, shared with the ranks that may run on the same ones.
@@ -50,7 +53,8 @@ struct Context::State {
   c10::intrusive_ptr<c10d::Store> connection;  ///< to it
   c10::intrusive_ptr<c10d::Store> store;       ///< the same with the keys of this start of the world
   std::string interface_addr;
-  std::string backend;  ///< never "auto"
+  std::string backend;    ///< never "auto"
+  NetworkChoice network;  ///< the same
   c10::Device device = c10::kCPU;
   std::vector<Arrival> arrivals;  ///< by world rank
   const std::shared_ptr<AllReduceBook> all_reduces = std::make_shared<AllReduceBook>();

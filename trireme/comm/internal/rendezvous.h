@@ -25,9 +25,10 @@ struct Arrival {
   int world_size = 1;
   std::string version;
   std::string backend;
-  std::string device;           ///< its kind
-  std::string all_reduce = {};  ///< between hosts
-  std::string network = {};     ///< of these
+  std::string device;                ///< its kind
+  std::string all_reduce = {};       ///< between hosts
+  std::string network = {};          ///< of these
+  std::string not_ucx_because = {};  ///< where that is "auto": why this host cannot take UCX
   std::string host_id;
   int pid = 0;
   std::string boot_id = {};                ///< of its machine, whichever host it takes itself for

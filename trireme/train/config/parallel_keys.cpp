@@ -215,7 +215,8 @@ std::vector<ConfigKey> parallel_key_table() {
           "created",
           {.names = comm::all_reduce_names}),
       key("comm.network", &C::comm, &Comm::network,
-          "its transport between hosts: plain TCP, or UCX (RDMA, shared memory, TCP)",
+          "its transport between hosts: plain TCP, UCX (RDMA, shared memory, TCP), or auto: UCX if all hosts "
+          "have RDMA adapters and it is measured as faster, else TCP",
           {.names = comm::network_names}),
       key("comm.timeout_s", &C::comm, &Comm::timeout_s,
           "timeout for a rank that others wait for and that is dead, stuck or in another operation, which "

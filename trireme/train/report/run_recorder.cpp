@@ -165,6 +165,7 @@ std::vector<std::string> gpus_of_host(const comm::Context& context) {
 RunRecorder::RunRecorder(const RunConfig& config, std::vector<std::string> gpus, const RunOutline& outline)
     : config_(config),
       folder_{config.run_folder()},
+      network_(outline.network),
       started_s_(now_s()),
       log_(folder_.console()),
       gauge_(std::move(gpus)) {
@@ -294,6 +295,10 @@ void RunRecorder::summary(const RunResult& result) {
   record.fields.insert(record.fields.end(), rest.begin(), rest.end());
   telemetry::add_goodput(record, result.goodput);
   if (!config_.parallel.cuts.empty()) record.fields.emplace_back("cuts", to_toml(config_.parallel.cuts));
+  if (network_) {
+    record.fields.emplace_back("network", network_->name);
+    record.fields.emplace_back("network_reason", network_->reason);
+  }
   if (result.sent_bytes_of_step > 0)
     record.fields.emplace_back("sent_bytes_of_step", result.sent_bytes_of_step);
   if (result.sent_bytes_of_step > 0 && config_.parallel.compression != "none")

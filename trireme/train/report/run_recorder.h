@@ -4,9 +4,11 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "trireme/comm/chosen_network.h"
 #include "trireme/data/loading_report.h"
 #include "trireme/telemetry/append_stream.h"
 #include "trireme/telemetry/device_gauge.h"
@@ -49,6 +51,7 @@ struct RunOutline {
   std::string config;           ///< what config.toml is to have
   std::int64_t first_step = 0;  ///< done before; 0: a fresh run
   std::int64_t total_steps = 0;
+  std::optional<comm::ChosenNetwork> network = {};  ///< between hosts, where it was chosen
   std::filesystem::path earlier = {};  ///< where an earlier run of the name lies now; empty: there was none
 };
 
@@ -80,6 +83,7 @@ class RunRecorder {
 
   const RunConfig& config_;
   const RunFolder folder_;
+  const std::optional<comm::ChosenNetwork> network_;
   const double started_s_;
   telemetry::AppendStream log_;  ///< console.log: what is said, whoever reads it
   std::vector<std::unique_ptr<telemetry::Sink>> sinks_;

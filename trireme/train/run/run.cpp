@@ -18,6 +18,7 @@
 #include "trireme/checkpoint/consolidate.h"
 #include "trireme/checkpoint/shared_folder.h"
 #include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/comm/chosen_network.h"
 #include "trireme/comm/elastic.h"
 #include "trireme/comm/on_every_rank.h"
 #include "trireme/comm/text_difference.h"
@@ -210,6 +211,7 @@ void Run::open_folder(RunLock& lock) {
                                .config = describe(chosen_.told.empty() ? config_ : given_),
                                .first_step = first_step,
                                .total_steps = trainer_.total_steps(),
+                               .network = comm::chosen_network(context_),
                                .earlier = earlier});
   const double began_unix_s =
       plan_.began_unix_s > 0 ? plan_.began_unix_s : unix_now_s() - (now_s() - started_s_);
