@@ -151,7 +151,7 @@ TEST_F(Hosts, TrainingOverUcxHasBitsOfTcp) {
 }
 
 // Adapters are named by a folder like the kernel's; what UCX takes is the cable, or nothing.
-TEST_F(Hosts, AutomaticNetworkIsMeasuredWithAdaptersAndTcpWhereUcxFails) {
+TEST_F(Hosts, AutomaticNetworkFallsBackToTcp) {
   if (!has_ucx()) GTEST_SKIP() << "built without UCX";
   const TemporaryFolder folder, adapters;
   const std::filesystem::path port = adapters / "mlx5_0/ports/1";

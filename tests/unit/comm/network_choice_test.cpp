@@ -17,7 +17,7 @@ std::vector<Arrival> ranks(const std::vector<std::pair<std::string, std::string>
   return arrivals;
 }
 
-TEST(NetworkChoice, IsTcpWithoutAMeasurementWhereAHostCannotTakeUcx) {
+TEST(NetworkChoice, IsTcpWhereAHostLacksUcx) {
   EXPECT_EQ(choose_unmeasured(ranks({{"a", ""}, {"a", ""}, {"b", ""}})), std::nullopt);
   const auto one_host = choose_unmeasured(ranks({{"a", ""}, {"a", ""}}));
   ASSERT_TRUE(one_host);
@@ -30,7 +30,7 @@ TEST(NetworkChoice, IsTcpWithoutAMeasurementWhereAHostCannotTakeUcx) {
   EXPECT_FALSE(without->is_news);
 }
 
-TEST(NetworkChoice, IsUcxWhereThatIsFasterForLargeMessagesAndNotSlowerForSmallOnes) {
+TEST(NetworkChoice, IsUcxWhereMeasuredAsFaster) {
   const topology::MessageCost tcp{.alpha_s = 20e-6, .beta_s_per_byte = 1e-9};
   const auto over = [&](double alpha, double beta) {
     return choose_measured(tcp,

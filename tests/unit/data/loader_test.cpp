@@ -187,7 +187,7 @@ TEST(Loader, ReassignedBatchesAreReadAgain) {
   EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{12, 13, 14}));
 }
 
-TEST(Loader, WhatWasBeingReadWhenBatchesGrewIsReadAgain) {
+TEST(Loader, ReadsAgainAfterBatchesHaveGrown) {
   const auto numbers = std::make_shared<HeldNumbers>(100, 8);
   Loader loader(numbers, {.global_batch = 8,
                           .ramp = {{.until = BatchLayout::kMaxSteps, .size = 4}},

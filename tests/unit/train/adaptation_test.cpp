@@ -105,7 +105,7 @@ TEST(AdaptiveController, KeepsWhatShortensSteps) {
   EXPECT_THAT(decisions[1].reason, HasSubstr("a step took 80 ms, and before 100 ms"));
 }
 
-TEST(AdaptiveController, TakesBackWhatDoesNotHelpAndWaitsLongerEachTime) {
+TEST(AdaptiveController, RevertsUselessChangeAndWaitsLonger) {
   SimulatedSteps steps({{"useless", 0}});
   const std::vector<Decision> decisions = steps.go(800);
   ASSERT_GE(decisions.size(), 6U);
@@ -193,7 +193,7 @@ class AdaptingRuns : public SmallRuns {
   }
 };
 
-TEST_F(AdaptingRuns, GiveASlowRankFewerSamplesAndSayWhy) {
+TEST_F(AdaptingRuns, GiveSlowRankFewerSamplesAndReason) {
   RunConfig alone = adapting("alone");
   alone.train.accumulation = 4;
   const RunResult serial = run(1, alone);
@@ -231,7 +231,7 @@ TEST_F(AdaptingRuns, ThatResumeMeasureAnew) {
   EXPECT_EQ(words_of(ranks[1].decisions), words_of(ranks[0].decisions));
 }
 
-TEST_F(AdaptingRuns, AreRejectedWhereBitsMayNotDependOnTimes) {
+TEST_F(AdaptingRuns, AreRejectedForExactRuns) {
   RunConfig config = adapting("exact");
   config.run.exact = true;
   EXPECT_THAT([&] { resolve_plan(config, 2); },

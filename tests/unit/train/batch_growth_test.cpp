@@ -39,7 +39,7 @@ std::vector<std::int64_t> grown(BatchGrowth& growth, std::int64_t steps,
   return after;
 }
 
-TEST(BatchGrowth, TakesTheNextSizeWhenTheNoiseHasReachedIt) {
+TEST(BatchGrowth, TakesNextSizeWhenNoiseReachesIt) {
   BatchGrowth growth(growing_by_noise());
   EXPECT_EQ(growth.size(), 16);
   EXPECT_THAT(grown(growth, 1000, [](std::int64_t step) { return static_cast<double>(step) / 5; }),
@@ -161,7 +161,7 @@ TEST_F(GrowingRuns, EndTheirEpochsSooner) {
   EXPECT_EQ(result_.steps, std::ssize(steps));
 }
 
-TEST_F(GrowingRuns, AreVerifiedAtEachSizeAndWithoutTheController) {
+TEST_F(GrowingRuns, AreVerifiedAtEachSize) {
   RunConfig config = growing("verified");
   config.train.adapt = true;
   std::optional<Comparison> verdict;
@@ -191,7 +191,7 @@ TEST_F(GrowingRuns, AreRejectedForWhatCannotGrow) {
   rejected([](RunConfig& c) { c.run.exact = true; }, "run.exact = true needs results independent");
 }
 
-TEST_F(GrowingRuns, AreRejectedForDataWhoseBatchesAreFixed) {
+TEST_F(GrowingRuns, AreRejectedForFixedBatches) {
   const data::DataSource samples = verified_data();
   const data::Example like = samples.train->trial_batch(1);
   data_->train = std::make_shared<data::ProducedSamples>(
