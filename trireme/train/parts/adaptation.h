@@ -20,6 +20,7 @@ namespace trireme::train {
 /// One thing that can be changed between steps. Its answers depend on reports alone.
 class Knob {
  public:
+  /// A value that may shorten steps.
   struct Proposal {
     std::string to, reason;
     double foretold_s = 0;  ///< seconds per step with it; 0: not estimated
