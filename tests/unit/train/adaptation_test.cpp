@@ -27,7 +27,7 @@ struct SimulatedKnob final : Knob {
   std::optional<Proposal> propose(std::span<const StepReport> /*window*/, double step_s) override {
     ++asked;
     if (on || !proposes) return std::nullopt;
-    return Proposal{.to = "on", .reason = "it may help", .foretold_s = step_s - gain_s};
+    return Proposal{.to = "on", .reason = "it may help", .estimated_s = step_s - gain_s};
   }
   void apply(std::int64_t from) override {
     on_from = from;
@@ -100,7 +100,7 @@ TEST(AdaptiveController, KeepsWhatShortensSteps) {
   EXPECT_THAT(words_of(decisions), testing::ElementsAre("good off -> on tried", "good off -> on kept"));
   EXPECT_NEAR(decisions[1].before_s, 0.1, 1e-9);
   EXPECT_NEAR(decisions[1].after_s, 0.08, 1e-9);
-  EXPECT_NEAR(decisions[1].foretold_s, 0.08, 1e-9);
+  EXPECT_NEAR(decisions[1].estimated_s, 0.08, 1e-9);
   EXPECT_EQ(decisions[0].step, kFirstWindow + AdaptiveController::kSettling);
   EXPECT_THAT(decisions[1].reason, HasSubstr("a step took 80 ms, and before 100 ms"));
 }

@@ -106,7 +106,7 @@ std::optional<Decision> AdaptiveController::try_next(const Level& now, std::int6
                         .to = proposal->to,
                         .reason = proposal->reason,
                         .before_s = now.median_s,
-                        .foretold_s = proposal->foretold_s};
+                        .estimated_s = proposal->estimated_s};
     each.knob->apply(from);
     trial_ = Trial{.of = &each, .decision = *decision, .before = now};
   }

@@ -23,7 +23,7 @@ class Knob {
   /// A value that may shorten steps.
   struct Proposal {
     std::string to, reason;
-    double foretold_s = 0;  ///< seconds per step with it; 0: not estimated
+    double estimated_s = 0;  ///< seconds per step with it; 0: not estimated
   };
 
   virtual ~Knob() = default;

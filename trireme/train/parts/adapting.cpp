@@ -30,7 +30,7 @@ class SharesKnob final : public Knob {
     if (!found_) return std::nullopt;
     return Proposal{.to = in_words(found_->shares),
                     .reason = found_->why,
-                    .foretold_s = step_s - (found_->slowest_s - found_->foretold_s)};
+                    .estimated_s = step_s - (found_->slowest_s - found_->estimated_s)};
   }
   void apply(std::int64_t from) override {
     before_ = shares_->now();

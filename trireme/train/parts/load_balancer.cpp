@@ -137,17 +137,20 @@ std::optional<LoadBalancer::Proposal> LoadBalancer::proposal_for(const std::vect
   const auto at = [&](const auto& values) { return values[static_cast<std::size_t>(slowest)]; };
   data::Shares shares = in_proportion(work_s);
   const data::Shares now = of_batch(shares_), then = of_batch(shares);
-  double foretold_s = 0;
+  double estimated_s = 0;
   for (std::size_t i = 0; i < shares.size(); ++i)
-    foretold_s = std::max(foretold_s, work_s[i] * static_cast<double>(then[i]) / static_cast<double>(now[i]));
-  if (foretold_s > kPromised * at(work_s)) return std::nullopt;
+    estimated_s =
+        std::max(estimated_s, work_s[i] * static_cast<double>(then[i]) / static_cast<double>(now[i]));
+  if (estimated_s > kPromised * at(work_s)) return std::nullopt;
   const double mean_s =
       std::accumulate(work_s.begin(), work_s.end(), 0.0) / static_cast<double>(work_s.size());
   std::string why =
       text("replica ", slowest, " takes ", at(then), " samples of a batch instead of ", at(now),
            ": it worked ", milliseconds(at(work_s)), " for a step, and the mean is ", milliseconds(mean_s));
-  return Proposal{
-      .shares = std::move(shares), .slowest_s = at(work_s), .foretold_s = foretold_s, .why = std::move(why)};
+  return Proposal{.shares = std::move(shares),
+                  .slowest_s = at(work_s),
+                  .estimated_s = estimated_s,
+                  .why = std::move(why)};
 }
 
 LoadBalancer::Change LoadBalancer::change_to(data::Shares shares, std::int64_t from, std::string why) {

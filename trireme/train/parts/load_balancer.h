@@ -36,7 +36,7 @@ class LoadBalancer {
   /// Better shares, as the work of replicas says, and the seconds that the slowest one works, now and then.
   struct Proposal {
     data::Shares shares;
-    double slowest_s = 0, foretold_s = 0;
+    double slowest_s = 0, estimated_s = 0;
     std::string why;
   };
 

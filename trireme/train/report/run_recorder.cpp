@@ -274,7 +274,7 @@ void RunRecorder::decision(const Decision& decision) {
   };
   add("before_step_s", decision.before_s);
   add("after_step_s", decision.after_s);
-  add("foretold_step_s", decision.foretold_s);
+  add("estimated_step_s", decision.estimated_s);
   write(record);
   note(describe(decision));
 }

@@ -21,9 +21,9 @@ struct Decision {
   Verdict verdict = Verdict::kTried;
   std::string from = {}, to = {};  ///< values
   std::string reason = {};
-  double before_s = 0;    ///< seconds per step, the median before the change; 0: not measured
-  double after_s = 0;     ///< the same after it
-  double foretold_s = 0;  ///< as the knob has estimated it
+  double before_s = 0;     ///< seconds per step, the median before the change; 0: not measured
+  double after_s = 0;      ///< the same after it
+  double estimated_s = 0;  ///< as the knob has estimated it
 };
 
 /// "adapt: shares of replicas 24 24 -> 30 18 (tried): ...".
