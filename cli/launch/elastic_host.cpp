@@ -75,7 +75,8 @@ bool ElasticHost::exchange(std::vector<wire::MemberReport> members) {
   const bool has_changed = members != report_.members;
   report_.members = std::move(members);
   if (has_changed || at_s - reported_s_ >= kBeat_s) call([&] { write_report(at_s); });
-  if (at_s - read_s_ >= (is_lost_ ? kReadWhileLost_s : kRead_s)) {
+  // Of a store that is silent one call is waited for, not more.
+  if (silent_since_s_ == 0 && at_s - read_s_ >= (is_lost_ ? kReadWhileLost_s : kRead_s)) {
     read_s_ = at_s;
     call([&] { read_job(); });
   }
@@ -105,6 +106,7 @@ void ElasticHost::give_up(const std::string& cause) {
 
 bool ElasticHost::waits(const std::string& id) {
   if (waiting_.contains(id)) return true;
+  if (silent_since_s_ != 0) return false;
   call([&] {
     if (store_->check({wire::waiting_member_key(world_.generation + 1, id)}, kStoreCall_s))
       waiting_.insert(id);

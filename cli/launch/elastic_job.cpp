@@ -18,6 +18,7 @@ constexpr double kSilentStore_s = 15;
 // A lease, an election, and the time for a store to be found.
 constexpr double kNoLeader_s = 60;
 constexpr double kTryStore_s = 3;
+constexpr double kWriteAgain_s = 60;
 constexpr auto kLookForLeader = std::chrono::milliseconds(50);
 
 wire::Endpoint parse_leader(const wire::Address& address) {
@@ -100,7 +101,7 @@ void ElasticJob::make_leader(const wire::Endpoint& store) {
   ElasticLeaderOptions options{
       .store = store_at(store), .node = host_->node(), .limits = options_.limits, .say = options_.say};
   if (leadership_) {
-    options.leads = [this] { return leadership_->term() != 0; };
+    options.leads = [this] { return leadership_->term() != 0 && leadership_->term() == term_; };
     options.save = [this](const JobRecord& record) {
       leadership_->save(to_text(record));
       saved_ = to_text(record);
@@ -117,15 +118,24 @@ void ElasticJob::begin_to_lead(std::int64_t term) {
     has_ended_ = true;
     return;
   }
+  if (!has_led) {
+    saved_ = saved;
+    take_over(saved ? parse_job_record(*saved) : JobRecord());
+  }
   term_ = term;
-  if (has_led) return;
-  saved_ = saved;
-  const JobRecord record = saved ? parse_job_record(*saved) : JobRecord();
+}
+
+void ElasticJob::take_over(const JobRecord& record) {
   use(own_store_->endpoint());
   make_leader(own_store_->endpoint());
   if (record.world.generation < 0) return;
+  try {
+    leader_->take_over(record);
+  } catch (const CommError&) {
+    leader_.reset();  // the whole again in the next exchange()
+    throw;
+  }
   options_.say(text("elastic: this host, ", host_->node(), ", leads the job now"));
-  leader_->take_over(record);
 }
 
 /// As a host that has never led.
@@ -140,15 +150,21 @@ void ElasticJob::use(const wire::Endpoint& store) {
   write_store_file();
 }
 
-/// Readers find the old address or the new one.
-void ElasticJob::write_store_file() const {
+/// Readers find the old address or the new one. It is written again from time to time: programs that clean
+/// temporary folders remove old files.
+void ElasticJob::write_store_file() {
+  written_s_ = now_s();
   const std::filesystem::path next = store_file() + ".next";
+  std::error_code error;
+  std::filesystem::create_directories(folder_->path(), error);
   std::ofstream(next) << host_->store().text() << '\n';
-  std::filesystem::rename(next, store_file());
+  std::filesystem::rename(next, store_file(), error);
+  if (error) throw CommError(text("cannot write ", store_file(), ": ", error.message()));
 }
 
 /// Another launcher may lead now, or this one.
 void ElasticJob::follow_leader() {
+  if (!own_store_) serve_own_store();  // it could not, before
   if (const std::int64_t term = leadership_->term(); term != 0) {
     if (term != term_) begin_to_lead(term);
     return;
@@ -171,6 +187,7 @@ bool ElasticJob::exchange(std::vector<wire::MemberReport> members) {
     return answers;
   }
   if (!host_->job().end) or_later([this] { follow_leader(); });
+  if (now_s() - written_s_ > kWriteAgain_s) or_later([this] { write_store_file(); });
   const bool answers = host_->exchange(std::move(members));
   if (leader_) or_later([this] { leader_->look(); });
   if (!leader_ && host_->job().end) leadership_->stand_down();
@@ -182,7 +199,7 @@ template <class Call>
 void ElasticJob::or_later(const Call& call) {
   try {
     call();
-  } catch (const CommError& error) {
+  } catch (const Error& error) {
     if (std::exchange(trouble_, error.what()) != error.what()) options_.note("elastic: " + trouble_);
   }
 }
@@ -201,12 +218,10 @@ std::string ElasticJob::why_over() const {
   return leadership_ ? text(silent, ", and no other launcher leads in ", options_.rendezvous) : silent;
 }
 
-bool ElasticJob::can_leave() { return !leader_ || (leadership_ && hears_others()); }
+bool ElasticJob::can_leave() const { return !leader_ || leadership_; }
 
-void ElasticJob::leave() {
-  host_->leave();
+void ElasticJob::hand_over() {
   if (leadership_) leadership_->stand_down();
-  if (leadership_) leader_.reset();
 }
 
 void ElasticJob::stop(int signal) {
@@ -220,7 +235,7 @@ void ElasticJob::finish() {
   try {
     if (leadership_->term() == 0) throw CommError("this launcher does not lead any more");
     leadership_->remove_all();
-  } catch (const CommError& error) {
+  } catch (const Error& error) {
     options_.note(text("elastic: the keys of the job stay in ", options_.rendezvous, ": ", error.what(),
                        ". Give the next job another prefix"));
   }

@@ -55,9 +55,9 @@ class ElasticJob {
   std::string why_over() const;
 
   /// Whether the job continues without this host: another launcher leads, or can.
-  bool can_leave();
-  /// This host leaves the job.
-  void leave();
+  bool can_leave() const;
+  /// This host has left the job, and another launcher may lead.
+  void hand_over();
   /// This launcher was told to stop: if it leads, the ranks of all hosts save and end.
   void stop(int signal);
   bool leads() const { return leader_.has_value(); }
@@ -72,9 +72,10 @@ class ElasticJob {
   void join_leader(int node);
   void follow_leader();
   void begin_to_lead(std::int64_t term);
+  void take_over(const JobRecord& record);
   void start_over();
   void use(const wire::Endpoint& store);
-  void write_store_file() const;
+  void write_store_file();
   void make_leader(const wire::Endpoint& store);
   template <class Call>
   void or_later(const Call& call);
@@ -92,6 +93,7 @@ class ElasticJob {
   bool has_ended_ = false;               ///< the job, without this host
   std::string trouble_;                  ///< the last that was told
   double waits_since_s_ = 0;
+  double written_s_ = 0;  ///< the file with the store's address
 };
 
 }  // namespace trireme::cli

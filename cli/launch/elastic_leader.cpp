@@ -18,6 +18,7 @@ constexpr double kOwnStoreCall_s = 10;
 constexpr double kLook_s = 0.05, kLookWhileLost_s = 0.01;
 // Several beats.
 constexpr double kStillHeard_s = 2;
+constexpr double kFollows_s = 1;
 
 }  // namespace
 
@@ -55,8 +56,9 @@ void ElasticLeader::take_over(const JobRecord& record) {
   num_restarts_ = record.num_restarts;
   for (const auto& [node, number] : record.num_placed) {
     Host& host = hosts_[node];
-    // That host is why there is another leader.
-    host.heard_s = node == record.leader ? now_s() - options_.limits.silent_host_s : now_s();
+    // That host is why there is another leader: it has the time in which a launcher that lives follows.
+    host.heard_s = now_s();
+    if (node == record.leader) host.heard_s -= options_.limits.silent_host_s - kFollows_s;
     host.view.node = node;
     host.view.num_placed = number;
   }

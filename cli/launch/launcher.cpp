@@ -360,10 +360,12 @@ void wait_for_other_hosts(Launcher& launcher) {
 
 /// Other hosts read in the store that the job has ended.
 void end_elastic_job(Launcher& launcher) {
+  const bool is_leaving = launcher.elastic->host().is_leaving() && !launcher.elastic->host().job().end;
+  if (is_leaving) launcher.elastic->hand_over();
   const auto deadline = Deadline::after_s(kGoodbye_s);
   while (launcher.elastic->hears_others() && !deadline.expired() && launcher.signals.next() == 0)
     std::this_thread::sleep_for(std::chrono::duration<double>(kLookForSignals_s));
-  launcher.elastic->finish();
+  if (!is_leaving) launcher.elastic->finish();
 }
 
 std::unique_ptr<EvidenceWriter> evidence_writer(Launcher& launcher) {

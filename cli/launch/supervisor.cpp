@@ -183,7 +183,7 @@ void Supervisor::interrupt(int signal) {
   witness_.note_stop(signal, signals_.sender());
   if (job_ != nullptr && signal == SIGTERM && job_->can_leave()) {
     screen_.note("SIGTERM: this host leaves the job; SIGTERM again kills its ranks");
-    return job_->leave();
+    return job_->host().leave();
   }
   screen_.note(text(autopsy::signal_name(signal), ": stopping ", members_.size(), " rank(s)",
                     signal == SIGINT ? "; Ctrl-C again kills them" : ""));

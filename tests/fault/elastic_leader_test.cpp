@@ -51,6 +51,7 @@ class ElasticLeaders : public testing::Test {
                    join_wait_,
                    "--secret-file",
                    (folder_ / "secret").string()};
+    words.insert(words.end(), options_.begin(), options_.end());
     words.push_back("--");
     const Words command = runs_.command("run", settings);
     words.insert(words.end(), command.begin(), command.end());
@@ -68,6 +69,7 @@ class ElasticLeaders : public testing::Test {
   const TemporaryFolder folder_;
   const RunsOfWorlds runs_{folder_.path()};
   std::string join_wait_ = "30";
+  Words options_;
   std::unique_ptr<EtcdCluster> etcd_;
   std::vector<std::unique_ptr<ChildProcess>> launchers_;
 };
@@ -104,6 +106,31 @@ TEST_F(ElasticLeaders, LeaderThatLeavesHandsJobOver) {
   const int step = step_of_world(second.out + second.err, 1);
   EXPECT_GE(step, 50) << "handed over, without copies before";
   EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, runs_.undisturbed({{4, step}, {2}}, {"parallel.zero=3"}));
+}
+
+/// As at the end of a reservation.
+TEST_F(ElasticLeaders, AllHostsToldToLeaveSaveTheRun) {
+  ASSERT_NO_FATAL_FAILURE(start_hosts(2, {}));
+  ASSERT_TRUE(evaluates(*launchers_[0], 50));
+  for (const auto& launcher : launchers_) launcher->send_signal(SIGTERM);
+  for (const auto& launcher : launchers_) {
+    const ChildResult result = launcher->wait(60);
+    EXPECT_EQ(result.exit_code, 143) << result.err;
+    EXPECT_THAT(result.err, Not(HasSubstr("killing all ranks")));
+  }
+  EXPECT_EQ(read_run(folder_ / "run").status, "interrupted");
+}
+
+TEST_F(ElasticLeaders, LeaderThatIsNeededSavesTheRun) {
+  options_ = {"--min-ranks", "4"};
+  ASSERT_NO_FATAL_FAILURE(start_hosts(2, {}));
+  ASSERT_TRUE(evaluates(*launchers_[0], 50));
+  launchers_[0]->send_signal(SIGTERM);
+  const ChildResult first = launchers_[0]->wait(60), second = launchers_[1]->wait(60);
+  EXPECT_EQ(first.exit_code, 143) << first.err;
+  EXPECT_EQ(second.exit_code, 143) << second.err;
+  EXPECT_THAT(first.err, HasSubstr("too few ranks would be left (--min-ranks 4)"));
+  EXPECT_EQ(read_run(folder_ / "run").status, "interrupted");
 }
 
 /// It has not seen that another leads.

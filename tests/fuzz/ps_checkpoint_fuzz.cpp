@@ -19,7 +19,7 @@ std::pair<std::string_view, std::string_view> parted(std::string_view input) {
 
 void restore(std::span<const std::byte> bytes) {
   ps::TableSpec spec{.name = "rows", .kind = ps::TableKind::kSparse, .rows = {.elements = 3}};
-  if (ps::RestoredRows::refusal(spec, bytes) != ps::ErrorKind::kNone) return;
+  if (ps::RestoredRows::rejection(spec, bytes) != ps::ErrorKind::kNone) return;
   ps::SparseTable(spec).restore(ps::RestoredRows(bytes), 5);
 }
 

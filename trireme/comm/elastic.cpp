@@ -55,7 +55,9 @@ class Worlds {
       find_store();
       const double timeout_s = store_->options().timeout_s;
       if (!has_registered_) wait_in_store(cause, timeout_s);
-      const auto told = store_->get(wire::elastic_world_key(environment_.restart_count + 1), timeout_s);
+      const int next = environment_.restart_count + 1;
+      auto told = store_->get(wire::elastic_world_key(next), timeout_s);
+      if (!told && !environment_.store_file.empty()) told = later_world(next, timeout_s);
       silent_since_s_ = 0;
       return told ? std::optional(wire::parse_elastic_world(*told)) : std::nullopt;
     } catch (const CommError&) {
@@ -65,11 +67,19 @@ class Worlds {
     }
   }
 
+  /// A store that another leader serves begins with the world that was the present one then.
+  std::optional<std::string> later_world(int next, double timeout_s) {
+    const auto told = store_->get(wire::kJobStateKey, timeout_s);
+    if (!told) return std::nullopt;
+    const int present = wire::parse_job_state(*told).generation;
+    return present > next ? store_->get(wire::elastic_world_key(present), timeout_s) : std::nullopt;
+  }
+
   /// Where the launcher says that it is now.
   void find_store() {
-    if (!environment_.store_file.empty()) {
-      std::string address;
-      std::getline(std::ifstream(environment_.store_file), address);
+    std::string address;
+    if (!environment_.store_file.empty()) std::getline(std::ifstream(environment_.store_file), address);
+    if (!address.empty()) {
       const auto endpoint = wire::Endpoint::parse(address, environment_.store_file);
       const bool has_moved =
           endpoint.host != environment_.master_addr || endpoint.port != environment_.master_port;

@@ -79,8 +79,7 @@ NetworkChoice decide(const BackendRequest& world, const std::vector<int>& member
     const std::string outcome = told(world, text("network/outcome/", i), deadline);
     if (outcome.starts_with(kFailed))
       return {.network = topology::kNetworkTcp,
-              .reason = text("UCX failed on rank ", members[i], ": ",
-                             outcome.substr(std::string_view(kFailed).size()))};
+              .reason = text("rank ", members[i], ": ", outcome.substr(std::string_view(kFailed).size()))};
   }
   return choose_measured(tcp, ucx);
 }
@@ -142,17 +141,19 @@ NetworkChoice choose_network(const BackendRequest& world, const std::vector<Arri
   if (auto choice = choose_unmeasured(arrivals)) return *choice;
   const std::vector<int> members = first_ranks(world.host_ids);
   const auto place = std::ranges::find(members, world.rank);
-  const double each_s = std::min(world.timeout_s / 4, kMaxMeasuring_s);
+  // Of two measurements and two waits for all; the rest is for the way of the answer.
+  const double each_s = std::min(world.timeout_s / 5, kMaxMeasuring_s);
   const Deadline told_by = Deadline::after_s(world.timeout_s);
   if (place == members.end()) return decode_choice(told(world, kChoiceKey, told_by));
   const int me = static_cast<int>(place - members.begin());
   topology::MessageCost tcp, ucx;
-  std::string outcome;
+  std::string outcome, measured = "TCP";
   try {
     tcp = measure(world, members, me, topology::kNetworkTcp, Deadline::after_s(each_s));
+    measured = "UCX";
     ucx = measure(world, members, me, topology::kNetworkUcx, Deadline::after_s(each_s));
   } catch (const std::exception& error) {
-    outcome = text(kFailed, first_line_of(error));
+    outcome = text(kFailed, measured, " failed: ", first_line_of(error));
   }
   if (me != 0) {
     tell(world, text("network/outcome/", me), outcome);
@@ -163,7 +164,7 @@ NetworkChoice choose_network(const BackendRequest& world, const std::vector<Arri
     choice = outcome.empty()
                  ? decide(world, members, tcp, ucx, Deadline::after_s(2 * each_s))
                  : NetworkChoice{.network = topology::kNetworkTcp,
-                                 .reason = text("UCX failed on rank ", world.rank, ": ",
+                                 .reason = text("rank ", world.rank, ": ",
                                                 outcome.substr(std::string_view(kFailed).size()))};
   } catch (const std::exception& error) {
     choice = {.network = topology::kNetworkTcp,

@@ -13,6 +13,8 @@ namespace {
 constexpr int kPublishingRounds = 4;
 // How long one answer of the store is waited for, or a new connection: as long as the thread may take to end.
 constexpr double kStorePatience_s = 1;
+// A store that has failed for as long is not asked once more at the end.
+constexpr double kLost_s = 0.5;
 // Between two rounds while somebody waits for news.
 constexpr double kHurry_s = 0.02;
 // Between two looks at other ranks: this share of the time for which an operation has stood still.
@@ -155,7 +157,7 @@ void NoticeBoard::run() {
     if (hurry_) changed_.wait_for(lock, Seconds(kHurry_s), must_go);
     const bool last = stop_;
     // What is still to be told reaches nobody.
-    if (last && store_failed_s_) return;
+    if (last && store_failed_s_ && now_s() - *store_failed_s_ >= kLost_s) return;
     hurried_ = hurry_;
     hurry_ = false;
     lock.unlock();

@@ -58,12 +58,13 @@ struct JobLeadership::State {
     return *disk;
   }
 
-  /// A file is replaced after a failed write, so each failure begins with a new disk.
+  /// A file is replaced after a failed write, so each failure begins with a new disk. Whatever etcd answers
+  /// may be otherwise later.
   template <class Call>
   auto with_disk(const Call& call) {
     try {
       return call(own_disk());
-    } catch (const NotNow& error) {
+    } catch (const Error& error) {
       term_of_disk = nullptr;
       throw CommError(error.what());
     }

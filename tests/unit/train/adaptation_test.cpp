@@ -152,6 +152,17 @@ TEST(AdaptiveController, DoesNotJudgeStepsOfAnotherBatch) {
   EXPECT_THAT(decisions[0].reason, HasSubstr("the size of the batch changed before the comparison ended"));
 }
 
+/// The change of the batch comes before the first step after the trial that counts.
+TEST(AdaptiveController, ComparesOnlyStepsOfOneBatch) {
+  SimulatedSteps steps({{"good", 0.02}});
+  ASSERT_EQ(steps.go(18).size(), 1U);
+  steps.batch = 128;
+  const std::vector<Decision> decisions = steps.go(30);
+  ASSERT_GE(decisions.size(), 1U);
+  EXPECT_EQ(decisions[0].verdict, Verdict::kReverted);
+  EXPECT_THAT(decisions[0].reason, HasSubstr("the size of the batch changed"));
+}
+
 TEST(AdaptiveController, DoesNotCountTheEndsOfEpochs) {
   SimulatedSteps steps({{"good", 0.02}});
   for (std::int64_t step = 1; step < 100; ++step) {

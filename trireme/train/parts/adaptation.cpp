@@ -47,7 +47,8 @@ AdaptiveController::Level AdaptiveController::level_of(std::span<const StepRepor
 std::optional<Decision> AdaptiveController::observe(const StepReport& report, std::int64_t from) {
   // Smaller batches, at the end of an epoch, say nothing about full ones.
   if (report.samples != report.full_batch || report.step <= from_ + kSettling) return std::nullopt;
-  if (!window_.empty() && window_.front().full_batch != report.full_batch)
+  const bool is_other_window = !window_.empty() && window_.front().full_batch != report.full_batch;
+  if (is_other_window || (trial_ && trial_->full_batch != report.full_batch))
     return disturb(report.step, from, "the size of the batch changed");
   window_.push_back(report);
   if (window_.size() < kWindow) return std::nullopt;
@@ -108,7 +109,8 @@ std::optional<Decision> AdaptiveController::try_next(const Level& now, std::int6
                         .before_s = now.median_s,
                         .estimated_s = proposal->estimated_s};
     each.knob->apply(from);
-    trial_ = Trial{.of = &each, .decision = *decision, .before = now};
+    trial_ =
+        Trial{.of = &each, .decision = *decision, .before = now, .full_batch = window_.front().full_batch};
   }
   if (decision) look_from(from);
   return decision;

@@ -71,6 +71,7 @@ class AdaptiveController {
     Waiting* of;
     Decision decision;
     Level before;
+    std::int64_t full_batch;  ///< samples of the steps before
   };
 
   static Level level_of(std::span<const StepReport> window);

@@ -36,7 +36,9 @@ HeldRun::HeldRun(RunMemory& memory, Trainer& trainer, const Progress& progress, 
 }
 
 void HeldRun::before_first_step() {
-  if (every_steps_ > 0 && trainer_.steps_done() > 0) hand_over();
+  if (trainer_.steps_done() == 0) return;
+  if (every_steps_ > 0) hand_over();
+  context_.world().barrier();  // until all ranks have the restored state, none forgets what it is from
 }
 
 void HeldRun::before_step() {
