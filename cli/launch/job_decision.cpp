@@ -126,7 +126,9 @@ struct NextWorld {
   int num_replacements = 0;
 };
 
-std::optional<NextWorld> next_of(const JobView& view, const JobLimits& limits, Processes processes) {
+/// `ranks`: those of the present one that may be in it.
+std::optional<NextWorld> next_of(const JobView& view, const JobLimits& limits, Processes processes,
+                                 const std::vector<ElasticMember>& ranks) {
   const int left = std::max(0, limits.max_restarts - view.num_restarts);
   const bool all_new = processes.living.empty();
   if (!all_new || left == 0) {
@@ -139,7 +141,7 @@ std::optional<NextWorld> next_of(const JobView& view, const JobLimits& limits, P
                          .sizes = view.sizes,
                          .wanted_ranks = limits.wanted_ranks,
                          .min_ranks = limits.min_ranks};
-  for (const ElasticMember& each : processes.staying) {
+  for (const ElasticMember& each : ranks) {
     const auto waits = view.waiting.find(each.id);
     request.living.push_back(
         {.member = each, .sizes = waits == view.waiting.end() ? std::vector<int>() : waits->second.sizes});
@@ -170,7 +172,7 @@ Decision first_world(const JobView& view, const JobLimits& limits) {
 /// Of a world in which nothing has failed: hosts may have joined, or leave.
 Decision in_good_order(const JobView& view, const JobLimits& limits, const Processes& processes) {
   if (view.wants_next || processes.num_done > 0) return {};
-  const auto next = next_of(view, limits, processes);
+  const auto next = next_of(view, limits, processes, processes.staying);
   if (processes.staying.size() < processes.living.size())
     return {.kind = next ? Kind::kAskForNext : Kind::kStop};
   const bool grows = next && next->world.size() > view.world.size();
@@ -191,7 +193,10 @@ Decision after_failure(const JobView& view, const JobLimits& limits, const Proce
     return end_with(kExitComm, text("no rank has ended, and the ranks have lost their world: ", cause,
                                     "; no restart is left (--max-restarts ", limits.max_restarts, ")"));
   }
-  const auto next = next_of(view, limits, processes);
+  auto next = next_of(view, limits, processes, processes.staying);
+  // Hosts that leave have ranks in one more world, in which all save and end.
+  if (!next && processes.staying.size() < processes.living.size())
+    next = next_of(view, limits, processes, processes.living);
   if (!next && processes.num_done > 0) {
     return end_with(processes.exit_code.value_or(kExitComm),
                     text(processes.num_done, " rank(s) have ended well, and ", processes.num_failed,

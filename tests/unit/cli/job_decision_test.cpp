@@ -140,6 +140,22 @@ TEST(JobDecision, CountsLostWorldsWithoutFailedRank) {
   EXPECT_THAT(end.end.reason, HasSubstr("no restart is left (--max-restarts 1)"));
 }
 
+/// Each host has left after the ranks were asked for a world without the other one.
+TEST(JobDecision, HostsThatAllLeaveSaveFirst) {
+  JobView view = failed_job();
+  view.wants_next = true;
+  view.waiting["1.0-1"] = {.sizes = {}, .cause = "hosts leave"};
+  view.hosts[1].report.members[1].state = MemberState::kRunning;
+  for (HostView& host : view.hosts) host.report.is_leaving = true;
+  const Decision next = decide(view, limits_of(0, 2));
+  EXPECT_THAT(ids(next), ElementsAre("0.0-0", "0.0-1", "1.0-0", "1.0-1"));
+  EXPECT_EQ(next.num_restarts, 0);
+  view.world = next.next;
+  view.waiting.clear();
+  view.is_lost = view.wants_next = false;
+  EXPECT_EQ(decide(view, limits_of(0, 2)).kind, Kind::kStop);
+}
+
 TEST(JobDecision, AllRanksStartAgainAsOneRestart) {
   JobView view = failed_job();
   for (HostView& host : view.hosts)
@@ -290,12 +306,18 @@ class SimulatedJob {
   /// Before its end a job has used what it had, or was told.
   void check_end(const wire::JobEnd& end) {
     if (view_.stop_signal != 0) return;
-    int left = 0;
-    for (const auto& each : view_.world.ranks) left += runs(each) && !host_of_member(each)->report.is_leaving;
+    const int left = num_staying();
     if (end.exit_code == 0) wrong_ = "a job whose ranks have failed has ended well";
     if (step_of_sizes_ <= 1 && left >= limits_.min_ranks &&
         end.reason.find("no restart") == std::string::npos)
       wrong_ = text("ended with ", left, " of ", limits_.min_ranks, " ranks: ", end.reason);
+  }
+
+  int num_staying() {
+    int staying = 0;
+    for (const auto& each : view_.world.ranks)
+      staying += runs(each) && !host_of_member(each)->report.is_leaving;
+    return staying;
   }
 
   void begin(const Decision& decision) {
@@ -304,8 +326,10 @@ class SimulatedJob {
     for (const auto& each : next.ranks) {
       HostView* host = host_of_member(each);
       if (!there.insert(each.id).second) wrong_ = each.id + " has two ranks";
-      if (host == nullptr || host->silent_s >= limits_.silent_host_s || host->report.is_leaving)
-        wrong_ = each.id + " is on no host";
+      if (host == nullptr || host->silent_s >= limits_.silent_host_s) wrong_ = each.id + " is on no host";
+      if (host != nullptr && host->report.is_leaving && step_of_sizes_ <= 1 &&
+          num_staying() >= limits_.min_ranks)
+        wrong_ = each.id + " is on a host that leaves";
       if (host != nullptr && host->silent_s == 0 && !runs(each)) wrong_ = each.id + " has ended";
     }
     if (next.generation != view_.world.generation + 1) wrong_ = "a world is missing";
