@@ -109,7 +109,7 @@ TEST_F(ElasticLeaders, LeaderThatLeavesHandsJobOver) {
 }
 
 /// As at the end of a reservation.
-TEST_F(ElasticLeaders, AllHostsToldToLeaveSaveTheRun) {
+TEST_F(ElasticLeaders, HostsThatAllLeaveSaveTheRun) {
   ASSERT_NO_FATAL_FAILURE(start_hosts(2, {}));
   ASSERT_TRUE(evaluates(*launchers_[0], 50));
   for (const auto& launcher : launchers_) launcher->send_signal(SIGTERM);
