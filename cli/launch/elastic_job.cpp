@@ -51,11 +51,26 @@ ElasticJob::ElasticJob(ElasticJobOptions options) : options_(std::move(options))
   folder_ = std::make_unique<TemporaryFolder>();
   leadership_ = std::make_unique<etcd::JobLeadership>(
       etcd::JobLeadershipOptions{.store = options_.rendezvous, .trouble = options_.note});
-  const int node = leadership_->claim_number();
-  start_id_ = leadership_->agree("start", options_.start_id);
+  const int node = claim_number();
   serve_own_store();
   join_leader(node);
   write_store_file();
+}
+
+/// etcd may be started at the same time.
+int ElasticJob::claim_number() {
+  const auto deadline = Deadline::after_s(kNoLeader_s);
+  for (bool has_said = false;; std::this_thread::sleep_for(kLookForLeader)) {
+    try {
+      const int node = leadership_->claim_number();
+      start_id_ = leadership_->agree("start", options_.start_id);
+      return node;
+    } catch (const CommError& error) {
+      if (deadline.expired()) throw;
+      if (!std::exchange(has_said, true))
+        options_.say(text("elastic: ", error.what(), "; trying for ", human_duration(kNoLeader_s)));
+    }
+  }
 }
 
 wire::StoreClientOptions ElasticJob::store_at(const wire::Endpoint& endpoint) const {

@@ -68,6 +68,7 @@ class ElasticJob {
 
  private:
   wire::StoreClientOptions store_at(const wire::Endpoint& endpoint) const;
+  int claim_number();
   void serve_own_store();
   void join_leader(int node);
   void follow_leader();

@@ -173,6 +173,16 @@ TEST_F(ElasticLeaders, JobContinuesWithoutEtcd) {
   EXPECT_THAT(first.err, HasSubstr("Give the next job another prefix"));
 }
 
+TEST_F(ElasticLeaders, LauncherWaitsForEtcd) {
+  join_wait_ = "0";
+  etcd_->signal(0, SIGSTOP);
+  const auto launcher = start(0, 2, {"train.epochs=1"});
+  EXPECT_TRUE(launcher->wait_for_output("trying for 1m 00s", 30));
+  etcd_->signal(0, SIGCONT);
+  const ChildResult result = launcher->wait(60);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
 TEST_F(ElasticLeaders, EndOfJobLeavesNothingInEtcd) {
   join_wait_ = "0";
   for (int start = 0; start < 2; ++start) {
