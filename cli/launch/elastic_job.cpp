@@ -67,10 +67,16 @@ int ElasticJob::claim_number() {
       return node;
     } catch (const CommError& error) {
       if (deadline.expired()) throw;
+      give_up_if_told();
       if (!std::exchange(has_said, true))
         options_.say(text("elastic: ", error.what(), "; trying for ", human_duration(kNoLeader_s)));
     }
   }
+}
+
+void ElasticJob::give_up_if_told() const {
+  if (options_.is_told_to_stop())
+    throw CommError(text("told to stop before a leader of the job was found in ", options_.rendezvous));
 }
 
 wire::StoreClientOptions ElasticJob::store_at(const wire::Endpoint& endpoint) const {
@@ -100,6 +106,7 @@ void ElasticJob::join_leader(int node) {
     if (deadline.expired())
       throw CommError(text("no launcher that leads the job in ", options_.rendezvous, " was found within ",
                            human_duration(kNoLeader_s), ": ", trouble, "; check that etcd answers"));
+    give_up_if_told();
     const wire::Address address = leadership_->leader();
     if (address.empty()) continue;
     try {

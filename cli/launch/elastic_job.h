@@ -31,6 +31,7 @@ struct ElasticJobOptions {
   std::string start_id = {};                     ///< of this start, if it is the first of the job
   std::function<void(const std::string&)> say;   ///< for the launcher's output
   std::function<void(const std::string&)> note;  ///< the same, from any thread
+  std::function<bool()> is_told_to_stop = [] { return false; };  ///< while it waits for etcd and the leader
 };
 
 class ElasticJob {
@@ -60,7 +61,6 @@ class ElasticJob {
   void hand_over();
   /// This launcher was told to stop: if it leads, the ranks of all hosts save and end.
   void stop(int signal);
-  bool leads() const { return leader_.has_value(); }
   /// Whether launchers of other hosts still report to this one.
   bool hears_others();
   /// The job has ended, and all that can know it know it.
@@ -69,6 +69,7 @@ class ElasticJob {
  private:
   wire::StoreClientOptions store_at(const wire::Endpoint& endpoint) const;
   int claim_number();
+  void give_up_if_told() const;
   void serve_own_store();
   void join_leader(int node);
   void follow_leader();
@@ -85,7 +86,7 @@ class ElasticJob {
   const ElasticJobOptions options_;
   std::unique_ptr<TemporaryFolder> folder_;          ///< with etcd: of the store's address
   std::shared_ptr<wire::StoreServer> own_store_;     ///< with etcd
-  std::unique_ptr<etcd::JobLeadership> leadership_;  ///< with etcd; before it ends, it uses the store
+  std::unique_ptr<etcd::JobLeadership> leadership_;  ///< with etcd; ends before the store
   std::string start_id_;
   std::optional<ElasticHost> host_;
   std::optional<ElasticLeader> leader_;  ///< while this launcher leads

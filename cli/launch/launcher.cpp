@@ -426,7 +426,8 @@ std::unique_ptr<ElasticJob> join_elastic_job(Launcher& launcher) {
       .port = options.master_port,
       .start_id = launcher.job.start_id,
       .say = [&screen = launcher.screen](const std::string& line) { screen.note(line); },
-      .note = [&notes = launcher.notes](const std::string& line) { notes.add(line); }};
+      .note = [&notes = launcher.notes](const std::string& line) { notes.add(line); },
+      .is_told_to_stop = [&signals = launcher.signals] { return signals.next() != 0; }};
   return std::make_unique<ElasticJob>(std::move(job));
 }
 

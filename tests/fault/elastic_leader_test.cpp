@@ -183,6 +183,16 @@ TEST_F(ElasticLeaders, LauncherWaitsForEtcd) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
+TEST_F(ElasticLeaders, LauncherWaitingForEtcdCanBeStopped) {
+  etcd_->signal(0, SIGSTOP);
+  const auto launcher = start(0, 2, {});
+  EXPECT_TRUE(launcher->wait_for_output("trying for 1m 00s", 30));
+  launcher->send_signal(SIGINT);
+  const ChildResult result = launcher->wait(20);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_THAT(result.err, HasSubstr("told to stop before a leader of the job was found"));
+}
+
 TEST_F(ElasticLeaders, EndOfJobLeavesNothingInEtcd) {
   join_wait_ = "0";
   for (int start = 0; start < 2; ++start) {
