@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What messages and guides call a key of a configuration is one."""
+"""Configuration keys that messages and guides name exist."""
 import pathlib
 import re
 import tomllib

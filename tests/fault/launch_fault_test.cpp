@@ -262,7 +262,7 @@ TEST(MissingRank, IsNamedByTheDeadline) {
   EXPECT_THAT(result.err, testing::ContainsRegex("rank(s)? 1 .*(arrive|missing)"));
 }
 
-TEST(TakenPort, IsSaidWithWhatToDo) {
+TEST(TakenPort, ErrorNamesAddressInUse) {
   const TakenPort port;
   const auto result = run({bin("trireme"), "launch", "-n", "2", "--master-port", text(port.number()), "--",
                            bin("rank_fault_loop"), "2", "60"},

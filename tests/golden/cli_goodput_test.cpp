@@ -59,7 +59,7 @@ TEST(CliGoodput, NamesGivenAndRecommendedInterval) {
   EXPECT_THAT(result.out, Not(HasSubstr("elastic")));
 }
 
-TEST(CliGoodput, SaysWhatIsMissingOrWrong) {
+TEST(CliGoodput, RejectsMissingAndInvalidArguments) {
   const auto said = [](std::vector<std::string> words) {
     const auto result = goodput_of(std::move(words));
     EXPECT_EQ(result.exit_code, 2) << result.out;

@@ -40,7 +40,7 @@ TEST(CliSchedule, HelpAndListAreTheGoldenTexts) {
   EXPECT_EQ(trireme({"schedule"}).out, golden("schedule_list"));
 }
 
-TEST(CliSchedule, SaysWhatIsMissing) {
+TEST(CliSchedule, NamesMissingOptions) {
   EXPECT_EQ(trireme({"schedule", "1f1b"}).err,
             "trireme: error: schedule '1f1b' needs --ranks and --microbatches\n");
   EXPECT_EQ(trireme({"schedule", "1f1", "--ranks", "2", "--microbatches", "2"}).err,

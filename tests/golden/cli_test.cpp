@@ -203,7 +203,7 @@ TEST(CliDoctor, ShowsVariablesThatGpuLibrariesRead) {
   EXPECT_FALSE(lines.contains("NCCL_IB_HCA")) << "it is not set";
 }
 
-TEST(CliDoctor, ShowsWhatGpusTellOfThemselves) {
+TEST(CliDoctor, PrintsReadingsOfGpus) {
   const auto lines_with = [](const std::string& library, const std::string& code) {
     const auto result =
         run({bin("trireme"), "doctor", "--json"}, {{"TRIREME_NVML", library}, {"STAND_IN_NVML_INIT", code}});
@@ -326,7 +326,7 @@ TEST(CliNumbers, QuotesInvalidNumberWithAcceptedForm) {
             "trireme: error: -n is 2147483647; it goes from 1 to 4096\n");
 }
 
-TEST(CliVersion, NamesWhatTheProgramWasBuiltFrom) {
+TEST(CliVersion, PrintsVersionsOfBuild) {
   const auto result = run({bin("trireme"), "--version"});
   EXPECT_EQ(result.exit_code, 0);
   const std::string version = read_file(checkout("VERSION"));

@@ -34,7 +34,7 @@ TEST(CliTopology, HelpIsTheGoldenText) {
   EXPECT_EQ(topology({"--help"}).out, read_file(checkout("tests/golden/cli_help_topology.txt")));
 }
 
-TEST(CliTopology, PrintsAsJsonWhatItHasRead) {
+TEST(CliTopology, PrintsMeasuredLinksAsJson) {
   EXPECT_EQ(nlohmann::json::parse(topology({"--from", kLinks, "--json"}).out),
             nlohmann::json::parse(read_file(kLinks)));
   const auto why = nlohmann::json::parse(topology({"--from", kLinks, "--json", "--why", "1KiB"}).out);

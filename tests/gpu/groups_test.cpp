@@ -12,7 +12,7 @@ class GroupsOnAGpu : public testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(GroupsOnAGpu, CarryWhatTheCpuCarries) {
+TEST_P(GroupsOnAGpu, EqualGroupsOnTheCpu) {
   test::expect_groups_carry_what_the_cpu_carries(GetParam(), "cuda");
 }
 

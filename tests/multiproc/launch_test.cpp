@@ -154,7 +154,7 @@ TEST(Launch, RestartsAllRanksAsOftenAsAllowed) {
   EXPECT_THAT(result.err, HasSubstr("restart 2 of 2"));
 }
 
-TEST(Launch, DoesNotRestartWhatWillFailAgain) {
+TEST(Launch, DoesNotRestartAfterUsageError) {
   const auto result = launch({"-n", "1", "--max-restarts", "2"}, "exit 2");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, Not(HasSubstr("again")));
@@ -192,7 +192,7 @@ TEST(Launch, LocalServersAreReachedThroughSharedMemory) {
   EXPECT_THAT(result.out, ContainsRegex("coordinator at unix:@trireme-[^ ]*-coordinator\n"));
 }
 
-TEST(Launch, RejectsWhatCannotBeStarted) {
+TEST(Launch, RejectsMissingProgramAndInvalidOptions) {
   const TemporaryFolder folder;
   const auto refused = [](const std::vector<std::string>& words, const std::string& why) {
     std::vector<std::string> command = {bin("trireme"), "launch"};

@@ -141,7 +141,7 @@ TEST(MemoryCommand, LeavesOutModesThatCannotBe) {
   EXPECT_THAT(eight.out, Not(HasSubstr("parallel.pipeline=8 "))) << "nor 6 layers";
 }
 
-TEST(MemoryCommand, SaysWhatItCannotTell) {
+TEST(MemoryCommand, RejectsUnsupportedConfigurations) {
   const ChildResult offloaded = run(words_of("memory", {"", 1, {"offload.activations=files"}}), {}, 60);
   EXPECT_EQ(offloaded.exit_code, 2);
   EXPECT_THAT(offloaded.err, HasSubstr("offload.activations"));

@@ -29,7 +29,7 @@ TEST(ProfileCommand, MeasuresMicroBatchOfOneReplica) {
   EXPECT_EQ(profile({"parallel.pipeline=2", "parallel.microbatches=4", "parallel.data=3"})["samples"], 4);
 }
 
-TEST(ProfileCommand, TakesAModelWhoseLayersAreCut) {
+TEST(ProfileCommand, ProfilesTensorParallelModel) {
   EXPECT_GT(profile({"parallel.tensor=2"})["layers"].size(), 1u);
 }
 

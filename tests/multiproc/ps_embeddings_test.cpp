@@ -24,7 +24,7 @@ TEST(PsEmbeddings, ComeNearBestPossibleRanking) {
   EXPECT_LT(reached, best) << result.out;
 }
 
-TEST(PsEmbeddings, SayWhatIsMissingWithoutALauncher) {
+TEST(PsEmbeddings, FailWithoutLauncherAndNameTheCommand) {
   const ChildResult result =
       run({bin("example_ps_embeddings")}, {{"RANK", ""}, {"TRIREME_PS_COORDINATOR", ""}});
   EXPECT_EQ(result.exit_code, 2);

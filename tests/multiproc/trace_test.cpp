@@ -55,7 +55,7 @@ TEST_F(TraceOfARun, TimelineShowsStepTimesAndSimulation) {
                                      "with the mean times of its actions [0-9.]*[1-9][0-9.]* ms"));
 }
 
-TEST_F(TraceOfARun, HoldsWhatBothRanksDid) {
+TEST_F(TraceOfARun, HasSpansOfBothRanks) {
   const TraceReading trace = traced({"--trace"});
   ASSERT_EQ(trace.ranks.size(), 2u);
   for (int rank = 0; rank < 2; ++rank) {

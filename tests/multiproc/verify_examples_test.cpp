@@ -133,7 +133,7 @@ class VerifiedExamples : public testing::TestWithParam<Row> {
   TemporaryFolder folder_;
 };
 
-TEST_P(VerifiedExamples, ComputeWhatOneRankComputes) {
+TEST_P(VerifiedExamples, ComputeTheSameAsOneRank) {
   const auto& [example, way, ranks] = GetParam();
   const ChildResult result = run(command(), {}, 170);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;

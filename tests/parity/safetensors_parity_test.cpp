@@ -39,13 +39,13 @@ TensorMap expected_tensors() {
   return tensors;
 }
 
-TEST(SafetensorsParity, ReadsWhatThePythonPackageWrites) {
+TEST(SafetensorsParity, ReadsFilesOfThePythonPackage) {
   const SafetensorsFile file = load_safetensors(kFolder / "data/safetensors_python.safetensors");
   EXPECT_EQ(file.metadata, kMetadata);
   EXPECT_EQ(xxh3_of(file.tensors), xxh3_of(expected_tensors()));
 }
 
-TEST(SafetensorsParity, ThePythonPackageReadsWhatWeWrite) {
+TEST(SafetensorsParity, PythonPackageReadsFilesOfTrireme) {
   const char* chosen = std::getenv("TRIREME_PYTHON");
   const std::string python = chosen == nullptr ? "python3" : chosen;
   const std::string script = (kFolder / "safetensors_reference.py").string();

@@ -84,7 +84,7 @@ class CheckpointCommand : public testing::Test {
   std::filesystem::path newest_;
 };
 
-TEST_F(CheckpointCommand, ImportsWhatTorchSaveWrites) {
+TEST_F(CheckpointCommand, ImportsFilesOfTorchSave) {
   const auto result = checkpoint({"import", (kParityFolder / "data/torch_save.pt").string(), out()});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("wrote 12 tensors"));

@@ -57,7 +57,7 @@ TEST(EvidenceFile, KeepsEveryField) {
   EXPECT_EQ(read.hosts[0].oom_kills, 2);
 }
 
-TEST(EvidenceFile, RejectsWhatIsNoEvidence) {
+TEST(EvidenceFile, RejectsMalformedEvidence) {
   EXPECT_THAT(message_of("{"), HasSubstr("not JSON"));
   EXPECT_THAT(message_of("[]"), HasSubstr("expected an object, found array"));
   EXPECT_THAT(message_of(R"({"ranks": 3})"), HasSubstr("'ranks': expected a list, found number"));

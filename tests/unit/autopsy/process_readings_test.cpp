@@ -232,7 +232,7 @@ TEST_F(MemoryGroups, CountNoHostKillAsLimitKill) {
   EXPECT_EQ(rank.group_limit_bytes, 1048576U);
 }
 
-TEST_F(MemoryGroups, NameTheOneWhoseLimitWasReached) {
+TEST_F(MemoryGroups, NameTheGroupThatReachedItsLimit) {
   write("proc/4711/cgroup", "0::/job/rank\n");
   write_group("/job/rank", "1048576", 0, 0, 0);
   write_group("/job", "2097152", 0, 0, 0);

@@ -370,7 +370,7 @@ TEST(Causes, SignalWithoutOtherSenderIsReason) {
   EXPECT_THAT(judge(ended(0, SIGUSR1)).summary, HasSubstr("sent by another process"));
 }
 
-TEST(Exceptions, NameWhoseCodeThrew) {
+TEST(Exceptions, NameTheComponentThatThrew) {
   const auto summary_of = [](int code, int signal, std::vector<std::string> lines) {
     return judge(ended(code, signal, lines)).summary;
   };

@@ -51,7 +51,7 @@ TEST_F(AvailableMemoryTest, ReportsMemoryOfProcessItself) {
   EXPECT_EQ(anonymous_memory(root_ / "nowhere"), 0U);
 }
 
-TEST(AnonymousMemory, GrowsWithWhatIsWrittenTo) {
+TEST(AnonymousMemory, GrowsWithWrittenPages) {
   constexpr std::size_t kBytes = 32 << 20;
   const std::uint64_t before = anonymous_memory();
   std::vector<char> used(kBytes, 'x');

@@ -26,7 +26,7 @@ std::string error_of(std::string_view content, const JsonLimits& limits = {}) {
   return "no error";
 }
 
-TEST(SecurityJson, IsWhatNlohmannReads) {
+TEST(SecurityJson, ReadsTheSameAsNlohmann) {
   const std::string content =
       R"({"b": [1, -2, 2.5, true, null, "\u00e9", {}], "a": {"x": {"y": []}}, "c": 18446744073709551615})";
   EXPECT_EQ(parse_json<json>(content), json::parse(content));

@@ -21,7 +21,7 @@ std::size_t count_files(const std::filesystem::path& folder) {
       std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()));
 }
 
-TEST(Files, WhatWasWrittenIsRead) {
+TEST(Files, WrittenContentIsRead) {
   const test::TemporaryFolder folder;
   const std::string content("line\nwith \0 zero", 16);
   write_file_atomic(folder / "a", content);

@@ -30,7 +30,7 @@ TEST(Host, TheProcessorIsNamedWithItsInstructions) {
   EXPECT_NE((" " + processor().instructions + " ").find(" sse2 "), std::string::npos);  // every x86-64 has it
 }
 
-TEST(Host, PeakMemoryCountsWhatWasTouched) {
+TEST(Host, PeakMemoryCountsWrittenPages) {
   const std::uint64_t before = peak_rss_bytes();
   std::vector<char> block(64 << 20, 1);
   EXPECT_GE(peak_rss_bytes(), before / 2 + block.size() / 2);

@@ -9,7 +9,7 @@
 namespace trireme {
 namespace {
 
-TEST(IoThread, DoesWhatItIsGivenInOrder) {
+TEST(IoThread, RunsTasksInOrder) {
   std::vector<int> done;
   IoThread thread("test");
   std::vector<std::future<void>> ends;
@@ -19,7 +19,7 @@ TEST(IoThread, DoesWhatItIsGivenInOrder) {
   EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
 }
 
-TEST(IoThread, HandsOnWhatIsThrownAndContinues) {
+TEST(IoThread, PassesExceptionToFutureAndContinues) {
   IoThread thread("test");
   std::future<void> fails = thread.start([] { throw std::runtime_error("the disk is gone"); });
   std::future<void> works = thread.start([] {});
@@ -27,7 +27,7 @@ TEST(IoThread, HandsOnWhatIsThrownAndContinues) {
   works.get();
 }
 
-TEST(IoThread, DoesWhatIsLeftBeforeItEnds) {
+TEST(IoThread, DestructorRunsRemainingTasks) {
   int done = 0;
   {
     IoThread thread("test");
@@ -36,7 +36,7 @@ TEST(IoThread, DoesWhatIsLeftBeforeItEnds) {
   EXPECT_EQ(done, 100);
 }
 
-TEST(IoThread, LetsGoOfWhatItHasDone) {
+TEST(IoThread, ReleasesFinishedTasks) {
   const auto held = std::make_shared<int>(1);
   IoThread thread("test");
   thread.start([held] {}).get();

@@ -147,7 +147,7 @@ TEST_F(BackgroundSaverTest, CheckReportsFailureWithoutWait) {
   EXPECT_TRUE(found);
 }
 
-TEST_F(BackgroundSaverTest, CopiesWhatDoesNotLieFlat) {
+TEST_F(BackgroundSaverTest, CopiesNonContiguousTensors) {
   BackgroundSaver saver;
   const at::Tensor square = at::full({4, 6}, 2.0);
   square[0].fill_(3);

@@ -137,7 +137,7 @@ TEST(Safetensors, RandomDamageOfTheHeaderNeverCrashes) {
   EXPECT_GT(refused, 500);
 }
 
-TEST(Safetensors, SaysWhatIsWrongWithTheHeader) {
+TEST(Safetensors, ErrorNamesTheHeaderFault) {
   const std::string offsets = R"("data_offsets":[0,4])";
   const auto one = [&](const std::string& entry) {
     return error_of(file_of("{\"t\":" + entry + "}", "1234"));

@@ -57,7 +57,7 @@ TEST(ShardExchange, MovesDeviceValuesOnEitherSide) {
   }
 }
 
-TEST(ShardExchange, GivesOneRankWhatAllHold) {
+TEST(ShardExchange, OneRankReceivesShardsOfAllRanks) {
   comm::run_ranks_as_threads(4, [](comm::Context& context) {
     const Shards have = part_of(context.rank());
     Shards want;
@@ -82,7 +82,7 @@ TEST(ShardExchange, OfReplicasThatDifferTheFirstCounts) {
   });
 }
 
-TEST(ShardExchange, WhatNobodyHasIsRejected) {
+TEST(ShardExchange, RejectsMissingShards) {
   const auto exchange = [](const Shards& have, const Shards& want) {
     comm::run_ranks_as_threads(1,
                                [&](comm::Context& context) { ShardExchange(context.world(), have, want); });

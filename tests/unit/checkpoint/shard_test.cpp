@@ -29,7 +29,7 @@ Sizes numbers_in(const at::Tensor& tensor, const std::vector<Box>& boxes) {
   return numbers;
 }
 
-TEST(Box, OverlapIsWhatBothHold) {
+TEST(Box, OverlapIsTheCommonPart) {
   EXPECT_EQ(overlap(box({0, 0}, {4, 8}), box({2, 6}, {4, 8})), box({2, 6}, {2, 2}));
   EXPECT_EQ(overlap(box({0, 0}, {4, 8}), box({4, 0}, {4, 8})), std::nullopt) << "they touch";
   EXPECT_EQ(overlap(box({}, {}), box({}, {})), box({}, {}));

@@ -59,7 +59,7 @@ TEST_F(WeightsFile, IsADictOfTensorsOrSafetensors) {
   EXPECT_EQ(load_weights_file(path_).metadata.at("k"), "v");
 }
 
-TEST_F(WeightsFile, SaysWhatElseItFound) {
+TEST_F(WeightsFile, ErrorNamesTheUnexpectedContent) {
   const auto says_what_was_expected = HasSubstr("expected a dict of name -> tensor");
   save(at::ones({1}));
   EXPECT_THAT(error(), AllOf(HasSubstr("found a tensor"), says_what_was_expected));

@@ -20,7 +20,7 @@ bool acts_on_a_terminal(const std::string& words) {
 }
 
 // A folder of runs may come from somebody else.
-TEST(SecurityRunsReport, WhatFilesHoldIsEscaped) {
+TEST(SecurityRunsReport, ControlCharactersOfFilesAreEscaped) {
   const test::TemporaryFolder folder;
   const std::filesystem::path run = folder / "evil\x1b[2J";
   make_folder(run);

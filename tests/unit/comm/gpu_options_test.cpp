@@ -31,7 +31,7 @@ TEST(GpuOptions, KeepEnvironmentWithoutNamedOptions) {
   EXPECT_THAT(gpu_variables({}, {}, environment_of({{"NCCL_DEBUG", "INFO"}})), IsEmpty());
 }
 
-TEST(GpuOptions, AreWhatCudaAndNcclRead) {
+TEST(GpuOptions, SetVariablesOfCudaAndNccl) {
   const CudaOptions cuda = {.visible_devices = "2,0", .deterministic = true, .expandable_segments = true};
   const NcclOptions nccl = {
       .interfaces = "ib", .adapters = "=mlx5_0:1", .ib_timeout = 22, .gpu_direct = "phb", .debug = "warn"};

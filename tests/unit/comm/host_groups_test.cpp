@@ -107,12 +107,12 @@ void expect_all_to_hear(const std::function<void(Context&, HostGroups&)>& fails,
     EXPECT_THAT(each, AllOf(HasSubstr("rank 1, group '"), HasSubstr(group), HasSubstr("the test ends it")));
 }
 
-TEST(HostGroups, FailWithWhatTheyWereMadeFrom) {
+TEST(HostGroups, FailWithTheirParentGroup) {
   expect_all_to_hear([](Context& context, HostGroups&) { context.world().fail("the test ends it"); },
                      "'world'");
 }
 
-TEST(HostGroups, FailWhatTheyWereMadeFrom) {
+TEST(HostGroups, FailTheirParentGroup) {
   expect_all_to_hear([](Context&, HostGroups& groups) { groups.between->fail("the test ends it"); },
                      "'world.between1'");
 }

@@ -183,7 +183,7 @@ struct Bad {
 
 class Rejected : public testing::TestWithParam<Bad> {};
 
-TEST_P(Rejected, WithTheVariableAndWhatItHolds) {
+TEST_P(Rejected, ErrorNamesTheVariableAndItsValue) {
   try {
     read(GetParam().variables);
     FAIL() << "accepted";
@@ -257,7 +257,7 @@ TEST(LaunchEnvironment, JobHasOnePortAndJobsDiffer) {
   EXPECT_NE(read(job).master_port, port);
 }
 
-TEST(LaunchEnvironment, KnowsWhoServesTheStore) {
+TEST(LaunchEnvironment, FindsTheHostOfTheStore) {
   Variables variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29501"}};
   EXPECT_EQ(read(variables).store_host, StoreHost::kRankZero);
   variables["TRIREME_STORE"] = "node1:29500";

@@ -93,7 +93,7 @@ TEST(OperationText, OfNothingIsNothing) {
   EXPECT_THAT(decode_operations("", 4), Optional(IsEmpty()));
 }
 
-TEST(OperationText, WhatNobodyWroteIsRejected) {
+TEST(OperationText, RejectsMalformedText) {
   const std::string whole = encode_operations({all_reduce_of(100), barrier()});
   for (const std::string& foreign :
        {std::string("rank 3"), std::string("\n"), std::string("1 2 3\n"), whole + "x", whole + "1 2\n",

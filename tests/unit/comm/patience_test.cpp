@@ -119,7 +119,7 @@ TEST(Heartbeat, IsReadAsItWasWritten) {
   EXPECT_THAT(decode_heartbeat(encode({})).value().waits_for, IsEmpty());
 }
 
-TEST(Heartbeat, RejectsWhatNobodyWrote) {
+TEST(Heartbeat, RejectsMalformedText) {
   for (const char* broken : {"", "1", "1 2 3 0 0", "1 2 3 0 0 x\n\n\n", "x\n\n\n"})
     EXPECT_FALSE(decode_heartbeat(broken).has_value()) << broken;
 }

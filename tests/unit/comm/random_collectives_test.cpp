@@ -360,7 +360,7 @@ std::vector<SeededBackend> seeded_backends() {
 
 class RandomCollectives : public testing::TestWithParam<SeededBackend> {};
 
-TEST_P(RandomCollectives, GiveWhatASerialModelGives) {
+TEST_P(RandomCollectives, EqualASerialModel) {
   constexpr int kSteps = 40;
   const std::uint64_t first = from_environment("TRIREME_TEST_FIRST_SEED", 1);
   const std::uint64_t count = from_environment("TRIREME_TEST_SEEDS", 2);

@@ -195,7 +195,7 @@ TEST(Rendezvous, IsNotServedRemotelyWithoutSecret) {
   }
 }
 
-TEST(Rendezvous, NamesWhomNobodyServes) {
+TEST(Rendezvous, ErrorNamesTheMissingStoreHost) {
   auto environment = rank_of_two(1, test::free_port());
   EXPECT_THAT([&] { Context::join(environment, {.timeout_s = kShort_s}); },
               ThrowsMessage<CommError>(

@@ -156,7 +156,7 @@ TEST(ShmBackend, WaitTimeoutNamesTheWorldRank) {
               AllOf(HasSubstr("all_reduce #1 of group tens: rank 11"), HasSubstr("did not arrive")));
 }
 
-TEST(ShmBackend, AbortEndsWhatAPeerWaitsFor) {
+TEST(ShmBackend, AbortEndsWaitOfPeer) {
   const auto errors = run_ranks(make_shm_backend, 2, [](c10d::Backend& backend, int rank) {
     if (rank == 1) return backend.abort();
     all_reduce(backend, at::full({10}, 1.0));

@@ -74,7 +74,7 @@ TEST_P(EachCodec, TakesTheBytesThatItPromises) {
   EXPECT_LE(static_cast<double>(bytes.size()), share * kCount * sizeof(float));
 }
 
-TEST_P(EachCodec, AddsWhatItDecodes) {
+TEST_P(EachCodec, AddsItsDecodedValues) {
   for (const std::size_t count : {1, 5, 511, 512, 513, 70000}) {
     const std::vector<float> values = some_values(count), before = some_values(count, 2);
     const Bytes bytes = encoded(codec_, values, {.fraction = 0.3});

@@ -108,7 +108,7 @@ TEST(LowRank, ProductIsThatOfTheDefinition) {
 
 /// Convolutions and the linear layer of torchvision's ResNet-18 for CIFAR-10, as matrices of output channels
 /// by the rest; batch normalisation and biases go as they are.
-TEST(LowRank, SavesOnResNet18WhatWasPublished) {
+TEST(LowRank, ReachesPublishedCompressionRatiosOnResNet18) {
   struct Shape {
     std::size_t rows, columns, times;
   };

@@ -114,7 +114,7 @@ TEST(Padded, IsReadByLoaderInEveryEpoch) {
   EXPECT_GE(second.microbatches[0].input["tokens"].max().item<std::int64_t>(), 101);
 }
 
-TEST(Padded, WhatCannotBePaddedIsNamed) {
+TEST(Padded, RejectsFieldsWithoutPadding) {
   EXPECT_THAT([] { sentences({{.field = "token"}}); },
               ThrowsMessage<InvalidArgument>(
                   AllOf(HasSubstr("no field 'token' to pad"), HasSubstr("'tokens', Long of shape [1]"))));
@@ -161,7 +161,7 @@ TEST(Padded, UnnamedTensorIsCalledByItsSide) {
       ThrowsMessage<DataError>(HasSubstr("sample 3 has 'a', Float")));
 }
 
-TEST(Collated, IsWhatTheFunctionMakes) {
+TEST(Collated, IsTheResultOfTheFunction) {
   const auto sums = collated(std::make_shared<Sentences>(), [](std::span<const Example> samples) {
     std::vector<at::Tensor> each;
     for (const Example& sample : samples) each.push_back(sample.input["tokens"].sum());

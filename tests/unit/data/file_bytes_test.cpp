@@ -74,7 +74,7 @@ TEST_F(FileBytes, VersionTellsContentsApart) {
   EXPECT_NE(open_file(path_)->version(), version);
 }
 
-TEST_F(FileBytes, WhatIsNoFileIsNamed) {
+TEST_F(FileBytes, ErrorNamesPathThatIsNoFile) {
   EXPECT_THAT([&] { open_file(path_); }, ThrowsMessage<DataError>(HasSubstr(path_.string())));
   EXPECT_THAT([&] { open_file(folder_.path()); }, ThrowsMessage<DataError>(HasSubstr("no regular file")));
 }

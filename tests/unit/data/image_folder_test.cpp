@@ -65,7 +65,7 @@ TEST_F(ImageFile, PngKeepsPixelsUnderAnyFileName) {
   EXPECT_TRUE(read(png_bytes(picture)).equal(tensor_of(picture)));
 }
 
-TEST_F(ImageFile, JpegIsCloseToWhatWasWritten) {
+TEST_F(ImageFile, DecodedJpegIsCloseToOriginal) {
   const Picture picture = gradient(40, 56);
   const at::Tensor image = read(jpeg_bytes(picture));
   ASSERT_EQ(image.sizes(), (std::vector<std::int64_t>{3, 40, 56}));
@@ -259,7 +259,7 @@ TEST_F(ImageFolderTest, ClassWithoutImagesIsNamedWithContents) {
               AllOf(HasSubstr("no image in " + (folder_ / "dog").string()), HasSubstr(".gif 1")));
 }
 
-TEST_F(ImageFolderTest, SaysWhatLayoutItExpects) {
+TEST_F(ImageFolderTest, ErrorShowsTheExpectedLayout) {
   EXPECT_THAT(error_of([&] { ImageFolder(folder_.path(), Undecodable::kError, Log()); }),
               AllOf(HasSubstr("no class"), HasSubstr("FOLDER/CLASS/NAME.jpg")));
   std::filesystem::create_directories(folder_ / "empty");
@@ -353,7 +353,7 @@ TEST_F(ImageFolderSource, TakesTheSplitsThatTheFolderHas) {
   EXPECT_NEAR(image[0][0][0].item<double>(), -0.485 / 0.229, 1e-4);
 }
 
-TEST_F(ImageFolderSource, NotesWhatEachSplitLeavesOut) {
+TEST_F(ImageFolderSource, NotesFilesLeftOutOfEachSplit) {
   put_classes("train/", 3);
   put_classes("val/", 2);
   write_image(folder_ / "train/cat/x.gif", "x");

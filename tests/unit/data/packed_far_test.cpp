@@ -116,7 +116,7 @@ TEST_F(FarPacked, KeepsSecretOfUrlForEachFile) {
   EXPECT_THAT(read, AllOf(HasSubstr("sample 9"), HasSubstr("has changed"), Not(HasSubstr("s3cret"))));
 }
 
-TEST_F(FarPacked, WhatIsNotThereIsNamed) {
+TEST_F(FarPacked, ErrorNamesTheMissingUrl) {
   EXPECT_THAT(message_of([&] { open_data(options(server_.url("nothing"))); }),
               AllOf(HasSubstr("no dataset.json in " + server_.url("nothing")), HasSubstr("404")));
   server_.twist([](const test::HttpQuestion& question, const std::string&) {

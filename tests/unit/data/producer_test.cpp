@@ -322,7 +322,7 @@ TEST(Producer, NamesPlaceOfNonNumericSample) {
   EXPECT_THAT(error_of(*stream), HasSubstr("sample 7 of the data set holds nan"));
 }
 
-TEST(Producer, RejectsWhatPromisesNothing) {
+TEST(Producer, RejectsIncompleteOptions) {
   EXPECT_THROW(ProducedSamples({.samples_per_epoch = 8}), InvalidArgument);
   EXPECT_THROW(ProducedSamples({.like = kNumber}), InvalidArgument);
   EXPECT_THROW(ProducedSamples({.like = kNumber, .samples_per_epoch = 8, .threads = 1}), InvalidArgument);

@@ -61,7 +61,7 @@ TEST(RowTeam, ThreadWithoutTeamReadsInOrder) {
   EXPECT_EQ(rows, (std::vector<std::size_t>{0, 1, 2, 3}));
 }
 
-TEST(RowTeam, ReadsEachRowOnceWhoeverHelps) {
+TEST(RowTeam, ReadsEachRowOnceWithHelpers) {
   RowTeam team([] {}, 0);
   const Helper one(team), other(team);
   for (std::size_t count = 0; count < 200; ++count) {

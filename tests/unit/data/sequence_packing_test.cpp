@@ -105,7 +105,7 @@ TEST(SequencePacking, KnownLengthsSpareReadingAndAreChecked) {
   EXPECT_THROW(pack_sequences(documents, {.length = 4, .lengths = {3, -1}}), InvalidArgument);
 }
 
-TEST(SequencePacking, WhatMakesNoBlockIsRejected) {
+TEST(SequencePacking, RejectsInputWithoutAnyBlock) {
   EXPECT_THAT([] { packed({0, 0}, {.length = 4}); }, ThrowsMessage<InvalidArgument>(HasSubstr("no block")));
   EXPECT_THROW(packed({3}, {.length = 4, .packing = Packing::kConcatenate}), InvalidArgument);
   EXPECT_THROW(packed({3}, {.length = 0}), InvalidArgument);

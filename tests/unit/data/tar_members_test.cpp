@@ -45,7 +45,7 @@ class TarMembers : public testing::Test {
   const std::filesystem::path path_ = folder_ / "shard.tar";
 };
 
-TEST_F(TarMembers, AreFoundInOrderWhateverTheirLength) {
+TEST_F(TarMembers, AreFoundInOrderForAllLengths) {
   const std::string block(512, 'b'), more(513, 'm');
   EXPECT_THAT(list(tar_member("a.txt", "1") + tar_member("empty.txt", "") + tar_member("block", block) +
                    tar_member("folder/", "", '5') + tar_member("folder/more", more) + tar_end()),

@@ -60,7 +60,7 @@ TEST(Retries, RepeatsReadThatMaySucceedAndCounts) {
                   HasSubstr("sample 0: the disk does not answer; repair or remove it")));
 }
 
-TEST(Retries, DoesNotRepeatWhatIsDamaged) {
+TEST(Retries, DoesNotRepeatDamagedSamples) {
   LoadingCounts counts;
   {
     const LoadingMeter meter(counts);

@@ -66,7 +66,7 @@ TEST_F(WebDataset, ReachesAnySampleByItsNumber) {
   EXPECT_THROW(data->get(-1), InvalidArgument);
 }
 
-TEST_F(WebDataset, FieldsAreWhatTheirNamesSay) {
+TEST_F(WebDataset, ExtensionsSelectFieldsAndTypes) {
   const auto data = open({tar_member("k.json", "[[1, 2.5], [3, 4]]") + tar_member("k.a.txt", "AB") +
                           tar_member("k.b.json", "7") + tar_member("k.note", "?")},
                          {.inputs = {"json", "a.txt"}, .targets = {"b.json"}});

@@ -127,8 +127,8 @@ TEST_F(DeviceCodecs, NameElementsOfHostForAnySample) {
   expect_same_bytes(row, at::full({20'000}, 2, at::kFloat), 0.01);
 }
 
-/// What is not finite in a block.
-TEST_F(DeviceCodecs, ShowWhatIsNotFinite) {
+/// Non-finite values of a block.
+TEST_F(DeviceCodecs, PreserveNonFiniteValues) {
   at::Tensor values = some_values(1000);
   values[3] = NAN;
   values[700] = -INFINITY;
@@ -278,7 +278,7 @@ TEST_F(LowRankOnDevice, OrthogonalisesUpToRoundingAndReplacesDependent) {
   }
 }
 
-TEST_F(LowRankOnDevice, ShowsWhatIsNotANumber) {
+TEST_F(LowRankOnDevice, PreservesNaN) {
   at::Tensor matrix = matrix_of(64, 2, 5);
   matrix[3][1] = NAN;
   const at::Tensor there = matrix.to(kDevice);

@@ -8,7 +8,7 @@ namespace {
 
 class DeviceGroups : public testing::TestWithParam<const char*> {};
 
-TEST_P(DeviceGroups, CarryWhatTheCpuCarries) {
+TEST_P(DeviceGroups, EqualGroupsOnTheCpu) {
   test::expect_groups_carry_what_the_cpu_carries(GetParam(), test::kStandInDevice);
 }
 

@@ -103,7 +103,7 @@ TEST_F(DeviceFeedTest, AwaitsNothingUnread) {
   EXPECT_EQ(first(*batches.microbatch(0).input), 1);
 }
 
-TEST_F(DeviceFeedTest, ASeekDropsWhatWasCopiedAhead) {
+TEST_F(DeviceFeedTest, SeekDropsBatchesCopiedAhead) {
   DevicePrefetcher batches = feed();
   batches.next();
   batches.copy_ahead();

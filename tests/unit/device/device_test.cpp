@@ -27,7 +27,7 @@ std::string rejection_of(const Work& work) {
   return "nothing was refused";
 }
 
-TEST(Device, NamesIncludeWhatLibtorchWasGiven) {
+TEST(Device, NamesIncludeRegisteredBackend) {
   EXPECT_THAT(device_names(), Contains(kStandInDevice));
   EXPECT_EQ(device_type_of(kStandInDevice), kStandIn);
   EXPECT_EQ(name_of(kStandIn), kStandInDevice);

@@ -77,7 +77,7 @@ const Wrong kWrong[] = {
      "pageable memory"},
 };
 
-TEST_F(GraphedStepTest, NamesWhatCannotBeCaptured) {
+TEST_F(GraphedStepTest, NamesOperationsThatPreventCapture) {
   for (const Wrong& wrong : kWrong) {
     for (const GraphUse use : {GraphUse::kOn, GraphUse::kAuto}) {
       comm::run_ranks_as_threads(

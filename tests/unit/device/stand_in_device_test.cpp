@@ -60,7 +60,7 @@ TEST(StandInDevice, LearnsAsTheCpuDoes) {
   EXPECT_LT(difference, 1e-6 * here.abs().max().item<double>());
 }
 
-TEST(StandInDevice, CountsWhatIsReadBack) {
+TEST(StandInDevice, CountsReadsToTheHost) {
   const at::Tensor there = numbers().to(stand_in());
   const std::int64_t before = reads_from_stand_in();
   const at::Tensor sum = (there * there).sum();

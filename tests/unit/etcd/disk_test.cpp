@@ -197,7 +197,7 @@ TEST_F(EtcdDisk, UnknownWriteRequiresFileReplacement) {
   EXPECT_EQ(first.read("log"), bytes("abcd"));
 }
 
-TEST_F(EtcdDisk, SaysWhatWasTriedWhereNobodyAnswers) {
+TEST_F(EtcdDisk, ErrorNamesMembersThatDidNotAnswer) {
   etcd_->kill(0);
   Client asking({store_.members[0], {.host = "127.0.0.1", .port = 1}});
   try {

@@ -189,7 +189,7 @@ TEST_F(EtcdTakeover, MetricsShowLeaderAndCandidates) {
   serve_with_etcd(candidate_options(store_, 3), serve);
 }
 
-TEST(ServeWithEtcd, RejectsWhatCannotWork) {
+TEST(ServeWithEtcd, RejectsInvalidOptions) {
   const StopRequest stop;
   ::kill(::getpid(), SIGTERM);
   const auto refusal = [&](const CandidateOptions& options, const ps::ServeOptions& serve) -> std::string {

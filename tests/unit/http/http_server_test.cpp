@@ -89,7 +89,7 @@ TEST_F(HttpServerTest, TakesARequestInPieces) {
   EXPECT_TRUE(receive(socket).starts_with("HTTP/1.0 200 "));
 }
 
-TEST_F(HttpServerTest, RejectsWhatIsNoRequest) {
+TEST_F(HttpServerTest, RejectsMalformedRequests) {
   EXPECT_TRUE(ask("POST " + with_token("/page") + " HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 405 "));
   EXPECT_TRUE(ask("\n\n").starts_with("HTTP/1.0 405 "));
   EXPECT_TRUE(ask("GET\n\n").starts_with("HTTP/1.0 401 "));
@@ -113,7 +113,7 @@ TEST_F(HttpServerTest, ServesOthersDespiteIdleClient) {
   EXPECT_TRUE(part.starts_with("HTTP/1.0 200 "));
 }
 
-TEST_F(HttpServerTest, SendsEventsToAllWhoReadThem) {
+TEST_F(HttpServerTest, SendsEventsToAllReaders) {
   std::list<wire::Socket> readers;
   for (int i = 0; i < 3; ++i) {
     readers.push_back(connect());

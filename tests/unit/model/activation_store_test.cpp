@@ -274,7 +274,7 @@ TEST(ActivationStore, ServesThreadsBesideEachOther) {
   for (const Tensors& each : found) expect_same_bits(each, expected);
 }
 
-TEST(ActivationStore, WhatWasChangedInPlaceIsRejected) {
+TEST(ActivationStore, RejectsTensorsChangedInPlace) {
   const test::TemporaryFolder folder;
   const auto store = store_in(folder, 1 << 20, /*min_bytes=*/1024);
   const auto refused = [&](at::IntArrayRef sizes) {
@@ -398,7 +398,7 @@ TEST(ActivationStore, FailedReadEndsBackwardButNotNext) {
   expect_same_bits(net.take_gradients(), expected);
 }
 
-TEST(ActivationStore, SaysWhatItCannotBe) {
+TEST(ActivationStore, RejectsInvalidOptions) {
   EXPECT_THAT([] { ActivationStore({.owner = "rank 0"}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("name a folder")));
   const test::TemporaryFolder folder;

@@ -237,7 +237,7 @@ TEST(OneHotTargets, RejectsOtherLossesAndNonClassTargets) {
       ThrowsMessage<DataError>(HasSubstr("sample 9 of the data set is of class 3")));
 }
 
-TEST(Metrics, OfClassesCountWhatIsRight) {
+TEST(Metrics, CountCorrectClasses) {
   const at::Tensor output =
       at::tensor({3.f, 2.f, 1.f, 1.f, 3.f, 2.f, 3.f, 1.f, 2.f}).view({3, 3});  // best: 0, 1, 0
   const at::Tensor target = at::tensor({0, 2, 2}, at::kLong);

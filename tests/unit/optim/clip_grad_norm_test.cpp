@@ -49,7 +49,7 @@ TEST(ClipGradNorm, HalfPrecisionNormExceedsItsRange) {
   }
 }
 
-TEST(ClipGradNorm, FindsNormWhoseSquaresOverflow) {
+TEST(ClipGradNorm, NormIsFiniteWhereSquaresOverflow) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     at::Tensor a = at::zeros({4}, type).set_requires_grad(true);
     at::Tensor b = at::zeros({2}, type).set_requires_grad(true);

@@ -399,7 +399,7 @@ TEST(AsynchronousPipeline, CanBeDrainedAheadOfPlan) {
   }
 }
 
-TEST(AsynchronousPipeline, RejectsWhatMakesNoSense) {
+TEST(AsynchronousPipeline, RejectsInvalidOptions) {
   const auto error_of = [](const PipelineOptions& options) -> std::string {
     try {
       pipeline_program(options, 2, schedule::Transport::kBuffered);

@@ -183,7 +183,7 @@ TEST(LocalClipping, IsOfRanksAlsoWhereHostsCompress) {
   }
 }
 
-TEST(LocalClipping, DoesNotHideWhatIsNotFinite) {
+TEST(LocalClipping, PreservesNonFiniteGradients) {
   expect_infinity_is_shown_once(of_each_rank(2, clipping_options(kClipNorm), {}, backward_with_infinity));
   const StepsOfRanks at_once = of_each_rank(
       2, clipping_options(kClipNorm), {.end = 1},

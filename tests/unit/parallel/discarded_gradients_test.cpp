@@ -67,7 +67,7 @@ TEST_P(Discarded, DoesNotHideMissingParameter) {
   });
 }
 
-TEST_P(Discarded, IsNotWhatStaticUsageLearns) {
+TEST_P(Discarded, StaticUsageIgnoresDiscardedPasses) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model, {.unused_parameters = UnusedParameters::kStatic});

@@ -170,7 +170,7 @@ TEST_P(FullyShardedModule, DoesNotWarnOfOptimizedPieces) {
             "");
 }
 
-TEST_P(FullyShardedModule, NamesWhatWasFrozenOrUnfrozenAfterwards) {
+TEST_P(FullyShardedModule, ErrorNamesParametersFrozenAfterConstruction) {
   run([](nn::Sequential& net, FullyShardedDataParallel& sharded) {
     net->parameters()[3].set_requires_grad(false);
     EXPECT_THAT([&] { loss_of(sharded); },

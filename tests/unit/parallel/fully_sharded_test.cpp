@@ -418,7 +418,7 @@ TEST_P(FullyShardedLoop, ContinuesAfterFailureUnderNoSync) {
   });
 }
 
-TEST_P(FullyShardedLoop, RejectsABackwardWhoseWeightsAreGone) {
+TEST_P(FullyShardedLoop, RejectsBackwardAfterWeightsAreFreed) {
   run([](Context& context) {
     at::Tensor loss;
     {

@@ -360,7 +360,7 @@ TEST(GradientsInBuckets, AreRightAfterThrowingPass) {
   });
 }
 
-TEST(GradientsInBuckets, OfTwoModelsWhoseBackwardsTakeTurns) {
+TEST(GradientsInBuckets, TwoModelsAlternateBackwardsWithoutCopies) {
   run_ranks_as_threads(2, [](Context& context) {
     Replicated first(context), second(context);
     for (int step = 0; step < 5; ++step) {

@@ -127,7 +127,7 @@ TEST(OtherStagesOfAPipeline, HaveValuesAfterThrowingConstructor) {
   });
 }
 
-TEST(OtherStagesOfAPipeline, KeepWhatThisRankUsesToo) {
+TEST(OtherStagesOfAPipeline, KeepLayersThatThisRankUses) {
   comm::run_ranks_as_threads(2, [](Context& context) {
     const nn::Linear shared(4, 4);
     nn::Sequential net(shared, nn::Tanh(), shared, nn::Tanh());

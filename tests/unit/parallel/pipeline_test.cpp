@@ -269,7 +269,7 @@ std::string error_on_rank_0(int ranks, const Body& body) {
   return message;
 }
 
-TEST(Pipeline, RejectsWhatCannotRunWithTheReason) {
+TEST(Pipeline, RejectsInvalidOptionsWithReason) {
   const auto make = [](comm::Context& context, const PipelineOptions& options) {
     Pipeline(context, model::layers_of(chain()), options);
   };

@@ -88,7 +88,7 @@ TEST(ReduceGradients, IsInStepWithBackwardPasses) {
       kDeadline);
 }
 
-TEST(ReduceGradients, RejectsWhatItCannotReduce) {
+TEST(ReduceGradients, RejectsMismatchedGradients) {
   run_ranks_as_threads(
       2,
       [](Context& context) {

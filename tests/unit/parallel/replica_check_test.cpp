@@ -289,7 +289,7 @@ TEST(ReplicaCheck, ReadsNothingThatOneRankAloneHolds) {
       kSoon);
 }
 
-TEST(ReplicaCheck, ComparesValuesWhateverTheirTypeAndPlace) {
+TEST(ReplicaCheck, ComparesValuesOfAllTypesAndStrides) {
   run_ranks_as_threads(
       2,
       [](Context& context) {

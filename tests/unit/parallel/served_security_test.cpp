@@ -63,7 +63,7 @@ TEST(ServedSecurity, FollowsVariablesForAnyServers) {
   }
 }
 
-TEST(ServedSecurity, NamesWhatIsMissingOrTooMuch) {
+TEST(ServedSecurity, ErrorNamesMissingOrConflictingVariables) {
   ProofVariables variables = {{"TRIREME_PS_TLS_AUTHORITY", "a.pem"}, {"TRIREME_PS_TLS_KEY", "worker.key"}};
   const auto ask = [&] { proof_given("tcp:127.0.0.1:1", variables); };
   EXPECT_THAT(ask, ThrowsMessage<InvalidArgument>(HasSubstr("TRIREME_PS_TLS_CERTIFICATE is not set")));

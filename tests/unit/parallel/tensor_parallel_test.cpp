@@ -117,7 +117,7 @@ TEST(TensorCollectives, OneRankKeepsTensorWithoutNode) {
   });
 }
 
-TEST(TensorCollectives, LeaveWhatTheyAreGivenAlone) {
+TEST(TensorCollectives, DoNotChangeTheirInputs) {
   run_ranks_as_threads(2, [](Context& context) {
     const Group& group = context.world();
     const at::Tensor before = test::numbers_f64({3, 4}, context.rank()), input = before.clone();

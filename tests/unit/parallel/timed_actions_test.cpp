@@ -21,7 +21,7 @@ telemetry::TraceSpan span(const char* category, const char* name, std::int64_t b
 
 const telemetry::AlignedClock kSameClock{telemetry::ClockSample{}};
 
-TEST(TimedActions, DoNotCountWhatTheyWaited) {
+TEST(TimedActions, ExcludeWaitingTime) {
   telemetry::Trace trace;
   for (const auto& each : {span("action", "0F0", 1'000, 3'000), span("wait", "wait", 3'100, 3'500),
                            span("action", "0B0", 3'000, 5'000), span("comm", "send", 5'100, 5'200),

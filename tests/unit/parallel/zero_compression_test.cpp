@@ -235,7 +235,7 @@ TEST_P(AnyZeroCompression, ShowsNonFiniteAndContinuesFromResidual) {
   }
 }
 
-TEST_P(AnyZeroCompression, OthersLearnWhoseStepEndedMidway) {
+TEST_P(AnyZeroCompression, OthersLearnOfARankThatFailed) {
   test::expect_others_are_told(shard_options(GetParam()), {.ranks = 3});
 }
 

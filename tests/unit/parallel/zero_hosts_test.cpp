@@ -192,7 +192,7 @@ TEST_P(ZeroBetweenHosts, ShowsNonFiniteAndKeepsResidual) {
   }
 }
 
-TEST_P(ZeroBetweenHosts, HostsLearnWhoseStepEndedMidway) {
+TEST_P(ZeroBetweenHosts, HostsLearnOfARankThatFailed) {
   test::expect_others_are_told(shard_options(GetParam()), over(kPairs));
 }
 

@@ -336,7 +336,7 @@ TEST_P(Zero, EvaluatesWithExternallyWrittenValues) {
   });
 }
 
-TEST_P(Zero, SitsOutWhatOthersEvaluate) {
+TEST_P(Zero, SkipsEvaluationOfOtherRanks) {
   run([](Context& context) {
     Training shards(context, GetParam().stage, "sgd");
     shards.step(0);

@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(Table, ZeroWholeGradients, testing::Values("dgc", "powe
   return name;
 });
 
-TEST_P(ZeroWholeGradients, AreReducedToWhatReplicasGet) {
+TEST_P(ZeroWholeGradients, EqualReducedGradientsOfReplicas) {
   for (const int ranks : {2, 3}) {
     for (const ReduceScale scale : {ReduceScale::kSum, ReduceScale::kMean}) {
       ShardSetting setting{.ranks = ranks, .stage = ZeroStage::kNone, .backend = "threads", .scale = scale};

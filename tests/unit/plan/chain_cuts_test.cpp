@@ -89,7 +89,7 @@ TEST(CutChain, AvoidsTheSlowLink) {
               testing::Not(ElementsAre(2)));
 }
 
-TEST(CutChain, RejectsWhatCannotBeCut) {
+TEST(CutChain, RejectsInvalidOptions) {
   const std::vector<Layer> layers = layers_of({1, 2, 3});
   const auto refused = [&](const ChainOptions& options, const char* message) {
     EXPECT_THAT([&] { cut_chain(layers, options); }, ThrowsMessage<InvalidArgument>(HasSubstr(message)));

@@ -194,7 +194,7 @@ TEST(SimplePlans, SpreadLayersOrParameters) {
   EXPECT_EQ(make_plan(profile, options, "parameters").stages[1].first_state, 5u);
 }
 
-TEST(MakePlan, RejectsWhatCannotWork) {
+TEST(MakePlan, RejectsInvalidOptions) {
   std::vector<Layer> layers(3, {.name = "l", .forward_s = 1});
   const Profile profile{std::span<const Layer>(layers)};
   const auto refused = [&](const PlanOptions& options, const std::string& method, const char* message) {
@@ -221,7 +221,7 @@ TEST(ParseLevels, PairsTheTwoLists) {
   EXPECT_DOUBLE_EQ(levels[1].bandwidth_bytes_per_s, 1.25e9);
 }
 
-TEST(ParseLevels, RejectsWhatIsNoPairOfLists) {
+TEST(ParseLevels, RejectsMalformedLists) {
   const auto refused = [](const char* workers, const char* bandwidths, const char* message) {
     EXPECT_THAT([&] { parse_levels(workers, bandwidths); },
                 ThrowsMessage<InvalidArgument>(HasSubstr(message)));

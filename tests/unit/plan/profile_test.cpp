@@ -59,7 +59,7 @@ const std::string kDiamond = kHeader +
                              "3,b|c,6,40,4,8,1 2\n"
                              "4,d,7,50,5,9,3\n";
 
-TEST(ProfileCsv, KnowsWhatIsDoneAtEachCut) {
+TEST(ProfileCsv, FindsDependenciesAcrossEachCut) {
   const Profile profile = parse_profile(kDiamond);
   EXPECT_EQ(profile.num_states(), 5u);
   EXPECT_EQ(profile.num_layers(), 4u);

@@ -77,7 +77,7 @@ TEST(Client, PushesAndPullsRowsByKey) {
   EXPECT_EQ(row, (std::vector<float>{6, 8}));
 }
 
-TEST(Client, BringsOnlyWhatIsNewer) {
+TEST(Client, PullsOnlyNewerVersions) {
   RealCluster cluster(1);
   Client client(worker(0, cluster));
   const TableId table = client.open_table(sums(50));

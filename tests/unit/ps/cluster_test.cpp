@@ -53,7 +53,7 @@ class ClusterTest : public testing::Test {
   TableId table = 0;
 };
 
-TEST_F(ClusterTest, AddsUpWhatWorkersPush) {
+TEST_F(ClusterTest, AddsPushesOfWorkers) {
   begin(small_table());
   for (const float value : {1.0F, 2.0F, 3.0F}) EXPECT_EQ(push(0, all(value)).error, ErrorKind::kNone);
   EXPECT_EQ(push(1, all(10)).error, ErrorKind::kNone);
@@ -197,7 +197,7 @@ TEST_F(ClusterTest, EndsCallAtItsDeadline) {
   EXPECT_EQ(pull(0), std::vector<float>(kElements, 7)) << "each push was applied, once";
 }
 
-TEST_F(ClusterTest, RejectsWhatTheTableDoesNotHave) {
+TEST_F(ClusterTest, RejectsAccessOutsideTheTable) {
   begin(small_table());
   EXPECT_EQ(push(0, floats({1, 2, 3})).error, ErrorKind::kOutOfRange);
   const Result chunk =

@@ -16,7 +16,7 @@ MapChange change_to(MapVersion to) {
   return change;
 }
 
-TEST(CoordinatorLog, HasWhatWasSafeAfterAnyCrash) {
+TEST(CoordinatorLog, RecoversSyncedMapAfterAnyCrash) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     Random random(seed);
     test::SimulatedDisk disk(Random(seed, 1));

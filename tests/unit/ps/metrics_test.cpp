@@ -47,7 +47,7 @@ bool has_line(const std::string& text, const std::string& line) {
   return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
 }
 
-TEST(Metrics, OfAServerAreWhatPrometheusReads) {
+TEST(Metrics, ServerMetricsFollowPrometheusFormat) {
   ServerStatus status;
   status.held.counts.pushes = 7;
   status.held.counts.rejected[ErrorKind::kWrongEpoch] = 3;
@@ -66,7 +66,7 @@ TEST(Metrics, OfAServerAreWhatPrometheusReads) {
     EXPECT_TRUE(has_line(metrics, line)) << line << " is not in\n" << metrics;
 }
 
-TEST(Metrics, OfACoordinatorAreWhatPrometheusReads) {
+TEST(Metrics, CoordinatorMetricsFollowPrometheusFormat) {
   ClusterStatus status;
   status.num_lost = 4;
   status.takeovers = 2;
@@ -102,7 +102,7 @@ class MetricsPortTest : public testing::Test {
   MetricsPort port{{"127.0.0.1", 0}};
 };
 
-TEST_F(MetricsPortTest, AnswersGetWithWhatWasPublishedLast) {
+TEST_F(MetricsPortTest, AnswersGetWithLastPublishedText) {
   EXPECT_TRUE(ask("GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").starts_with("HTTP/1.0 503 "));
   port.publish("a 1\n");
   port.publish("a 2\n");

@@ -26,7 +26,7 @@ struct Item final : MpscLink {
 };
 using Queue = MpscQueue<Item>;
 
-TEST(MpscQueue, GivesWhatWasPutInOldestFirst) {
+TEST(MpscQueue, PopsItemsInOrder) {
   Queue queue({});
   EXPECT_EQ(queue.pop(), nullptr);
   for (int round = 0; round < 3; ++round) {  // it passes its stub again and again
@@ -59,7 +59,7 @@ TEST(MpscQueue, ReportsFullnessAndRequestsRoomOnce) {
   EXPECT_FALSE(queue.makes_room());
 }
 
-TEST(MpscQueue, FreesWhatNobodyHasTaken) {
+TEST(MpscQueue, DestructorFreesRemainingItems) {
   {
     Queue queue({});
     for (std::uint64_t i = 0; i < 10; ++i) queue.push(std::make_unique<Item>(0, i));

@@ -181,7 +181,7 @@ TEST(OptimizerTable, HasPyTorchsDefaults) {
   EXPECT_EQ(with_defaults(given).weight_decay, 0);
 }
 
-TEST(OptimizerTable, NamesWhatIsWrong) {
+TEST(OptimizerTable, ErrorNamesTheInvalidValue) {
   OptimizerSpec spec;
   spec.name = "adm";
   EXPECT_THROW(check(spec), InvalidArgument);

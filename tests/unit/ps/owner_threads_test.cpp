@@ -184,7 +184,7 @@ TEST(OwnerThreads, SumTwoWorkersExactlyWithoutTornPulls) {
   EXPECT_GT(cluster.counts(0).done_at_once + cluster.counts(1).done_at_once, 0U);
 }
 
-TEST(OwnerThreads, TakeWhatComesTogetherInBatches) {
+TEST(OwnerThreads, TakeConcurrentMessagesInBatches) {
   ThreadedCluster cluster(owners(1), 1);
   const TableId table = cluster.create(table_of(1, 4));
   constexpr int kPushes = 1000;

@@ -140,7 +140,7 @@ TEST(BoundedRendezvous, MovesShareOfNewcomerWithinBound) {
   }
 }
 
-TEST(BoundedRendezvous, MovesOnlyWhatWhoGoesHad) {
+TEST(BoundedRendezvous, MovesOnlyPartitionsOfRemovedServer) {
   const PlacementFunction place = placement_function("bounded-rendezvous");
   for (int n = 3; n <= kMaxPlaced; ++n) {
     const int gone = n / 2;
@@ -154,7 +154,7 @@ TEST(BoundedRendezvous, MovesOnlyWhatWhoGoesHad) {
 }
 
 /// As a cluster lives: servers of all weights come and go, and placement knows what partitions have.
-TEST(BoundedRendezvous, HoldsItsBoundsWhoeverComesAndGoes) {
+TEST(BoundedRendezvous, KeepsBoundsAsServersJoinAndLeave) {
   const PlacementFunction place = placement_function("bounded-rendezvous");
   Random random(7);
   std::vector<Candidate> there = servers(6);

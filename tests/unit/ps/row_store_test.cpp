@@ -28,7 +28,7 @@ std::vector<std::uint64_t> keys_that_collide(std::size_t num_pairs) {
   return keys;
 }
 
-TEST(RowStore, HoldsWhatAMapHolds) {
+TEST(RowStore, EqualsAMapAfterRandomOperations) {
   Random random(1);
   std::vector<std::uint64_t> keys = keys_that_collide(3);
   while (keys.size() < 3000) keys.push_back(random.bits());
@@ -97,7 +97,7 @@ TEST(RowStore, RowsMayChangeDuringVisit) {
   EXPECT_EQ(num_wrong, 0U);
 }
 
-TEST(RowStore, DoesNotChangeWhatIsShared) {
+TEST(RowStore, WritesDoNotChangeLeasedPages) {
   RowStore store(kFloats);
   for (std::uint64_t key = 0; key < 5000; ++key) store.floats(store.append(key))[0] = 1;
   ASSERT_GT(store.pages().num_pages(), 2U);

@@ -109,7 +109,7 @@ TEST_F(SecurityOfServing, StatusAloneMakesNobodyAMember) {
   EXPECT_TRUE(look_at_cluster({.coordinator = coordinator_}, {}).cluster.has_value());
 }
 
-TEST_F(SecurityOfServing, RolesSendWhatIsTheirsAlone) {
+TEST_F(SecurityOfServing, RejectsMessagesOutsideTheRole) {
   const auto rejected = [&] {
     return look_at_cluster({.coordinator = coordinator_}, {}).servers.at(1).status->rejected_messages;
   };

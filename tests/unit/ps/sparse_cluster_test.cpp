@@ -196,7 +196,7 @@ TEST_F(SparseCluster, CombinedCallFailsWithItsPush) {
   EXPECT_EQ(pull(1, {5, 9}), rows({4, 2})) << "nothing of it was taken";
 }
 
-TEST_F(SparseCluster, RejectsWhatDoesNotFit) {
+TEST_F(SparseCluster, RejectsMismatchedSizesAndTableKinds) {
   begin(sums_of_rows());
   EXPECT_EQ(push(0, {1, 2}, rows({1})).error, ErrorKind::kOutOfRange);
   std::vector<float> values(5);

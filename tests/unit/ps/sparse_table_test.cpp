@@ -110,7 +110,7 @@ TEST_P(SparseRules, UpdateRowLikeChunkWithItsSteps) {
     EXPECT_EQ(read(table, {key}), expected[key].values);
 }
 
-TEST(SparseTableSpec, RejectsWhatRowsCannotDo) {
+TEST(SparseTableSpec, RejectsOptionsThatRowsDoNotSupport) {
   const auto rejection = [](const TableSpec& spec) -> std::string {
     try {
       check(spec);

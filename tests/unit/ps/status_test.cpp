@@ -41,7 +41,7 @@ class StatusTest : public testing::Test {
   std::optional<ClusterReport> report;
 };
 
-TEST_F(StatusTest, CountsWhatServersHoldAndHaveDone) {
+TEST_F(StatusTest, CountsStateAndRequestsOfServers) {
   Cluster cluster(1, {.num_partitions = 8, .num_replicas = 2, .num_servers = 2, .num_workers = 1});
   const TableId table = cluster.create(0, table_of(16));
   ASSERT_TRUE(cluster.settles(10));
@@ -152,7 +152,7 @@ TEST_F(StatusTest, NamesDegradedPartitionsAndSilentServers) {
   EXPECT_TRUE(lost.servers.empty());
 }
 
-TEST(StatusOf, IsSmallWhateverTheMapIs) {
+TEST(StatusOf, SizeIsIndependentOfTheMap) {
   ClusterMap map;
   map.num_replicas = 2;
   for (ServerId id = 1; id <= 1000; ++id) {

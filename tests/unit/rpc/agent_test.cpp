@@ -296,7 +296,7 @@ TEST(Agent, CallToMissingWorkerTimesOut) {
   EXPECT_NE(message.find("there is no worker 'z' in the group 'rpc'"), std::string::npos) << message;
 }
 
-TEST(Agent, LeavingWaitsForWhatIsUnderWay) {
+TEST(Agent, LeaveWaitsForPendingCalls) {
   Workers workers({"a", "b"});
   num_slow = 0;
   const auto call = workers["a"].rpc_async("b", kSlow, 0.2);

@@ -126,7 +126,7 @@ TEST_F(AgentLeavingAfterWork, NoticesDeadWorkerAfterAnyDeadline) {
   EXPECT_NO_THROW(leaves.get());
 }
 
-TEST_F(AgentLeavingAfterWork, SaysWhoHasNotJoinedInTime) {
+TEST_F(AgentLeavingAfterWork, ErrorCountsWorkersThatHaveNotJoined) {
   const auto serves = join("serves");
   try {
     serves->leave();

@@ -227,7 +227,7 @@ TEST(References, CallsOfThreadsArriveInAnyOrder) {
   EXPECT_EQ(owner.find({2, 1, 2}), nullptr) << "what is gone is not to come";
 }
 
-TEST(References, WhatAWorkerHeldGoesWithIt) {
+TEST(References, ReferencesOfALostWorkerAreReleased) {
   ReferenceTable owner(1);
   const RefId id = owner.make_own();
   EXPECT_EQ(owner.introduced(id, 1, 2), nullptr);

@@ -179,7 +179,7 @@ TEST(RRef, DeadOwnerIsErrorWithItsName) {
   EXPECT_NE(message.find("worker 'b' has ended"), std::string::npos) << message;
 }
 
-TEST(RRef, WhatADeadWorkerHeldGoes) {
+TEST(RRef, ReferencesOfALostWorkerAreReleased) {
   Workers workers({"a", "b", "c"}, {.lost_after_s = 0.3});
   const auto made = workers["a"].remote("b", kMake, 1);
   workers["a"].rpc_sync("b", kValue, made);

@@ -41,7 +41,7 @@ TEST(Lower, ReplicasReduceAtEndInOrder) {
   }
 }
 
-TEST(Lower, RejectsWhatIsLoweredAlready) {
+TEST(Lower, RejectsLoweredProgram) {
   const Program step = lower(one_f_one_b_of_two());
   EXPECT_THAT([&] { lower(step); }, ThrowsMessage<InvalidArgument>(HasSubstr("says already where to send")));
 }
@@ -51,7 +51,7 @@ TEST(Lower, RejectsAnOrderThatWaitsForItself) {
               ThrowsMessage<InvalidArgument>(HasSubstr("rank 0, position 1, 0B0: deadlock")));
 }
 
-TEST(MergeBackward, JoinsWhatStandsSideBySide) {
+TEST(MergeBackward, MergesAdjacentBackwards) {
   const Program merged = merge_backward(parse_csv("0F0,0I0,,0W0,0F1,0I1,0F2,0W1,0I2,0W2\n"));
   EXPECT_EQ(to_csv(merged), "0F0,0B0,0F1,0I1,0F2,0W1,0B2\n");
 }

@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Mutation{"StageOfNobody", "1F0,1B0,1F1,1B1,1REDUCE_GRAD,1STEP", "no rank has stage 0"}),
     [](const auto& suite) { return suite.param.name; });
 
-TEST(ValidateProgram, RejectsWhatTextCannotSay) {
+TEST(ValidateProgram, RejectsProgramsThatTextCannotExpress) {
   Program program = data_parallel(1);
   program.ranks[0][2].microbatch = 0;
   EXPECT_THAT([&] { validate(program); },

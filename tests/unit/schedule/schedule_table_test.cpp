@@ -106,7 +106,7 @@ TEST(ScheduleTable, SuggestsTheNearestName) {
               ThrowsMessage<InvalidArgument>(HasSubstr("unknown schedule '1f1' (did you mean '1f1b'?)")));
 }
 
-TEST(ScheduleTable, RejectsWhatDoesNotFit) {
+TEST(ScheduleTable, RejectsInvalidOptions) {
   const auto refused = [](const char* name, const ScheduleOptions& options, const char* reason) {
     EXPECT_THAT([&] { make_schedule(name, options); }, ThrowsMessage<InvalidArgument>(HasSubstr(reason)));
   };

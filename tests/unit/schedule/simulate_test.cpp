@@ -209,7 +209,7 @@ TEST(Simulate, MessagesOnCoreDelayTheirSender) {
   EXPECT_DOUBLE_EQ(simulate(program, costs).spans[0][1].start, 1.5);
 }
 
-TEST(Simulate, RejectsWhatCannotBe) {
+TEST(Simulate, RejectsInvalidCostsAndDeadlocks) {
   const Program order = make_schedule("1f1b", {.num_ranks = 2, .num_microbatches = 2});
   Costs three;
   three.stages = {{}, {}, {}};

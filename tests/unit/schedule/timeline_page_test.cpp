@@ -34,7 +34,7 @@ TimelinePage page() {
           .steps = {{.name = "step \"12\"", .ranks = measured()}}};
 }
 
-TEST(TimedActions, CostWhatTheyTookInTheMean) {
+TEST(TimedActions, CostsAreMeanMeasuredTimes) {
   const Costs costs = mean_costs(program(), {measured()});
   ASSERT_EQ(costs.stages.size(), 2u);
   EXPECT_NEAR(costs.stages[0].forward, 0.15, 1e-9);

@@ -260,7 +260,7 @@ TEST(ValidateOrder, RejectsBackwardDuringUnflushedReduction) {
           "rank 0, position 6, 0W1: comes between the stage's REDUCE_GRAD and its STEP");
 }
 
-TEST(ValidateOrder, WhatItCallsSoundCanBeLowered) {
+TEST(ValidateOrder, ValidJoinedOrdersCanBeLowered) {
   int joined = 0;
   for (const ScheduleRow& row : schedules()) {
     const Program order = make_schedule(row.name, {.num_ranks = 2, .num_microbatches = 4});

@@ -35,7 +35,7 @@ void expect_nothing(const Nvml& nvml) {
   EXPECT_FALSE(nvml.read("0000:3b:00.0"));
 }
 
-TEST(Nvml, ReadsWhatEachGpuTells) {
+TEST(Nvml, ReadsEachGpu) {
   const Nvml nvml(kLibrary);
   EXPECT_EQ(nvml.missing_because(), "");
   EXPECT_EQ(nvml.driver_version(), "550.0.stand-in");
@@ -91,7 +91,7 @@ TEST(Nvml, HasNoReadingOfLostGpu) {
   EXPECT_EQ(nvml.num_devices(), 2);
 }
 
-TEST(Nvml, AddsToARecordWhatIsTold) {
+TEST(Nvml, AddsReadingsToARecord) {
   const Nvml nvml(kLibrary);
   Record record{.event = "step", .fields = {{"step", std::int64_t{3}}}};
   for (int i = 0; i < 2; ++i) add_fields(record, i, *nvml.read(i));

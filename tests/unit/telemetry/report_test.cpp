@@ -24,7 +24,7 @@ Curve line(std::size_t points) {
   return curve;
 }
 
-TEST(PageText, EscapesWhatHtmlWouldRead) {
+TEST(PageText, EscapesHtmlCharacters) {
   EXPECT_EQ(escape_html("<a href=\"x\">&'</a>"), "&lt;a href=&quot;x&quot;&gt;&amp;&#39;&lt;/a&gt;");
 }
 
@@ -149,7 +149,7 @@ TEST_F(Report, ReadsSettingsCurvesAndResults) {
   EXPECT_EQ(run.result("nothing"), std::nullopt);
 }
 
-TEST_F(Report, DrawsWhatGpusTell) {
+TEST_F(Report, DrawsGpuReadings) {
   write_run();
   const auto page_of = [&] {
     write_report(folder_.path());
@@ -240,7 +240,7 @@ TEST_F(Report, NumbersHaveTheirUnits) {
   EXPECT_THAT(report_page({.run = read_run(folder_.path()), .machine = {}}), HasSubstr("1 step "));
 }
 
-TEST_F(Report, LeavesOutWhatWasNotMeasured) {
+TEST_F(Report, LeavesOutUnmeasuredValues) {
   write_run();
   EXPECT_THAT(report_page({.run = read_run(folder_.path()), .machine = {}}), Not(HasSubstr("Gradient norm")));
   write("metrics.jsonl", "{\"event\":\"step\",\"step\":1,\"loss\":4.2,\"grad_norm\":1.5}\n");

@@ -155,7 +155,7 @@ TEST(Straggler, IsStoppedRankFirst) {
   EXPECT_EQ(describe(*found), "rank 2 is stopped by a signal, now: 0B1\\x1b[2J; the others wait for it");
 }
 
-TEST(RunMetrics, AreWhatPrometheusReads) {
+TEST(RunMetrics, FollowPrometheusFormat) {
   auto [before, now] = two_samples();
   now.pressure.io = {.some = 12.5, .full = 3};
   const std::string text = metrics_text(now, view_between(before, now));

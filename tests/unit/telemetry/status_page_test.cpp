@@ -18,7 +18,7 @@
 namespace trireme::telemetry {
 namespace {
 
-TEST(StatusPage, KeepsWhatIsWrittenLast) {
+TEST(StatusPage, KeepsTheLastWrittenValues) {
   const auto page = StatusPage::make_private();
   EXPECT_EQ(page->read().rank, -1);
   page->set_rank(3);

@@ -47,7 +47,7 @@ TEST(AllReduceChoice, InaccurateFormulaLosesToAccurateOne) {
   EXPECT_EQ(choice.of(1), Algorithm::kDirect);
 }
 
-TEST(AllReduceChoice, IsWhatWasForcedWhateverWasMeasured) {
+TEST(AllReduceChoice, ForcedAlgorithmPrecedesMeasurements) {
   const AllReduceChoice choice{.ranks = 4,
                                .cost = kLong,
                                .comparisons = {{1e3, {{Algorithm::kDirect, 0.01}}, 0.001}},

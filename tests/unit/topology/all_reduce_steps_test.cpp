@@ -81,7 +81,7 @@ TEST_P(AllReduceSteps, LeaveTheSameBitsOnEveryRank) {
   }
 }
 
-TEST_P(AllReduceSteps, CostWhatTheFormulaSays) {
+TEST_P(AllReduceSteps, CostEqualsTheFormula) {
   const MessageCost cost{.alpha_s = 1e-3, .beta_s_per_byte = 1e-6, .gamma_s_per_byte = 0.3e-6};
   const std::int64_t numel = 16LL * 720720 * 17;  // every number of ranks cuts it evenly
   for (int ranks = 1; ranks <= 17; ++ranks) {

@@ -177,7 +177,7 @@ TEST_F(TopologyMatch, SaysThatNobodyListens) {
   }
 }
 
-TEST_F(TopologyMatch, APartnerWhoGoesEndsIt) {
+TEST_F(TopologyMatch, DisconnectedPartnerEndsTheMatch) {
   std::thread other(
       [&] { const auto socket = connect_match(listening_.local(), kSecret, terms_, Deadline::after_s(20)); });
   const auto socket = accept_match(listening_, kSecret, terms_, Deadline::after_s(20));

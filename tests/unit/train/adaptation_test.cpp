@@ -94,7 +94,7 @@ std::vector<std::string> words_of(const std::vector<Decision>& decisions) {
   return words;
 }
 
-TEST(AdaptiveController, KeepsWhatShortensSteps) {
+TEST(AdaptiveController, KeepsChangesThatShortenSteps) {
   SimulatedSteps steps({{"good", 0.02}});
   const std::vector<Decision> decisions = steps.go(200);
   EXPECT_THAT(words_of(decisions), testing::ElementsAre("good off -> on tried", "good off -> on kept"));

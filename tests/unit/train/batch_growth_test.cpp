@@ -172,7 +172,7 @@ TEST_F(GrowingRuns, AreVerifiedAtEachSize) {
   EXPECT_TRUE(verdict->equal()) << verdict->first()->describe();
 }
 
-TEST_F(GrowingRuns, AreRejectedForWhatCannotGrow) {
+TEST_F(GrowingRuns, RejectInvalidRamps) {
   const auto rejected = [&](void (*change)(RunConfig&), const char* reason) {
     RunConfig config = growing("rejected");
     change(config);

@@ -36,7 +36,7 @@ TEST_P(EachCompression, ContinuesFromCheckpointWithSameBits) {
   EXPECT_EQ(run(2, part, RunStart::kResume).weights_xxh3, expected);
 }
 
-TEST_P(EachCompression, LearnsWhatItLearnsUncompressed) {
+TEST_P(EachCompression, ReachesTheAccuracyOfUncompressedTraining) {
   RunConfig plain = compressed("plain", "none"), less = compressed("less", GetParam());
   plain.optimizer = less.optimizer;
   if (GetParam() == "one-bit") less.parallel.compression_warmup_steps = 30;

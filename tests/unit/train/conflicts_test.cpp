@@ -60,7 +60,7 @@ TEST(Conflicts, ComeFromFeaturesThatAreOn) {
   EXPECT_FALSE(lacks(plan, Property::kWholeLayers));
 }
 
-TEST(Conflicts, NoFeatureLacksWhatItNeedsItself) {
+TEST(Conflicts, NoFeatureConflictsWithItself) {
   for (const Conflict& conflict : all_conflicts())
     EXPECT_NE(conflict.needing, conflict.lacking) << conflict.need;
 }

@@ -75,7 +75,7 @@ TEST(DescribedMachine, UnknownKeysAreNamedWithTheNearest) {
               ThrowsMessage<InvalidArgument>(HasSubstr("'device.peak_tflops' is a table")));
 }
 
-TEST(DescribedMachine, MissingKeysSayWhatIsExpected) {
+TEST(DescribedMachine, MissingKeysAreNamedWithExpectedValues) {
   EXPECT_THAT(reading(with("memory_gb_per_s = 1000", "")),
               ThrowsMessage<InvalidArgument>(
                   AllOf(HasSubstr("device.memory_gb_per_s is missing"), HasSubstr("GB/s"))));
@@ -102,7 +102,7 @@ TEST(DescribedMachine, OtherUnitsAreFoundByTheirSize) {
               ThrowsMessage<InvalidArgument>(HasSubstr("expected less than that")));
 }
 
-TEST(LinkLevels, HostsExchangeWhatTheirRanksShare) {
+TEST(LinkLevels, RanksOfAHostShareItsLink) {
   const LinkLevels links = parse_machine(kMachine, "machine.toml").links;
   // Two ranks of a host: half of the bytes cross, after one latency.
   EXPECT_DOUBLE_EQ(gather_s(links, {2, 2}, 1e9), 2e-6 + 0.5e9 / 100e9);
@@ -152,7 +152,7 @@ TEST(GptCosts, HaveTheParametersOfTheModel) {
   }
 }
 
-TEST(GptCosts, KeepWhatIsMeasuredAtTheAllocator) {
+TEST(GptCosts, MemoryMatchesTheAllocator) {
   const GptOnMachine gpt = gpt_alone(4);
   model::Gpt real(gpt.model);
   const auto measured =
@@ -212,7 +212,7 @@ TEST(DescribedForms, MatchModelOnMachine) {
   EXPECT_EQ(forms.front().ranks_of_host, 4);
 }
 
-TEST(DescribedForms, RejectWhatTheMachineDoesNotTell) {
+TEST(DescribedForms, RejectConfigurationsOutsideTheDescription) {
   const Machine machine = parse_machine(kMachine, "machine.toml");
   const auto of = [&](const std::function<void(RunConfig&)>& change, int ranks = 8) {
     return [&machine, change, ranks] {

@@ -115,7 +115,7 @@ TEST(PlanBounds, RecomputedLayersNeverExceedEstimate) {
   EXPECT_GT(num_recomputed, 10U);
 }
 
-TEST(DescribedSearch, FindsWhatTryingEverythingFinds) {
+TEST(DescribedSearch, FindsTheOptimumOfExhaustiveSearch) {
   for (const int ranks : {4, 8}) {
     const RunConfig config = small_gpt();
     const MeasuredForms forms = described_forms(config, ranks, small_machine(), 101);
@@ -149,7 +149,7 @@ TEST(DescribedSearch, MatchesExhaustiveSearchWithinMemory) {
   EXPECT_LE(found.plans.front().memory_bytes, limit);
 }
 
-TEST(DescribedSearch, WhatFitsNowhereIsListed) {
+TEST(DescribedSearch, TooLargePlansAreListed) {
   const RunConfig config = small_gpt();
   const PlanSearch found =
       search_plans(config, 8, described_forms(config, 8, small_machine(), 101), {.limit_bytes = 1000});

@@ -37,7 +37,7 @@ TEST(GradientNorm, IsEqualOnRanksForAnyCut) {
   });
 }
 
-TEST(GradientNorm, FindsNormWhoseSquaresOverflow) {
+TEST(GradientNorm, NormIsFiniteWhereSquaresOverflow) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const std::size_t mine = static_cast<std::size_t>(context.rank());
     GradientNorm norm(context.world(), {{kNames[mine], with_norm(mine == 0 ? 3e25 : 4e25)}}, kNames);

@@ -15,7 +15,7 @@
 namespace trireme::train {
 namespace {
 
-TEST(AllocatedBytes, CountsWhatLivesAndThePeak) {
+TEST(AllocatedBytes, CountsCurrentAndPeakBytes) {
   const parallel::AllocatedBytes allocated;
   at::Tensor kept = at::ones({1000});
   EXPECT_EQ(allocated.current(), 4000);

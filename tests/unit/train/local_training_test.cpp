@@ -289,7 +289,7 @@ TEST_P(EachRule, IsNotChangedByEvaluationsAndSaves) {
   EXPECT_EQ(run(num_ranks(rule), busy).weights_xxh3, run(num_ranks(rule), quiet).weights_xxh3);
 }
 
-TEST_P(EachRule, LearnsWhatGradientsOfAllRanksLearn) {
+TEST_P(EachRule, ReachesTheAccuracyOfSynchronousTraining) {
   const Rule& rule = GetParam();
   RunConfig apart = local("apart", rule);
   apart.train.epochs = 20;

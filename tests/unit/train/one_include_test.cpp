@@ -115,7 +115,7 @@ Losses with_stages(trireme::Context& context) {
   return losses;
 }
 
-TEST(OneInclude, HasWhatThreeKindsOfLoopsNeed) {
+TEST(OneInclude, SufficesForThreeKindsOfTraining) {
   std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "one_include";
   std::filesystem::remove_all(folder);
   std::array<std::array<Losses, 3>, 2> found;

@@ -91,7 +91,7 @@ TEST(ParallelPlan, IsOneStageWithoutPipeline) {
   EXPECT_EQ(plan.program().num_stages, 1);
 }
 
-TEST(ParallelPlan, ReadsWhatDecidesHowRanksCompute) {
+TEST(ParallelPlan, ReadsPrecisionKernelsAndTrace) {
   RunConfig config = pipeline_config();
   config.train.precision = "fp16";
   config.train.convolution = "aten";

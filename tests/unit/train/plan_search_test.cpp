@@ -47,7 +47,7 @@ double fastest_s(const std::vector<PlannedStep>& plans) {
   return std::ranges::min(plans, {}, &PlannedStep::step_s).step_s;
 }
 
-TEST(PlanSearch, FindsWhatTryingEverythingFinds) {
+TEST(PlanSearch, FindsTheOptimumOfExhaustiveSearch) {
   for (const int ranks : {1, 2, 4}) {
     for (const double exchange_s : {0.01, 30.0}) {
       RunConfig config = without_clipping();
@@ -144,7 +144,7 @@ TEST(PlanSearch, NoPlanExceedsTheMemory) {
   }
 }
 
-TEST(PlanSearch, WhatFitsNowhereIsListedBySize) {
+TEST(PlanSearch, TooLargePlansAreListedBySize) {
   const PlanSearch found = search(without_clipping(), 2, {.limit_bytes = 1 << 20});
   EXPECT_TRUE(found.plans.empty());
   ASSERT_GT(found.too_large.size(), 1U);

@@ -52,7 +52,7 @@ TEST_F(PlannedRuns, WritePlanAndKeepConfigurationOpen) {
   EXPECT_THAT(file("auto", "console.log"), HasSubstr("plan: "));
 }
 
-TEST_F(PlannedRuns, ComputeWhatTheirPlanSays) {
+TEST_F(PlannedRuns, ComputeTheSameAsTheirWrittenPlan) {
   RunConfig automatic = planned("auto");
   automatic.run.exact = true;
   const RunResult chosen = run(2, automatic);
@@ -130,7 +130,7 @@ TEST_F(PlannedRuns, FewerSamplesThanRanksChangeMode) {
   EXPECT_THAT(file("few", "plan.toml"), HasSubstr("data = 1"));
 }
 
-TEST_F(PlannedRuns, KeepWhatIsConfigured) {
+TEST_F(PlannedRuns, KeepConfiguredValues) {
   RunConfig fixed = planned("fixed");
   fixed.parallel.data = 1;
   EXPECT_EQ(run(2, fixed).status, "completed");

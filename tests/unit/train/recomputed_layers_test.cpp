@@ -230,7 +230,7 @@ void expect_rejected(const RunConfig& config, const std::vector<std::string>& wo
   }
 }
 
-TEST(RecomputedLayers, RejectWhatTheyCannotBe) {
+TEST(RecomputedLayers, RejectUnknownLayersAndInvalidBudgets) {
   RunConfig config = small_config();
   config.train.recompute_layers = {"fc1", "fc12"};
   expect_rejected(config, {"train.recompute_layers: 'fc12' is the name of no layer", "'fc1', 'fc2', 'fc3'",

@@ -68,7 +68,7 @@ const Rejection kRejections[] = {
      },
      "batches of 64 samples are followed by those of train.global_batch = 64",
      "train.batch_ramp_sizes = [], train.batch_ramp_steps = []"},
-    {"ARampWhoseStepsDoNotRise", 2,
+    {"ARampWithEqualSteps", 2,
      [](RunConfig& c) {
        c.train.batch_ramp_sizes = {16, 32};
        c.train.batch_ramp_steps = {3, 3};

@@ -364,7 +364,7 @@ struct Conflict {
   const char* reason;
 };
 
-TEST(CheckRunConfig, RejectsWhatCannotWorkTogether) {
+TEST(CheckRunConfig, RejectsConflictingSettings) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder / "run.toml", "[data]\nname = \"synthetic\"\n");
   const Conflict conflicts[] = {

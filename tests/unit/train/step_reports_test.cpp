@@ -33,7 +33,7 @@ TEST(StepReports, SumLossesAndArriveStepLater) {
   });
 }
 
-TEST(StepReports, SayWhatEachRankHasWorked) {
+TEST(StepReports, CollectWorkTimesOfAllRanks) {
   comm::run_ranks_as_threads(3, [](comm::Context& context) {
     StepReports reports(context.world());
     reports.start({.step = 1, .work_s = {0.25 * context.rank()}});

@@ -63,7 +63,7 @@ TEST(StepSchedule, AnyEpochsAreAtLeastOneStep) {
   EXPECT_EQ(StepSchedule(config, of_ten()).total_steps(), 7);
 }
 
-TEST(StepSchedule, TheNextMeetingIsWhateverComesFirst) {
+TEST(StepSchedule, NextMeetingIsTheEarliestEvent) {
   const StepSchedule step_schedule(config_of(23, 4, 6), of_ten());
   EXPECT_EQ(step_schedule.next_meeting(0), 4);
   EXPECT_EQ(step_schedule.next_meeting(4), 6);

@@ -13,7 +13,7 @@ using comm::run_ranks_as_threads;
 
 class TensorMeshes : public testing::TestWithParam<FormMesh> {};
 
-TEST_P(TensorMeshes, TrainWhatOneRankTrains) {
+TEST_P(TensorMeshes, TrainTheSameAsOneRank) {
   const data::DataSource data = token_sequences();
   run_ranks_as_threads(GetParam().ranks, [&](Context& context) {
     const Comparison comparison = verify(config_of_form(GetParam()), context, data, 2);

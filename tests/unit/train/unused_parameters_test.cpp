@@ -186,7 +186,7 @@ TEST(OwnModel, RejectsMisfittingDataByModelType) {
   });
 }
 
-TEST(OwnModel, IsWhatARunTrainsAndWrites) {
+TEST(OwnModel, OwnModelIsTrainedAndSaved) {
   const test::TemporaryFolder folder;
   RunConfig config = expert_config();
   config.run.folder = folder.path().string();

@@ -88,7 +88,7 @@ TEST_P(EachZeroCompression, ContinuesFromCheckpointWithSameBits) {
   }
 }
 
-TEST_P(EachZeroCompression, LearnsWhatItLearnsUncompressed) {
+TEST_P(EachZeroCompression, ReachesTheAccuracyOfUncompressedTraining) {
   RunConfig plain = in_shards("plain", "none"), less = in_shards("less", GetParam());
   for (RunConfig* each : {&plain, &less}) {
     each->train.epochs = 20;

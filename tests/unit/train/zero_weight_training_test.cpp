@@ -73,7 +73,7 @@ TEST_F(GatheredTraining, MixedPrecisionContinuesWithSameBits) {
   EXPECT_NE(run_over_gloo(2, config).weights_xxh3, run_over_gloo(2, gathered("f32", "int8")).weights_xxh3);
 }
 
-TEST_F(GatheredTraining, LearnsWhatItLearnsWithExactWeights) {
+TEST_F(GatheredTraining, ReachesTheAccuracyOfExactWeights) {
   for (const char* weights : {"none", "bf16", "fp16", "int8"}) {
     RunConfig config = gathered(weights, weights);
     config.train.epochs = 20;

@@ -23,7 +23,7 @@ TEST(ElasticWorld, RanksOfHostCountInOrder) {
   EXPECT_EQ(kWorld.local_size_of(1), 1);
 }
 
-TEST(ElasticWorld, RejectsWhatIsNoWorld) {
+TEST(ElasticWorld, RejectsMalformedText) {
   for (const char* wrong :
        {"", "1", "1\n", "x\n0 a\n", "1\n0\n", "1\n0 \n", "-1\n0 a\n", "1\n0 a", "1\n9999999 a\n"})
     EXPECT_THAT([&] { parse_elastic_world(wrong); },
@@ -59,7 +59,7 @@ TEST(JobState, TextIsReadAsItWasWritten) {
     EXPECT_THROW(parse_job_state(wrong), CommError) << wrong;
 }
 
-TEST(WaitingMember, RejectsWhatIsNone) {
+TEST(WaitingMember, RejectsMalformedText) {
   for (const char* wrong : {"", "1 2", "0\nx", "1 x\n"})
     EXPECT_THROW(parse_waiting_member(wrong), CommError) << wrong;
 }

@@ -198,7 +198,7 @@ TEST(Frame, PayloadsWithoutHashesComeInSteps) {
   EXPECT_EQ(decoder.fault(), FrameFault::kHeaderChecksum) << "headers are checked all the same";
 }
 
-TEST(Frame, WhatCameBeforeIsNotTakenAgain) {
+TEST(Frame, RejectsRepeatedFrames) {
   const Bytes once = bytes_of({{.body = body_of(10)}});
   Bytes twice = once;
   twice.insert(twice.end(), once.begin(), once.end());
@@ -327,7 +327,7 @@ TEST(SendQueue, UrgentMessagesOvertakeLongOnes) {
   EXPECT_THAT(order_of(queue), testing::ElementsAre(2, 2, 5, 5, 5));
 }
 
-TEST(SendQueue, WhatWaitsLongIsNotStarved) {
+TEST(SendQueue, LowPriorityFramesAreNotStarved) {
   SendQueue queue({.chunk_bytes = 1000, .age_bytes = 10000});
   queue.push({.priority = 3, .body = body_of(2000)});
   for (int i = 0; i < 200; ++i) queue.push({.priority = 0, .body = body_of(1000)});
@@ -362,7 +362,7 @@ TEST(SendQueue, NeverBeginsMoreThanTheReceiverTakes) {
   EXPECT_EQ(decoder.fault(), FrameFault::kNone);
 }
 
-TEST(SendQueue, CountsWhatWaits) {
+TEST(SendQueue, CountsWaitingBytes) {
   SendQueue queue({.chunk_bytes = 1000, .age_bytes = 1000});
   queue.push({.head = head_of("abc"), .body = body_of(2500)});
   EXPECT_GE(queue.waiting_bytes(), 2503u);

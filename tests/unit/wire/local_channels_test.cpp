@@ -108,7 +108,7 @@ TEST(SecurityLocalChannels, RejectsServerWithoutKey) {
   impostor.join();
 }
 
-TEST(SecurityLocalChannels, WhoProvesNothingIsRejected) {
+TEST(SecurityLocalChannels, RejectsPeersWithoutProof) {
   Party server(local_server());
   for (const bool guesses : {false, true}) {
     const Socket socket = connected_to(server.address());

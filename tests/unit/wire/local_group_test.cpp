@@ -211,7 +211,7 @@ TEST(LocalGroupAllReduce, NamesDepartedRankInLaterErrors) {
               AllOf(HasSubstr("all_reduce #2 of group world: rank 1"), HasSubstr("has left the group")));
 }
 
-TEST(LocalGroupAllReduce, AbortFailsTheOthersWhoWait) {
+TEST(LocalGroupAllReduce, AbortFailsWaitingRanks) {
   const auto errors = run_ranks(2, [](LocalGroup& group, int rank) {
     if (rank == 1) {
       group.abort("group world: a neutron hit rank 1");

@@ -92,7 +92,7 @@ class Arena : public testing::Test {
   SharedArena arena_{block_, 0};
 };
 
-TEST_F(Arena, ReusesWhatIsGivenBack) {
+TEST_F(Arena, ReusesFreedBlocks) {
   std::byte* first = arena_.allocate(1000);
   std::byte* second = arena_.allocate(1000);
   arena_.free(first);

@@ -100,7 +100,7 @@ void expect_closed(const Socket& socket) {
       ThrowsMessage<CommError>(testing::AnyOf(HasSubstr("has closed"), HasSubstr("is lost"))));
 }
 
-TEST(Store, KeepsWhatItIsGiven) {
+TEST(Store, KeepsValuesOfKeys) {
   Served served;
   StoreClient one = served.client(), other = served.client();
   EXPECT_EQ(one.get("key", kLong_s), std::nullopt);
@@ -133,7 +133,7 @@ TEST(Store, AddsForManyWithoutLosingOne) {
   EXPECT_EQ(client.add("sum", 1, kLong_s), 2001) << "and goes on";
 }
 
-TEST(Store, SetsWhatIsStillAsExpected) {
+TEST(Store, CompareSetWritesOnlyExpectedValues) {
   Served served;
   StoreClient client = served.client();
   EXPECT_EQ(client.compare_set("key", "other", "new", kLong_s), "other");
