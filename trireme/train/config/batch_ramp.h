@@ -1,6 +1,6 @@
 #pragma once
-// A global batch that grows during a run (train.batch_ramp_sizes, train.batch_ramp_steps): what the
-// configuration says of it, for all who have to know how large the batch of a step is. Pure.
+// A global batch that grows during a run (train.batch_ramp_sizes, train.batch_ramp_steps): its sizes and
+// steps by the configuration. They give the batch size of each step. Pure.
 
 #include <cstdint>
 #include <span>

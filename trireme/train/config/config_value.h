@@ -1,5 +1,5 @@
 #pragma once
-// What a key of a configuration may hold, and what is allowed of it. Values; thread-safe.
+// The values that a configuration key allows, as types and bounds. Values; thread-safe.
 
 #include <cstdint>
 #include <functional>
@@ -14,14 +14,14 @@ namespace trireme::train {
 using ConfigValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
                                  std::vector<double>, std::vector<std::string>>;
 
-/// What a field of options is held as while it is parsed.
+/// The type that holds a field of options while it is parsed.
 template <class Field>
 using HeldAs = std::conditional_t<
     std::is_same_v<Field, bool>, bool,
     std::conditional_t<std::is_integral_v<Field>, std::int64_t,
                        std::conditional_t<std::is_floating_point_v<Field>, double, Field>>>;
 
-/// What a text is a path of. Both forms are printable: a name in a message is what it looks like.
+/// The kind of file that a path names. Both forms are printable: a name in a message is exact.
 enum class PathForm {
   kAny,           ///< no path, or any that the user of the configuration can write to
   kOneComponent,  ///< a name in a folder
@@ -41,7 +41,7 @@ struct Allowed {
   std::string describe() const;
 };
 
-/// What a resumed run may do to a key.
+/// The changes of a key that a resumed run allows.
 enum class OnResume {
   kMayChange,
   kMayChangeByName,  ///< where the configuration names the key; a default that is another than it was does

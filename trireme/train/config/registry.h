@@ -1,7 +1,7 @@
 #pragma once
-// Models, data sets, objectives and metrics that a program brings of its own, by name, each with keys of its
-// own in a configuration. A RunConfig that was read with a registry holds it, and everybody who opens data,
-// makes a model or checks keys for that configuration asks it there: nothing is global (ADR 0019).
+// Custom models, data sets, objectives and metrics of a program, by name. Each has its own configuration
+// keys. A RunConfig that was read with a registry holds it. Code that opens data, makes a model or checks
+// keys uses the registry of that configuration: nothing is global (ADR 0019).
 //
 //   struct TowerOptions { std::int64_t width = 64; };
 //   const train::Keys<TowerOptions> keys = {{"width", &TowerOptions::width, "of a tower", {.least = 1}}};
@@ -44,7 +44,7 @@ struct OwnKey {
 /// A key that is a member of the part's options: a number, a flag, a text, or a list of numbers or texts.
 template <class Options>
 struct Key {
-  /// Default: the member's. On a resume it stays, unless `on_resume` says else.
+  /// Default: the member's. On a resume the value stays, unless `on_resume` allows a change.
   template <class Field>
   Key(std::string name, Field Options::*field, std::string meaning, Allowed allowed = {},
       OnResume on_resume = OnResume::kStays);
@@ -53,7 +53,7 @@ struct Key {
   std::function<void(Options&, const ConfigValue&)> set;
 };
 
-/// The keys of a table of one's own, each a member of Options with bounds and a line of help.
+/// The keys of a custom table. Each is a member of Options with bounds and a line of help.
 template <class Options>
 using Keys = std::vector<Key<Options>>;
 
@@ -66,7 +66,7 @@ class Part {
   Part(std::string name, Make maker)
       : name_(std::move(name)),
         make_([maker = std::move(maker)](const Task& task) -> Made { return maker(task); }) {}
-  /// `maker(options, task)`, with what the table [name] says.
+  /// Calls `maker(options, task)` with the values of the table [name].
   template <class Options, std::invocable<const Options&, const Task&> Make>
   Part(std::string name, const Keys<Options>& keys, Make maker) : name_(std::move(name)) {
     for (const Key<Options>& key : keys) keys_.push_back(key.row);
@@ -82,7 +82,7 @@ class Part {
 
   const std::string& name() const { return name_; }
   const std::vector<OwnKey>& keys() const { return keys_; }
-  /// What the maker makes for the task; throws what it throws.
+  /// The object that the maker makes for the task. Passes on the maker's exceptions.
   Made make(const Task& task) const { return make_(task); }
 
  private:
@@ -91,20 +91,20 @@ class Part {
   std::function<Made(const Task&)> make_;
 };
 
-/// What a maker of models is given: the run's configuration and its data.
+/// Input of a maker of models: the run's configuration and its data.
 struct ModelTask {
   const RunConfig& config;
   const data::DataSource& data;
   std::int64_t num_outputs;  ///< that the objective asks for, of a sample or token
 };
 
-/// What a maker of data is given.
+/// Input of a maker of data.
 struct DataTask {
   const RunConfig& config;
-  const Log& log;  ///< gets what is worth a warning while samples are read
+  const Log& log;  ///< gets warnings while samples are read
 };
 
-/// What a maker of objectives is given.
+/// Input of a maker of objectives.
 struct ObjectiveTask {
   const RunConfig& config;
   const data::DataSource& data;
@@ -146,7 +146,7 @@ class Registry {
 /// The parts that a configuration names, shipped or own. They throw as data::open_data, model::make_model and
 /// objective::make_objective do. A shipped model is deferred (model/deferred.h).
 data::DataSource open_data(const RunConfig& config, const Log& log = Log());
-/// The table [data] with what the objective decides: the meaning of a target, and labels that are ignored.
+/// The table [data] with the choices of the objective: the meaning of a target, and labels that are ignored.
 data::DataOptions data_options(const RunConfig& config);
 std::shared_ptr<model::Model> make_model(const RunConfig& config, const data::DataSource& data,
                                          std::int64_t num_outputs);

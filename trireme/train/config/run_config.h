@@ -1,8 +1,8 @@
 #pragma once
-// A RunConfig is everything that decides what a training run does: the sum of the modules' option structs,
-// each of which stays with its owner. It is read from a TOML file and `--set table.key=value` overrides, both
+// A RunConfig holds all settings of a training run: the sum of the modules' option structs, each of which
+// stays with its module. It is read from a TOML file, and `--set table.key=value` overrides it. Both are
 // strict: an unknown table or key, a wrong type or a value out of range is an error that names the place.
-// Keys, types, defaults and bounds stand in one table (config_keys.cpp); docs/configuration.md is checked
+// Keys, types, defaults and bounds are in one table (config_keys.cpp); docs/configuration.md is checked
 // against it. A value; functions here are thread-safe.
 
 #include <cstdint>
@@ -55,23 +55,23 @@ struct TrainOptions {
   std::string memory_format = "auto";   ///< a name of memory_format_names()
   std::string non_finite = "stop";      ///< gradients that are no numbers: "stop" the run, or "skip" the step
   std::int64_t max_skipped_steps = 25;  ///< so many skipped in a row are a divergence
-  std::vector<std::string> recompute_layers = {};  ///< keep their inputs alone; a * stands for any text
+  std::vector<std::string> recompute_layers = {};  ///< only their inputs are kept; a * matches any text
   std::string activation_budget = "";  ///< bytes of activations, for which layers are chosen; empty: none
   std::int64_t noise_scale_every_steps = 0;  ///< the gradient noise scale is measured; 0: it is not
-  bool adapt = false;    ///< one controller changes what shortens steps (parts/adaptation.h)
+  bool adapt = false;    ///< one controller keeps changes that shorten steps (parts/adaptation.h)
   double ema_decay = 0;  ///< evaluate a moving average of the parameters; 0: the parameters
 };
 
 struct EvalOptions {
   std::int64_t every_steps = 0;  ///< besides the one at the end; 0: at the end of every epoch
   std::int64_t patience = 0;  ///< in a row that are no better than the best before them end the run; 0: never
-  std::string patience_metric = "loss";  ///< "loss" or a metric: what they are to be better in
+  std::string patience_metric = "loss";  ///< "loss" or a metric: it has to improve
 };
 
 struct CheckpointOptions {
   std::int64_t every_steps = 0;    ///< 0: none
   std::int64_t keep = 2;           ///< older ones are removed
-  std::string best = "none";       ///< "loss" or a metric: what the checkpoint in best/ is the best in
+  std::string best = "none";       ///< "loss" or a metric: the checkpoint in best/ has its best value
   bool asynchronous = true;        ///< written while training continues; false: training waits for the disk
   std::string interval = "steps";  ///< a name of checkpoint_interval_names(); run/save_interval.h
   double mean_time_between_failures_s = 0;  ///< interval "auto"; 0: estimated
@@ -79,7 +79,8 @@ struct CheckpointOptions {
 };
 
 struct ParallelOptions {
-  std::string mode = "all-reduce";      ///< who adds gradients up and updates: a name of mode_names()
+  std::string mode = "all-reduce";      ///< how gradients are summed and parameters updated: a name of
+                                        ///< mode_names()
   std::int64_t data = 0;                ///< replicas; 0: as many as there are ranks for
   std::int64_t pipeline = 1;            ///< ranks that a replica's layers are cut over
   std::int64_t tensor = 1;              ///< ranks that each layer is cut over
@@ -91,11 +92,12 @@ struct ParallelOptions {
   std::int64_t microbatches = 0;        ///< of a pipeline; 0: four times its ranks
   std::string partition = "auto";       ///< where the layers are cut: a name of partition_names()
   std::vector<std::int64_t> cuts = {};  ///< first layer of each stage but the first; empty: partition
-  double planned_step_s = 0;            ///< what a plan has predicted; 0: nothing
-  std::string plan = "none";            ///< who decides the keys of planner/planned_keys.h: of plan_names()
+  double planned_step_s = 0;            ///< prediction of the plan in seconds; 0: none
+  std::string plan = "none";            ///< method that decides the keys of planner/planned_keys.h: of
+                                        ///< plan_names()
   bool vertical_sync = false;           ///< pipedream: one version of the weights per micro-batch
   bool recompute = false;               ///< activations are computed again for the backward
-  std::int64_t zero = 0;                ///< what replicas share out: parallel::ZeroStage
+  std::int64_t zero = 0;                ///< state that is sharded over replicas: parallel::ZeroStage
   bool working_copy = true;             ///< zero: weights are gathered rounded to train.precision
   std::int64_t persistent_below = 0;    ///< zero = 3: smaller parameters stay gathered
   std::int64_t gathered_layers = 2;     ///< zero = 3: layers whose weights are there at a time; 0: all
@@ -117,12 +119,12 @@ struct ParallelOptions {
   std::int64_t local_from_step = 0;         ///< first steps, in which all replicas do
   std::int64_t local_fragments = 1;         ///< parts of the model that go to the other sites one by one
   std::int64_t local_delay = 0;             ///< steps that continue while a part travels
-  double local_mixing = 0.5;                ///< local_delay: what a site keeps of its own values then
+  double local_mixing = 0.5;                ///< local_delay: share of its own values that a site keeps then
   std::string outer_optimizer = "average";  ///< a name of outer_optimizer_names()
   double outer_lr = 0.7;                    ///< momentum, nesterov
   double outer_momentum = 0.9;              ///< the same
   std::string unused_parameters = "error";  ///< a name of parallel::unused_parameters_names()
-  std::int64_t check_replicas_every = 100;  ///< steps between comparisons of what ranks hold alike; 0: none
+  std::int64_t check_replicas_every = 100;  ///< steps between comparisons of the replicated state; 0: none
   /// 1f1b-rr: ranks of each stage; empty: two of the first, one of each other.
   std::vector<std::int64_t> stage_replicas = {};
 };
@@ -145,8 +147,8 @@ struct RunConfig {
   optim::OffloadOptions offload;
   comm::ContextOptions comm;
   std::string source;  ///< file that it was read from; empty when made in code
-  /// What a program brings of its own, by name (registry.h); null: nothing. Named keys of its tables that
-  /// were set: "towers.width".
+  /// Custom parts of a program, by name (registry.h); null: none. Named keys of its tables that were set:
+  /// "towers.width".
   std::shared_ptr<const Registry> registry;
   std::map<std::string, ConfigValue> own;
   std::optional<std::set<std::string>> named;  ///< keys that were read; none when made in code
@@ -161,7 +163,7 @@ struct RunConfig {
 RunConfig load_run_config(const std::filesystem::path& file, const std::vector<std::string>& overrides = {},
                           const std::shared_ptr<const Registry>& registry = nullptr);
 
-/// The same from text; `name` stands for the file in messages.
+/// The same from text; `name` is the file's name in messages.
 RunConfig parse_run_config(const std::string& content, const std::string& name,
                            const std::shared_ptr<const Registry>& registry = nullptr);
 
@@ -178,7 +180,8 @@ struct ConfigKeyInfo {
   std::string meaning;
   OnResume on_resume;
 };
-/// All keys, with the registry's: what --help, docs/configuration.md and completion are checked against.
+/// All keys, with those of the registry. --help, docs/configuration.md and completion are checked against
+/// them.
 std::vector<ConfigKeyInfo> config_keys(const std::shared_ptr<const Registry>& registry = nullptr);
 
 /// Values of train.precision.

@@ -1,8 +1,8 @@
 #pragma once
-// What larger and smaller global batches cost and bring, measured on the available ranks: time of a step,
-// memory of a rank, and goodput, the samples per second times how much each of them still teaches (Qiao et
-// al., Pollux, OSDI 2021, section 3.1): of a gradient with noise scale n, a sample of a batch of m teaches (n
-// + b) / (n + m) of what one of a batch of b does. (McCandlish et al., arXiv 1812.06162, equation 2.12.)
+// Cost and benefit of larger and smaller global batches, measured on the available ranks: step time, memory
+// of a rank, and goodput. Goodput is the samples per second times the statistical efficiency (Qiao et al.,
+// Pollux, OSDI 2021, section 3.1). For gradients with noise scale n, a sample of a batch of m has (n + b) /
+// (n + m) of the efficiency of one of a batch of b (McCandlish et al., arXiv 1812.06162, equation 2.12).
 
 #include <cstdint>
 #include <functional>
@@ -16,7 +16,7 @@
 
 namespace trireme::train {
 
-/// What steps with one batch were like.
+/// Measurements of steps with one batch size.
 struct BatchTrial {
   std::int64_t global_batch = 0;
   double step_s = 0;              ///< median; of the slowest rank
@@ -26,12 +26,12 @@ struct BatchTrial {
   double goodput() const { return efficiency * samples_per_s(); }
 };
 
-/// What bounds a search.
+/// Bounds of a search.
 struct BatchSearchOptions {
   /// Of a batch. 0: no more than the training data, and no further than speed grows: beyond four times the
   /// configuration's batch, one of two doublings has to bring 2 % more.
   std::int64_t max_samples = 0;
-  /// Of a rank's tensors; 0: what its host has left, shared by its ranks.
+  /// Memory for a rank's tensors; 0: the available memory of its host, shared by its ranks.
   std::int64_t memory_limit_bytes = 0;
   double trial_s = 1;                      ///< of steps that are timed, three at least and a hundred at most
   std::optional<double> noise_scale = {};  ///< in samples; none: measured over the first steps of the run
@@ -40,7 +40,7 @@ struct BatchSearchOptions {
   std::function<void(const BatchTrial&)> on_trial = nullptr;
 };
 
-/// What was found.
+/// Result of a search.
 struct BatchSearch {
   std::int64_t configured = 0;     ///< global batch of the configuration
   std::vector<BatchTrial> trials;  ///< in the order of their batches, each about twice the one before

@@ -1,5 +1,5 @@
 #pragma once
-// What each layer of a model holds of a micro-batch on this machine, measured at the allocator.
+// Memory that each layer of a model uses for a micro-batch on this machine, measured at the allocator.
 
 #include <vector>
 
@@ -14,7 +14,7 @@ enum class BackwardParts { kOne, kTwo };
 
 /// Forward and backward of every layer on `inputs` (batch, ...), once, and once more in two parts where they
 /// are asked for; without times. Parameters, gradients, buffers and the random state are as before. Throws
-/// InvalidArgument: a parameter whose gradients somebody is told of.
+/// InvalidArgument: a parameter with hooks on its gradient.
 std::vector<plan::LayerMemory> profile_memory(const std::vector<model::Layer>& layers, const Fields& inputs,
                                               BackwardParts parts = BackwardParts::kOne);
 

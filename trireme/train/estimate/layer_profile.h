@@ -1,5 +1,5 @@
 #pragma once
-// What each layer of a model costs on this machine, measured on one micro-batch: the profile from which plan/
+// Costs of each layer of a model on this machine, measured on one micro-batch: the profile from which plan/
 // cuts a chain into stages.
 
 #include <vector>
@@ -19,14 +19,14 @@ namespace trireme::train {
 std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers, const Fields& inputs,
                                         int repeats = 3);
 
-/// The same as a step runs them: all forwards, then all backwards, with gradients that are added to what is
-/// there; `backward` says whether in one part or, besides, in two; besides, as layers that are recomputed.
-/// The medians of `repeats` passes, after one that does not count. The memory is that of a micro-batch in
+/// The same in the order of a step: all forwards, then all backwards, with gradients that are added to
+/// existing ones. `backward`: in one part only, or also in two. Layers are also run with recomputation. Times
+/// are medians of `repeats` passes, after one that does not count. Memory is that of a micro-batch in
 /// training, with whole gradients.
 std::vector<LayerTime> time_layers(const std::vector<model::Layer>& layers, const Fields& inputs,
                                    BackwardParts backward, int repeats = 5);
 
-/// What each layer's operators save for its backward, and the time of its forward, as above.
+/// Bytes that each layer's operators save for its backward, and the time of its forward, as above.
 std::vector<plan::Recomputable> profile_recomputable(const std::vector<model::Layer>& layers,
                                                      const Fields& inputs);
 

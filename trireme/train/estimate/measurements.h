@@ -48,7 +48,7 @@ struct Measurements {
   ExchangeCosts within_host = {};
   int ranks_of_host = 0;  ///< where there are several hosts of as many ranks; else 0
   CostLine update = {};  ///< of the optimizer, with clipping where the configuration clips; units: parameters
-  /// What a step takes next to computations and exchanges: batches, reports, the program itself. Units:
+  /// Time of a step besides computations and exchanges: batches, reports, the program itself. Units:
   /// micro-batches of a stage. 0: not measured.
   CostLine overhead = {};
   LinkLevels links = {};  ///< of a described machine: then they time collectives; not part of a file
@@ -64,7 +64,7 @@ std::string model_key(const ParallelPlan& plan);
 /// was measured.
 ModelUse model_at(const Measurements& measured, std::int64_t samples);
 
-/// What measure_costs() measures.
+/// Options of measure_costs().
 struct CostOptions {
   /// Of the micro-batches, by rising samples; empty: the plan's, and a quarter of it.
   std::vector<std::int64_t> samples = {};
@@ -75,9 +75,9 @@ struct CostOptions {
 };
 
 /// Measures the plan's model on micro-batches, the exchanges of all ranks and the optimizer's update. Every
-/// rank measures at the same time, so that ranks take from each other what they take in training; times are
-/// means over ranks. The same on every rank. Collective over the world. Time: about forty steps. Throws
-/// InvalidArgument as a Trainer for the plan would; DataError, CommError.
+/// rank measures at the same time, so that ranks compete for the machine as in training; times are means over
+/// ranks. The same on every rank. Collective over the world. Time: about forty steps. Throws InvalidArgument
+/// as a Trainer for the plan would; DataError, CommError.
 Measurements measure_costs(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                            const CostOptions& options = {});
 
@@ -89,7 +89,7 @@ const Measurements& form_of(const MeasuredForms& forms, const ParallelPlan& plan
 
 /// JSON.
 std::string to_text(const MeasuredForms& forms);
-/// Throws DataError: a field is missing or has another type. `name` stands for the text in messages.
+/// Throws DataError: a field is missing or has another type. `name` is the source's name in messages.
 MeasuredForms parse_measurements(const std::string& content, const std::string& name);
 
 /// Throws DataError: the file cannot be written.

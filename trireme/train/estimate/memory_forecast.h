@@ -1,8 +1,8 @@
 #pragma once
-// What the memory of each rank will be used for when most is, of a run that has not begun: the formulas of
-// its state (memory_report.h), and what its layers hold of micro-batches, measured one by one, in the order
-// of the step program. Of ranks that share layers all measure; others are not needed, so that one process
-// tells what many ranks will take.
+// Forecast of the peak memory of each rank for a run that has not begun. It uses the formulas of the state
+// (memory_report.h) and the memory of layers, measured one by one, in the order of the step program. All
+// ranks that share layers measure. Other ranks are not needed, so one process can forecast the memory of many
+// ranks.
 
 #include <memory>
 #include <optional>
@@ -20,7 +20,7 @@
 
 namespace trireme::train {
 
-/// What a rank of a pipeline will hold when most is there.
+/// Peak memory of a rank of a pipeline.
 struct ForecastOfRank {
   MemoryUse at_peak;
   std::int64_t shared_bytes = 0;  ///< of that, in memory that ranks of a host have in common
@@ -41,13 +41,13 @@ bool splits_backward(const ParallelPlan& plan);
 /// decide on.
 void check_forecast(const ParallelPlan& plan);
 
-/// For a plan with its cuts, by rank of the pipeline; ranks next to it hold as much. Versions of weights of
-/// an asynchronous schedule are counted; what lives elsewhere (offload.optimizer, offload.parameters) is not,
-/// and nor is what a compression keeps. Pure. Throws InvalidArgument as check_forecast() does.
+/// For a plan with its cuts, by rank of the pipeline; its replicas need as much. Versions of weights of an
+/// asynchronous schedule are counted. State outside the rank's memory (offload.optimizer, offload.parameters)
+/// and state of a compression are not counted. Pure. Throws InvalidArgument as check_forecast() does.
 std::vector<ForecastOfRank> forecast_memory(const ParallelPlan& plan, const ModelUse& model,
                                             WeightsMemory weights);
 
-/// The plan for the configuration's model, with its cuts, and what its ranks will hold.
+/// The plan for the configuration's model, with its cuts, and the memory of its ranks.
 struct MemoryForecast {
   ParallelPlan plan;
   ModelUse model;                     ///< as it was measured
@@ -58,16 +58,16 @@ struct MemoryForecast {
 
 /// Measures the layers of the configuration's model, or of `own`, on a micro-batch of the data: one forward
 /// and backward each, with memory for one layer at a time. `context` is a world of as many ranks as hold
-/// parts of the same layers or sequences (tensor_ranks() times context_ranks()); collective there. A model of
-/// one's own is as before. Throws InvalidArgument as check_forecast() does, and as a Trainer for the plan
-/// would; DataError.
+/// parts of the same layers or sequences (tensor_ranks() times context_ranks()); collective there. The state
+/// of a custom model is unchanged afterwards. Throws InvalidArgument as check_forecast() does, and as a
+/// Trainer for the plan would; DataError.
 MemoryForecast measure_memory(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                               WeightsMemory weights, std::shared_ptr<model::Model> own = nullptr,
                               const std::shared_ptr<const objective::Objective>& own_objective = nullptr);
 
-/// What `measured` says of another plan for the same model and data; none where layers would be others, or
-/// other batches go through them, so that they have to be measured for it. Throws InvalidArgument as
-/// check_forecast() does, and for a model that cannot be cut so.
+/// Forecast for another plan for the same model and data, from `measured`. None where layers or batches
+/// differ, so that they have to be measured. Throws InvalidArgument as check_forecast() does, and for a model
+/// that cannot be cut so.
 std::optional<MemoryForecast> forecast_from(const MemoryForecast& measured, const ParallelPlan& plan,
                                             WeightsMemory weights);
 

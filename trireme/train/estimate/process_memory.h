@@ -11,7 +11,7 @@ namespace trireme::train {
 /// Bytes of anonymous memory that this process has when no tensors are left but those of the data: libtorch's
 /// tables and relocated code, code and scratch memory of kernels, stacks and heaps of threads, data that were
 /// read into memory. Unmaps freed memory that the process keeps first. Call it after measure_memory(), which
-/// runs the model's kernels, while the data are open. 0 where proc/ does not tell.
+/// runs the model's kernels, while the data are open. 0 where proc/ has no value.
 std::int64_t measured_base_bytes();
 
 /// Bytes of a rank's process when most is there: tensors, 1/8 of those in its own memory, `base_bytes`, and

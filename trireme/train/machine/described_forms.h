@@ -13,9 +13,9 @@ namespace trireme::train {
 /// here.
 RunConfig on_described_machine(const RunConfig& config);
 
-/// Of every form of the configuration's model whose sizes divide the ranks. `vocabulary`: tokens of the
-/// model. Throws InvalidArgument: a model other than gpt, a precision whose peak the machine does not tell,
-/// more ranks than the machine has, or no whole hosts of them. Pure.
+/// Forms of the configuration's model whose sizes divide the ranks. `vocabulary`: tokens of the model. Throws
+/// InvalidArgument: a model other than gpt, a precision without a peak in the description, more ranks than
+/// the machine has, or a number that does not fill whole hosts. Pure.
 MeasuredForms described_forms(const RunConfig& config, int world_size, const Machine& machine,
                               std::int64_t vocabulary);
 

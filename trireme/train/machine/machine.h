@@ -11,12 +11,12 @@
 
 namespace trireme::train {
 
-/// What a rank computes with.
+/// The device of a rank.
 struct DeviceFacts {
   std::string name;
   std::map<std::string, double> peak_flop_s;    ///< of dense products, by train.precision
   double product_share = 1;                     ///< of the peak that a large product achieves
-  double memory_bytes = 0, reserved_bytes = 0;  ///< reserved: for what is not the run's tensors
+  double memory_bytes = 0, reserved_bytes = 0;  ///< reserved: not available to the run's tensors
   double memory_bytes_per_s = 0;
 };
 
@@ -31,8 +31,8 @@ struct Machine {
   std::int64_t limit_bytes() const;
 };
 
-/// Throws InvalidArgument with the place: a key that is missing, unknown, of another type, or beyond what its
-/// unit makes plausible. `name` stands for the text in messages.
+/// Throws InvalidArgument with the place: a key that is missing, unknown, of another type, or implausible for
+/// its unit. `name` is the source's name in messages.
 Machine parse_machine(const std::string& content, const std::string& name);
 /// Throws DataError: the file cannot be read; InvalidArgument as parse_machine() does.
 Machine read_machine(const std::filesystem::path& file);

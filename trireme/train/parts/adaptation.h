@@ -29,7 +29,8 @@ class Knob {
   virtual ~Knob() = default;
   virtual std::string name() const = 0;
   virtual std::string value() const = 0;
-  /// A better value than now, as those steps say; none: there is no better one. `step_s`: their median.
+  /// A better value than the current one, by those steps; none: there is no better one. `step_s`: their
+  /// median.
   virtual std::optional<Proposal> propose(std::span<const StepReport> window, double step_s) = 0;
   /// The last proposal holds from step `from` on, counted from 0.
   virtual void apply(std::int64_t from) = 0;

@@ -1,8 +1,8 @@
 #pragma once
 // train.batch_ramp_by = "noise": the global batch takes the next size of train.batch_ramp_sizes when the
 // measured gradient noise scale has reached it, and never a larger one: below the noise scale twice the batch
-// is nearly as good as twice the steps (McCandlish et al., arXiv 1812.06162). It never shrinks. What it does
-// is a function of reports and of the steps at which sizes ended, which a checkpoint keeps. A value.
+// is nearly as good as twice the steps (McCandlish et al., arXiv 1812.06162). It never shrinks. Its decisions
+// are a function of reports and of the steps at which sizes ended, which a checkpoint keeps. A value.
 
 #include <cstdint>
 #include <optional>

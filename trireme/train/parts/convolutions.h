@@ -1,6 +1,6 @@
 #pragma once
-// train.convolution and train.memory_format: which kernels the convolutions of a run take, and how their
-// activations lie (model/convolution_choice.h).
+// train.convolution and train.memory_format: kernels of the convolutions of a run, and the memory format of
+// their activations (model/convolution_choice.h).
 
 #include <optional>
 #include <string>
@@ -14,13 +14,13 @@
 namespace trireme::train {
 
 enum class ConvolutionKernels {
-  kMeasured,  ///< "auto": what is faster on rank 0's machine
+  kMeasured,  ///< "auto": the faster one on rank 0's machine
   kAten,      ///< ATen's own choice
   kOnednn,
   kProduct,  ///< one matrix product over the batch
 };
 
-/// What a configuration asks for; the choice is made of it when the model is there.
+/// The convolution settings of a configuration. The choice is made from them when the model exists.
 struct ConvolutionRule {
   ConvolutionKernels kernels = ConvolutionKernels::kMeasured;
   std::optional<bool> channels_last = {};  ///< empty, "auto": as the kernels like it

@@ -1,5 +1,5 @@
 #pragma once
-// The 2-norm of all gradients of a model, whose parameters may lie on the stages of a pipeline: norms of
+// The 2-norm of all gradients of a model, whose parameters may be on the stages of a pipeline: norms of
 // single parameters in f32, put together in the model's order, so that it has the same bits however the model
 // is cut. A parameter that several stages share counts once; a gradient that is not defined counts as zero.
 // Where ranks hold parts of them, the squares of all parts are added up, in f64. One thread.

@@ -1,9 +1,9 @@
 #pragma once
-// data.balance = "dynamic": replicas that are slower, for whatever reason, take fewer samples of a batch, and
-// those that would wait for them take these over. All ranks see the same reports and decide the same. The
-// gradient stays the mean over the global batch, whoever has computed which part of it; only the order of its
-// sums differs, from run to run. Semi-dynamic load balancing (Chen et al., "Semi-Dynamic Load Balancing",
-// SoCC 2020): shares are changed between steps, in proportion to what each has done in a second. One thread.
+// data.balance = "dynamic": slower replicas get fewer samples of a batch, and faster replicas get more. All
+// ranks see the same reports and decide the same. The gradient is the mean over the global batch, independent
+// of the assignment. Only the order of its sums differs from run to run. Semi-dynamic load balancing (Chen et
+// al., "Semi-Dynamic Load Balancing", SoCC 2020): shares change between steps, in proportion to each
+// replica's samples per second. One thread.
 
 #include <memory>
 #include <optional>
@@ -19,21 +19,22 @@ namespace trireme::train {
 
 class LoadBalancer {
  public:
-  /// Who shares out what.
+  /// Replicas and batches of the load balancer.
   struct Options {
     data::Shares equal;             ///< of each replica, at the start
     std::int64_t least = 1;         ///< that a replica keeps
     std::int64_t microbatches = 1;  ///< of a replica
     std::vector<int> replica = {};  ///< of each rank
   };
-  /// What a stream is to be told.
+  /// A change of shares for a stream.
   struct Change {
     std::int64_t from = 0;  ///< the step, counted from 0, from which on
     data::Shares shares;
     std::string why;
   };
 
-  /// Better shares, as the work of replicas says, and the seconds that the slowest one works, now and then.
+  /// Better shares by the measured work of replicas, and the seconds that the slowest one works, before and
+  /// after.
   struct Proposal {
     data::Shares shares;
     double slowest_s = 0, estimated_s = 0;
@@ -46,15 +47,15 @@ class LoadBalancer {
 
   /// Of a batch of train.global_batch samples; smaller full ones, of a ramp, are shared out in proportion.
   const data::Shares& now() const { return shares_; }
-  /// What all ranks have said of a step, in the order of steps. A change, from step `from` on, where the
-  /// slowest replica would need a twentieth less: after kWindow steps that were done in the shares of now.
-  /// A change by which steps took no less is taken back, and the next one waits longer.
+  /// Adds the reports of all ranks on a step, in the order of steps. Returns a change, from step `from` on,
+  /// where the slowest replica would need a twentieth less. It needs kWindow steps with the current shares. A
+  /// change that did not shorten steps is reverted, and the next one waits longer.
   std::optional<Change> observe(const StepReport& report, std::int64_t from);
   /// After step number `step`, in equal shares, as a stream after seek().
   void start_over(std::int64_t step);
 
-  /// For who measures and judges by itself: where the slowest replica would need a twentieth less than it did
-  /// in those steps, which were done in the shares of now, with full batches of one size.
+  /// For callers with their own measurements: better shares where the slowest replica would need a twentieth
+  /// less than in those steps. The steps used the current shares, with full batches of one size.
   std::optional<Proposal> propose(std::span<const StepReport> window);
   Change change_to(data::Shares shares, std::int64_t from, std::string why);
 
@@ -74,12 +75,12 @@ class LoadBalancer {
   data::Shares shares_;
   std::int64_t looked_at_;                   ///< samples of the full batches in the window
   std::int64_t from_ = 0;                    ///< the step from which these hold, in those shares
-  std::vector<std::vector<double>> window_;  ///< of each replica, what it worked in each step
+  std::vector<std::vector<double>> window_;  ///< work of each replica in each step
   struct Before {
     data::Shares shares;
     double slowest_s = 0;
   };
-  std::optional<Before> before_;    ///< what the last change has to be better than
+  std::optional<Before> before_;    ///< times before the last change, which has to improve them
   int patience_ = 1, waiting_ = 0;  ///< windows
 };
 

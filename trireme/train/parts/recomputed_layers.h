@@ -27,9 +27,9 @@ struct RecomputedLayers {
   std::string why;           ///< for a log; empty: they are named
 };
 
-/// For layers of those names: what the configuration names, none where it names none; for a budget what
-/// `measure` says of a micro-batch decides. Throws InvalidArgument: a name that no layer has, a budget that
-/// nothing reaches, with the smallest that can be.
+/// For layers of those names: the layers that the configuration names, or none. With a budget the memory of a
+/// micro-batch by `measure` decides. Throws InvalidArgument: a name that no layer has, or a budget that is
+/// too small, with the smallest possible one.
 RecomputedLayers recomputed_layers(const ParallelPlan& plan, const std::vector<std::string>& names,
                                    const std::function<std::vector<plan::Recomputable>()>& measure);
 

@@ -1,9 +1,9 @@
 #pragma once
-// The plan of a run: its configuration on a number of ranks, decided. Every text of the configuration that
-// says how the ranks compute is read here, once, and what cannot work is rejected with the reason and the
-// nearest plan that does. Whoever carries a run out (trainer, verify, resume, timeline, command line) takes a
-// plan, and resolve_plan() alone makes one: a program of one's own goes through the checks of the command
-// line. A value: it holds no tensor, talks to no rank, and may be shared by threads that only read it.
+// The plan of a run: its configuration on a number of ranks, resolved. All settings that decide how the ranks
+// compute are read here, once. A configuration that cannot work is rejected with the reason and the nearest
+// plan that does. Code that executes a run (trainer, verify, resume, timeline, command line) takes a plan,
+// and only resolve_plan() makes one. So custom programs pass the same checks as the command line. A value: it
+// holds no tensor and does no communication. Threads that only read it may share it.
 
 #include <cstdint>
 #include <optional>
@@ -65,8 +65,8 @@ class ParallelPlan {
   /// Whether the model has several stages, on several ranks or one after the other on each.
   bool is_cut() const { return program_.num_stages > 1; }
 
-  /// What the ranks of one pipeline do in a step, transfers included, as over a transport that buffers; in an
-  /// asynchronous schedule in one update, from the start until it is drained.
+  /// Actions of the ranks of one pipeline in a step, transfers included, over a transport that buffers. In an
+  /// asynchronous schedule: in one update, from the start until it is drained.
   const schedule::Program& program() const { return program_; }
   /// Whether stages update while micro-batches are in flight.
   bool asynchronous() const { return program_.update_every > 0; }
@@ -98,7 +98,7 @@ class ParallelPlan {
   c10::DeviceType device() const { return device_; }
   const Precision& precision() const { return precision_; }
   const ConvolutionRule& convolutions() const { return convolutions_; }
-  /// What is sharded over the replicas.
+  /// State that is sharded over the replicas.
   parallel::ZeroStage zero() const { return options_.zero.stage; }
   /// Whether the updated tensors are sharded over the replicas.
   bool is_sharded() const { return zero() != parallel::ZeroStage::kNone && weight_copies() > 1; }
@@ -176,8 +176,8 @@ class ParallelPlan {
 
 /// The plan of `config` on so many ranks: for any model that can be cut so, or for `model`. Reads the program
 /// of parallel.schedule where that is a file. Throws InvalidArgument: a value that its key does not allow, or
-/// what cannot work together, with the reason and, where one is found, the changed keys of the nearest plan
-/// that works; DataError: the file. Not collective.
+/// a conflict of settings. The message has the reason and, where one is found, the changed keys of the
+/// nearest plan that works. Throws DataError: the file. Not collective.
 ParallelPlan resolve_plan(const RunConfig& config, int world_size,
                           const std::optional<ModelShape>& model = std::nullopt);
 

@@ -13,8 +13,8 @@
 
 namespace trireme::train {
 
-/// The plan for that model, as it follows from its layers; what is measured is still open. Throws
-/// InvalidArgument: a model that cannot be cut, or has too few layers. Not collective.
+/// The plan for that model, from its layers; choices by measurement are still open. Throws InvalidArgument: a
+/// model that cannot be cut, or has too few layers. Not collective.
 ParallelPlan fit(const ParallelPlan& plan, model::Model& model);
 
 /// Where this rank computes. Throws InvalidArgument: the context was made for another kind of device.
@@ -42,7 +42,7 @@ struct PlanGroups {
   parallel::PipelineGroups of_pipeline() const {
     return {.pipeline = pipeline, .data = sites ? sites->site : copies, .shard_groups = shard_groups};
   }
-  /// Ranks that share out what each of them would hold.
+  /// Ranks that shard their common state.
   const comm::Group& shards() const { return shard_groups ? shard_groups->shards : *copies; }
   /// Whether replicas on `device` have one copy of the weights between them.
   bool has_common_weights(const ParallelPlan& plan, c10::Device device) const {
@@ -61,7 +61,7 @@ std::vector<model::Layer> layers_in(const Precision& precision, model::Model& mo
 /// Inputs of as many samples as a micro-batch has.
 Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data);
 
-/// What the stages are made of: layers_in(), or one layer, the whole, where nothing is cut.
+/// The layers of the stages: layers_in(), or one layer, the whole model, where nothing is cut.
 std::vector<model::Layer> layers_for(const ParallelPlan& plan, model::Model& model);
 
 /// The plan with its cuts: for Partition::kTime rank 0 measures the layers on a micro-batch of the data.

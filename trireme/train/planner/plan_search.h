@@ -55,7 +55,7 @@ struct PlanSearchOptions {
   /// that would exceed it are left out, and so are plans that alone take an eighth of it. So the time is
   /// bounded, and the result does not depend on the machine; 0: no limit.
   std::int64_t max_work = 0;
-  /// Asked now and then; true ends the search with what was found. Null: never.
+  /// Called during the search; true ends it with the plans found so far. Null: never.
   std::function<bool()> is_over = nullptr;
 };
 

@@ -21,12 +21,12 @@ using PlannedSetting = std::pair<std::string, std::string>;
 std::vector<PlannedSetting> planned_settings(const RunConfig& config);
 
 /// `config` with these settings and all other planned keys at their defaults. Throws InvalidArgument: a key
-/// that is not planned, or a value that its key does not allow. `name` stands for the source in messages.
+/// that is not planned, or a value that its key does not allow. `name` is the source's name in messages.
 RunConfig with_settings(const RunConfig& config, const std::vector<PlannedSetting>& settings,
                         const std::string& name);
 
-/// What is checked and measured before a plan is known: `config` with the planned keys at their defaults, and
-/// a batch that has a sample for each rank from the first step on.
+/// The configuration for checks and measurements before planning: `config` with the planned keys at their
+/// defaults, and a batch that has a sample for each rank from the first step on.
 RunConfig before_planning(const RunConfig& config, int world_size);
 
 /// The planned keys of a TOML text of tables such as [parallel], in its order. Throws InvalidArgument with

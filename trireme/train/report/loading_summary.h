@@ -1,6 +1,6 @@
 #pragma once
-// How the data of a run have come, over all of its ranks: who waited, for which stage of loading, and what
-// was read. Values.
+// Statistics of data loading of a run, over all of its ranks: waiting ranks, the stage of loading that they
+// wait for, and bytes read. Values.
 
 #include <string>
 #include <string_view>
@@ -14,7 +14,7 @@ namespace trireme::train {
 
 struct LoadingSummary {
   std::vector<double> wait_shares;       ///< of each rank's time in steps
-  std::vector<std::string_view> stages;  ///< of each rank: the slowest of loading; empty: not told
+  std::vector<std::string_view> stages;  ///< of each rank: the slowest of loading; empty: unknown
   std::vector<std::int64_t> samples;     ///< of a full batch that each rank takes, at the end
   std::vector<double> stage_shares;      ///< of the time that all threads were busy, by data::Stage
   double fill = 0;                       ///< mean share of the read-ahead that was there
@@ -41,7 +41,8 @@ struct MostWaiting {
   double share = 0;
   std::string_view stage = {};
 };
-/// From what all ranks had waited at the two reports, in the order of ranks. Share 0 where nobody waited.
+/// From the waiting times of all ranks at the two reports, in the order of ranks. Share 0 where no rank
+/// waited.
 MostWaiting most_waiting(const std::vector<DataWait>& now, const std::vector<DataWait>& before,
                          double steps_s);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the memory of a rank is used for while it trains, next to what formulas say of it.
+// Memory of a rank in training by use, with its values by formula.
 
 #include <cstdint>
 #include <string>
@@ -31,10 +31,10 @@ struct ParameterBytes {
 /// Whether replicas have weights in one memory.
 enum class WeightsMemory { kOwn, kCommon };
 
-/// Bytes of the state of a rank whose stages have these parameters, all of which learn (Rajbhandari et al.,
-/// arXiv 1910.02054, section 5): what the plan's replicas share out is divided by their number, and weights
-/// in one memory are, too. Of what lives elsewhere the parts count that are brought at once. Buckets, padding
-/// and what is gathered for use come on top.
+/// Bytes of the state of a rank whose stages have these parameters, all of which are trainable (Rajbhandari
+/// et al., arXiv 1910.02054, section 5). State that the plan shards over replicas is divided by their number.
+/// So are weights in shared memory. Of offloaded state only the parts that are fetched at once count.
+/// Buckets, padding and gathered parameters come on top.
 MemoryUse state_by_formula(const ParallelPlan& plan, const std::vector<ParameterBytes>& parameters,
                            WeightsMemory memory);
 

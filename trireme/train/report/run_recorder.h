@@ -1,5 +1,5 @@
 #pragma once
-// Writes down what a run does: metrics.jsonl, config.toml, summary.json, the end.json of a good end, the
+// Writes the files of a run: metrics.jsonl, config.toml, summary.json, the end.json of a normal end, the
 // console and console.log. Only rank 0 makes one. One thread.
 
 #include <filesystem>
@@ -23,7 +23,7 @@
 
 namespace trireme::train {
 
-/// Seconds that a span of steps took, and what of them was waiting on this rank.
+/// Seconds of a span of steps, and the waiting time of this rank in it.
 struct StepTimes {
   double steps_s = 0;
   double data_wait_s = 0;
@@ -38,21 +38,21 @@ struct StepTimes {
   std::int64_t steps = 0;
   std::int64_t samples = 0;
 };
-/// Of a later span and an earlier one that it contains: what came after that.
+/// Of a later span and an earlier one that it contains: the rest of the later one.
 StepTimes operator-(const StepTimes& a, const StepTimes& b);
 /// Sets all totals but those of steps and samples.
 void take_totals(StepTimes& times, const data::LoadingReport& loading, const StepCounters& counters,
                  const telemetry::Usage& usage);
 
-/// What the record of a run begins with.
+/// The first part of a run's record.
 struct RunOutline {
-  std::string model, data;  ///< what they are called
+  std::string model, data;  ///< their names
   int world_size = 1;
-  std::string config;           ///< what config.toml is to have
+  std::string config;           ///< content of config.toml
   std::int64_t first_step = 0;  ///< done before; 0: a fresh run
   std::int64_t total_steps = 0;
   std::optional<comm::ChosenNetwork> network = {};  ///< between hosts, where it was chosen
-  std::filesystem::path earlier = {};  ///< where an earlier run of the name lies now; empty: there was none
+  std::filesystem::path earlier = {};  ///< folder of an earlier run of the name; empty: there was none
 };
 
 /// Of the ranks on this host, by PCI bus id.
@@ -60,14 +60,14 @@ std::vector<std::string> gpus_of_host(const comm::Context& context);
 
 class RunRecorder {
  public:
-  /// Opens the run's files after the first step, in a folder that is there. Steps say what GPUs with these
-  /// PCI bus ids tell. Throws DataError.
+  /// Opens the run's files after the first step, in an existing folder. Steps record the readings of GPUs
+  /// with these PCI bus ids. Throws DataError.
   RunRecorder(const RunConfig& config, std::vector<std::string> gpus, const RunOutline& outline);
   ~RunRecorder();
 
   /// A line for people, on the console and in console.log.
   void note(const std::string& line);
-  /// A step's report, with what the steps since the last one took and who waited for data.
+  /// A step's report, with the times of the steps since the last one and the ranks that waited for data.
   void step(const StepReport& report, const StepTimes& since_last, const MostWaiting& most_waiting);
   /// Fields are named after the data: "test_accuracy", "validation_loss".
   void evaluation(std::int64_t step, const Evaluation& evaluation, const std::string& held_out);
@@ -85,7 +85,7 @@ class RunRecorder {
   const RunFolder folder_;
   const std::optional<comm::ChosenNetwork> network_;
   const double started_s_;
-  telemetry::AppendStream log_;  ///< console.log: what is said, whoever reads it
+  telemetry::AppendStream log_;  ///< console.log: all messages, for any listener
   std::vector<std::unique_ptr<telemetry::Sink>> sinks_;
   telemetry::DeviceGauge gauge_;
   bool stdout_lost_ = false;

@@ -29,7 +29,7 @@ class RunTrace {
   RunTrace& operator=(const RunTrace&) = delete;
 
   /// The run has ended well: collects all parts. A file that cannot be written is a warning: the run does not
-  /// fail for it. The timeline is of what `trainer` has run. Throws CommError.
+  /// fail for it. The timeline is of the program that `trainer` has run. Throws CommError.
   void finish(const Trainer& trainer);
   /// There was nothing to trace: no file is written or replaced.
   void discard();

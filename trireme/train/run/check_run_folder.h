@@ -1,5 +1,5 @@
 #pragma once
-// What can be told of a run's folder before any rank is started.
+// Checks of a run's folder that need no started rank.
 
 #include "trireme/base/log.h"
 #include "trireme/train/plan/parallel_plan.h"

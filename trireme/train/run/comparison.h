@@ -1,12 +1,12 @@
 #pragma once
-// Compares what a parallel run has computed with what one rank computes: losses, gradients, weights. Keeps
-// the largest difference and the first tensor outside its bound. For `trireme verify`, and for programs with
-// a loop of their own: hand in both sides, look at the verdict. What has not been compared is not equal: a
-// verdict needs one gradient or weight of one step that was not left out. One thread.
+// Compares a parallel run with a run on one rank: losses, gradients, weights. Keeps the largest difference
+// and the first tensor outside its bound. For `trireme verify`, and for programs with a custom training loop:
+// pass both sides, then read the verdict. A step without a comparison is not equal: a verdict needs one
+// gradient or weight of one step that was not left out. One thread.
 //
 // The measure of a tensor is max |found - expected| over a scale: the largest |expected| of the tensor, but
 // at least kFloor of the largest in the whole model, as a gradient that is zero but for rounding has no size
-// of its own. Weights are compared by what the step added to them: |found - expected| of the whole tensor
+// of its own. Weights are compared by their update in the step: |found - expected| of the whole tensor
 // (2-norm) over the length of the update.
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct Bounds {
   double loss = 1e-5;
   double gradient = 1e-5;
   double weight = 1e-4;
-  /// Besides these, absolute, on each element of a gradient: what a number format that cannot hold small
-  /// numbers takes from them. A weight may lack what its gradient may.
+  /// Besides these, absolute, on each element of a gradient: the loss by a number format that cannot
+  /// represent small numbers. A weight may differ by as much as its gradient.
   double gradient_loss = 0;
   std::string reason;  ///< why they are not 0
 };

@@ -1,6 +1,6 @@
 #pragma once
-// Mean loss over the epoch under way, each step with what its loss was divided by; at the end of a run this
-// is the run's training loss. A value.
+// Mean loss over the current epoch. Each step has the weight that its loss was divided by. At the end of a
+// run this is the run's training loss. A value.
 
 #include <cstdint>
 

@@ -1,8 +1,8 @@
 #pragma once
-// What a run needs to continue after an interruption, with the same bits as if nothing had happened:
-// parameters, buffers, optimizer state, the number of steps done (which is also the place in the epoch, and
-// the key of all random numbers) and the loss of the epoch so far. A generator of a user's own is not among
-// it. Each rank names its shards of it; who reads and writes what is checkpoint/shared_folder.h.
+// The state that lets an interrupted run continue with the same bits: parameters, buffers, optimizer state,
+// the number of steps done, and the loss of the epoch so far. The number of steps is also the place in the
+// epoch and the key of all random numbers. Custom generators are not included. Each rank names its shards of
+// it. checkpoint/shared_folder.h assigns reads and writes to ranks.
 
 #include <cstdint>
 #include <filesystem>
@@ -22,7 +22,7 @@
 
 namespace trireme::train {
 
-/// What a run knows besides what its trainer holds.
+/// State of a run that its trainer does not hold.
 struct Progress {
   EpochLoss epoch_loss;
   double best_score = -std::numeric_limits<double>::infinity();  ///< of checkpoint.best; higher is better
@@ -32,21 +32,21 @@ struct Progress {
 enum class ResumeMode {
   kNever,
   kIfPresent,  ///< the newest checkpoint of the run's folder, where there is one
-  kRequired,   ///< none is an error that says where it was looked for
+  kRequired,   ///< a missing one is an error that names the searched place
 };
 
-/// What a checkpoint is restored into; `sees`: the ranks that see the run's folder.
+/// The target of a restore from a checkpoint; `sees`: the ranks that see the run's folder.
 struct Resumable {
   Trainer& trainer;
   Progress& progress;
   const std::vector<bool>& sees;
 };
 
-/// The configuration that a checkpoint holds. Throws InvalidArgument that says how the run `config` may go
-/// on: it has keys or values that this version does not know, or no longer has.
+/// The configuration that a checkpoint holds. Throws InvalidArgument: it has keys or values that this version
+/// does not know, or no longer has. The message names how the run `config` can continue.
 RunConfig config_of_checkpoint(const std::string& content, const RunConfig& config);
 
-/// What to throw where a run cannot be resumed.
+/// The error where a run cannot be resumed.
 DataError no_checkpoint_in(const std::filesystem::path& folder);
 
 /// Brings the run to the newest checkpoint of its folder, where rank 0 wants that: its `resume_mode` counts.
@@ -73,7 +73,7 @@ std::vector<std::string> changed_keys(const RunConfig& config, const RunConfig& 
 /// trainer, not copied.
 checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress);
 
-/// Fills the parts from the checkpoint in `folder`, and does what each does after a restore; `sees`: the
+/// Fills the parts from the checkpoint in `folder`, and runs each part's action after a restore; `sees`: the
 /// ranks that see the folder. Throws DataError. Collective.
 void restore_state(const StateParts& parts, comm::Context& context, const std::filesystem::path& folder,
                    const std::vector<bool>& sees);
@@ -85,9 +85,9 @@ void check_finite(Trainer& trainer, comm::Context& context);
 /// Throws DivergedError when the loss of the evaluation at the end of a run is not finite.
 void check_outcome(const Evaluation& evaluation, std::int64_t step);
 
-/// What this rank writes of the state after the last step; `shares` is for state_to_save(). What only updates
-/// change (StatePart::changes) is shared with the trainer until its next update (Trainer::before_changes);
-/// the rest, and shards of other ranks, are copies. Collective.
+/// This rank's part of the state after the last step; `shares` is for state_to_save(). Tensors that only
+/// updates change (StatePart::changes) are shared with the trainer until its next update
+/// (Trainer::before_changes). The rest, and shards of other ranks, are copies. Collective.
 std::optional<checkpoint::CheckpointPart> snapshot_of(Trainer& trainer, checkpoint::SaveShares& shares,
                                                       const Progress& progress, const RunConfig& config);
 

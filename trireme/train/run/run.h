@@ -1,6 +1,6 @@
 #pragma once
-// One training run from a configuration to a summary: what `trireme train` does on every rank, and the call
-// for programs that want a whole run. Writes runs/NAME/: config.toml, metrics.jsonl, model.safetensors,
+// One training run from a configuration to a summary. `trireme train` calls this on every rank, and so do
+// programs that want a whole run. Writes runs/NAME/: config.toml, metrics.jsonl, model.safetensors,
 // summary.json, all by rank 0, and checkpoints/, each rank its part. Collective: every rank of the world
 // calls it with the same configuration.
 
@@ -36,10 +36,10 @@ enum class RunStart {
 
 class Trainer;
 
-/// What a callback decides: to continue, or to end the run after this step.
+/// Decision of a callback: to continue, or to end the run after this step.
 enum class RunControl { kContinue, kStop };
 
-/// What a run came to, as summary.json has it.
+/// Result of a run, as in summary.json.
 struct RunResult {
   std::string status;  ///< "completed", "stopped" (by a callback), "interrupted" (by a signal)
   int exit_code = 0;   ///< 0, or 128 + the signal that interrupted the run
@@ -57,7 +57,7 @@ struct RunResult {
   /// Of gradients and gathered weights, by rank 0 to replicas, as if in a ring.
   std::int64_t sent_bytes_of_step = 0;
   std::optional<PlanReview> plan_review = std::nullopt;  ///< of parallel.plan = "auto"; on rank 0
-  std::string found_by_reduction = {};  ///< of gradients, in words: what is best for this run; empty: nothing
+  std::string found_by_reduction = {};  ///< advice for gradients of this run, in words; empty: none
   std::optional<optim::GradientNoise> noise = std::nullopt;  ///< over its last part, where it was measured
   std::vector<Decision> decisions = {};                      ///< of train.adapt, of this process
   double checkpoint_stall_s = 0;  ///< seconds for which saving kept training waiting
@@ -70,25 +70,25 @@ struct RunResult {
   std::string weights_xxh3;          ///< of parameters and buffers
 };
 
-/// What a program of its own hangs into a run. Called on every rank, at the same steps; what is empty is left
-/// out. An exception ends the run as any other error does.
+/// Callbacks and parts of a custom program. Called on every rank, at the same steps; empty ones are left out.
+/// An exception ends the run as any other error does.
 struct RunCallbacks {
   /// When model and optimizer are made and, where that was asked for, restored; before the first step.
   std::function<void(Trainer&)> on_start = nullptr;
-  /// After every step: number, loss of the global batch, learning rate, ... It is told during the step after
-  /// it, when the ranks have exchanged their losses.
+  /// After every step: number, loss of the global batch, learning rate, ... It is called during the step
+  /// after it, when the ranks have exchanged their losses.
   std::function<void(const StepReport&)> on_step = nullptr;
   /// After every evaluation. All ranks have the same numbers: an answer that depends on nothing else is the
   /// same on all of them, as it has to be. kStop ends the run after this step, as if it had been the last.
   std::function<RunControl(std::int64_t step, const Evaluation&)> on_evaluation = nullptr;
 };
 
-/// What a run is given besides its configuration.
+/// Inputs of a run besides its configuration.
 struct RunPlan {
   RunStart start = RunStart::kFresh;
   const StopRequest* stop = nullptr;  ///< asked before every step
   double began_unix_s = 0;  ///< from which the run's goodput counts: the start of its process; 0: the call
-  /// What a program brings of its own, in the place of what the configuration names.
+  /// Custom parts that replace those of the configuration.
   std::shared_ptr<model::Model> model = nullptr;
   std::optional<data::DataSource> data = std::nullopt;
   std::shared_ptr<const objective::Objective> objective = nullptr;
@@ -101,8 +101,8 @@ struct RunPlan {
 /// Whether a run of the configuration can have so many ranks. Its data and model are not looked at.
 bool can_run_on(const RunConfig& config, int num_ranks);
 
-/// Trains until the configured end, or until `plan.stop` says so on any rank; all ranks end at the same step.
-/// A context whose launcher has restarted the world resumes by itself where a checkpoint is. Throws
+/// Trains until the configured end, or until `plan.stop` is set on any rank; all ranks end at the same step.
+/// A context whose launcher has restarted the world resumes by itself where a checkpoint exists. Throws
 /// DivergedError (loss not finite: step and rank named), CommError, DataError, InvalidArgument.
 RunResult run_training(const RunConfig& config, comm::Context& context, const RunPlan& plan = {});
 /// The same for a plan that is there already.

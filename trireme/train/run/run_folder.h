@@ -1,12 +1,12 @@
 #pragma once
-// Where a run's files live, and who may write them: one process at a time, which holds the folder's lock.
-// Nothing that an earlier run of the same name left is overwritten or deleted, its folder is renamed to
+// The folder of a run's files, and its lock. One process at a time may write them: the one that holds the
+// lock. No file of an earlier run of the same name is overwritten or deleted: its folder is renamed to
 // NAME.1, NAME.2, ... (the next free number; the highest is the most recent). Readers need no lock. Used by
 // rank 0.
 //
-// The lock is flock(2) on run.lock, which the kernel releases however the process ends; what stands in the
-// file is for people, and says which start the run belongs to. File systems that several hosts share pass it
-// on (NFS, Lustre with -o flock, CephFS, GPFS), unless they are mounted to keep locks to their host.
+// The lock is flock(2) on run.lock, which the kernel releases however the process ends. The content of the
+// file is for people, and names the start that the run belongs to. Shared file systems pass the lock on to
+// other hosts (NFS, Lustre with -o flock, CephFS, GPFS), unless they are mounted to keep locks to their host.
 
 #include <filesystem>
 #include <string>
@@ -19,7 +19,7 @@ namespace trireme::train {
 struct RunFolder {
   std::filesystem::path root;
 
-  /// An absolute path without links, by which processes of this host know the folder.
+  /// An absolute path without links, which identifies the folder for processes of this host.
   std::string real_path() const;
   std::filesystem::path lock() const { return root / "run.lock"; }
   std::filesystem::path config() const { return root / "config.toml"; }
@@ -35,16 +35,16 @@ struct RunFolder {
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
 };
 
-/// Throws InvalidArgument where a folder on the way to `below`, a path below `root`, is a symbolic link: a
-/// run's folder may come from somebody else, or others may write into it. `root` itself may be one.
+/// Throws InvalidArgument where a folder between `root` and `below`, a path below `root`, is a symbolic link:
+/// the folder may be from an untrusted source, or other users may write into it. `root` itself may be one.
 void require_no_links(const std::filesystem::path& root, const std::filesystem::path& below);
 
 /// The right to write into a run's folder, while it lives.
 class RunLock {
  public:
-  /// Takes the folder, which is made when it is missing. Throws InvalidArgument that says who holds it, some
-  /// seconds later, since a killed process may be on its way out; DataError, also for a symbolic link in the
-  /// place of the lock. Where the file system has no locks that is a warning.
+  /// Locks the folder, and creates it when it is missing. Waits some seconds for a killed process to end.
+  /// Then throws InvalidArgument that names the lock's owner. Throws DataError, also for a symbolic link in
+  /// the place of the lock. A file system without locks causes a warning.
   RunLock(RunFolder folder, const Log& log);
   ~RunLock();
   RunLock(const RunLock&) = delete;
@@ -75,7 +75,7 @@ class RunLock {
   std::string start_;
   FileDescriptor file_;
   bool made_ = false;     ///< the folder, which goes again when nothing is written into it
-  bool foreign_ = false;  ///< what is in the folder is of no run, and the lock goes again
+  bool foreign_ = false;  ///< the folder's content is of no run, and the lock is removed again
 };
 
 }  // namespace trireme::train

@@ -1,7 +1,7 @@
 #pragma once
-// What a process of an elastic job (comm/elastic.h) keeps of a run from one world to the next: the data that
-// it has opened, and states of the run in its memory. The next world restores the newest state that all its
-// processes hold together. Values; one thread.
+// State that a process of an elastic job (comm/elastic.h) keeps of a run from one world to the next: the
+// opened data, and states of the run in its memory. The next world restores the newest state that all its
+// processes have. Values; one thread.
 
 #include <optional>
 #include <utility>

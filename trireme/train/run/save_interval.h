@@ -22,7 +22,7 @@ struct FailureRate {
 /// a day is assumed besides those that were seen.
 FailureRate failure_rate_of(const CheckpointOptions& options, const telemetry::GoodputRecord& goodput);
 
-/// What the choice depends on.
+/// Inputs of the choice of an interval.
 struct SaveCosts {
   double save_s = 0;  ///< for which a save blocks training; less than 0.1 ms counts as that
   double step_s = 0;

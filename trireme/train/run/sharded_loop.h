@@ -5,8 +5,8 @@
 //   for (std::int64_t step = checkpoints.restore() + 1; ...)
 //
 // Any number of ranks continues from it, and so does another kind of loop with the same optimizer: names are
-// those of the whole model. No rank holds more than its own meanwhile. All refer to what they are given.
-// Throw InvalidArgument where the state of the optimizer is not in memory (optim::Offload).
+// those of the whole model. No rank holds more than its own part meanwhile. All functions keep references to
+// their arguments. Throw InvalidArgument where the state of the optimizer is not in memory (optim::Offload).
 
 #include <vector>
 
@@ -17,8 +17,8 @@
 
 namespace trireme::train {
 
-/// This rank's pieces of the parameters, the first rank's buffers, and what the optimizer keeps for the
-/// pieces. Optimizers are made of sharded.parameters(). The rate of one of Trireme is not saved.
+/// This rank's pieces of the parameters, the first rank's buffers, and the optimizer state of the pieces.
+/// Optimizers are made of sharded.parameters(). The learning rate of an optimizer of Trireme is not saved.
 checkpoint::LoopModel sharded_loop(parallel::FullyShardedDataParallel& sharded, optim::Optimizer& optimizer);
 checkpoint::LoopModel sharded_loop(parallel::FullyShardedDataParallel& sharded,
                                    std::vector<torch::optim::Optimizer*> optimizers = {});

@@ -1,11 +1,11 @@
 #pragma once
-// `trireme verify`: is the parallel run the serial one? Each step is done twice from the same weights and the
-// same optimizer state: by all ranks as the configuration says, and by rank 0 alone, which takes the whole
-// global batch in as many micro-batches as there are parts. Loss, every gradient and every weight are
-// compared; then the next step begins from what the parallel one has made. So a difference is found in the
+// `trireme verify`: compares the parallel run with the serial one. Each step is done twice from the same
+// weights and the same optimizer state: by all ranks with the configuration, and by rank 0 alone. Rank 0
+// alone computes the whole global batch in as many micro-batches as there are parts. Loss, every gradient and
+// every weight are compared. The next step begins from the parallel result. So a difference is found in the
 // step that makes it, and rounding does not add up over steps.
 //
-// What is not compared: buffers. The running statistics of batch norm are those of rank 0's parts, by design.
+// Buffers are not compared. The running statistics of batch norm are those of rank 0's parts, by design.
 
 #include <cstdint>
 #include <functional>
@@ -21,7 +21,7 @@
 
 namespace trireme::train {
 
-/// What decides about rounding besides the plan.
+/// Settings that decide about rounding besides the plan.
 struct Ranks {
   std::string backend;
   bool share_parameters = false;  ///< stages of a pipeline do
@@ -35,13 +35,13 @@ struct Ranks {
 /// that divide a gradient by its own size turn rounding into steps where a gradient is nothing but rounding.
 Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks);
 
-/// Rejects what has no serial run that it is to equal: one rank with one micro-batch, a schedule that updates
-/// while micro-batches are under way. Throws InvalidArgument. Not collective: for before ranks start.
+/// Rejects plans without an equal serial run: one rank with one micro-batch, or a schedule that updates while
+/// micro-batches are in flight. Throws InvalidArgument. Not collective: call it before ranks start.
 void check_verifiable(const ParallelPlan& plan);
 
-/// What a program brings instead of what the configuration names; null: the configuration's.
+/// Custom parts of a program that replace those of the configuration; null: the configuration's.
 struct OwnParts {
-  /// Makes a model, a new one at each call; all start from what rank 0's first one holds.
+  /// Makes a model, a new one at each call. All start from the values of rank 0's first one.
   std::function<std::shared_ptr<model::Model>()> make_model = nullptr;
   std::shared_ptr<const objective::Objective> objective = nullptr;
 };

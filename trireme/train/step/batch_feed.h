@@ -1,6 +1,6 @@
 #pragma once
-// The batches of a run, step by step: which samples are due, this rank's share of them on its device, and
-// what the losses of a batch are divided by. Collective where the objective counts by value; one thread.
+// The batches of a run, step by step: the samples of a step, this rank's share of them on its device, and the
+// divisor of a batch's losses. Collective where the objective counts by value; one thread.
 
 #include <cstdint>
 #include <memory>
@@ -28,7 +28,7 @@ class BatchFeed {
   /// Where the batches come from.
   DevicePrefetcher& feed() { return feed_; }
   const DevicePrefetcher& feed() const { return feed_; }
-  /// What this rank reads: what losses are divided by may be counted on all stages.
+  /// Fields that this rank reads. The divisor of losses may need fields on all stages.
   const data::Needed& needed() const { return needed_; }
 
   /// Micro-batches of a stream are counted from here on, the first of them of the step after `steps`.
@@ -38,15 +38,15 @@ class BatchFeed {
     std::int64_t steps;
     std::size_t microbatch;
   };
-  /// Where micro-batch `m` of the stream stands.
+  /// Position of micro-batch `m` in the stream.
   Place place_of(int m) const {
     return {stream_begin_ + m / num_microbatches_, static_cast<std::size_t>(m % num_microbatches_)};
   }
 
   /// Waits for the batch after `steps` steps. Throws DataError, which names the step.
   const data::StepBatch& next(std::int64_t steps);
-  /// What the losses of the current batch are divided by: the count of the global batch. Collective where
-  /// the objective counts by value.
+  /// The divisor of the current batch's losses: the count of the global batch. Collective where the objective
+  /// counts by value.
   double global_count();
   /// Of a micro-batch's targets.
   double count_of(const data::Example& samples) const;

@@ -1,6 +1,6 @@
 #pragma once
-// What a run has changed by itself while it trains (parts/adaptation.h): a line of metrics.jsonl, a note, a
-// row of the report. Values.
+// A change that a run makes while it trains (parts/adaptation.h): a line of metrics.jsonl, a note, a row of
+// the report. Values.
 
 #include <cstdint>
 #include <string>

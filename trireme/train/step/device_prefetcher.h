@@ -1,8 +1,8 @@
 #pragma once
-// Batches where a rank computes: between a stream of data, which lie on the host, and steps on a device. A
-// batch is copied on a stream of the device's own for that, from pinned memory, the next one while the device
-// still computes with the one before; the stream that computes waits for what it needs, the host for nothing.
-// On the CPU batches pass through.
+// Batches on the device of a rank. It is between a stream of data in host memory and steps on a device. A
+// batch is copied on a separate stream of the device, from pinned memory, while the device computes with the
+// batch before. The computing stream waits for its inputs; the host does not wait. On the CPU batches pass
+// through.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
@@ -25,15 +25,15 @@ class DevicePrefetcher {
   /// The next step's batch, on the host. Throws as BatchStream::next.
   const data::StepBatch& next();
   const data::StepBatch& batch() const { return now_.host; }
-  /// Micro-batch `m` of it, what is needed of it on the device, once. What is given to the current stream
-  /// from now on waits until it is there.
+  /// Micro-batch `m`: its needed fields on the device, once. Work that is submitted to the current stream
+  /// afterwards waits for the copy.
   data::Example microbatch(std::size_t m);
 
-  /// Begins to copy the batch after this one, if it has been read; for who has just given the device its
-  /// work, and is about to wait for that. On the CPU, nothing. An error of the data comes with next().
+  /// Begins to copy the next batch, if it has been read. Call it after work was submitted to the device and
+  /// before waiting for that work. On the CPU it does nothing. next() throws errors of the data.
   void copy_ahead();
 
-  /// As BatchStream's. What was copied ahead of a seek is dropped.
+  /// As BatchStream's. Batches copied ahead of a seek are dropped.
   void seek(std::uint64_t step);
   void assign_shares(std::uint64_t from, const data::Shares& shares) { stream_->assign_shares(from, shares); }
   void change_ramp(std::uint64_t from, const data::BatchRamp& ramp) { stream_->change_ramp(from, ramp); }

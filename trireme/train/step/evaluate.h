@@ -1,7 +1,6 @@
 #pragma once
-// How good a model is on a whole data set: each replica of it takes its consecutive part, so that every
-// sample counts exactly once whatever the number of ranks, and sums are divided once, when all are there.
-// Collective.
+// Evaluation of a model on a whole data set. Each replica takes its consecutive part, so every sample counts
+// exactly once for any number of ranks. Sums are divided once, when all are there. Collective.
 
 #include <cstdint>
 #include <functional>
@@ -19,7 +18,7 @@ namespace trireme::train {
 struct MetricValue {
   std::string name;
   double value = 0;
-  double count = 0;  ///< what its sum was divided by
+  double count = 0;  ///< divisor of its sum
   objective::Better better = objective::Better::kHigher;
   bool operator==(const MetricValue&) const = default;
 
@@ -27,7 +26,7 @@ struct MetricValue {
   double score() const { return better == objective::Better::kHigher ? value : -value; }
 };
 
-/// What came out of one evaluation, the same on all ranks.
+/// Results of one evaluation, the same on all ranks.
 struct Evaluation {
   std::int64_t samples = 0;
   double loss = 0;                   ///< mean of the objective

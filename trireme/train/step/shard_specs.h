@@ -1,7 +1,7 @@
 #pragma once
-// What a rank holds of a model's parameters, where it does not hold them whole: parts that layers are cut
-// into (parallel/tensor), runs of elements that replicas share out (parallel/zero), or runs of such parts;
-// and how that, and what optimizers keep next to it, lies in the whole. Values; thread-safe.
+// Layout of a rank's part of a model's parameters: parts that layers are cut into (parallel/tensor), ranges
+// of elements that replicas shard (parallel/zero), or ranges of such parts. Also the layout of the optimizer
+// state next to them in the whole. Values; thread-safe.
 
 #include <cstdint>
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace trireme::train {
 
-/// The parts of a parameter that lie in one tensor.
+/// The parts of a parameter that are in one tensor.
 struct CutParameter {
   /// A box of the whole parameter, and where it begins in the tensor.
   struct Part {
@@ -28,17 +28,17 @@ struct CutParameter {
 
 struct ShardSpecs {
   std::map<std::string, CutParameter> cut = {};  ///< by parameter; others are not cut
-  parallel::Pieces pieces = {};                  ///< of what layers compute with
+  parallel::Pieces pieces = {};                  ///< the layers' parts of the parameter
 
-  /// What nobody else holds in the same way, but replicas.
+  /// Identifies the part: only replicas hold the same part under the same label.
   std::string label_of(const std::string& parameter) const;
 };
 
 /// The parameters of which the model holds parts, as model::parameter_boxes() has them.
 std::map<std::string, CutParameter> cut_parameters(const model::Model& model);
 
-/// A tensor called NAME or PREFIX/NAME that has the sizes of what is held of NAME becomes the boxes of that;
-/// every other is whole. Shared, not copied; in the order of the names.
+/// A tensor called NAME or PREFIX/NAME with the sizes of the held part of NAME becomes the boxes of that
+/// part. Every other tensor is whole. Shared, not copied; in the order of the names.
 checkpoint::Shards shards_of(const checkpoint::TensorMap& tensors, const ShardSpecs& held);
 
 }  // namespace trireme::train

@@ -1,7 +1,7 @@
 #pragma once
 // One protocol for state that a run saves and restores. Each feature that keeps tensors from step to step
-// registers them as a StatePart: which tensors, when they change, how they lie over the ranks, and what a
-// restore does. Snapshots, resumes, checks for finite numbers and comparisons read the same list
+// registers them as a StatePart: which tensors, when they change, their layout over the ranks, and the action
+// of a restore. Snapshots, resumes, checks for finite numbers and comparisons read the same list
 // (Trainer::state()), so that a new feature adds its state in one place. Values; not thread-safe.
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace trireme::train {
 
-/// The phase of a step in which tensors change first. A background save copies what changes in forward or
-/// backward before the next step begins, and the rest before the next update.
+/// The phase of a step in which tensors change first. A background save copies tensors that forward or
+/// backward changes before the next step begins, and the rest before the next update.
 enum class ChangesIn { kForward, kBackward, kUpdate };
 
 /// Sizes of the tensors of a checkpoint, by name.
@@ -35,13 +35,13 @@ struct StatePart {
   checkpoint::Shards shards = {};  ///< this rank's; shared with the feature, not copied
   ChangesIn changes = ChangesIn::kUpdate;
   bool must_be_finite = false;  ///< a number that is not finite ends the run before a save
-  /// What of it a checkpoint with these tensors (those under `prefix`) restores. Null: `shards`, and the
-  /// checkpoint has to hold all of them.
+  /// The tensors that a checkpoint with these tensors (those under `prefix`) restores. Null: `shards`, and
+  /// the checkpoint has to hold all of them.
   std::function<Restoration(const StoredSizes&)> restore = {};
 };
 using StateParts = std::vector<StatePart>;
 
-/// The part of those tensors, whose names get the prefix: boxes of what `held` says is a part of a whole.
+/// The part of those tensors, whose names get the prefix: boxes for the parts in `held`.
 StatePart state_part(const std::string& prefix, const checkpoint::TensorMap& tensors, const ShardSpecs& held);
 
 /// The shards of all parts, in their order.

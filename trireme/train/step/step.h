@@ -1,6 +1,6 @@
 #pragma once
-// The step under way: what a trainer and the parts of its step (internal/step_part.h) read and change.
-// Values.
+// The current step: the state that a trainer and the parts of its step (internal/step_part.h) read and
+// change. Values.
 
 #include <ATen/core/Tensor.h>
 
@@ -15,14 +15,14 @@ struct Step {
   StepReport report = {};
   bool logs = false;         ///< a line of metrics is written for it
   bool is_observed = false;  ///< Trainer::on_gradients() has an observer
-  /// f32, no dims, on the device: 1 where the update is left out, else 0, which the host does not know yet;
-  /// undefined: report.skipped says it.
+  /// f32, no dims, on the device: 1 where the update is left out, else 0. The host does not know it yet.
+  /// Undefined: report.skipped has it.
   at::Tensor leave_out = {};
   bool wants_norm = false;  ///< a part reads report.grad_norm
   at::Tensor grad_norm =
       {};  ///< 2-norm of all gradients before clipping, f32 without dims; undefined: not computed
-  /// What the losses of the current batch are divided by: an asynchronous pipeline takes one during the step
-  /// before its own. Unset when a batch arrives: the count of the global batch.
+  /// The divisor of the current batch's losses: an asynchronous pipeline takes one during the step before its
+  /// own. Unset when a batch arrives: the count of the global batch.
   std::optional<double> count = std::nullopt;
   /// Complete the report when the device's numbers are on the host: the loss is there before those of parts.
   Completions completions = {};

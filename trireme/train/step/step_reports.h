@@ -1,9 +1,9 @@
 #pragma once
-// What every rank learns about a step: the loss over the global batch, whether any rank was asked to stop,
-// and whether some rank's loss is no finite number. One small all-reduce per step, which runs while the next
-// step computes and is read when that one ends: decisions are the same on all ranks and one step late, and no
-// rank waits. On a device they are two steps late: the numbers of a step are on their way to the host while
-// the next one is given to the device. One thread; collective like the all-reduce below it.
+// The exchange of step results over all ranks: the loss over the global batch, requests to stop on any rank,
+// and whether some rank's loss is not finite. There is one small all-reduce per step. It runs while the next
+// step computes, and is read when that one ends. So decisions are the same on all ranks and one step late,
+// and no rank waits. On a device they are two steps late: the numbers of a step are copied to the host while
+// the next step is submitted to the device. One thread; collective like the all-reduce below it.
 
 #include <cstdint>
 #include <deque>
@@ -21,7 +21,7 @@ namespace trireme::train {
 /// How a rank has waited for data so far.
 struct DataWait {
   double seconds = 0;
-  std::string_view stage = {};  ///< of loading, in which its threads have spent most; empty: not told
+  std::string_view stage = {};  ///< of loading, in which its threads have spent most; empty: unknown
 };
 
 /// A stop signal: the processes of an elastic job continue in its next world (comm/elastic.h).
@@ -34,9 +34,9 @@ struct StepReport {
   double lr = 0;
   std::int64_t samples = 0;     ///< of the global batch
   std::int64_t full_batch = 0;  ///< samples of a full one at that step: `samples`, but at the end of an epoch
-  double count = 0;             ///< of it, what the sum of losses was divided by
-  /// In, where ranks do not know the whole batch: what this rank's sum of losses, which `loss` is then, is
-  /// divided by. Their sums make loss and count.
+  double count = 0;             ///< of it, divisor of the sum of losses
+  /// In, where ranks do not know the whole batch: the divisor of this rank's sum of losses; `loss` is then
+  /// that sum. Their sums make loss and count.
   std::optional<double> own_count = std::nullopt;
   std::optional<double> grad_norm = std::nullopt;   ///< where it was computed; before clipping
   std::optional<double> loss_scale = std::nullopt;  ///< with which the step was done; only in fp16
@@ -53,10 +53,10 @@ struct StepReport {
   std::vector<double> work_s = {};
   double step_s =
       0;  ///< out: seconds since the report before it, the mean over the ranks; 0: it is the first
-  std::vector<Decision> decisions = {};  ///< what the run has changed since the report before it
+  std::vector<Decision> decisions = {};  ///< changes by the run since the report before it
 };
 
-/// What completes a report with numbers that a device had to compute first, called in this order.
+/// Functions that complete a report with numbers that a device had to compute first, called in this order.
 using Completions = std::vector<std::function<void(StepReport&)>>;
 
 /// When the numbers of a step are on the host.
@@ -78,8 +78,8 @@ class StepReports {
   explicit StepReports(comm::Group group, int depth = 1, Bundling bundling = Bundling::kNone,
                        Numbers numbers = Numbers::kAtOnce);
 
-  /// Hands in this rank's part, to be completed. Returns what finish() does for the oldest step whose
-  /// exchange is over; one is waited for where `depth` are under way and the next is due.
+  /// Submits this rank's part, to be completed. Returns the result of finish() for the oldest step whose
+  /// exchange is over. Waits for one where `depth` are in flight and the next is due.
   std::optional<StepReport> start(StepReport mine, Completions completions = {});
   /// The oldest report that is to come, waiting for it; nothing when there is none. The loss of a step that
   /// was skipped may be no number. Throws DivergedError when that of another step, or its gradient norm, is
@@ -90,7 +90,8 @@ class StepReports {
  private:
   struct Exchange {
     std::vector<StepReport> reports = {};
-    at::Tensor slots;  ///< of each: loss and count, ranks with SIGINT and SIGTERM, then what each rank says
+    at::Tensor slots;  ///< of each: loss and count, ranks with SIGINT and SIGTERM, then the values of each
+                       ///< rank
     comm::Pending pending = {};
   };
   struct Ready {

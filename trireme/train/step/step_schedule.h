@@ -1,5 +1,5 @@
 #pragma once
-// What is due after which step: the only place that says so. A value; pure.
+// The actions that are due after each step. No other code decides this. A value; pure.
 
 #include <cstdint>
 
@@ -20,12 +20,12 @@ class StepSchedule {
   /// Of the whole run: train.epochs, ended by train.max_steps.
   std::int64_t total_steps() const { return total_steps_; }
 
-  /// After step number `step`, 1 for the first: every so many steps; evaluations, unless they are told
-  /// otherwise, at the end of an epoch. What is due at the end of a run besides is not asked here.
+  /// After step number `step`, 1 for the first: every so many steps; evaluations, by default, at the end of
+  /// an epoch. Actions at the end of a run are not included.
   bool evaluates(std::int64_t step) const {
     return evaluates_every_ > 0 ? step % evaluates_every_ == 0 : batch(step).first == 0;
   }
-  /// With checkpoint.interval = "auto" never: SaveInterval says it.
+  /// With checkpoint.interval = "auto" never: SaveInterval decides.
   bool saves(std::int64_t step) const { return saves_every_ > 0 && step % saves_every_ == 0; }
   /// A line of metrics is written for it.
   bool logs(std::int64_t step) const { return step % logs_every_ == 0 || step == total_steps_; }
@@ -35,8 +35,8 @@ class StepSchedule {
     return checks_replicas_every_ > 0 && (step % checks_replicas_every_ == 0 || step == total_steps_);
   }
 
-  /// The weights after it are looked at as a whole, before the next step's: by an evaluation, a checkpoint,
-  /// or whoever asked for the run.
+  /// The weights after it are read as a whole, before the next step's: by an evaluation, a checkpoint, or the
+  /// caller of the run.
   bool shows_weights(std::int64_t step) const {
     return step >= total_steps_ || evaluates(step) || saves(step);
   }

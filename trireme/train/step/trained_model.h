@@ -1,5 +1,5 @@
 #pragma once
-// The model of a trainer as this rank computes it, and what is learned. A value; tensors are shared.
+// The model of a trainer as this rank computes it, and its trainable parameters. A value; tensors are shared.
 
 #include <c10/core/Device.h>
 
@@ -44,9 +44,9 @@ struct UpdatedParameters {
   optim::NamedTensors all;  ///< whole ones or, where replicas share them out, pieces; in the model's order
   /// Those whose gradients decide clipping and skipping: all, or with exact sums the whole weights.
   optim::NamedTensors clip_parameters;
-  ShardSpecs held;                          ///< what of them is a part of a whole
+  ShardSpecs held;                          ///< the parts of a whole among them
   std::shared_ptr<optim::Offload> offload;  ///< null: they and their state are in memory
-  std::shared_ptr<const checkpoint::OffloadedStorage> offloaded_storage;  ///< the same, as shards know it
+  std::shared_ptr<const checkpoint::OffloadedStorage> offloaded_storage;  ///< the same, for shards
 };
 
 }  // namespace trireme::train

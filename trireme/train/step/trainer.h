@@ -1,14 +1,16 @@
 #pragma once
-// The training loop's inside: one step is the loader's next batch, run through the step program of a pipeline
-// whose stages are replicated (parallel/pipeline/pipeline.h); plain data-parallel training is the program
-// with one stage. Forward and backward per micro-batch, gradients reduced over the replicas while the last
-// backward runs, then one optimizer update. Losses are sums, divided by what the *global* batch counts, so
-// the same global batch gives the same numbers on any number of ranks, for any cut and for any accumulation,
-// up to the rounding of a different summing order, the smaller last batch of an epoch included. Collective:
-// every rank makes one and calls the same methods in the same order. One thread.
+// The implementation of the training loop. One step is the loader's next batch, run through the step program
+// of a pipeline whose stages are replicated (parallel/pipeline/pipeline.h). Plain data-parallel training is
+// the program with one stage. Forward and backward run per micro-batch, gradients are reduced over the
+// replicas while the last backward runs, then one optimizer update follows. Losses are sums, divided by the
+// count of the *global* batch. So the same global batch gives the same numbers on any number of ranks, for
+// any cut and for any accumulation, up to the rounding of a different summing order. This includes the
+// smaller last batch of an epoch. Collective: every rank makes one and calls the same methods in the same
+// order. One thread.
 //
-// What a model draws from torch's generators in a step or an evaluation is a function of run.seed, the step
-// and the rank (ADR 0012): they are seeded again at each. Ranks that are threads of one process share them.
+// Random numbers of a model from torch's generators in a step or an evaluation are a function of run.seed,
+// the step and the rank (ADR 0012): the generators are seeded again at each. Ranks that are threads of one
+// process share them.
 
 #include <cstdint>
 #include <functional>
@@ -46,12 +48,12 @@ struct TrainerSetup;
 
 class Trainer {
  public:
-  /// Makes model, optimizer and loader from the configuration and checks that all ranks hold the same. Of the
-  /// model each rank makes its own stages alone. With `own`, that model is trained, from the values that rank
-  /// 0's has or, deferred (model/deferred.h), from run.seed, and the configuration's is not made;
-  /// its modules stay in the modes, training or evaluation, that their owner puts them into. With
-  /// `own_objective` that is learned, instead of the configuration's. Rejects what the command line rejects.
-  /// `context` and `data` outlive it. Throws InvalidArgument, CommError, DataError.
+  /// Makes model, optimizer and loader from the configuration and checks that they are the same on all ranks.
+  /// Each rank makes only its own stages of the model. With `own`, that model is trained, and the
+  /// configuration's is not made. It starts from rank 0's values or, deferred (model/deferred.h), from
+  /// run.seed. Its modules stay in their training or evaluation modes. With `own_objective` that objective
+  /// replaces the configuration's. Rejects the same configurations as the command line. `context` and `data`
+  /// outlive it. Throws InvalidArgument, CommError, DataError.
   Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
           std::shared_ptr<model::Model> own = nullptr,
           std::shared_ptr<const objective::Objective> own_objective = nullptr);
@@ -76,7 +78,7 @@ class Trainer {
   const StepSchedule& step_schedule() const { return batches_.step_schedule(); }
   const data::DataSource& data() const { return data_; }
   /// The learning rate of step number `step`, 1 for the first, in a run of that configuration with the data
-  /// of this run, and with what its schedule has learned from metrics.
+  /// of this run. It includes the schedule's reaction to metrics.
   double rate_of(const RunConfig& config, std::int64_t step) const;
 
   /// One step. `stop_signal`: the signal that this rank has received (0: none). Returns the report of the
