@@ -1,8 +1,8 @@
 #pragma once
-// Counts the bytes of tensors of one kind of device that this thread allocates and gives back while the
-// counter lives: what a layer keeps for its backward, what a step needs at its peak. It listens to libtorch's
-// allocator the way its profiler does, so both cannot run at the same time. One counter per thread, for that
-// thread alone.
+// Counts the bytes of tensors of one kind of device that this thread allocates and frees while the counter
+// exists. For example: the memory that a layer keeps for its backward, or the peak of a step. It observes
+// libtorch's allocator in the way of the profiler, so both cannot run at the same time. One counter per
+// thread, for that thread alone.
 
 #include <c10/core/DeviceType.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -19,7 +19,8 @@ class AllocatedBytes {
   AllocatedBytes(const AllocatedBytes&) = delete;
   AllocatedBytes& operator=(const AllocatedBytes&) = delete;
 
-  /// Allocated minus given back, since it was made; what was there before counts as little when it goes.
+  /// Allocated minus freed bytes since construction. Freeing memory that was allocated before makes it
+  /// smaller.
   std::int64_t current() const;
   /// The most that current() has been since it was made or the peak was reset.
   std::int64_t peak() const;

@@ -1,7 +1,7 @@
 #pragma once
-// Tells the process's ledger (base/memory_ledger.h) of the memory of tensors: what libtorch's CPU allocator
-// gives out from the first call of count_allocations() on. Shared memory for communication tells of itself.
-// Memory of other devices is told to DeviceMemory (device_memory.h), where it has a name. Thread-safe.
+// Reports the memory of tensors to the process's ledger (base/memory_ledger.h): allocations of libtorch's CPU
+// allocator from the first call of count_allocations() on. Shared memory for communication reports itself.
+// Memory of other devices is reported to DeviceMemory (device_memory.h) where it has a name. Thread-safe.
 
 #include <ATen/core/Tensor.h>
 
@@ -12,8 +12,8 @@ namespace trireme::parallel {
 /// Puts a counting allocator in front of the one that is there, for good; again: nothing.
 void count_allocations();
 
-/// The memory that the tensor is a part of is of that kind, on the host or a device. An undefined one, and
-/// memory of the host that nobody has told the ledger of, is none.
+/// Labels the memory of the tensor with that kind, on the host or a device. No effect for an undefined
+/// tensor, and for memory of the host that the ledger does not have.
 void count_as(MemoryKind kind, const at::Tensor& tensor);
 
 }  // namespace trireme::parallel

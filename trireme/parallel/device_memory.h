@@ -1,8 +1,8 @@
 #pragma once
-// What tensors take of a device's memory, by kind, as count_as() (counted_memory.h) names them. The total is
+// Use of a device's memory by tensors, by kind, as count_as() (counted_memory.h) names them. The total is
 // that of libtorch's allocator for the device, where it keeps statistics (c10::DeviceAllocator: CUDA's does).
 // Memory of the host is in the MemoryLedger, and not here. A process has one, for all of its devices.
-// Thread-safe. Cost: a lock and a look-up for each name; now() looks at each named memory that is there.
+// Thread-safe. Cost: a lock and a look-up for each name; now() visits each named memory.
 
 #include <ATen/core/Tensor.h>
 
@@ -22,8 +22,7 @@ class DeviceMemory {
   /// The memory that a tensor of a device is a part of is of that kind, until it is freed.
   void name(MemoryKind kind, const at::Tensor& tensor);
 
-  /// Bytes that are there on a device. Activations are what nobody has named: 0 where the allocator tells no
-  /// total.
+  /// Allocated bytes on a device. Activations are the unnamed rest: 0 where the allocator has no total.
   MemoryUse now(c10::Device device) const;
   /// The same when the allocator's total was largest, since reset_peak(): kinds with a name as they are now,
   /// and the rest as activations. Without statistics: now().

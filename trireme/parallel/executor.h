@@ -1,7 +1,7 @@
 #pragma once
 // Runs a rank's part of a step program: looks each action up in the table of handlers and calls it. The
-// action under way stands in the rank's StatusPage, so a stall or a death can be located to the action. A
-// handler's exception passes through after the action has been noted. Not thread-safe; one executor per rank.
+// current action is in the rank's StatusPage, so a stall or a death can be located to the action. A handler's
+// exception passes through after the action has been noted. Not thread-safe; one executor per rank.
 
 #include <cstdint>
 #include <functional>
@@ -14,10 +14,10 @@
 
 namespace trireme::parallel {
 
-/// What to do for each kind of action. Each is called with the action; the stage is one of this rank's.
-/// Those that the program does not hold may be left out.
+/// A handler for each kind of action. Each is called with the action; the stage is one of this rank's. Kinds
+/// that the program does not contain may be left out.
 struct ActionHandlers {
-  /// Carries one action out and returns when it is done, or, for what continues in the background, begun.
+  /// Runs one action and returns when it is done, or has begun, where it continues in the background.
   using Handler = std::function<void(const schedule::Action&)>;
 
   Handler forward = nullptr;

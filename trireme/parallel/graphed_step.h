@@ -14,16 +14,15 @@
 //     optimizer->keep_lr_on(context->device());     // a replay follows set_lr()
 //     for (...) losses.push_back(batch::DeviceNumbers(step(batch).at(0)));
 //
-// What a step must keep to, so that it can be captured:
-// - Whatever changes from call to call comes in as an input, or lives in memory that the step reads (the
-// learning rate of
-//   keep_lr_on(), the scale of a LossScaler). Numbers of the host keep the value of the capture.
+// Requirements of a step that is captured:
+// - Values that change from call to call are inputs, or are in memory that the step reads (the learning rate
+//   of keep_lr_on(), the scale of a LossScaler). Numbers of the host keep the value of the capture.
 // - It does not read the device on the host: no item(), no clip_grad_norm(), which returns a number. Clip by
-// a norm on the
-//   device: clip_to_norm(parameters, norm, max_norm) with norm_of_norms(). LossScaler::decide() and
-//   Optimizer::step(leave_out) skip updates.
+//   a norm on the device: clip_to_norm(parameters, norm, max_norm) with norm_of_norms().
+//   LossScaler::decide() and Optimizer::step(leave_out) skip updates.
 // - Collectives inside have to be of nccl: other backends move tensors by way of the host.
-// - zero_grad() drops gradients (as all of ours do): a replay writes them where the capture has put them.
+// - zero_grad() drops gradients (as all optimizers of Trireme do): a replay writes them to the addresses of
+// the capture.
 //
 // Not thread-safe; no other thread captures on the same device meanwhile.
 
@@ -43,7 +42,7 @@ namespace trireme::parallel {
 /// Whether steps are captured.
 enum class GraphUse {
   kOff,   ///< the step runs as it is
-  kAuto,  ///< where it cannot be captured it runs as it is; why_not() says the reason
+  kAuto,  ///< runs without a graph where it cannot be captured; why_not() has the reason
   kOn,    ///< where it cannot be captured its call throws InvalidArgument
 };
 
@@ -62,10 +61,10 @@ class GraphedStep {
   /// graphs on the device (with kOn), a warm-up below 1.
   GraphedStep(c10::Device device, Body body, const GraphOptions& options = {});
 
-  /// One step. `inputs`: on the device or the host; pinned memory is copied without a wait, and is not
-  /// changed before the device has copied it. The outputs are overwritten by the next call. Work that was
-  /// issued before comes before the step, what is issued later comes after it. Throws what the body throws,
-  /// and with kOn InvalidArgument: it cannot be captured, with the reason.
+  /// One step. `inputs`: on the device or the host. Pinned memory is copied without a wait; do not change it
+  /// before the device has copied it. The next call overwrites the outputs. Work that was issued before comes
+  /// before the step, later work comes after it. Throws the exceptions of the body, and with kOn
+  /// InvalidArgument: it cannot be captured, with the reason.
   Fields operator()(const Fields& inputs);
 
   /// Steps that were replayed, and graphs that were captured, since it was made.

@@ -1,5 +1,5 @@
 #pragma once
-// What batch norms of ours have in common with torch::nn::BatchNorm2d: options, tensors and their names.
+// The common part of Trireme's batch norms and torch::nn::BatchNorm2d: options, tensors and their names.
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -9,7 +9,8 @@
 
 namespace trireme::parallel {
 
-/// What a batch norm has learned and counted, as in torch::nn::BatchNorm2dImpl. Tensors may be undefined.
+/// Parameters and running statistics of a batch norm, as in torch::nn::BatchNorm2dImpl. Tensors may be
+/// undefined.
 struct BatchNormTensors {
   at::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
 };

@@ -15,7 +15,7 @@
 
 namespace trireme::parallel {
 
-/// What a reduced gradient is of those of the ranks.
+/// Relation of a reduced gradient to those of the ranks.
 enum class ReduceScale {
   kMean,  ///< sum over the ranks / number of ranks
   kSum,   ///< for losses that are already divided by the global batch
@@ -25,13 +25,13 @@ enum class ReduceScale {
 /// a reduction of them is under way.
 struct GradientBucket {
   at::Tensor flat;  ///< all of it: the gradients, gaps of zeros between them, and the flag
-  at::Tensor flag;  ///< the last element, not zero when a rank has something to say; undefined: not here
+  at::Tensor flag;  ///< the last element, not zero when a rank has something to report; undefined: not here
   optim::NamedTensors gradients;  ///< views with the sizes and strides of the parameters, in order of place
 };
 
-/// What the next reductions of a hook depend on, besides gradients: by name, restored in place.
+/// State on which the next reductions of a hook depend, besides gradients: by name, restored in place.
 struct HookState {
-  optim::NamedTensors own;     ///< of which each rank has its own; their sum over the ranks is what counts
+  optim::NamedTensors own;     ///< different on each rank; their sum over the ranks is the state
   optim::NamedTensors common;  ///< the same on all ranks
   /// Of a vector of `numel` elements, those that this rank has, from `begin` on.
   struct Piece {
@@ -50,30 +50,30 @@ struct HookState {
 class CommHook {
  public:
   virtual ~CommHook() = default;
-  /// These are the parameters whose gradients come, besides those named before. Throws InvalidArgument where
-  /// it cannot reduce them, or knows one of the name: what is kept from step to step is one model's.
+  /// Adds these parameters to those whose gradients the hook reduces. Throws InvalidArgument where it cannot
+  /// reduce them, or has a parameter of the name already: a hook's state is that of one model.
   virtual void prepare(const comm::Group& /*group*/, const optim::NamedTensors& /*parameters*/) {}
   /// The state of the optimizer that takes these gradients (Optimizer::state()), shared; once, before the
-  /// first step. Throws InvalidArgument where it lacks what the hook needs.
+  /// first step. Throws InvalidArgument where it lacks a state that the hook needs.
   virtual void attach_optimizer(const std::map<std::string, at::Tensor>& /*state*/) {}
-  /// From the next step on, gradients come that are so many times as large as those of the loss, which was
-  /// multiplied by it (optim/loss_scaler.h); the reduced ones are, too. What is kept from step to step is of
-  /// gradients divided by it. Between steps, the same on all ranks. Throws InvalidArgument: not above 0.
+  /// From the next step on, incoming gradients are `scale` times those of the unscaled loss
+  /// (optim/loss_scaler.h). So are the reduced ones. State from step to step is of gradients divided by it.
+  /// Call it between steps, with the same value on all ranks. Throws InvalidArgument: not above 0.
   virtual void set_gradient_scale(double /*scale*/) {}
   /// Starts the reduction of `bucket`, in place. The returned function waits for it and leaves the result
-  /// there. Called on every rank in the same order of buckets; whose gradients lie in which one changes now
-  /// and then.
+  /// there. Called on every rank in the same order of buckets. The assignment of gradients to buckets changes
+  /// now and then.
   virtual std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) = 0;
   virtual HookState state() { return {}; }
   /// state() has been filled, by any number of ranks. Collective.
   virtual void restored() {}
   /// Of which group the memory of buckets had best be, once parameters are named.
   virtual comm::Group memory_of(const comm::Group& group) const { return group; }
-  /// What has to be the same on all ranks.
+  /// A description that has to be the same on all ranks.
   virtual std::string describe() const { return "given"; }
-  /// What it has found to be best for this run, in words; empty: nothing, or not yet.
+  /// Its advice for this run, in words; empty: none, or not yet.
   virtual std::string found() const { return {}; }
-  /// Bytes that this rank has sent so far, as if in a ring; 0 where nobody counts.
+  /// Bytes that this rank has sent so far, as if in a ring; 0 without a count.
   virtual std::int64_t sent_bytes() const { return 0; }
 };
 
@@ -85,7 +85,7 @@ struct CompressionOptions {
   std::int64_t rank = 4;          ///< power-sgd
   double momentum = 0.9;          ///< dgc: of the velocity that each rank keeps for itself; one-bit: beta1
   std::int64_t min_numel = 1024;  ///< smaller gradients, and vectors, go as they are
-  std::uint64_t seed = 0;         ///< of what is drawn
+  std::uint64_t seed = 0;         ///< of random numbers
   /// dgc: the norm that the gradients of all ranks are to have together at most; each rank holds its own to
   /// 1/sqrt(ranks) of it before anything of them is kept or sent. 0: none.
   double clip_norm = 0;
@@ -103,11 +103,11 @@ std::shared_ptr<CommHook> make_comm_hook(const std::string& name);
 std::vector<std::string> comm_hook_names();
 std::vector<std::string> compression_scope_names();
 
-/// How far a hook of the table rounds what each rank hands in.
+/// Bounds of the rounding of each rank's gradients by a hook of the table.
 struct GradientRounding {
   double relative = 0;  ///< to the number, half of its last bit
   double absolute = 0;  ///< of numbers too small for the format: half of its smallest one
-  /// Not by rounding: what arrives in a step may differ by anything from the mean of that step's gradients.
+  /// Not only rounding: the result of a step may differ by any amount from the mean of that step's gradients.
   bool is_lossy = false;
 };
 /// Throws as make_comm_hook() does.

@@ -7,7 +7,7 @@
 //
 //   trireme::convert_deferred_batchnorm(*chain, 8);   // before the pipeline and the optimizer
 //
-// For pipelines and gradient accumulation in a loop of one's own. A forward that is recomputed for its
+// For pipelines and gradient accumulation in a custom training loop. A forward that is recomputed for its
 // backward does not count again. One thread.
 
 #include <torch/nn/module.h>

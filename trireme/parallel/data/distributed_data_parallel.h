@@ -6,16 +6,15 @@
 //   trireme::DistributedDataParallel ddp(context, model);
 //   for (...) { loss(model->forward(x), y).backward(); optimizer.step(); optimizer.zero_grad(); }
 //
-// The reduction hangs on the parameters (post-accumulate hooks), so the loop calls the module and backward as
-// always; when backward() returns, every .grad holds the mean over the ranks and lies in a bucket.
-// Collective: every rank makes it, and runs the same number of synchronised backward passes (Join lifts
-// that). One thread runs forward and backward. requires_grad may change between steps, on all ranks before
-// the same pass; a parameter that is added, removed, replaced, converted or moved while it lives is an
-// InvalidArgument of the next pass, or of zero_grad(), that names it. Cost per step: what the group's
-// all_reduce costs; on the CPU gradients of 16 KiB and more are made in their buckets from the third step
-// on, where steps are alike, and else copied there. In a group of one rank nothing is done at all. A pass
-// that ends early, by an exception, fails the group on all ranks by name once a bucket is on its way; before
-// that it may be repeated.
+// Post-accumulate hooks on the parameters start the reduction, so the loop calls the module and backward as
+// always. When backward() returns, every .grad holds the mean over the ranks and is in a bucket. Collective:
+// every rank makes it, and runs the same number of synchronised backward passes (Join lifts that). One thread
+// runs forward and backward. requires_grad may change between steps, on all ranks before the same pass. A
+// parameter that is added, removed, replaced, converted or moved during its lifetime is an InvalidArgument of
+// the next pass, or of zero_grad(), that names it. Cost per step: that of the group's all_reduce. On the CPU
+// gradients of 16 KiB and more are made in their buckets from the third step on, where steps are alike; else
+// they are copied there. A group of one rank does nothing. A pass that ends by an exception fails the group
+// on all ranks by name once a bucket is in transfer; before that it may be repeated.
 
 #include <torch/nn/module.h>
 
@@ -32,7 +31,7 @@
 
 namespace trireme::parallel {
 
-/// What to do about parameters that a backward pass does not reach.
+/// Handling of parameters that a backward pass does not reach.
 enum class UnusedParameters {
   kError,   ///< an error that names them
   kFind,    ///< found in every step; a parameter that no rank used keeps its old gradient
@@ -50,7 +49,7 @@ enum class ReductionEnd {
   kByParameter,   ///< the same, and the caller asks for parameters one after the other
 };
 
-/// What is replicated, by the names of the model: all of it, or the part that a pipeline's stage holds.
+/// The replicated parameters, by the names of the model: all of it, or the part of a pipeline's stage.
 struct Replica {
   optim::NamedTensors parameters, buffers;
 };
@@ -66,7 +65,7 @@ struct DataParallelOptions {
   std::shared_ptr<CommHook> hook = nullptr;  ///< how a bucket is reduced; none: all-reduce as it is
   /// In every so many reductions the ranks compare digests of all parameters, as they are when backward ends
   /// (replica_check.h). Different ones are a CommError of backward() on all ranks that names the first
-  /// parameter and the ranks. Not in a Join without `follow`, whose ranks fall behind. 0: never.
+  /// parameter and the ranks. Not in a Join without `follow`, whose ranks have older values. 0: never.
   std::int64_t check_replicas_every = 100;
 };
 
@@ -116,13 +115,13 @@ class DistributedDataParallel {
     std::function<void()> follow = nullptr;
   };
 
-  /// Uneven inputs: `while (join.next(have_batch)) { ... }`. A rank without a batch takes part in the others'
-  /// reductions with zeros until nobody has one; then next() is false on every rank. Means are still taken
+  /// Uneven inputs: `while (join.next(have_batch)) { ... }`. A rank without a batch joins the others'
+  /// reductions with zeros until no rank has one; then next() is false on every rank. Means are still taken
   /// over all ranks. Ranks with a batch run the same synchronised passes per step, in the same order. A rank
-  /// without one does not run the loop's body: what has to happen once per step on every rank, such as the
-  /// step of a learning-rate schedule or a counter, goes into after_step(). One Join at a time between the
-  /// same ranks, over all wrappers that its body reduces with: a second one, and a synchronised pass of
-  /// another wrapper between them, are InvalidArgument.
+  /// without one does not run the loop's body. Actions once per step on every rank, such as the step of a
+  /// learning-rate schedule or a counter, go into after_step(). One Join at a time between the same ranks,
+  /// over all wrappers that its body reduces with: a second one, and a synchronised pass of another wrapper
+  /// between them, are InvalidArgument.
   class Join {
    public:
     /// Over one wrapper, with `follow` as in Joined. Throws InvalidArgument next to another Join.
@@ -153,31 +152,30 @@ class DistributedDataParallel {
     std::int64_t steps_ = 0;
   };
 
-  /// Takes part in the others' synchronised pass where this rank has nothing to run backward on: it adds
-  /// zeros, and what its passes under no_sync have added up, and uses no parameter besides theirs.
-  /// Afterwards its gradients are the reduced ones. Throws CommError, InvalidArgument before
-  /// finish_reduction().
+  /// Joins the others' synchronised pass on a rank that has no backward to run. It adds zeros, and the
+  /// gradients that passes under no_sync have accumulated. It uses no parameter besides theirs. Afterwards
+  /// its gradients are the reduced ones. Throws CommError, InvalidArgument before finish_reduction().
   void reduce_without_backward();
 
-  /// Reduces what torch::autograd::grad(outputs, parameters) has returned, which no backward pass reduces,
-  /// with the scale of the options: `gradients[i]` is that of `parameters[i]`, dense, of its shape, dtype and
-  /// device. Afterwards all ranks have the same ones, in memory of their own. An undefined gradient
-  /// (allow_unused) counts as zeros, and stays undefined where no rank has one. No .grad changes. Collective:
-  /// as many parameters of the same shapes on all ranks. One all-reduce for each dtype and device, without
-  /// the hook of the options; on a device, a rank with undefined gradients waits for it. Throws CommError;
-  /// InvalidArgument: a gradient that does not fit, or was made with create_graph; a Join or a reduction
-  /// under way.
+  /// Reduces the gradients that torch::autograd::grad(outputs, parameters) has returned, which no backward
+  /// pass reduces, with the scale of the options. `gradients[i]` is that of `parameters[i]`, dense, of its
+  /// shape, dtype and device. Afterwards all ranks have the same ones, in memory of their own. An undefined
+  /// gradient (allow_unused) counts as zeros, and stays undefined where no rank has one. No .grad changes.
+  /// Collective: as many parameters of the same shapes on all ranks. One all-reduce for each dtype and
+  /// device, without the hook of the options. On a device, a rank with undefined gradients waits for it.
+  /// Throws CommError; InvalidArgument: a gradient that does not fit, or was made with create_graph; a Join
+  /// or a reduction in progress.
   void reduce_gradients(std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& parameters);
 
-  /// With ReductionEnd::kOnRequest, or kByParameter: starts what the last synchronised pass has left,
-  /// gradients that it did not reach and buffers; where there was none, takes part as
-  /// reduce_without_backward() does. Nothing where that is done. Throws CommError.
+  /// With ReductionEnd::kOnRequest, or kByParameter: starts the rest of the last synchronised pass, which is
+  /// gradients that it did not reach and buffers. Without a pass it does the same as
+  /// reduce_without_backward(). No effect where that is done. Throws CommError.
   void start_reduction();
-  /// With ReductionEnd::kOnRequest: waits for what the last synchronised pass and start_reduction(), which it
-  /// calls where there was a pass, have started; afterwards every .grad holds the reduced gradient. Nothing
-  /// where that is done. A backward pass between the synchronised one and this, under no_sync too, writes
-  /// where the reduction works, and fails the group. Throws CommError, InvalidArgument as backward() does
-  /// otherwise.
+  /// With ReductionEnd::kOnRequest: waits for the reductions of the last synchronised pass and of
+  /// start_reduction(), which it calls where there was a pass. Afterwards every .grad holds the reduced
+  /// gradient. No effect where that is done. A backward pass between the synchronised one and this, under
+  /// no_sync too, writes into memory of the reduction, and fails the group. Throws CommError, InvalidArgument
+  /// as backward() does otherwise.
   void finish_reduction();
   /// The same for the gradients of these parameters, which alone are waited for, and for buffers: others may
   /// be on their way still, and the last one ends the reduction for all. Of no parameters: for buffers. As
@@ -189,7 +187,7 @@ class DistributedDataParallel {
   /// Drops the gradients without freeing the buckets: the next backward pass writes them again.
   void zero_grad();
 
-  /// What the reducer has done so far on this rank.
+  /// Counts of the reducer on this rank so far.
   struct Statistics {
     std::uint64_t reductions = 0;   ///< synchronised backward passes
     double waited_s = 0;            ///< time that backward waited for buckets at its end

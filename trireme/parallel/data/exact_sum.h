@@ -1,8 +1,8 @@
 #pragma once
-// Gradients of micro-batches added up in an order that depends on nothing but their number: a binary tree
-// over the micro-batches of all replicas, those of a replica side by side. Whoever cuts a batch into the same
-// micro-batches has the bits of the same sum, whatever of them one rank computes. It costs a copy of the
-// gradients for each level of the tree that is under way, and receives all replicas' sums. One thread.
+// Sum of the gradients of micro-batches in an order that depends only on their number: a binary tree over the
+// micro-batches of all replicas, those of a replica side by side. The same micro-batches give the same bits,
+// for any assignment of them to ranks. It costs a copy of the gradients for each open level of the tree, and
+// receives all replicas' sums. One thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -22,7 +22,7 @@ class ExactSum {
   /// as many other micro-batches, in the order of their ranks. Each has a power of two of them.
   ExactSum(std::optional<comm::Group> data, const optim::NamedTensors& leaves);
 
-  /// What an error has left is forgotten.
+  /// Drops the sums that an error has left.
   void begin() { sums_.clear(); }
   /// Takes the gradients, which are those of that micro-batch of this replica, from the leaves.
   void add(int microbatch);
@@ -51,7 +51,7 @@ class ExactSum {
   double waited_s_ = 0;
 };
 
-/// The sum of the numbers as the tree adds them. What is missing at the end counts as zero.
+/// The sum of the numbers in the order of the tree. Missing numbers at the end count as zero.
 double exact_sum(std::vector<double> values);
 
 }  // namespace trireme::parallel

@@ -1,5 +1,5 @@
 #pragma once
-// Being told when the gradient of a parameter has been accumulated: one hook per parameter.
+// Notification when the gradient of a parameter has been accumulated: one hook per parameter.
 
 #include <ATen/core/Tensor.h>
 
@@ -25,8 +25,8 @@ void unhook_gradient(const at::Tensor& parameter);
 /// Where `hook` is still there.
 void unhook_gradient(const at::Tensor& parameter, const HookName& hook);
 
-/// `from` has the sizes of `to`. A plain copy of memory costs no dispatch, and for large tensors no reading
-/// of what is overwritten.
+/// `from` has the sizes of `to`. A plain copy of memory costs no dispatch, and for large tensors it does not
+/// read the overwritten memory.
 void copy_gradient(const at::Tensor& to, const at::Tensor& from);
 
 }  // namespace trireme::parallel

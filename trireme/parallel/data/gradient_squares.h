@@ -1,8 +1,8 @@
 #pragma once
-// Adds up the squares of a rank's own gradients while backward hands them over, before they are added to what
-// is there or reduced: |g|^2 of each micro-batch, in f64, while the gradient is still in the cache. Owned by
-// the training loop. Hooks on the parameters live as long as it does. Used from the thread that runs
-// backward, between passes; gradients of a device are added up there.
+// Sums the squares of a rank's own gradients during backward, before they are accumulated or reduced: |g|^2
+// of each micro-batch, in f64, while the gradient is still in the cache. Owned by the training loop. Hooks on
+// the parameters have its lifetime. Used from the thread that runs backward, between passes; gradients of a
+// device are summed there.
 
 #include <memory>
 

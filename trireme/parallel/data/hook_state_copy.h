@@ -1,6 +1,6 @@
 #pragma once
-// A copy of what a hook keeps from step to step (CommHook::state()), for steps that are left out because a
-// gradient was not finite: other ranks have sent theirs by then, and have kept what they left out.
+// A copy of a hook's state (CommHook::state()), for steps that are skipped because a gradient was not finite.
+// Other ranks have sent their gradients by then, and have kept their residuals.
 //
 //   parallel::HookStateCopy before(hook);
 //   for (...) {
@@ -23,7 +23,7 @@ class HookStateCopy {
 
   /// Of the state as it is, between steps.
   void take();
-  /// The state becomes what it was at the last take(), in place, when no reduction is under way. Throws
+  /// Restores the state of the last take(), in place, when no reduction is in progress. Throws
   /// InvalidArgument before the first take(), and where the hook keeps other tensors since then.
   void bring_back();
 

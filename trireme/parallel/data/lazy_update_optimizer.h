@@ -1,7 +1,7 @@
 #pragma once
-// An optimizer whose gradients are still being reduced when step() is called: each parameter is updated when
-// somebody asks for it, which is before its layer computes, or when all are asked for. Every parameter gets
-// the update that it would have got at once, with the same bits. Not thread-safe.
+// An optimizer whose gradients are still being reduced when step() is called. Each parameter is updated on
+// request, which is before its layer computes, or when all are requested. Every parameter gets the update
+// that step() would have made at once, with the same bits. Not thread-safe.
 
 #include <functional>
 #include <memory>
@@ -17,19 +17,20 @@ class LazyUpdateOptimizer final : public optim::Optimizer {
   using Wait = std::function<void(const optim::NamedTensors&)>;
   /// `parameters` are those that `inner` updates.
   LazyUpdateOptimizer(std::unique_ptr<optim::Optimizer> inner, optim::NamedTensors parameters, Wait wait);
-  /// Waits for what is on its way, unless an exception ends the run: nobody has to give it up for all ranks.
+  /// Waits for pending reductions, unless an exception ends the run. No call is needed to end them on all
+  /// ranks.
   ~LazyUpdateOptimizer() override;
   LazyUpdateOptimizer(const LazyUpdateOptimizer&) = delete;
   LazyUpdateOptimizer& operator=(const LazyUpdateOptimizer&) = delete;
 
-  /// Without what has not been asked for: finish_pending_updates() first.
+  /// Without updates that are not requested yet: call finish_pending_updates() first.
   std::map<std::string, at::Tensor> state() override { return inner_->state(); }
-  /// Throw what waiting throws; what has not come then may be asked for again.
+  /// Throw the exceptions of waiting. Parameters whose gradients did not arrive may be requested again.
   void finish_pending_updates() override { finish_pending_updates(parameters_); }
   void finish_pending_updates(const optim::NamedTensors& parameters) override;
   void synchronize() override { finish_pending_updates(); }
   void pull_state() override { finish_pending_updates(); }
-  /// Updates that nobody has asked for are none of what was restored, and dropped.
+  /// Drops pending updates: they are no part of the restored state.
   void restored() override;
 
  private:

@@ -25,8 +25,8 @@ namespace trireme::parallel {
 class ReplicaCheck {
  public:
   /// Tensors of the same name are compared, on those ranks that list the name: ranks may list different ones.
-  /// What only one rank lists is not read. The names go round once. `advice` ends the message of an error.
-  /// Throws InvalidArgument: a name that is listed twice.
+  /// Tensors that only one rank lists are not read. The names are exchanged once. `advice` ends the message
+  /// of an error. Throws InvalidArgument: a name that is listed twice.
   ReplicaCheck(comm::Group group, optim::NamedTensors tensors, std::string advice = "");
 
   /// start(), then finish(). Throws as finish() does.
@@ -34,8 +34,8 @@ class ReplicaCheck {
   /// Reads the tensors once, and starts an exchange of one number for each set of ranks that hold the same
   /// names. Nothing where no two ranks do.
   void start();
-  /// Waits for what start() has started. Throws CommError, with the same text on every rank, where values
-  /// differ: the first tensor of the list that does, and which ranks hold the same of it. The group stays
+  /// Waits for the comparison of start(). Throws CommError, with the same text on every rank, where values
+  /// differ: the first tensor of the list that does, and the ranks with equal values of it. The group stays
   /// usable, and so does the check once the values are the same again. Throws InvalidArgument where start()
   /// has not returned since the last finish().
   void finish(const std::string& when);

@@ -1,8 +1,8 @@
 #pragma once
-// Reduces gradients as they are, in slices, those first whose parameters come first in the model: what the
-// next forward needs first overtakes what is still to go (ADR 0068). A thread of the hook's own issues the
-// slices, two at a time, each over a group of its own next to the one whose gradients these are. Every slice
-// is added up as an all-reduce of its size is.
+// Reduces uncompressed gradients in slices, in the order of parameters in the model: gradients that the next
+// forward needs first overtake waiting ones (ADR 0068). A thread of the hook issues the slices, two at a
+// time. Each uses a group of its own next to the gradients' group. Every slice is summed as an all-reduce of
+// its size is.
 
 #include <cstdint>
 #include <memory>
@@ -12,9 +12,10 @@
 namespace trireme::parallel {
 
 struct SlicingOptions {
-  /// At most. What arrives meanwhile waits for two slices that are under way: small ones overtake sooner, and
-  /// pay the latency of a message more often. 0: 256 KiB to 4 MiB are tried in the first forty steps, and all
-  /// ranks take what was fastest for them together; who has buckets of max_slice_bytes() gains most.
+  /// Maximum. Gradients that arrive meanwhile wait for two slices in transfer: small slices overtake sooner,
+  /// and pay the latency of a message more often. 0: 256 KiB to 4 MiB are tried in the first forty steps, and
+  /// all ranks take the size that was fastest for them together. It gains most with buckets of
+  /// max_slice_bytes().
   std::int64_t slice_bytes = std::int64_t{512} << 10;
 };
 

@@ -1,17 +1,17 @@
 #pragma once
-// Training apart. Sites, each one rank or several that average their gradients, take steps of their own, and
-// every so many steps what they have learned since is averaged over the sites: as the gradient of an outer
-// step, from the values that all of them began with. With rate 1 and no momentum the outer step is the mean
-// of the sites, LocalSGD (Stich, arXiv 1805.09767); after first steps with averaged gradients, post-local SGD
-// (Lin et al., arXiv 1808.07217); with Nesterov's momentum DiLoCo (Douillard et al., arXiv 2311.08105,
-// algorithm 1); in fragments that travel while training continues, Streaming DiLoCo (Douillard et al.,
-// arXiv 2501.18512, sections 2.2 and 2.3).
+// Local SGD and DiLoCo. A site is one rank, or several ranks that average their gradients. Sites take local
+// steps. Every so many steps the change of their weights is averaged over the sites: as the gradient of an
+// outer step, from the values that all of them began with. With rate 1 and no momentum the outer step is the
+// mean of the sites, LocalSGD (Stich, arXiv 1805.09767). After first steps with averaged gradients it is
+// post-local SGD (Lin et al., arXiv 1808.07217). With Nesterov's momentum it is DiLoCo (Douillard et al.,
+// arXiv 2311.08105, algorithm 1). In fragments that are transferred while training continues it is Streaming
+// DiLoCo (Douillard et al., arXiv 2501.18512, sections 2.2 and 2.3).
 //
-// Every rank holds, besides the model: the outer values, the outer optimizer's state, room for what travels
-// and room for the mean, of the model's size each. A rank of a site sends its share of the model alone, so
-// that between sites a model of S bytes costs 2 (n - 1) / n * S for a site, whatever its ranks. Floating
-// buffers are averaged, without momentum. Collective among the ranks of all sites but where it says
-// otherwise; one thread.
+// Every rank holds, besides the model: the outer values, the outer optimizer's state, a buffer for transfers
+// and a buffer for the mean, of the model's size each. A rank of a site sends only its share of the model, so
+// between sites a model of S bytes costs 2 (n - 1) / n * S for a site, for any number of its ranks. Floating
+// buffers are averaged, without momentum. Collective among the ranks of all sites except where noted; one
+// thread.
 
 #include <cstdint>
 #include <memory>
@@ -23,14 +23,14 @@
 
 namespace trireme::parallel {
 
-/// When sites meet, and what of the model they exchange then.
+/// When sites exchange, and which part of the model.
 struct OuterOptions {
   std::int64_t every = 1;  ///< steps of a round, >= 1
   std::int64_t from = 0;   ///< steps before the first round, in which sites average their gradients
   int fragments =
       1;  ///< parts of the model, each of which goes in a step of its own: f at f / fragments of a round
   std::int64_t delay = 0;  ///< steps between sending and the outer step, < every
-  /// With a delay: what a site keeps of its own values when the outer ones come, in [0, 1].
+  /// With a delay: share of its own values that a site keeps when the outer ones arrive, in [0, 1].
   double mixing = 0.5;
   optim::OptimizerOptions optimizer = {.name = "sgd", .lr = 1, .momentum = 0};
 };
@@ -54,10 +54,10 @@ class OuterOptimizer {
   /// Gradients of the sites, each of which is a part of the sum, become the sum.
   void add_gradients();
 
-  /// After step number `step`: sends what is due, and takes the outer steps that are due.
+  /// After step number `step`: sends the due fragments, and takes the due outer steps.
   void after_step(std::int64_t step);
 
-  /// What is on its way arrives, and state has it. It counts where it would have.
+  /// Waits for fragments in transfer, and puts them into the state. They take effect at their planned step.
   void settle();
 
   /// model() becomes the mean over the sites. It costs no exchange where they agree, as after an outer step
@@ -101,7 +101,7 @@ class OuterOptimizer {
   void send(Fragment& fragment, std::int64_t step);
   void settle(Fragment& fragment);
   void step(Fragment& fragment);
-  /// The sum over the sites of what `flat` holds, each rank's share first.
+  /// The sum of `flat` over the sites, each rank's share first.
   comm::Pending start_sum(const at::Tensor& flat);
   void gather(at::Tensor& flat);
   void sum(at::Tensor& flat);
@@ -110,7 +110,7 @@ class OuterOptimizer {
 
   const OuterOptions options_;
   SiteGroups groups_;
-  optim::NamedTensors own_;    ///< what steps change: parameters, then floating buffers
+  optim::NamedTensors own_;    ///< state that steps change: parameters, then floating buffers
   optim::NamedTensors outer_;  ///< the same, as the last outer step has left them; not below f32
   optim::NamedTensors mean_;
   std::vector<std::unique_ptr<Fragment>> fragments_;

@@ -1,6 +1,6 @@
 #pragma once
-// Asynchronous pipelines (PipeDream, PipeDream-2BW, 1F1B-RR) in a custom training loop: a Pipeline whose stages
-// update themselves, and the optimizer of this rank's stages.
+// Asynchronous pipelines (PipeDream, PipeDream-2BW, 1F1B-RR) in a custom training loop: a Pipeline whose
+// stages update themselves, and the optimizer of this rank's stages.
 //
 //   parallel::AsynchronousTraining training(*context, model::layers_of(chain),
 //                                           {.schedule = "pipedream", .num_microbatches = 1},
@@ -29,7 +29,7 @@ class AsynchronousTraining {
 
   /// `pipeline.num_microbatches`: pipedream: 1; pipedream-2bw: those of an update, at least as many as ranks;
   /// 1f1b-rr: a multiple of the replicas of each stage. Throws InvalidArgument: a schedule that updates at
-  /// the end of a step (take Pipeline::step), an `update` in the options, and what Pipeline throws.
+  /// the end of a step (use Pipeline::step), an `update` in the options, and the exceptions of Pipeline.
   AsynchronousTraining(comm::Context& context, const std::vector<model::Layer>& layers,
                        const PipelineOptions& pipeline, const MakeOptimizer& make_optimizer);
   /// With one of the shipped optimizers.
@@ -52,7 +52,7 @@ class AsynchronousTraining {
   };
   /// Ends when this rank's updates are done: all micro-batches are then in the weights of every stage, which
   /// may be saved and evaluated. An update takes the mean over its micro-batches. Throws InvalidArgument: a
-  /// number of micro-batches that is no such multiple; what Pipeline::advance() throws.
+  /// number of micro-batches that is no such multiple; the exceptions of Pipeline::advance().
   void run(const Run& run);
 
   /// For evaluate(), parameters(), staleness().

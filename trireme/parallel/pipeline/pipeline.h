@@ -1,9 +1,9 @@
 #pragma once
-// Pipeline parallelism: a chain of layers cut into stages, the stages on the ranks of a group, a batch cut
-// into micro-batches that go through them as a step program says (schedule/schedule_table.h names the
-// schedules: GPipe, arXiv 1811.06965; 1F1B, arXiv 1806.03377 and 2104.04473; zero bubble, arXiv 2401.10241).
-// The program is validated before anything runs, and executed action by action; receives are posted ahead of
-// their use, sends do not wait.
+// Pipeline parallelism: a chain of layers is cut into stages on the ranks of a group. A batch is cut into
+// micro-batches, which go through the stages in the order of a step program (schedule/schedule_table.h names
+// the schedules: GPipe, arXiv 1811.06965; 1F1B, arXiv 1806.03377 and 2104.04473; zero bubble, arXiv
+// 2401.10241). The program is validated before it runs, and executed action by action. Receives are posted
+// ahead of their use; sends do not wait.
 //
 //   parallel::Pipeline pipe(context, model::layers_of(chain), {.schedule = "1f1b"});
 //   auto optimizer = optim::make_optimizer({.name = "sgd", .lr = 0.1}, pipe.parameters());
@@ -17,8 +17,8 @@
 // the same shape. Gradients are those of the mean over the batch, whatever the schedule and the cut; for
 // schedules that finish micro-batches in their order they are, bit by bit, those of one rank that accumulates
 // the same micro-batches. A parameter that several ranks hold (a tied head, a stage on two ranks) gets the
-// sum of their gradients on each of them. What goes through is a stream of updates: schedules that update at
-// the end of a step take streams of one, those that never flush (PipeDream) of as many as there are until all
+// sum of their gradients on each of them. The input is a stream of updates. Schedules that update at the end
+// of a step take streams of one. Schedules that never flush (PipeDream) take as many as there are until all
 // ranks have to be at the same update. One thread.
 
 #include <cstdint>
@@ -43,7 +43,7 @@ namespace trireme::parallel {
 /// input count on the rank with the first stage, those of a target on the one with the last.
 struct MicroBatch {
   Fields input, target;
-  double weight = 1;  ///< what its loss is multiplied with
+  double weight = 1;  ///< factor of its loss
 
   /// One without any is left out.
   std::int64_t rows() const { return input.empty() ? target.rows() : input.rows(); }
@@ -63,7 +63,7 @@ class Pipeline {
            const PipelineOptions& options = {});
   /// The same over a group (a mesh axis) instead of the world; with groups.data, several pipelines side by
   /// side, each with its part of the batch: every stage is replicated (distributed_data_parallel.h), begins
-  /// with the values of the group's first rank, and its gradients are reduced as options.data_parallel says,
+  /// with the values of the group's first rank, and its gradients are reduced with options.data_parallel,
   /// from the stage's last backward on, while other stages still run. Without update in the options, they are
   /// reduced when step() returns.
   Pipeline(comm::Context& context, PipelineGroups groups, const std::vector<model::Layer>& layers,
@@ -79,7 +79,7 @@ class Pipeline {
   /// that returns another shape than in its first forward), CommError.
   double step(const Fields& input, const Fields& target, const Loss& loss);
 
-  /// What goes through the pipeline from its start until it is drained, for callers that cut their batches
+  /// The micro-batches of a pipeline from its start until it is drained, for callers that cut their batches
   /// and weigh the losses themselves. Adds the gradients of gradient_scale * sum(weight * loss).
   struct Stream {
     /// One, where the schedule updates at the end of a step. Asynchronous schedules (PipeDream, SOSP 2019;
@@ -94,7 +94,7 @@ class Pipeline {
     std::vector<Fields> shapes = {};
     Loss loss;
     double gradient_scale = 1;
-    /// The same as a number of the device (no dims), of which the host knows nothing; undefined: that above.
+    /// The same as a number of the device (no dims) that is not read on the host; undefined: that above.
     at::Tensor gradient_scale_there = {};
   };
   /// Throws InvalidArgument: one is under way, or an asynchronous one was left in the middle by an error.
@@ -117,7 +117,7 @@ class Pipeline {
   int asynchronous_margin() const;
   /// Everything that was started has been updated. evaluate(), and saving, need it.
   bool drained() const;
-  /// How old weights have been since it was made: what stashing costs and what convergence bears.
+  /// Staleness of weights since construction: the cost of stashing and a bound for convergence.
   struct Staleness {
     int updates = 0;   ///< most updates of a stage between a forward and its backward
     int versions = 1;  ///< most versions of the weights in memory
@@ -126,7 +126,7 @@ class Pipeline {
 
   /// Forward alone, without gradients, in evaluation mode. The outputs on the rank with the last stage, one
   /// undefined tensor on the others. Where parameters are sharded, collective among the replicas too: each
-  /// calls it equally often, or sits out where it has nothing to evaluate.
+  /// calls it equally often, or calls sit_out_evaluation() where it has nothing to evaluate.
   Fields evaluate(const Fields& input);
   void sit_out_evaluation();
 
@@ -153,13 +153,13 @@ class Pipeline {
   /// Parameters as this rank's layers compute with them; those that are gathered for use have no elements in
   /// between.
   optim::NamedTensors weights() const;
-  /// After somebody else than the update has written parameters(), on all ranks: the next step and the next
-  /// evaluation gather them again. Cheap. Where ranks have them in one memory, no rank may be computing with
-  /// them while they are written: an operation of the group tells that all have come so far.
+  /// Call it after parameters() were written outside the update, on all ranks: the next step and the next
+  /// evaluation gather them again. Cheap. Where ranks share their memory, no rank may be computing with them
+  /// while they are written: synchronize with an operation of the group.
   void weights_changed();
-  /// Frees the memory of parameters that only layers of other ranks have. While a pipeline lives they have no
-  /// values: who uses one gets an InvalidArgument that names it. Without this call they get the values that
-  /// they had when the pipeline ends.
+  /// Frees the memory of parameters that only layers of other ranks have. They have no values during the
+  /// lifetime of the pipeline: a use is an InvalidArgument that names the parameter. Without this call they
+  /// get their former values when the pipeline ends.
   void free_other_stages();
   /// Layers [first, last) of each stage.
   struct StageLayers {
@@ -172,7 +172,7 @@ class Pipeline {
   bool has_first_stage() const;
   bool has_last_stage() const;
 
-  /// What every rank does in a step, transfers and all.
+  /// Actions of every rank in a step, with all transfers.
   const schedule::Program& program() const;
   /// Micro-batches whose activations this rank held at the same time, at most, in the last step.
   int peak_live_microbatches() const;

@@ -1,5 +1,5 @@
 #pragma once
-// How a pipeline is cut and what its ranks do in a step. Values; functions here are pure.
+// Cuts of a pipeline and the step program of its ranks. Values; functions here are pure.
 
 #include <c10/core/Device.h>
 
@@ -33,10 +33,11 @@ enum class ActivationFormat {
 ActivationFormat activation_format_of(const std::string& name);
 std::vector<std::string> activation_format_names();
 
-/// How what has gradients travels between stages on different ranks, and its gradients back.
+/// Encoding of activations between stages on different ranks, and of their gradients. Only tensors with
+/// gradients are encoded.
 struct ActivationCompression {
   ActivationFormat format = ActivationFormat::kNone;
-  std::uint64_t seed = 0;         ///< of what is drawn, besides update, micro-batch, stage and direction
+  std::uint64_t seed = 0;         ///< of random numbers, besides update, micro-batch, stage and direction
   std::int64_t min_numel = 1024;  ///< smaller tensors go as they are
 };
 
@@ -49,8 +50,8 @@ struct PipelineOptions {
   int num_rounds = 1;
   std::vector<int> replicas = {};  ///< 1f1b-rr: ranks of each stage; empty: the schedule's default
   bool vertical_sync = false;      ///< pipedream: a micro-batch sees the same version on all stages
-  /// A program of one's own (schedule::parse_csv) in the place of the named schedule: an order of
-  /// computations, to which the transfers are added, or a whole step program.
+  /// A custom program (schedule::parse_csv) that replaces the named schedule: an order of computations, to
+  /// which the transfers are added, or a whole step program.
   std::optional<schedule::Program> program = {};
   /// First layer of each stage but the first, in rising order. Empty: stages with about the same number of
   /// parameters.
@@ -58,19 +59,19 @@ struct PipelineOptions {
   /// Keeps only the inputs of a stage, and runs its forward again before its backward (GPipe's
   /// re-materialisation): less memory, a third more time. Dropout draws the same mask again.
   bool recompute = false;
-  /// What stages send each other in fewer bytes. Pipeline::evaluate() sends as it is.
+  /// Compression of transfers between stages. Pipeline::evaluate() sends uncompressed.
   ActivationCompression activations = {};
   /// Where this rank computes: its layers and their inputs are there when it begins.
   c10::Device device = c10::kCPU;
   /// How the replicas of a stage reduce its gradients, where there are several pipelines.
   DataParallelOptions data_parallel = {};
-  /// What of each stage they share out among them instead of holding all of it.
+  /// State of each stage that replicas shard.
   ZeroOptions zero = {};
   /// ZeroStage::kParameters: where each rank's parts of the parameters live between their uses; null: in
   /// memory.
   std::shared_ptr<optim::Offload> offload = nullptr;
-  /// Gradients of micro-batches are added up in an order that follows from their number alone, whatever ranks
-  /// compute them (data/exact_sum.h): `data_parallel` is not asked. For synchronous schedules whose
+  /// Gradients of micro-batches are added up in an order that depends only on their number, for any
+  /// assignment to ranks (data/exact_sum.h). `data_parallel` is not used. For synchronous schedules whose
   /// micro-batches are a power of two; replicas hold whole gradients in any case.
   bool exact = false;
   /// Called before each computation for a micro-batch that has samples, with its number. Null: nothing.
@@ -106,10 +107,10 @@ struct PipelineGroups {
 /// unknown name.
 bool is_asynchronous(const PipelineOptions& options);
 
-/// What `num_ranks` ranks do in a step, transfers and update included; in an asynchronous schedule, in
+/// Actions of `num_ranks` ranks in a step, transfers and update included. In an asynchronous schedule: in
 /// `num_updates` of them, from the start until it is drained. Throws InvalidArgument with rank and action: a
-/// program that deadlocks, lacks a backward, is for other ranks or
-/// says what no rank carries out; options that make no sense together.
+/// program that deadlocks, lacks a backward, is for other ranks or has actions that no rank can run; options
+/// that conflict.
 schedule::Program pipeline_program(const PipelineOptions& options, int num_ranks,
                                    schedule::Transport transport, int num_updates = 1);
 

@@ -3,16 +3,16 @@
 // 2401.10241): first the gradients of a graph's inputs, later those of its weights. Both together ask
 // every operator for the gradients that torch::autograd::backward asks it for, and give the same bits.
 //
-// The graph is cut where a way to weights leaves the ways to the inputs: at a product, a convolution, the
-// addition of an embedding. libtorch's operators compute only those gradients that a run of the engine asks
-// for. The first part asks for the ways to the inputs and keeps what arrives at each cut; what the second
-// does not need is given back on the way. The second continues from all cuts in one run, with the ways to the
-// inputs taken off.
+// The graph is cut where a path to weights leaves the paths to the inputs: at a product, a convolution, the
+// addition of an embedding. libtorch's operators compute only those gradients that a run of the engine
+// requests. The first part requests the paths to the inputs and keeps the gradients at each cut. Memory that
+// the second part does not need is freed on the way. The second continues from all cuts in one run, without
+// the paths to the inputs.
 //
-// Some operators compute the gradients of their weights with that of their input, asked or not: functions of
-// one's own (torch::autograd::Function; they may have effects, so they run once), cuDNN's batch norm, PReLU.
-// The first part then keeps the results for the second to pass on; unsplit() names them. Hooks on tensors and
-// nodes are called once, but for those on parameters of such operators: their first call is for nothing. Not
+// Some operators always compute the gradients of their weights with that of their input: custom functions
+// (torch::autograd::Function; they may have effects, so they run once), cuDNN's batch norm, PReLU. The first
+// part then keeps the results for the second to pass on; unsplit() names them. Hooks on tensors and nodes are
+// called once. The exception is hooks on parameters of such operators: their first call has no effect. Not
 // thread-safe.
 
 #include <torch/csrc/autograd/edge.h>
@@ -25,7 +25,7 @@
 
 namespace trireme::parallel {
 
-/// The second part: the graph's cuts and what arrived there.
+/// The second part: the graph's cuts and the gradients at each cut.
 class WeightBackward {
  public:
   /// Adds to the gradients of the weights in one run of the engine, and gives the graph back. Once.
@@ -49,9 +49,9 @@ struct InputBackward {
   WeightBackward weights;
 };
 
-/// The first part. `inputs` are gradient edges of leaves or of tensors inside the graph; what lies behind
-/// those is left to the second part. Gradients of other leaves are not touched, and the graph can be used for
-/// nothing but the second part afterwards. Cost beyond the operators: a walk over the graph.
+/// The first part. `inputs` are gradient edges of leaves or of tensors inside the graph. The graph beyond
+/// those is left to the second part. Gradients of other leaves are not touched. Afterwards only the second
+/// part can use the graph. Cost beyond the operators: a traversal of the graph.
 InputBackward backward_of_inputs(const std::vector<at::Tensor>& outputs,
                                  const std::vector<at::Tensor>& output_gradients,
                                  const torch::autograd::edge_list& inputs);

@@ -1,8 +1,8 @@
 #pragma once
-// What the ranks of a pipeline did and when, taken from their traces (telemetry/trace.h): the executor's
+// Actions of the ranks of a pipeline with their times, from their traces (telemetry/trace.h): the executor's
 // actions without the time in which they waited for a message. For drawing a step next to its plan
-// (schedule/timeline_page.h), and for what actions cost (schedule::mean_costs). The trace has to be set in
-// the context before the pipeline is made.
+// (schedule/timeline_page.h), and for costs of actions (schedule::mean_costs). Set the trace in the context
+// before the pipeline is made.
 
 #include <cstdint>
 #include <vector>
@@ -20,8 +20,8 @@ struct TimeSpan {
   std::int64_t end_ns = 0;
 };
 
-/// The calling rank's actions that began in the span, in order, in seconds of rank 0's clock. What an action
-/// did before it last stopped waiting counts as waiting: an action waits for its inputs first.
+/// The calling rank's actions that began in the span, in order, in seconds of rank 0's clock. The time of an
+/// action before the end of its last wait counts as waiting: an action waits for its inputs first.
 std::vector<schedule::TimedAction> actions_in(const telemetry::Trace& trace, const TimeSpan& span,
                                               const telemetry::AlignedClock& clock);
 

@@ -5,8 +5,8 @@
 // ranks. With k > 0 ranks may be k steps apart, with -1 any number: each rank's gradient, which is its share
 // of the global batch's, is an update of its own.
 //
-// Parameters are f32 and lie one after the other in two tables, with and without weight decay; the same
-// tables serve a later run of the same name, which begins them again. One thread; the constructor,
+// Parameters are f32 and are stored one after the other in two tables, with and without weight decay. A later
+// run of the same name uses the same tables and initializes them again. One thread; the constructor,
 // synchronize() and restored() are collective among the ranks.
 
 #include <cstdint>
@@ -30,14 +30,14 @@ namespace trireme::parallel {
 class ServedTable;
 struct ServedParameter;
 
-/// Who serves.
+/// The parameter servers of a run.
 struct Service {
   ServedOptions options;
   wire::NodeLoopOptions loop = {};          ///< how connections are secured, and addresses looked up
   std::string run;                          ///< tables are called after it
   ps::CompressionSpec compression = {};     ///< of pushes; values are pulled as they are
   double timeout_s = 60;                    ///< of every wait for servers and, through them, for other ranks
-  telemetry::StatusPage* status = nullptr;  ///< says what is waited for; null: nobody asks
+  telemetry::StatusPage* status = nullptr;  ///< has the current wait; null: unused
 };
 
 class ServedOptimizer final : public optim::Optimizer {
@@ -59,12 +59,12 @@ class ServedOptimizer final : public optim::Optimizer {
   std::optional<int> staleness() const override { return staleness_; }
 
  protected:
-  /// Pushes what has not been, ends the step, begins to pull. Throws InvalidArgument: a parameter without a
-  /// gradient.
+  /// Pushes the remaining gradients, ends the step, begins to pull. Throws InvalidArgument: a parameter
+  /// without a gradient.
   void update(double lr) override;
 
  private:
-  /// Where a parameter lies.
+  /// Place of a parameter in the tables.
   struct Place {
     ServedTable* table = nullptr;
     std::size_t number = 0;  ///< in it
@@ -83,13 +83,13 @@ class ServedOptimizer final : public optim::Optimizer {
 
   comm::Group ranks_;
   telemetry::StatusPage* const status_;
-  const std::unique_ptr<optim::Optimizer> mirror_;  ///< what the state is called, and where it is saved from
+  const std::unique_ptr<optim::Optimizer> mirror_;  ///< names of the state, and its values for a save
   std::vector<std::unique_ptr<ServedTable>> tables_;
   std::unordered_map<const void*, Place> places_;  ///< of parameters, by their tensors
   std::deque<ps::Pending> pushes_;
-  std::unique_ptr<ps::Client> client_;           ///< ends first: the others are what it reads and writes
+  std::unique_ptr<ps::Client> client_;           ///< destroyed first: it reads and writes the other members
   ps::WorkerClock clock_ = 0;                    ///< steps that this rank has ended, as the servers count
-  std::optional<ps::WorkerClock> others_clock_;  ///< of the slowest, as the newest values say
+  std::optional<ps::WorkerClock> others_clock_;  ///< of the slowest, with the newest values
   std::optional<int> staleness_;
   double waited_s_ = 0;
 };

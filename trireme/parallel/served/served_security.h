@@ -1,5 +1,5 @@
 #pragma once
-// How ranks prove who they are to servers that were not started with them. Pure but for the files it names.
+// Authentication of ranks at servers that were not started with them. Pure but for the files it names.
 
 #include <functional>
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace trireme::parallel {
 
-/// As TRIREME_PS_SECRET or TRIREME_PS_SECRET_FILE, or TRIREME_PS_TLS_AUTHORITY, TRIREME_PS_TLS_CERTIFICATE
-/// and TRIREME_PS_TLS_KEY say. With none of them nothing, where only this host reaches the coordinator, and
-/// the secret of the job elsewhere; encrypted as is_encrypted() says. `variable` gives the value of a
-/// variable, or nothing. Throws InvalidArgument for some of the three without the others, for both ways, and
-/// for a file that holds no secret.
+/// Security by TRIREME_PS_SECRET or TRIREME_PS_SECRET_FILE, or by TRIREME_PS_TLS_AUTHORITY,
+/// TRIREME_PS_TLS_CERTIFICATE and TRIREME_PS_TLS_KEY. Without them: none, where only this host reaches the
+/// coordinator, else the secret of the job. Encrypted as is_encrypted() decides. `variable` gives the value
+/// of a variable, or nothing. Throws InvalidArgument for some of the three without the others, for both ways,
+/// and for a file that holds no secret.
 wire::Security security_of_servers(
     const wire::Address& coordinator, const wire::Secret& of_job,
     const std::function<std::optional<std::string>(const std::string& name)>& variable);

@@ -24,7 +24,7 @@ struct ParallelAttentionOptions {
   double dropout =
       0;  ///< of attention weights; above 0 it needs keys, and (time, time) numbers for each head
   std::shared_ptr<DropoutKeys> keys = nullptr;
-  /// What it is given are a rank's pieces of such sequences; with dropout 0.
+  /// The inputs are a rank's pieces of such sequences; with dropout 0.
   std::optional<ContextSequence> context = std::nullopt;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Communication that gradients pass through: what layers do whose weights are cut over a group of ranks. Each
+// Communication that gradients pass through, for layers whose weights are cut over a group of ranks. Each
 // function is the derivative of its partner, so that gradients of gradients pass through, too:
 //
 //   copy_to_ranks      nothing          | sum_over_ranks     all-reduce        "f" and "g" of Megatron-LM
@@ -7,8 +7,8 @@
 //   own_part           nothing          | join_parts         all-gather
 //
 // A tensor is one of three kinds: *replicated* (the same on all ranks, with the same gradient), *cut* along a
-// dim, or a *term* (the ranks' tensors add up to what is meant). The gradient of what copy_to_ranks and
-// gather_sequence return is a term, and that of terms is replicated or cut: who mixes them up gets wrong
+// dim, or a *term* (the sum of the ranks' tensors is the value). The gradient of the results of copy_to_ranks
+// and gather_sequence is a term, and that of terms is replicated or cut. Mixing the kinds gives wrong
 // gradients.
 //
 // Collective: every rank calls them in the same order, and runs backward through them in the same order,

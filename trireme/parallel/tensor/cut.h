@@ -28,10 +28,11 @@ struct DimCut {
   std::int64_t parts = 1;  ///< equal parts side by side, each cut for itself; a divisor of size
   std::int64_t unit = 1;   ///< elements that stay together; a divisor of each part
 
-  /// What the rank holds of the dim, a range for each part, in their order.
+  /// The rank's part of the dim, a range for each part, in their order.
   std::vector<Range> ranges(int rank, int ranks) const;
   std::int64_t size_on(int rank, int ranks) const;
-  /// Throws InvalidArgument: sizes that are not divisible as said above; `who` names the dim.
+  /// Throws InvalidArgument: sizes that are not divisible as described above; `who` names the dim in the
+  /// message.
   void check(const char* who) const;
 };
 

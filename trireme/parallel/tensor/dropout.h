@@ -1,9 +1,9 @@
 #pragma once
-// Dropout that drops what one rank would drop: whether an element stays is a function of (seed, pass,
-// dropout, place in the whole tensor). So it is the same on all ranks where activations are replicated, of
-// its own for each part where they are cut, and the same again when a pass is computed once more; for any
-// number of ranks. torch's generators, which differ between ranks, are left alone. (Srivastava et al., JMLR
-// 15, 2014.) The numbers are drawn on the host.
+// Dropout that drops the same elements as on one rank: whether an element stays is a function of (seed, pass,
+// dropout, place in the whole tensor). So it is the same on all ranks where activations are replicated,
+// different for each part where they are cut, and the same again when a pass is recomputed; for any number of
+// ranks. It does not use torch's generators, which differ between ranks. (Srivastava et al., JMLR 15, 2014.)
+// The numbers are drawn on the host.
 
 #include <torch/nn/module.h>
 
@@ -17,7 +17,7 @@
 
 namespace trireme::parallel {
 
-/// What the dropouts of a model draw with. Shared by them; one thread.
+/// Keys of the random numbers of a model's dropouts. Shared by them; one thread.
 class DropoutKeys {
  public:
   explicit DropoutKeys(std::uint64_t seed) : seed_(seed) {}

@@ -1,5 +1,5 @@
 #pragma once
-// The 2-norm of all gradients of a model, parts of whose parameters lie on the ranks of a group: for
+// The 2-norm of all gradients of a model, parts of whose parameters are on the ranks of a group: for
 // clipping, which has to be the same on all ranks.
 //
 //   optim::clip_to_norm(parameters, parallel::gradient_norm(*model, group), 1.0);

@@ -1,8 +1,8 @@
 #pragma once
-// Around a pass that the ranks of a group compute together. When an exception leaves it on one rank, in the
-// middle of what they exchange, the others wait for the rest, and what this rank exchanges next would be
-// taken for it: so the group fails on all ranks, by name. Where this rank had exchanged nothing yet, the
-// group continues and the pass may be repeated.
+// Scope of a pass that the ranks of a group compute together. When an exception leaves it on one rank, in the
+// middle of exchanges, the others wait for the rest. They would take the next exchange of this rank for it.
+// So the group fails on all ranks, by name. Where this rank had exchanged nothing yet, the group continues
+// and the pass may be repeated.
 //
 //   { const trireme::parallel::JointPass pass(group); loss(model->forward(x), y).backward(); }
 

@@ -1,11 +1,11 @@
 #pragma once
-// The tensor-parallel form of a model: one that computes the same from parts of the same parameters, cut over
-// the ranks of a group, or from pieces of the same sequences, cut over those of another
-// (parallel/context/sequence_pieces.h), or both. Whoever trains makes and checks the whole model, which can
-// be a recipe without memory (model/deferred.h), and makes the form of it: names, first values and outputs
+// The tensor-parallel form of a model computes the same from parts of the same parameters, cut over the ranks
+// of a group. It can also compute from pieces of the same sequences, cut over those of another
+// (parallel/context/sequence_pieces.h), or from both. A trainer makes and checks the whole model, which can
+// be deferred without memory (model/deferred.h), and makes the form of it. Names, first values and outputs
 // are those of the whole.
 //
-// Shipped models have a row in tensor_form.cpp. A model of one's own has a form when it derives from
+// Shipped models have a row in tensor_form.cpp. A custom model has a form when it derives from
 // TensorParallelizable, and is otherwise unchanged:
 //
 //   class Net : public model::Model, public parallel::TensorParallelizable {
@@ -35,7 +35,8 @@ struct TensorParallelOptions {
 };
 
 struct TensorParallelModel {
-  /// Parameters with the names of the whole model's, of which parameter_boxes() says what they are parts of.
+  /// Parameters with the names of the whole model's. parameter_boxes() gives their place in the whole
+  /// parameters.
   std::shared_ptr<model::Model> model = nullptr;
   /// The output is logits of so many classes in all, of which the rank has its part in the last dim; 0: the
   /// output is that of the whole model, the same on all ranks.
@@ -45,10 +46,10 @@ struct TensorParallelModel {
   std::int64_t cut_tokens = 0;
 };
 
-/// Over how many ranks a model can be cut, and what bounds it.
+/// Number of ranks over which a model can be cut, and its bound.
 struct TensorLimits {
   std::int64_t max_ranks = std::numeric_limits<std::int64_t>::max();
-  std::string of_what = {};  ///< what there is no more of, for messages: "4 heads"
+  std::string of_what = {};  ///< the quantity that bounds it, for messages: "4 heads"
   bool sequences = false;    ///< it can cut them
   std::int64_t tokens = 0;   ///< of each sequence, which can be cut over a context group; 0: none can
 };

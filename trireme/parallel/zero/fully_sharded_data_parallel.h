@@ -1,9 +1,8 @@
 #pragma once
-// Data parallelism in a training loop of one's own, without every rank holding everything: the ranks share
-// out the optimizer's state, gradients and parameters (ZeRO, arXiv 1910.02054), layer by layer. A layer's
-// weights are gathered before it computes, forward and backward, while the one before it still does, and
-// given back after it; its gradients are reduced while backward continues, each rank getting those of its own
-// pieces.
+// Sharded data parallelism in a custom training loop: the ranks shard optimizer state, gradients and
+// parameters (ZeRO, arXiv 1910.02054), layer by layer. A layer's weights are gathered before it computes,
+// forward and backward, while the layer before it still computes. They are freed after it. Its gradients are
+// reduced while backward continues; each rank gets those of its own pieces.
 //
 //   parallel::FullyShardedDataParallel sharded(context, model::layers_of(chain));
 //   auto optimizer = optim::make_optimizer({.name = "adamw", .lr = 0.001}, sharded.parameters());  // pieces
@@ -59,9 +58,9 @@ class FullyShardedDataParallel {
   FullyShardedDataParallel(const FullyShardedDataParallel&) = delete;
   FullyShardedDataParallel& operator=(const FullyShardedDataParallel&) = delete;
 
-  /// The layers one after the other; with gradients where they are on. Throws what a layer throws; it may be
-  /// called again. Throws InvalidArgument, by name, for a parameter that was loaded, converted, frozen,
-  /// unfrozen or added after wrapping.
+  /// The layers one after the other; with gradients where they are on. Passes on the exceptions of a layer;
+  /// it may be called again. Throws InvalidArgument, by name, for a parameter that was loaded, converted,
+  /// frozen, unfrozen or added after wrapping.
   Fields forward(const Fields& input);
 
   /// While it lives, gradients of backward passes add up whole on this rank and nothing is reduced; the first
@@ -80,7 +79,7 @@ class FullyShardedDataParallel {
   /// A NoSync of this object: `const auto apart = sharded.no_sync();`.
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
-  /// Drops the gradients of the pieces, and what passes under no_sync have added up.
+  /// Drops the gradients of the pieces, and the gradients that passes under no_sync have accumulated.
   void zero_grad();
   /// Of the pieces of all ranks together; scales them down where it is larger than `max_norm`. Returns it.
   /// Collective. Throws InvalidArgument for parts of tensor parallelism. clip_grad_norm_() of
@@ -89,13 +88,13 @@ class FullyShardedDataParallel {
   /// and element-wise optimizers.
   double clip_grad_norm(double max_norm);
 
-  /// This rank's pieces, by the names of the model, with their gradients after a backward: what an optimizer
-  /// gets, and a checkpoint saves and loads. Pieces with gradients that no optimizer has changed in 32
+  /// This rank's pieces, by the names of the model, with their gradients after a backward. An optimizer takes
+  /// them, and a checkpoint saves and loads them. Pieces with gradients that no optimizer has changed in 32
   /// backward passes are named in a warning.
   const optim::NamedTensors& parameters() const;
   const Pieces& pieces() const;
   const optim::NamedTensors& buffers() const;
-  /// After somebody else than an update that follows a backward has written parameters(), on all ranks.
+  /// Call it after parameters() were written outside an update that follows a backward, on all ranks.
   void weights_changed();
   /// Seconds for which this rank has waited for others' gradients so far.
   double waited_s() const;

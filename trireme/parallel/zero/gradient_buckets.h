@@ -14,7 +14,7 @@
 namespace trireme::parallel {
 
 struct BucketLimits {
-  /// Of `at_a_time`: every bucket keeps its memory until the update, and a rank's shard lies in it, in place.
+  /// Of `at_a_time`: every bucket keeps its memory until the update, and a rank's shard is in it, in place.
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
   std::size_t at_a_time = 2;  ///< buckets that have memory

@@ -1,8 +1,7 @@
 #pragma once
-// Which parameters autocast rounds at every use: f32 weights that belong to linear layers and
-// convolutions alone, of libtorch or of parallel/tensor. What they are computed with may be kept rounded,
-// then, and no bit changes. Biases, those of norms and embeddings, which autocast leaves alone, and of
-// modules that are not known are none of them.
+// Parameters that autocast rounds at every use: f32 weights that belong to linear layers and convolutions
+// alone, of libtorch or of parallel/tensor. Their copies for computation may be kept rounded, then, and no
+// bit changes. Biases and the parameters of norms, embeddings and unknown modules are not among them.
 
 #include <set>
 #include <string>

@@ -1,12 +1,12 @@
 #pragma once
-// How gradients and weights travel where ranks share them out (ZeroOptions): the hook for
-// DataParallelOptions::hook next to shards. Each rank encodes what every other one is to have of its
-// gradients, and who gets it adds up: (n - 1) / n of the encoded bytes, and one rounding for each rank (Wang
-// et al., "ZeRO++", arXiv 2306.10209, section 3.3, all-to-all of quantised gradients). Weights are gathered
-// rounded to nearest (section 3.1): who updates them keeps exact values, and all ranks, that one too, compute
-// with what the others get. Vectors and small parameters go as they are. Compressions that look at whole
-// gradients ("dgc", "power-sgd") bring all ranks the whole sum, of which each takes its part:
-// the bytes, and the state, of replicas.
+// Compression of gradients and weights between ranks that shard them (ZeroOptions): the hook for
+// DataParallelOptions::hook with shards. Each rank encodes every other rank's part of its gradients, and the
+// receiver adds them up. This costs (n - 1) / n of the encoded bytes, and one rounding for each rank (Wang et
+// al., "ZeRO++", arXiv 2306.10209, section 3.3, all-to-all of quantised gradients). Weights are gathered
+// rounded to nearest (section 3.1). The updating rank keeps exact values, and all ranks, that one too,
+// compute with the rounded ones. Vectors and small parameters are sent uncompressed. Compressions of whole
+// gradients ("dgc", "power-sgd") give all ranks the whole sum, of which each takes its part: with the bytes,
+// and the state, of replicas.
 
 #include <memory>
 #include <string>

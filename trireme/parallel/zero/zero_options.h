@@ -9,7 +9,7 @@
 
 namespace trireme::parallel {
 
-/// What is sharded, each stage more than the one before: the numbers of the paper.
+/// The sharded state. Each stage shards more than the one before, with the numbers of the paper.
 enum class ZeroStage {
   kNone,        ///< every rank holds all
   kOptimizer,   ///< 1: the optimizer's state; gradients are whole until a step's reduction
@@ -21,15 +21,15 @@ struct ZeroOptions {
   ZeroStage stage = ZeroStage::kNone;
   /// For optimizers that look at whole tensors (optim::needs_whole_tensors()): each is updated by one rank.
   bool whole_tensors = false;
-  /// f32 weights of linear layers and convolutions are computed with in this type: ranks gather a rounded
-  /// copy, and what is updated, saved and loaded stays f32, in shards. For layers that run under autocast to
-  /// that type, which would round those weights at every use: the same bits. None: as the model is.
+  /// Type for computation with the f32 weights of linear layers and convolutions: ranks gather a rounded
+  /// copy. Updates, saves and loads use the f32 shards. For layers that run under autocast to that type,
+  /// which would round those weights at every use: the same bits. None: the model's type.
   std::optional<c10::ScalarType> working_type = {};
-  /// kParameters: parameters with fewer elements stay gathered between uses; their gradients and what an
-  /// optimizer keeps for them are shared out nevertheless.
+  /// kParameters: parameters with fewer elements stay gathered between uses; their gradients and optimizer
+  /// state are sharded nevertheless.
   std::int64_t persistent_below = 0;
-  /// kParameters: stages of a rank whose weights are gathered at a time, the computing one and those on their
-  /// way for what comes next. 0: all, each gathered once in a step and there until its last use.
+  /// kParameters: stages of a rank whose weights are gathered at a time: the computing one and prefetched
+  /// ones. 0: all, each gathered once in a step and kept until its last use.
   int gathered_stages = 2;
   /// kGradients, kParameters: gradients of a step's micro-batches add up whole on each rank and are reduced
   /// once, with the last: one reduction instead of one per micro-batch, for the memory of all gradients.
