@@ -1,5 +1,5 @@
 #pragma once
-// Names of the ways of an all-reduce between hosts, and of what it goes over: ContextOptions::all_reduce and
+// Names of the algorithms of an all-reduce between hosts, and of its networks: ContextOptions::all_reduce and
 // ::network, comm.all_reduce and comm.network.
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace trireme::comm {
 
-inline constexpr const char* kAllReduceAuto = "auto";  ///< what is measured as the fastest, by size
+inline constexpr const char* kAllReduceAuto = "auto";  ///< the fastest by measurement, by size
 inline constexpr const char* kAllReduceByGloo = "gloo";
 
 /// These two, and the algorithms of trireme/topology/.
@@ -18,9 +18,9 @@ void check_all_reduce(const std::string& name);
 inline constexpr const char* kNetworkAuto =
     "auto";  ///< UCX over RDMA adapters where that is faster, else TCP
 
-/// "tcp", "ucx", whatever UCX finds, RDMA, shared memory or TCP, and "auto".
+/// "tcp"; "ucx", the best transport that UCX finds: RDMA, shared memory or TCP; and "auto".
 std::vector<std::string> network_names();
-/// Throws InvalidArgument that suggests the nearest, or says why it cannot be used here.
+/// Throws InvalidArgument that suggests the nearest, or has the reason why it cannot be used here.
 void check_network(const std::string& name);
 
 }  // namespace trireme::comm

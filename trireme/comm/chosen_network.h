@@ -1,5 +1,5 @@
 #pragma once
-// What comm.network = "auto" has chosen for a world.
+// Choice of comm.network = "auto" for a world.
 
 #include <optional>
 #include <string>

@@ -1,11 +1,11 @@
 #pragma once
-// The Context is what a rank knows of its world: who it is, the group of all ranks, the rendezvous store, its
+// The Context holds a rank's view of its world: its rank, the group of all ranks, the rendezvous store, its
 // log and status page. Passed by reference, outlives everything made from it. There is no global: several
-// ranks may live as threads of one process. A process may make several contexts of its environment, one after
-// the other or side by side: each is a world of its own, and all ranks make them in one order. One in an
-// object of static duration ends in good order after main or std::exit().
-// Collective to make: every rank of the world does, and a rank that does not arrive by the deadline is named.
-// Its destructor leaves in order (a rank 0 that serves the store last) within the deadline.
+// ranks may be threads of one process. A process may make several contexts of its environment, one after the
+// other or side by side: each is a world of its own, and all ranks make them in one order. A context in an
+// object of static duration ends in good order after main or std::exit(). Collective to make: every rank of
+// the world does, and a rank that does not arrive by the deadline is named. Its destructor leaves in order (a
+// rank 0 that serves the store last) within the deadline.
 
 #include <functional>
 #include <memory>
@@ -35,7 +35,7 @@ struct ContextOptions {
   /// All-reduces between hosts: "auto" measures when a group is made and takes the fastest for each size;
   /// else a name of all_reduce_names() (all_reduce_setting.h). The same on all ranks.
   std::string all_reduce = "auto";
-  /// What collectives between hosts go over, unless gloo does them: a name of network_names()
+  /// Network of collectives between hosts, unless gloo runs them: a name of network_names()
   /// (all_reduce_setting.h); "auto" measures. The same on all ranks.
   std::string network = "tcp";
   double timeout_s = 60;  ///< deadline of the rendezvous, and for ranks that are gone, stuck or elsewhere
@@ -45,7 +45,7 @@ struct ContextOptions {
   /// context lives, with all threads that they have and start.
   std::string pin = "none";
   bool keep_freed_memory = true;  ///< see base/host.h: steps do not fault the same pages in again and again
-  CudaOptions cuda = {};          ///< of the process, as the first context says
+  CudaOptions cuda = {};          ///< of the process, by its first context
   NcclOptions nccl = {};
 };
 
@@ -88,17 +88,17 @@ class Context {
   /// all ranks, for take_all_reduce_choices(); empty where all are on one host, and unless
   /// options.all_reduce is "auto". Collective over the world.
   std::string all_reduce_choices();
-  /// From now on groups of the same ranks on the same hosts take what `text` says, so that their sums have
-  /// its order; of other groups it says nothing. The same text on all ranks, while nothing is under way.
-  /// Throws InvalidArgument for a text that is none.
+  /// From now on groups of the same ranks on the same hosts use the choices in `text`, so that their sums
+  /// have its order. Other groups are not changed. The same text on all ranks, while no operation is in
+  /// progress. Throws InvalidArgument for a malformed text.
   void take_all_reduce_choices(const std::string& text);
 
   const Log& log() const;
-  /// What this rank is doing, where the launcher and messages of others read it. Lives as long as the
+  /// The current activity of this rank, for the launcher and messages of other ranks. Lives as long as the
   /// context.
   telemetry::StatusPage& status();
   /// From now on the operations of the world, and of groups that are made later, are spans there; null:
-  /// nowhere. The trace outlives what is made from this context meanwhile. Not while another thread
+  /// nowhere. The trace outlives all objects made from this context meanwhile. Not while another thread
   /// communicates.
   void set_trace(telemetry::Trace* trace);
   /// Where this rank's spans go; null when nothing is traced.

@@ -1,6 +1,6 @@
 #pragma once
-// Devices by the names that a configuration gives them, and the one that is a rank's. One place decides it:
-// tensors are made with options that carry it, and nobody asks what kind it is. Thread-safe.
+// Devices by the names of the configuration, and the device of a rank. Only this file chooses it: tensors are
+// made with options that have it, and other code does not depend on its kind. Thread-safe.
 
 #include <c10/core/Device.h>
 
@@ -32,9 +32,9 @@ c10::Device device_of_rank(c10::DeviceType type, int local_rank, DeviceUse use);
 /// "0000:3b:00.0". Empty for devices that are no GPUs of NVIDIA's.
 std::vector<std::string> pci_bus_ids_of_ranks(c10::DeviceType type, int num_ranks);
 
-/// Sets what CUDA's libraries and NCCL are to do in this process (gpu_options.h), before the first use of a
-/// GPU: what they have read they keep, and what was switched on stays on. Throws InvalidArgument as
-/// gpu_variables() does.
+/// Sets the options of CUDA's libraries and NCCL in this process (gpu_options.h), before the first use of a
+/// GPU. The libraries keep values that they have read, and enabled options stay enabled. Throws
+/// InvalidArgument as gpu_variables() does.
 void settle_gpu_libraries(const CudaOptions& cuda, const NcclOptions& nccl);
 
 }  // namespace trireme::comm

@@ -1,7 +1,7 @@
 #pragma once
-// Work of a device that is recorded once and then given to it again as one launch: CUDA graphs (NVIDIA, CUDA
-// C++ Programming Guide, "CUDA Graphs"). Needed by parallel/graphed_step.h, which says how a step is
-// captured. One thread.
+// Work of a device that is recorded once and then launched as one graph: CUDA graphs (NVIDIA, CUDA C++
+// Programming Guide, "CUDA Graphs"). Used by parallel/graphed_step.h, which describes the capture of a step.
+// One thread.
 
 #include <c10/core/Device.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What element types are called in messages and records. Stateless; thread-safe.
+// Names of element types in messages and records. Stateless; thread-safe.
 
 #include <c10/core/ScalarType.h>
 

@@ -1,7 +1,7 @@
 #pragma once
-// How the libraries behind a GPU work: CUDA's, cuDNN, and NCCL. Most of it they read from variables of the
-// environment when they are first used, and keep: what is set here stands there from then on. A value that
-// is left at its default leaves the variable as the environment has it. No torch, no GPU; thread-safe but for
+// Options of the libraries for GPUs: CUDA's, cuDNN, and NCCL. They read most of them from variables of the
+// environment at their first use, and keep them. So values that are set here stay in the environment. A value
+// at its default leaves the variable of the environment unchanged. No torch, no GPU; thread-safe but for
 // set_gpu_variables().
 
 #include <cstdint>
@@ -29,7 +29,8 @@ struct NcclOptions {
   bool infiniband = true;           ///< false: TCP, though there are adapters
   std::int64_t ib_timeout = 0;      ///< of an answer: 4.096 us * 2^N; 0: NCCL's default
   std::string gpu_direct = "auto";  ///< GPUDirect RDMA up to which distance: a name of gpu_direct_names()
-  std::string debug = "off";        ///< what NCCL says on standard output: a name of nccl_debug_names()
+  std::string debug = "off";        ///< level of NCCL's output on standard output: a name of
+                                    ///< nccl_debug_names()
 };
 
 /// auto (as libtorch has it: convolutions), none, convolutions, all.
@@ -45,8 +46,8 @@ void check_gpu_options(const CudaOptions& cuda, const NcclOptions& nccl);
 using Variable = std::pair<std::string, std::string>;
 using FindVariable = std::function<std::optional<std::string>(const std::string& name)>;
 
-/// What is to be set for these options, which are sound, where `environment` is what there is: the
-/// allocator's settings are added to those that stand there.
+/// The variables to set for these options, which are valid, in this `environment`: the allocator's settings
+/// are added to its present ones.
 std::vector<Variable> gpu_variables(const CudaOptions& cuda, const NcclOptions& nccl,
                                     const FindVariable& environment);
 
@@ -54,14 +55,14 @@ std::vector<Variable> gpu_variables(const CudaOptions& cuda, const NcclOptions& 
 /// while no other thread reads or changes the environment.
 void set_gpu_variables(const CudaOptions& cuda, const NcclOptions& nccl);
 
-/// What a host has that the variables may name.
+/// Devices and interfaces of a host that the variables may name.
 struct GpuSurroundings {
   int num_gpus = 0;
   std::vector<std::string> interfaces, adapters;
 };
 GpuSurroundings gpu_surroundings();
 
-/// A variable that is set, and what is wrong with it here; empty where nothing is.
+/// A variable that is set, and its fault here; empty where it has none.
 struct GpuVariable {
   Variable variable;
   std::string problem;

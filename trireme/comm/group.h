@@ -1,6 +1,6 @@
 #pragma once
 // A Group is a set of ranks that communicate: MPI's communicator, torch's process group. A cheap handle;
-// copies share one state. Every operation is numbered, checked against what the other ranks issue (operation,
+// copies share one state. Every operation is numbered, checked against those of the other ranks (operation,
 // dtype, size, root, order), kept in a ring of the last operations and in the rank's StatusPage, and ends by
 // its deadline: with its result, or with a CommError that names operation, number, group and the rank to
 // blame. After one failure every pending and later operation of the group fails with that first cause.
@@ -160,7 +160,7 @@ class Group {
   void all_to_all_coalesced(const std::vector<TensorExchange>& pairs);
 
   /// Rank `destination` of the group gets the tensor, in a recv of the same type and size. Messages of a pair
-  /// of ranks are received in the order of sending. transport() tells whether a send can end before its
+  /// of ranks are received in the order of sending. transport() returns whether a send can end before its
   /// receive is issued. `source` is a rank of the group, never "any". Throws CommError.
   Pending send_async(const at::Tensor& tensor, int destination);
   void send(const at::Tensor& tensor, int destination);
@@ -187,8 +187,8 @@ class Group {
   /// Whether the ranks can share memory for tensors on that device. Not collective.
   bool has_shared_memory(c10::Device device) const;
 
-  /// Fails the group on all ranks, for a caller that knows that this rank is not in step with the others:
-  /// pending and later operations fail with "rank R, group 'G': WHY". No effect on a group that has failed
+  /// Fails the group on all ranks, for a caller that detects that this rank is not in step with the others.
+  /// Pending and later operations fail with "rank R, group 'G': WHY". No effect on a group that has failed
   /// already. Any thread.
   void fail(const std::string& why);
   /// Throws the first failure of a group that has failed.

@@ -1,6 +1,6 @@
 #pragma once
-// The ranks of a group, host by host: the group of those that share a host, and groups across the hosts. What
-// they are made from and they fail together, with the first cause of either. Made by one thread, the one that
+// The ranks of a group, host by host: the group of those that share a host, and groups across the hosts. They
+// and their parent group fail together, with the first cause of either. Made by one thread, the one that
 // issues the group's operations.
 
 #include <optional>
@@ -23,7 +23,7 @@ struct HostGroups {
 /// How many hosts the ranks of a group are on. Not collective.
 int num_hosts(const Group& group);
 
-/// Collective over the group, costs what making two groups does. Throws CommError.
+/// Collective over the group, at the cost of making two groups. Throws CommError.
 HostGroups make_host_groups(const Group& group);
 
 }  // namespace trireme::comm

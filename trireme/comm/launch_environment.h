@@ -1,7 +1,7 @@
 #pragma once
-// Who am I in the world: rank, world and rendezvous address, read from the variables that launchers set.
-// Understood, in this order: RANK and its family (trireme launch, torchrun), OMPI_COMM_WORLD_* (mpirun of
-// Open MPI), SLURM_* (srun); none of them means a world of one. Thread-safe.
+// Rank, world and rendezvous address of this process, read from the variables that launchers set. Understood,
+// in this order: RANK and its family (trireme launch, torchrun), OMPI_COMM_WORLD_* (mpirun of Open MPI),
+// SLURM_* (srun). Without any of them it is a world of one. Thread-safe.
 
 #include <functional>
 #include <optional>
@@ -11,11 +11,12 @@
 
 namespace trireme::comm {
 
-/// Who serves the store that the ranks meet in.
+/// The process that serves the rendezvous store of the ranks.
 enum class StoreHost {
   kRankZero,       ///< rank 0, at master_addr and master_port
   kLauncher,       ///< the launcher, there
-  kRankZeroAtPort  ///< rank 0, at a port that it tells the others through the store of torchrun's agent there
+  kRankZeroAtPort  ///< rank 0, at a port that it passes to the others through the store of torchrun's agent
+                   ///< there
 };
 
 struct LaunchEnvironment {
@@ -27,7 +28,7 @@ struct LaunchEnvironment {
   std::string master_addr = "127.0.0.1";
   int master_port = 29500;
   StoreHost store_host = StoreHost::kRankZero;
-  bool one_host = false;           ///< the launcher says that all ranks share this host
+  bool one_host = false;           ///< by the launcher: all ranks share this host
   wire::Secret secret{};           ///< of the job: TRIREME_SECRET, TRIREME_SECRET_FILE
   std::string parameter_server{};  ///< address of its coordinator: TRIREME_PS_COORDINATOR; empty: none
   int restart_count = 0;           ///< how often the launcher has started this world again
@@ -47,9 +48,9 @@ struct LaunchEnvironment {
 /// Looks one variable up; empty when it is not set.
 using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
 
-/// Throws InvalidArgument that names the variable, what it holds and what is expected: not a number, rank not
-/// below the world size, RANK without WORLD_SIZE, WORLD_SIZE > 1 without MASTER_ADDR; or the job's secret,
-/// when it cannot be read.
+/// Throws InvalidArgument that names the variable, its value and the expected one: not a number, rank not
+/// below the world size, RANK without WORLD_SIZE, WORLD_SIZE > 1 without MASTER_ADDR. Also throws where the
+/// job's secret cannot be read.
 LaunchEnvironment read_launch_environment(const Lookup& lookup);
 
 /// The same from this process's environment.

@@ -26,7 +26,7 @@ class Mesh {
 
   const MeshShape& shape() const { return shape_; }
   const std::vector<MeshAxis>& axes() const { return shape_.axes(); }
-  /// Whether the mesh was made with an axis of that name, of whatever size.
+  /// Whether the mesh was made with an axis of that name, of any size.
   bool has(const std::string& axis) const { return shape_.has(axis); }
   /// Size of the axis; 1 for an axis that the mesh does not have.
   int size(const std::string& axis) const { return shape_.size(axis); }

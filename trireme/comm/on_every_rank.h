@@ -7,9 +7,8 @@
 
 namespace trireme::comm {
 
-/// Runs `work` on every rank of the group, and returns when it is done on all. An error that one of them
-/// throws is thrown on all, so that no rank has to tell of another's: that of the first such rank.
-/// Collective.
+/// Runs `work` on every rank of the group, and returns when it is done on all. An error on one rank is thrown
+/// on all, so each rank learns of it: that of the first such rank. Collective.
 void on_every_rank(Group& group, const std::function<void()>& work);
 
 }  // namespace trireme::comm

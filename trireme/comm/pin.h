@@ -1,7 +1,7 @@
 #pragma once
-// Which cores ranks of one machine have (ContextOptions::pin, comm.pin), from what each may run on: ranks
-// that the launcher (mpirun, srun, taskset) has bound to cores of their own stay there, others share out what
-// they may run on together. Nobody gets a core that he could not run on before. plan_pins() is pure.
+// Assignment of cores to ranks of one machine (ContextOptions::pin, comm.pin), from the cores that each may
+// use. Ranks that the launcher (mpirun, srun, taskset) has bound to cores of their own stay there. Others
+// divide their common cores. No rank gets a core that it could not use before. plan_pins() is pure.
 
 #include <functional>
 #include <span>
@@ -24,14 +24,14 @@ struct RankCores {
   std::vector<int> cores = {};
 };
 
-/// What is done, the same on all ranks of the machine.
+/// Result of the assignment, the same on all ranks of the machine.
 struct PinPlan {
   std::vector<RankCores> pinned = {};  ///< with the cores that they get; others stay as they are
-  std::string words = {};              ///< to be said; empty: nothing
-  bool is_rejected = false;            ///< nobody is pinned, although that was asked for: a warning
+  std::string words = {};              ///< to be logged; empty: nothing
+  bool is_rejected = false;            ///< no rank is pinned, although that was requested: a warning
 };
 
-/// `places` tells of cores where they sit.
+/// `places` returns the sockets and physical cores of cores.
 PinPlan plan_pins(const std::string& pin, std::span<const RankCores> ranks,
                   const std::function<std::vector<topology::CorePlace>(std::span<const int>)>& places);
 

@@ -3,9 +3,9 @@
 
 namespace trireme::comm {
 
-/// Puts an allocator in front of libtorch's: tensors of LargeBlocks::kMinBytes and more lie in LargeBlocks,
-/// smaller ones where they did. For good; again: nothing. It comes before allocators that watch what is given
-/// out.
+/// Puts an allocator in front of libtorch's: tensors of LargeBlocks::kMinBytes and more are in LargeBlocks,
+/// smaller ones stay with libtorch's. Permanent; a second call has no effect. Call it before allocators that
+/// observe allocations.
 void keep_tensor_blocks();
 
 }  // namespace trireme::comm

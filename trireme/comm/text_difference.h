@@ -1,5 +1,6 @@
 #pragma once
-// What has to be the same on all ranks of a group, said by each in a text of lines and compared.
+// Comparison of settings that have to be the same on all ranks of a group: each rank passes them as a text of
+// lines.
 
 #include <optional>
 #include <string>
