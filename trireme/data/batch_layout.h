@@ -1,10 +1,9 @@
 #pragma once
-// Which samples of which epoch are the batch of which step. Batches lie one after the other: each takes the
-// next places of the epoch's order, and the last one of an epoch those that are left, so that in an epoch
-// each sample comes once. A last batch that is not full can be dropped instead. How large a full batch is may
-// change at given steps, within an epoch too: a batch that grows (Smith et al., "Don't Decay the Learning
-// Rate, Increase the Batch Size", ICLR 2018). So a place in the data is one number, the step. A value;
-// immutable, thread-safe.
+// The samples and the epoch of each step's batch. Batches are consecutive: each takes the next places of the
+// epoch's order, and the last one of an epoch takes the rest. So each sample comes once in an epoch. A last
+// batch that is not full can be dropped instead. The size of a full batch may change at given steps, within
+// an epoch too: a batch-size ramp-up (Smith et al., "Don't Decay the Learning Rate, Increase the Batch Size",
+// ICLR 2018). So a place in the data is one number, the step. A value; immutable, thread-safe.
 
 #include <cstdint>
 #include <vector>
@@ -48,7 +47,7 @@ class BatchLayout {
   /// The first step of [begin, end), and each at which the size of full batches changes: in ascending order.
   std::vector<std::int64_t> phases_in(std::int64_t begin, std::int64_t end) const;
 
-  /// As many as a double counts: nobody waits for the end of them.
+  /// The largest count that a double represents exactly.
   static constexpr std::int64_t kMaxSteps = std::int64_t{1} << 53;
 
  private:

@@ -6,7 +6,7 @@
 
 namespace trireme::data {
 
-/// What is subtracted from pixels between 0 and 1, and what they are divided by.
+/// Mean and standard deviation of pixels between 0 and 1: (pixel - mean) / deviation.
 struct Normalisation {
   double mean = 0;
   double std = 1;  ///< positive

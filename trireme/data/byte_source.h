@@ -1,7 +1,7 @@
 #pragma once
-// Where the bytes of a data set's files come from: a length and ranges of it, whatever stands behind (a file,
-// a server, a cache before either). What is read is what was there when it was opened: a source whose content
-// changes afterwards says so. Immutable; thread-safe.
+// Source of the bytes of a data set's files: a length and ranges of it, from a file, a server, or a cache
+// before either. Reads return the content at the time of opening. A source whose content changes afterwards
+// throws an error. Immutable; thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,14 +17,15 @@ class ByteSource {
   virtual ~ByteSource() = default;
   virtual const std::string& name() const = 0;  ///< for messages: a path, an URL
   virtual std::int64_t size() const = 0;
-  /// Another text when the content is another: what is derived from it can be kept under name and version.
+  /// Another text when the content is another: derived data can be cached under name and version.
   virtual const std::string& version() const = 0;
-  /// So much can be read at once at about the cost of one byte: for who reads on from place to place.
+  /// Size of a read that costs about as much as one byte, for readers of consecutive ranges.
   virtual std::int64_t read_ahead() const { return 4096; }
   /// Fills `into` from `offset` on. Throws DataError, with name and offset: a range beyond the end, a source
   /// that cannot be read, is cut short or has changed since it was opened.
   virtual void read(std::int64_t offset, std::span<std::byte> into) const = 0;
-  /// That will be read soon: whoever can fetches it meanwhile. A range beyond the end is none.
+  /// Hint that the range will be read soon: a source may fetch it meanwhile. A range beyond the end has no
+  /// effect.
   virtual void will_read(std::int64_t /*offset*/, std::int64_t /*size*/) const {}
   /// Throws DataError when the content is another than at the start, where read() does not look each time.
   virtual void check_unchanged() const {}

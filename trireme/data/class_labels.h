@@ -15,7 +15,7 @@ class ClassLabels {
   /// `ignored`: labels of no class, which are left out (objective.ignored_classes).
   explicit ClassLabels(std::vector<std::int64_t> ignored = {}) : ignored_(std::move(ignored)) {}
 
-  /// A label of `count` samples, and where the first of them stands: a line, or the number of a sample.
+  /// A label of `count` samples, and the place of the first of them: a line, or the number of a sample.
   /// Places come in ascending order.
   void add(std::int64_t label, std::int64_t place, std::int64_t count = 1);
   bool is_ignored(std::int64_t label) const;

@@ -1,12 +1,12 @@
 #pragma once
-// How samples become a batch where they are not simply stacked: data sets whose samples differ in size. Both
-// functions return a data set around another, so that whoever reads batches, for training or evaluation,
-// gets them alike. They go outermost: a subset of a padded data set pads, a concatenation does not. What
-// they return is immutable and thread-safe as far as what they are given is.
+// Batches of samples that cannot simply be stacked: data sets whose samples differ in size. Both functions
+// return a data set around another, so training and evaluation get the same batches. They are the outermost
+// wrappers: a subset of a padded data set pads, a concatenation does not. Results are immutable, and
+// thread-safe if their data sets are.
 //
-// A batch is what one rank has of one micro-batch: how far it is padded depends on the split. A model that
-// honours masks gives the same numbers for any split nevertheless, an objective that leaves padding out of
-// loss and count (objective.ignored_classes, or its own counts_by_value()) too.
+// A batch is one rank's part of one micro-batch: its padding depends on the split. A model that honours masks
+// gives the same numbers for any split nevertheless. So does an objective that leaves padding out of loss and
+// count (objective.ignored_classes, or its own counts_by_value()).
 
 #include <functional>
 #include <memory>

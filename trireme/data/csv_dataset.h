@@ -22,7 +22,7 @@ struct CsvColumns {
 /// where all are; columns are named "1", "2" and so on then.
 enum class CsvHeader { kByContent, kYes, kNo };
 
-/// How a file is read, and what of it.
+/// Format and columns of a file.
 struct CsvOptions {
   CsvColumns columns = {};
   CsvHeader header = CsvHeader::kByContent;

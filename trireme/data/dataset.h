@@ -25,10 +25,10 @@ class Dataset : public TrainingData {
   /// The data set as it is in one epoch, where its samples vary from epoch to epoch (augmentations); null:
   /// it is the same in all of them.
   virtual std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const;
-  /// What a sample costs to compute next to others, in any unit: the length of a text. Called for all samples
-  /// of a global batch on each rank: it has to be found without reading the sample.
+  /// Relative cost of computing with a sample, in any unit: the length of a text. Called for all samples of a
+  /// global batch on each rank: it has to be found without reading the sample.
   virtual double cost(std::int64_t index) const;
-  /// Where samples lie in shards, one after the other: the end of each. Empty: they do not.
+  /// Where samples are in shards, one after the other: the end of each. Empty: they are not.
   virtual std::vector<std::int64_t> shard_ends() const { return {}; }
 
   /// The first samples.
@@ -41,7 +41,7 @@ class Dataset : public TrainingData {
 /// asked for.
 std::shared_ptr<const Dataset> indexed(std::shared_ptr<const TrainingData> data);
 
-/// A data set as a configuration names it: its two splits and what a model has to know.
+/// A data set by its name in a configuration: its two splits and the facts that a model needs.
 struct DataSource {
   std::string name;
   std::shared_ptr<const TrainingData> train;
@@ -50,51 +50,50 @@ struct DataSource {
       {};                               ///< of one sample, without the batch dim; empty: inputs have names
   std::int64_t num_classes = 0;         ///< text: size of the vocabulary; 0: targets are no classes
   std::int64_t targets_per_sample = 1;  ///< classes; text: one per token; 0: it varies
-  std::string held_out = "test";        ///< what metrics call the second split: "test_accuracy"
-  /// Worth a warning, said once for all ranks: files that are left out.
+  std::string held_out = "test";        ///< name of the second split in metrics: "test_accuracy"
+  /// Warnings, logged once for all ranks: files that are left out.
   std::vector<std::string> notes = {};
-  /// Of what the splits hold (data/content_digest.h): a resumed run compares it with the checkpoint's. Empty:
-  /// not known, and numbers of samples alone are compared.
+  /// Digests of the splits' content (data/content_digest.h): a resumed run compares it with the checkpoint's.
+  /// Empty: not known, and numbers of samples alone are compared.
   std::string train_digest = {}, test_digest = {};
 };
 
 /// Pixels that an image may have: those beyond which Pillow warns of a decompression bomb.
 inline constexpr std::int64_t kMaxPixels = 89'478'485;
 
-/// The table [data] of a configuration: which data, where they lie, and how they are read. open_data() takes
-/// it.
+/// The table [data] of a configuration: the data, their place, and options of reading. open_data() takes it.
 struct DataOptions {
   std::string name = "fashion_mnist";
   std::string path = {};                  ///< folder of the files; empty: where Debian's package puts them
   int workers = 0;                        ///< loader threads per rank; 0: as many as steps need
   std::int64_t prefetch = 4;              ///< steps read ahead, at first
-  std::int64_t read_ahead_mib = 512;      ///< bound of what is read ahead by itself
+  std::int64_t read_ahead_mib = 512;      ///< bound of automatic read-ahead
   std::string balance = "count";          ///< "cost" or "dynamic" (Balance)
   bool drop_last = false;                 ///< the last batch of an epoch, where it is not full
   std::int64_t open_shards = 0;           ///< shards read at a time (data/sampler.h); 0: all
   std::int64_t block = 64;                ///< text: characters per sample
   std::int64_t image_size = 224;          ///< image_folder: height and width that images are brought to
   std::int64_t most_pixels = kMaxPixels;  ///< of an image that is decoded
-  std::string undecodable = "error";      ///< what cannot be read: "error" or "skip"
+  std::string undecodable = "error";      ///< handling of unreadable samples: "error" or "skip"
   std::int64_t retries = 3;               ///< of reads that failed for a reason that may pass
   std::vector<std::string> augment = {};  ///< images: changes to each training image, in this order
   std::int64_t crop_padding = 4;          ///< augmentation "crop": pixels of the frame
   std::string test_path = {};             ///< csv, numpy, webdataset: the second split, as path is the first
   std::vector<std::string> inputs = {};   ///< the same: fields that go into the model; empty: they decide
-  std::vector<std::string> targets = {};  ///< the same for what is learned
-  std::string cache = {};                 ///< folder for what is kept from run to run; empty: nothing is
+  std::vector<std::string> targets = {};  ///< the same for targets
+  std::string cache = {};                 ///< folder of data that are cached from run to run; empty: none
   std::int64_t cache_mib = 10240;         ///< of blocks of URLs in that folder, at most
   std::int64_t cache_memory_mib = 32;     ///< of those that were used last, in memory
   std::int64_t cache_samples_mib = 0;     ///< images that are kept decoded (data/kept_samples.h)
   bool private_redirects = false;         ///< of URLs: HttpOptions::private_redirects
-  std::string target = "auto";            ///< what a target means: "class", "number", "auto" (TargetMeaning)
-  std::int64_t num_classes = 0;           ///< 0: as the labels say (data/class_labels.h)
+  std::string target = "auto";            ///< meaning of a target: "class", "number", "auto" (TargetMeaning)
+  std::int64_t num_classes = 0;           ///< 0: by the labels (data/class_labels.h)
   std::string header = "auto";            ///< csv: whether the first line has names: "yes", "no", "auto"
   std::string separator = ",";            ///< csv: the character between cells
   std::vector<std::int64_t> ignored_labels = {};  ///< of no class: objective.ignored_classes
 };
 
-/// What a target is: a class (i64), or a number (f32). Of values: a class where all are whole from 0 on.
+/// Meaning of a target: a class (i64), or a number (f32). By values: a class where all are whole from 0 on.
 enum class TargetMeaning { kByValues, kClass, kNumber };
 /// Of DataOptions::target. Throws InvalidArgument for another text.
 TargetMeaning target_meaning(const std::string& target);
@@ -110,8 +109,8 @@ DataSource with_target_options(DataSource source, const DataOptions& options);
 
 /// One row per source in data_table.cpp: "csv", "fashion_mnist", "image_folder", "mnist", "numpy", "packed",
 /// "synthetic", "text", "webdataset". Throws InvalidArgument for an unknown name (nearest one named),
-/// DataError for missing, truncated or foreign files. `seed` is that of the augmentations; `log` gets what is
-/// worth a warning while samples are read.
+/// DataError for missing, truncated or foreign files. `seed` is that of the augmentations; `log` gets
+/// warnings while samples are read.
 DataSource open_data(const DataOptions& options, std::uint64_t seed = 0, const Log& log = Log());
 std::vector<std::string> data_names();
 

@@ -1,9 +1,9 @@
 #pragma once
-// Blocks of far sources kept in a folder of this host, by ranks, processes and runs at once. What it promises
-// (ADR 0048): a block that comes out is what went in, by its checksum; the blocks together are no more than
-// the limit, the ones that were not read from there longest go first; ranks that want the same block ask for
-// it once; and that a folder that is full, read-only or damaged costs one warning and no more than the time
-// it would have saved. Thread-safe.
+// Blocks of far sources, cached in a folder of this host, for ranks, processes and runs at once. Guarantees
+// (ADR 0048): a block that is read equals the written one, by its checksum. The blocks together are no more
+// than the limit, and the least recently used ones are removed first. Ranks that need the same block fetch it
+// once. A folder that is full, read-only or damaged costs one warning and no more than the time it would have
+// saved. Thread-safe.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,7 +15,7 @@
 
 namespace trireme::data {
 
-/// Where the cache lies, and what bounds it.
+/// Folder and bounds of the cache.
 struct DiskCacheOptions {
   std::filesystem::path folder;
   std::int64_t most_bytes = std::int64_t{10} << 30;  ///< of the folder; the smallest of all its users counts
@@ -41,8 +41,8 @@ class DiskCache {
     std::shared_ptr<const std::string> content;
     std::int64_t fetched = 0;  ///< blocks from this one on that were read from the source
   };
-  /// The same; if it is read from the source, then with those after it that nobody has or fetches, `at_once`
-  /// in all at most.
+  /// The same. If it is read from the source, the blocks after it that no process has or fetches are read
+  /// with it, `at_once` in all at most.
   Block block_of_several(const ByteSource& source, std::int64_t number, std::int64_t at_once);
 
  private:

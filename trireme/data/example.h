@@ -1,6 +1,5 @@
 #pragma once
-// A sample, and a batch of them: what goes into a model, and what it is to learn from it. A value whose
-// copies share the tensors.
+// A sample, and a batch of them: inputs of a model, and targets. A value whose copies share the tensors.
 
 #include <cstdint>
 #include <span>
@@ -13,8 +12,8 @@ namespace trireme::data {
 /// {{{"query", query}, {"document", document}}, {{"clicked", clicked}}}; either may have no field at all.
 struct Example {
   Fields input;   ///< image: f32 (channels, height, width); text: i64 (block)
-  Fields target;  ///< what the objective takes: a class, i64, no dims; text: i64 (block), the token after
-                  ///< each; numbers: f32
+  Fields target;  ///< input of the objective: a class, i64, no dims; text: i64 (block), the token after each;
+                  ///< numbers: f32
 
   /// Of a batch: how many samples.
   std::int64_t rows() const { return input.empty() ? target.rows() : input.rows(); }

@@ -1,8 +1,7 @@
 #pragma once
-// Bytes of what stands behind an URL, read by ranges. A server that answers late, not at all or with "not
-// now" is asked again, after longer and longer pauses; one that lies is named: that ignores ranges, sends
-// others than were asked for, or something else than it had at first (by ETag, date and length). Immutable;
-// thread-safe.
+// Bytes of a URL, read by ranges. A server that answers late, not at all or with "not now" is asked again,
+// after longer and longer pauses. A server with wrong answers is named in an error: it ignores ranges, sends
+// other ranges than requested, or its content changes (by ETag, date and length). Immutable; thread-safe.
 
 #include <memory>
 #include <string>
@@ -21,7 +20,7 @@ struct HttpOptions {
 /// Whether it begins with http:// or https://.
 bool is_url(const std::string& path);
 
-/// Without what may be secret in it: what stands behind '?', and before '@'.
+/// Without parts that may be secret: the text after '?', and before '@'.
 std::string shown_url(const std::string& url);
 
 /// Asks for the first byte. Its name is shown_url().

@@ -3,7 +3,7 @@
 // ImageNet and of torchvision's ImageFolder. Classes are the names of the folders in order, images come in
 // the order of their paths: the numbers are the same on every machine. Names that begin with a dot are
 // hidden, and left out as __MACOSX is; other files that are no image by name are counted. Images are decoded
-// when they are asked for, nothing is kept. Immutable but for what it has warned of; thread-safe.
+// on request and not cached. Immutable but for its record of warnings; thread-safe.
 
 #include <filesystem>
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace trireme::data {
 
-/// What of a folder cannot be looked at.
+/// Handling of undecodable files of a folder.
 enum class Undecodable {
   kError,  ///< DataError that names it
   kSkip,   ///< is left out, with a warning
@@ -29,7 +29,7 @@ class ImageFolder : public Dataset {
   ~ImageFolder() override;
 
   std::int64_t size() const override;
-  /// input: u8 (3, height, width), as large as the file says. Throws as read_image does.
+  /// input: u8 (3, height, width), in the size of the file. Throws as read_image does.
   Example get(std::int64_t index) const override;
   Fields get_targets(std::span<const std::int64_t> indices) const override;
   const std::vector<std::string>& classes() const;

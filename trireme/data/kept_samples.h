@@ -1,9 +1,8 @@
 #pragma once
-// Samples that are kept in memory once they have been read, for those that cost more to make than to keep: an
-// image that is decoded and brought to its size. What was kept stays, up to a limit that data sets may share,
-// and nothing gives way to another (ADR 0059): an epoch asks for each sample once, in another order than the
-// one before, so that a share f of the samples in memory saves a share f of the reads, where the one not used
-// longest gives way it saves about f^2 / 2.
+// Samples that are cached in memory after their first read, for samples that cost more to make than to keep:
+// an image that is decoded and resized. Cached samples stay, up to a limit that data sets may share, and
+// nothing is evicted (ADR 0059). An epoch reads each sample once, in another order than the one before. So a
+// share f of the samples in memory saves a share f of the reads, where LRU eviction saves about f^2 / 2.
 
 #include <atomic>
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace trireme::data {
 
-/// What may be kept, by one data set or several. Thread-safe.
+/// Memory limit of the cache, for one data set or several. Thread-safe.
 class SampleMemory {
  public:
   explicit SampleMemory(std::int64_t most_bytes) : left_(most_bytes) {}
@@ -25,9 +24,9 @@ class SampleMemory {
   std::atomic<std::int64_t> left_;
 };
 
-/// The same samples; those for which `memory` has room are read once in its lifetime, by each process. They
-/// are shared: nobody may write into a tensor. A sample that cannot be read is none that is kept. Of data
-/// that vary from epoch to epoch (Dataset::in_epoch) nothing is kept.
+/// The same samples. Those for which `memory` has room are read once in its lifetime, by each process. They
+/// are shared: do not write into their tensors. A sample that cannot be read is not cached. Data that vary
+/// from epoch to epoch (Dataset::in_epoch) are not cached.
 std::shared_ptr<const Dataset> kept_samples(std::shared_ptr<const Dataset> samples,
                                             std::shared_ptr<SampleMemory> memory);
 

@@ -1,11 +1,10 @@
 #pragma once
 // Delivers this rank's micro-batches of each global batch of a data set in order, read ahead by worker
-// threads. What a step receives depends on (seed, step, rank, world, microbatches) and on what was dealt
-// only, not on the workers. A global batch is cut into consecutive parts, one for each micro-batch of
-// each rank, those of a rank one after the other: parts differ by at most one sample, and 1 rank x 4
-// micro-batches, 2 x 2 and 4 x 1 see the same ones. A failed read surfaces as the data set's error from
-// next(), again at each call; threads start with the first next() and are joined by the destructor as soon as
-// the read in hand is done.
+// threads. The samples of a step depend on (seed, step, rank, world, microbatches) and on shares only, not on
+// the workers. A global batch is cut into consecutive parts, one for each micro-batch of each rank, those of
+// a rank one after the other. Parts differ by at most one sample, and 1 rank x 4 micro-batches, 2 x 2 and 4 x
+// 1 see the same ones. next() throws the data set's error of a failed read, again at each call. Threads start
+// with the first next() and are joined by the destructor as soon as the current read is done.
 
 #include <cstdint>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
-// Where the time of loading goes: what a stream counts, and how code that reads a sample says which stage of
-// it runs. A thread that reads for a stream has a meter; a StageScope on it adds its time to the meter, and
-// on any other thread does nothing. So a data set of one's own may tell its stages, too:
+// Time of data loading by stage: counts of a stream, and the marks by which code that reads a sample names
+// its stage. A thread that reads for a stream has a meter. A StageScope adds its time to the meter of its
+// thread, and has no effect on other threads. So a custom data set may name its stages, too:
 //
 //   { const StageScope reading(Stage::kRead); bytes = read(path); count_read(bytes.size()); }
 //   { const StageScope decoding(Stage::kDecode); image = decode(bytes); }
@@ -21,12 +21,12 @@ inline constexpr std::size_t kNumStages = 5;
 /// "read", "decode", "transform", "collate", "copy".
 std::string_view name_of(Stage stage);
 
-/// What threads have read.
+/// Counts of reads by threads.
 struct LoadingCounts {
   std::array<double, kNumStages> stage_s = {};  ///< seconds of all threads, by Stage
   double busy_s = 0;                            ///< seconds of all threads in batches, stages included
   std::int64_t samples = 0;
-  std::int64_t bytes_read = 0;  ///< from disk or network, where the data set says so
+  std::int64_t bytes_read = 0;  ///< from disk or network, where the data set counts it
   std::int64_t cache_hits = 0, cache_misses = 0;
   std::int64_t retries = 0;  ///< reads that were repeated
   std::int64_t skipped = 0;  ///< samples that another one stood in for
@@ -46,7 +46,7 @@ struct LoadingReport {
   std::string last_change = {};  ///< of workers or prefetch by itself, and why; empty: there was none
 };
 
-/// The stage in which threads have spent most; empty where no stage was told.
+/// The stage in which threads have spent most; empty where no stage was named.
 std::string_view slowest_stage(const LoadingCounts& counts);
 
 /// While it lives, this thread's stages and counts go to `counts`. Not to be nested.
@@ -75,8 +75,8 @@ class StageScope {
   double began_s_ = 0, inner_s_ = 0;
 };
 
-/// Adds to what the meter of the calling thread has counted: bytes read, a look into a cache, a read that is
-/// tried again, a sample that is left out. Does nothing on a thread without a meter.
+/// Adds to the meter of the calling thread: bytes read, a look-up in a cache, a read that is repeated, a
+/// sample that is left out. No effect on a thread without a meter.
 void count_read(std::size_t bytes);
 void count_cache(bool hit);
 void count_retry();

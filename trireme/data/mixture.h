@@ -1,8 +1,8 @@
 #pragma once
-// Several data sets in given shares. An epoch of the mixture has so many samples of each part as its weight
-// says, and takes of each part where the epoch before left off: each pass over a part has every sample of it
-// once, in an order of its own, before any comes again, whatever the epochs' bounds. What sample i of epoch e
-// is, is computed from (seed, e, i) alone, in memory that does not depend on the sizes. Immutable;
+// Several data sets in given shares. An epoch of the mixture has a number of samples of each part by its
+// weight, and continues each part at its place in the epoch before. Each pass over a part has every sample of
+// it once, in an order of its own, before any comes again, independent of the epochs' bounds. Sample i of
+// epoch e is computed from (seed, e, i) alone, in memory that does not depend on the sizes. Immutable;
 // thread-safe.
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 namespace trireme::data {
 
 /// An epoch has `samples_per_epoch` samples, round(weight * samples) of each part (largest remainder, so that
-/// the sum is exact): those of the first part first; whoever reads it shuffles. Parts are seen as they are in
-/// the pass that they are in. Throws InvalidArgument: no part, weights that are not positive or whose sum is
-/// not 1 within 1e-6, no sample; parts whose fields differ.
+/// the sum is exact): those of the first part first; the reader shuffles. The epoch of a part is the number
+/// of its pass. Throws InvalidArgument: no part, weights that are not positive or whose sum is not 1 within
+/// 1e-6, no sample; parts whose fields differ.
 std::shared_ptr<const Dataset> mixture(std::vector<std::shared_ptr<const Dataset>> parts,
                                        const std::vector<double>& weights, std::int64_t samples_per_epoch,
                                        std::uint64_t seed);

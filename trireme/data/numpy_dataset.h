@@ -1,8 +1,8 @@
 #pragma once
 // Samples in arrays of NumPy, one array per field, the first dim of which is that of samples: files NAME.npy,
-// or members of an uncompressed .npz (np.savez). A sample is read when it is asked for; what stays in memory
-// are the headers. Floats become f32, whole numbers i64, of either byte order; inputs of bytes (u1) with a
-// height and a width are images, and become f32 in [0, 1]. Immutable; thread-safe.
+// or members of an uncompressed .npz (np.savez). A sample is read on request; only the headers stay in
+// memory. Floats become f32, whole numbers i64, of either byte order. Inputs of bytes (u1) with a height and
+// a width are images, and become f32 in [0, 1]. Immutable; thread-safe.
 
 #include <memory>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 // Packs a data set into a folder of shards that data.name = "packed" reads: docs/data.md, "Packed data". Each
-// shard is written under another name, synced and renamed; the manifest comes last, and until then the folder
-// says that it is not complete.
+// shard is written under another name, synced and renamed. The manifest comes last. Until then the folder is
+// marked as incomplete.
 
 #include <cstdint>
 #include <filesystem>
@@ -23,22 +23,22 @@ struct PackOptions {
   std::function<void(const std::string& split, std::int64_t samples, std::int64_t of)> progress = nullptr;
 };
 
-/// What is packed: data sets whose samples are stored as `get` returns them, one by one.
+/// Input of packing: data sets whose samples are stored as `get` returns them, one by one.
 struct Packable {
   DataSource source;                             ///< train, and test unless it is null
   std::string path = {};                         ///< where it comes from, for the manifest
-  std::optional<Normalisation> normalised = {};  ///< what the input, u8, is normalised with when it is read
+  std::optional<Normalisation> normalised = {};  ///< normalisation of the input, u8, when it is read
   bool encoded = false;                          ///< the input is bytes of image files
   std::vector<std::string> classes = {};         ///< names
-  double black = 0;                              ///< how images say black, for augmentations
+  double black = 0;                              ///< the value of black in images, for augmentations
 };
 
-/// A data set by name, as it is stored best: pixels as bytes, images as the files have them. Throws as
+/// A data set by name, in its best form for storage: pixels as bytes, images as encoded files. Throws as
 /// open_data does, and InvalidArgument for text, which has pack_tokens. Augmentations are left out: they are
-/// for what is read.
+/// applied on reading.
 Packable packable(const DataOptions& options, const Log& log = Log());
 
-/// What packing has written.
+/// Size of the packed data.
 struct PackedSize {
   std::int64_t samples = 0;  ///< of text: tokens
   std::size_t shards = 0;
@@ -47,8 +47,8 @@ struct PackedSize {
 };
 
 /// Throws InvalidArgument: a folder that holds anything but packed data, or those without `force`; samples
-/// that vary from epoch to epoch, or hold types that records do not. Throws DataError: what the source
-/// throws, samples that are not alike, a disk that is full. Where it throws, what it has written goes again.
+/// that vary from epoch to epoch, or hold types that records do not. Throws DataError: errors of the source,
+/// samples that differ in fields, a disk that is full. On an error the written files are removed.
 PackedSize pack(const Packable& what, const PackOptions& options);
 
 }  // namespace trireme::data

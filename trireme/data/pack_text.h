@@ -1,6 +1,6 @@
 #pragma once
-// Packs a text as tokens: docs/data.md, "Packed data". The file is read twice, in pieces: what does not fit
-// into memory can be packed.
+// Packs a text as tokens: docs/data.md, "Packed data". The file is read twice, in pieces: it may be larger
+// than the memory.
 
 #include <cstdint>
 #include <filesystem>
@@ -17,7 +17,7 @@ enum class TextForm {
   kU32,
 };
 
-/// Which text is packed, and what a token of it is.
+/// The packed text and its kind of tokens.
 struct TextSource {
   std::filesystem::path path;
   TextForm form = TextForm::kCharacters;

@@ -1,5 +1,5 @@
 #pragma once
-// What a folder of packed data holds, and what of it is damaged. Functions without state; thread-safe.
+// Content of a folder of packed data, and its damage. Functions without state; thread-safe.
 
 #include <cstdint>
 #include <functional>
@@ -47,7 +47,7 @@ struct PackedContents {
 /// Opens every shard. Throws DataError as RecordDataset does.
 PackedContents inspect_packed(const PackedFiles& files);
 
-/// A record, or a whole shard, that is not what was written.
+/// A record, or a whole shard, that differs from the written one.
 struct PackedDamage {
   std::string file;
   std::string problem;  ///< with file, offset and sample, as far as they are known
@@ -56,7 +56,7 @@ struct PackedDamage {
   std::optional<std::uint64_t> offset = {};
 };
 
-/// What verify_packed found.
+/// Result of verify_packed.
 struct PackedVerdict {
   std::int64_t records = 0;  ///< that were found whole
   std::uint64_t bytes = 0;

@@ -1,7 +1,7 @@
 #pragma once
-// Samples that are made while the run continues: by a simulation, a game that plays itself, a service.
-// Threads write them straight into the rows of batches that the trainer takes, or hand over tensors that are
-// copied there; who is faster than the trainer waits. Each rank makes its own part of every global batch.
+// Online data generation: samples that a simulation, self-play or a service makes during the run. Threads
+// write them into the rows of batches that the trainer takes, or pass tensors that are copied there. Threads
+// that are faster than the trainer wait. Each rank makes its own part of every global batch.
 //
 //   ProducedSamples samples({.like = {at::zeros({4}), at::zeros({1})},
 //                            .samples_per_epoch = 10'000,
@@ -10,11 +10,11 @@
 //                              while (producer.fill([](Row& row) { simulate(*row.sample.input); })) {}
 //                            }});
 //
-// Threads of one's own, without `produce`, call samples.producer() in the same way.
+// Custom threads, without `produce`, call samples.producer() in the same way.
 //
 // A row has a number, the same in any world. Samples that are a function of it alone (of seed, epoch and
-// place) are the same on any number of ranks and threads and after a resume: with `keyed` one says so, and
-// pipelines and verify take them. Others are new after a resume.
+// place) are the same on any number of ranks and threads and after a resume. `keyed` declares this, and
+// pipelines and verify require it. Other samples are new after a resume.
 
 #include <condition_variable>
 #include <cstdint>
@@ -39,22 +39,23 @@ class ProducedStream;
 /// Thread-safe.
 class Producer {
  public:
-  /// Has `make` write the next sample, once there is room. False: nobody wants more, and it was not called.
-  /// What it throws comes out here, and its row waits for another. Other tensors that it puts into the row
-  /// are copied. Throws InvalidArgument where they are not as promised, with both.
+  /// Calls `make` to write the next sample, once there is room. False: the run needs no more samples, and
+  /// `make` was not called. Passes on the exceptions of `make`, and its row waits for another sample. Other
+  /// tensors that it puts into the row are copied. Throws InvalidArgument where they differ from the declared
+  /// ones, with both.
   bool fill(const std::function<void(Row&)>& make);
   /// The same with a sample that is there. One copy, into the batch.
   bool put(const Example& sample);
-  /// False when a run has ended, and no other continues: who computes for long between samples asks.
+  /// False when a run has ended, and no other continues: for producers that compute for long between samples.
   bool is_wanted() const;
-  /// No run will want samples any more: threads that wait for the first one are told so.
+  /// Declares that no run will need samples any more: it ends waits for the first stream.
   void close();
 
  private:
   friend class ProducedSamples;
   /// False while it serves another.
   bool serve(const std::shared_ptr<ProducedStream>& stream);
-  /// What will take samples: waits for the first one that is opened. Null: none will.
+  /// The consumer of samples: waits for the first stream that is opened. Null: there will be none.
   std::shared_ptr<ProducedStream> wait_for_stream();
 
   mutable std::mutex mutex_;
@@ -69,7 +70,7 @@ struct ProducedOptions {
   std::int64_t samples_per_epoch = 0;
   bool keyed = false;  ///< each sample is a function of epoch and place, and of nothing else
   int threads = 0;     ///< that run `produce`
-  /// Makes samples until fill or put returns false. What it throws ends the run with that error.
+  /// Makes samples until fill or put returns false. An exception ends the run with that error.
   std::function<void(Producer&)> produce = nullptr;
 };
 
@@ -88,14 +89,14 @@ class ProducedSamples : public TrainingData {
   /// The sample that was promised, so many times.
   Example trial_batch(std::int64_t samples) const override;
   bool is_repeatable() const override { return options_.keyed; }
-  /// Of threads of one's own one at a time, else any number. next() throws what a thread has thrown, and
-  /// DataError, with how many samples have come, when they do not come within the timeout or all threads have
-  /// returned.
+  /// With custom threads one stream at a time, else any number. next() throws the exception of a thread. It
+  /// throws DataError, with the number of delivered samples, when samples do not come within the timeout or
+  /// all threads have returned.
   std::unique_ptr<BatchStream> open(const StreamOptions& options) const override;
 
  private:
   ProducedOptions options_;
-  std::shared_ptr<Producer> producer_;  ///< of threads of one's own
+  std::shared_ptr<Producer> producer_;  ///< of custom threads
 };
 
 }  // namespace trireme::data

@@ -1,8 +1,7 @@
 #pragma once
 // One split of a folder of packed data (docs/data.md, "Packed data"): samples as they were packed, normalised
-// or decoded on the way where the manifest says so. A batch is read in the order in which its samples lie in
-// the files, neighbours at once. Every record's checksum is computed each time that it is read. Immutable;
-// thread-safe.
+// or decoded by the manifest. A batch is read in the order of its samples in the files, neighbours at once.
+// Every record's checksum is computed each time that it is read. Immutable; thread-safe.
 
 #include <memory>
 
@@ -18,7 +17,7 @@ class RecordDataset : public Dataset {
   /// `split`: "train" or "test". Throws DataError: no packed data there, none of that split, packing was not
   /// completed, a shard that is missing, cut short or damaged, or text.
   RecordDataset(const PackedFiles& files, const std::string& split);
-  /// For who has read the manifest.
+  /// For callers that have read the manifest.
   RecordDataset(const PackedFiles& files, const PackedManifest& manifest, const std::string& split,
                 std::int64_t most_pixels = kMaxPixels);
   ~RecordDataset() override;

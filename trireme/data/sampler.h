@@ -24,7 +24,7 @@ Slice slice_of(std::int64_t size, std::int64_t index, std::int64_t count);
 
 /// How many samples of a full batch each rank takes; their sum is the batch.
 using Shares = std::vector<std::int64_t>;
-/// Where the share of a rank lies in it: one after the other.
+/// The slice of a rank's share in it: shares are one after the other.
 Slice share_of(const Shares& shares, std::int64_t rank);
 /// The same shares of a batch of `size` samples, in proportion; each keeps two samples for each of its
 /// micro-batches, or one where there are not so many. Throws InvalidArgument: fewer samples than
@@ -48,10 +48,10 @@ enum class Order {
 struct OrderOptions {
   Order order = Order::kShuffled;
   std::uint64_t seed = 0;
-  /// Where samples lie in shards, one after the other: the end of each. Empty: they do not.
+  /// Where samples are in shards, one after the other: the end of each. Empty: they are not.
   std::vector<std::int64_t> shard_ends = {};
-  /// Shuffled: shards come in any order, and samples are mixed among so many of them at a time, for what is
-  /// slow to read here and there. 0, or as many as there are: among all.
+  /// Shuffled: shards come in any order, and samples are mixed among so many shards at a time, for storage
+  /// with slow random reads. 0, or the number of shards: among all.
   std::int64_t open_shards = 0;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
-// Documents of different lengths as blocks of one length, with little or no padding. Fields tell which tokens
-// of a block are of one document, so that a model can keep attention within it. The data set beneath is any
-// whose samples are sequences of tokens. Immutable; thread-safe as far as what it is given is.
+// Sequence packing: documents of different lengths as blocks of one length, with little or no padding. Fields
+// give the document of each token of a block, so a model can keep attention within it. The data set beneath
+// is any whose samples are sequences of tokens. Immutable; thread-safe if that data set is.
 
 #include <cstdint>
 #include <memory>
@@ -14,11 +14,10 @@ namespace trireme::data {
 
 enum class Packing {
   kFirstFit,     ///< a document goes whole into the first block that has room; only longer ones are cut
-  kConcatenate,  ///< one after the other, cut where a block ends; what does not fill the last block is left
-                 ///< out
+  kConcatenate,  ///< one after the other, cut at the end of a block; an incomplete last block is left out
 };
 
-/// How long blocks are, how documents are put into them, and what fills the rest.
+/// Length of blocks, packing of documents into them, and padding of the rest.
 struct PackingOptions {
   std::int64_t length = 1024;  ///< tokens per block
   Packing packing = Packing::kFirstFit;

@@ -1,7 +1,7 @@
 #pragma once
-// Samples in tar archives in the layout of WebDataset: members KEY.FIELD of one key, standing one after the
-// other, are a sample. The archives are read as they are, and indexed: one pass over the headers of each when
-// it is opened, after which any sample is one read. Immutable but for what it has warned of; thread-safe.
+// Samples in tar archives in the layout of WebDataset: consecutive members KEY.FIELD of one key are a sample.
+// The archives are read as they are, and indexed: one pass over the headers of each when it is opened. After
+// that any sample is one read. Immutable but for its record of warnings; thread-safe.
 
 #include <filesystem>
 #include <memory>
@@ -25,8 +25,8 @@ struct TarDatasetOptions {
 class TarDataset : public Dataset {
  public:
   /// Throws DataError, with file, offset and member: archives that are damaged, samples whose fields differ,
-  /// keys that come again (docs/data.md); InvalidArgument: no archive, fields that samples do not have, or
-  /// that nobody can decode.
+  /// keys that come again (docs/data.md). Throws InvalidArgument: no archive, fields that samples do not
+  /// have, or that have no decoder.
   TarDataset(std::vector<std::shared_ptr<const ByteSource>> shards, const TarDatasetOptions& options,
              const Log& log);
   ~TarDataset() override;

@@ -1,8 +1,8 @@
 #pragma once
 // One split of a packed text (docs/data.md, "Packed data"): blocks of tokens, and as their targets those one
-// further, as TextDataset has them of a file. Of the files nothing is kept in memory but the index: pages are
-// checked against their checksums when they are first read, and the files for changes at each call. Immutable
-// but for what it has checked; thread-safe.
+// further, as in TextDataset. Only the index of the files is kept in memory. Pages are checked against their
+// checksums when they are first read, and the files for changes at each call. Immutable but for its record of
+// checked pages; thread-safe.
 
 #include <memory>
 #include <string>
@@ -24,7 +24,7 @@ class TokenDataset : public Dataset {
   /// `split`: "train" or "test". Throws DataError as RecordDataset does, where the folder holds no text, or
   /// fewer tokens than one sample needs.
   TokenDataset(const PackedFiles& files, const std::string& split, const TokenBlocks& blocks);
-  /// For who has read the manifest.
+  /// For callers that have read the manifest.
   TokenDataset(const PackedFiles& files, const PackedManifest& manifest, const std::string& split,
                const TokenBlocks& blocks);
   ~TokenDataset() override;

@@ -1,7 +1,7 @@
 #pragma once
-// A data set around another that outlives faults of the storage: a read that failed for a reason that may
-// pass is repeated, with a pause that doubles; a sample that stays unreadable ends the run, or has another
-// one stand in for it, which is counted and said once by name. Immutable but for what it has said;
+// A data set around another that tolerates faults of the storage. A read that failed for a transient reason
+// is repeated, with a pause that doubles. A sample that stays unreadable ends the run, or another one
+// replaces it, which is counted and logged once by name. Immutable but for its record of warnings;
 // thread-safe.
 
 #include <memory>
@@ -21,8 +21,8 @@ class ReadError : public DataError {
 struct ToleranceOptions {
   int retries = 3;  ///< of a read that throws ReadError
   double first_pause_s = 0.1;
-  /// Of a sample that cannot be read, false: the run ends with the error. True: the next one in order that
-  /// can be read stands in. Which one depends on the data alone.
+  /// Of a sample that cannot be read, false: the run ends with the error. True: the next readable one in
+  /// order replaces it. The replacement depends on the data alone.
   bool skip = false;
   Log log = Log();
 };
@@ -32,7 +32,7 @@ struct ToleranceOptions {
 std::shared_ptr<const Dataset> with_retries(std::shared_ptr<const Dataset> samples,
                                             const ToleranceOptions& options);
 
-/// Both splits as data.retries and data.undecodable say; samples that have no numbers as they are.
+/// Both splits with data.retries and data.undecodable; samples that have no numbers are unchanged.
 DataSource with_retries(DataSource source, const DataOptions& options, const Log& log);
 
 }  // namespace trireme::data

@@ -1,12 +1,11 @@
 #pragma once
-// What a run trains on, and the seam below the trainer: it is opened for a rank, and hands over that rank's
+// The data of a run, and the interface below the trainer. It is opened for a rank, and returns that rank's
 // part of one global batch after the other, from any batch on. A data set whose samples have numbers is one
-// kind (data/dataset.h), samples that are made while the run continues are another (data/producer.h).
+// kind (data/dataset.h). Samples that are made while the run continues are another (data/producer.h).
 //
-// Where a stream is, one number says, the step: which samples of which epoch that is, batch_layout.h says,
-// and what comes there is a function of it and of StreamOptions, never of what was read before. So that is
-// all that a checkpoint keeps, it holds for any number of ranks, and continuing anywhere costs nothing (ADR
-// 0049).
+// The position of a stream is one number, the step. batch_layout.h gives its samples and epoch. The batch is
+// a function of the step and of StreamOptions, not of earlier reads. So a checkpoint keeps only the step, it
+// is valid for any number of ranks, and continuing anywhere costs nothing (ADR 0049).
 
 #include <cstdint>
 #include <functional>
@@ -35,11 +34,11 @@ struct StepBatch {
 enum class Balance {
   kCount,    ///< consecutive samples
   kCost,     ///< so that parts cost alike, where samples differ (Dataset::cost)
-  kDynamic,  ///< consecutive samples; ranks take as many as BatchStream::assign_shares says
+  kDynamic,  ///< consecutive samples; BatchStream::assign_shares sets the number of each rank
 };
 
-/// What of a batch a rank computes with. The first stage of a pipeline needs inputs, the last one targets,
-/// one in between neither.
+/// The parts of a batch that a rank computes with. The first stage of a pipeline needs inputs, the last one
+/// targets, one in between neither.
 struct Needed {
   bool inputs = true, targets = true;
 };
@@ -62,14 +61,15 @@ struct StreamOptions {
   Order order = Order::kShuffled;
   std::int64_t open_shards = 0;  ///< shards that are read at a time (data/sampler.h); 0: all
   Balance balance = Balance::kCount;
-  /// The other side of a batch has its shape and may have any values: a stream spares what it can.
+  /// The other parts of a batch have their shape and may have any values: a stream may skip reading them.
   Needed needed = {};
-  /// Batches lie in pinned memory, from which a device copies by itself; where that cannot be had, in any.
+  /// Batches are in pinned memory, from which a device copies asynchronously; where that is not available, in
+  /// any.
   bool pinned = false;
   /// Throws DataError when the targets of a batch of these samples are none. Called by worker threads.
   std::function<void(const Example&, std::span<const std::int64_t>)> check_targets = nullptr;
   telemetry::Trace* trace = nullptr;  ///< where each batch that a worker reads is a span; outlives the stream
-  Log log = Log();                    ///< hears what changes by itself, and why
+  Log log = Log();                    ///< gets automatic changes, with the reason
 };
 
 /// One consuming thread.
@@ -79,22 +79,23 @@ class BatchStream {
   /// Starts over at step number `step`, counted from the first batch of epoch 0: before the first next(), or
   /// to resume.
   virtual void seek(std::uint64_t step) = 0;
-  /// The next step's batch; runs on into the next epoch by itself. Throws DataError: what cannot be read, or
-  /// does not come within the timeout; the same again at each call.
+  /// The next step's batch; continues into the next epoch. Throws DataError: data cannot be read, or do not
+  /// come within the timeout; the same again at each call.
   virtual StepBatch next() = 0;
   /// Whether next() has it already, or an error, and waits for nothing. False: that is not known.
   virtual bool is_ready() const { return false; }
   /// Of Balance::kDynamic: from step `from` on, counted from the first batch of epoch 0, ranks take those
-  /// shares of a batch of StreamOptions::global_batch samples, each at least a sample per micro-batch, and
-  /// scaled_shares() of the batches of a ramp; what is left at the end of an epoch is dealt equally. The
-  /// streams of all ranks are told the same; seek() goes back to equal shares. What was read already of those
-  /// steps is read again, which is nothing where they are StreamOptions::prefetch steps ahead. Throws
-  /// InvalidArgument: shares that are no batch, a step that has been handed over, a stream that cannot.
+  /// shares of a batch of StreamOptions::global_batch samples. Each is at least a sample per micro-batch.
+  /// Batches of a ramp use scaled_shares(). The rest at the end of an epoch is divided equally. Call it with
+  /// the same shares on the streams of all ranks; seek() goes back to equal shares. Samples of those steps
+  /// that were read already are read again, which is nothing where they are StreamOptions::prefetch steps
+  /// ahead. Throws InvalidArgument: shares that are no batch, a step that has been returned, a stream without
+  /// this feature.
   virtual void assign_shares(std::uint64_t from, const Shares& shares);
-  /// From step `from` on batches lie as with that StreamOptions::ramp, which says the same of the steps
-  /// before; also after seek(). The streams of all ranks are told the same. What was read already of those
-  /// steps is read again. Throws InvalidArgument: batches too small, a step that has been handed over, a
-  /// stream that cannot.
+  /// From step `from` on batches have the layout of that StreamOptions::ramp, which is the same for the steps
+  /// before; also after seek(). Call it with the same ramp on the streams of all ranks. Samples of those
+  /// steps that were read already are read again. Throws InvalidArgument: batches too small, a step that has
+  /// been returned, a stream without this feature.
   virtual void change_ramp(std::uint64_t from, const BatchRamp& ramp);
   virtual LoadingReport report() const = 0;
 };
@@ -106,8 +107,8 @@ class TrainingData {
   virtual std::int64_t size() const = 0;
   /// A batch of so many samples as it may look, its values included where they are there already.
   virtual Example trial_batch(std::int64_t samples) const = 0;
-  /// Whether tensors of batches of as many samples may differ in size (data/collate.h). Pipelines that have
-  /// to know all sizes ahead are rejected then.
+  /// Whether tensors of batches with the same number of samples may differ in size (data/collate.h).
+  /// Pipelines that need all sizes ahead reject such data.
   virtual bool sizes_vary() const { return false; }
   /// Whether ranks that open it as the same rank get the same samples, as the stages of a pipeline and the
   /// ranks that share layers or sequences have to. They are rejected where it is false.
@@ -121,7 +122,7 @@ class TrainingData {
 /// The batches of a stream of so many samples per epoch.
 BatchLayout layout_of(const StreamOptions& options, std::int64_t samples);
 
-/// What each rank takes of a batch in which all take alike.
+/// Equal shares of all ranks.
 Shares equal_shares(const StreamOptions& options);
 
 /// Throws InvalidArgument for options with which no stream of `samples` per epoch can be.

@@ -1,9 +1,9 @@
 #pragma once
-// Changes to an image on its way into a batch: the seam, and the ones that come with the library. The random
-// ones draw from the stream that they are handed, which a TransformedDataset keys by (seed, epoch, sample):
-// what a sample looks like depends on neither rank nor worker. Transforms are immutable; thread-safe.
-// Sources: padded crop and flip as in He et al. (arXiv 1512.03385, section 4.2); the crop of random size and
-// shape as in Szegedy et al. (arXiv 1409.4842, section 6).
+// Transforms of an image on its way into a batch: the interface, and the transforms of the library. Random
+// ones draw from the given generator, which a TransformedDataset keys by (seed, epoch, sample): a transformed
+// sample depends on neither rank nor worker. Transforms are immutable; thread-safe. Sources: padded crop and
+// flip as in He et al. (arXiv 1512.03385, section 4.2); the crop of random size and shape as in Szegedy et
+// al. (arXiv 1409.4842, section 6).
 
 #include <ATen/core/Tensor.h>
 
@@ -20,7 +20,7 @@ namespace trireme::data {
 class Transform {
  public:
   virtual ~Transform() = default;
-  /// `image`: (channels, height, width), u8 or f32; the result has the same type unless it says otherwise.
+  /// `image`: (channels, height, width), u8 or f32; the result has the same type unless documented otherwise.
   virtual at::Tensor apply(const at::Tensor& image, Random& random) const = 0;
   /// False: it draws nothing, an image becomes the same in every epoch.
   virtual bool is_random() const { return true; }
@@ -52,11 +52,11 @@ std::shared_ptr<const Transform> random_flip();
 std::shared_ptr<const Transform> normalize(const std::array<double, 3>& mean,
                                            const std::array<double, 3>& std);
 
-/// What the names of data.augment stand for, in the order in which they are written.
+/// Options of the names of data.augment, in their order.
 struct AugmentationOptions {
   ImageSize size;
   std::int64_t crop_padding = 4;
-  double fill = 0;  ///< of the frame: black, as the image says it
+  double fill = 0;  ///< of the frame: the image's value of black
 };
 
 /// One row per augmentation: "crop", "flip", "resized_crop". Throws InvalidArgument for an unknown name, and
