@@ -2,7 +2,7 @@
 // The format of a parameter server's checkpoint on disk: a folder "checkpoint-N" with one file for each
 // partition that holds something, and a manifest, which is written last. Little endian:
 //
-//   manifest  "TRIPSMF3", size and XXH3 of what follows (u64 each), CheckpointManifest
+//   manifest  "TRIPSMF3", size and XXH3 of the rest (u64 each), CheckpointManifest
 //   *.part    "TRIPSPT3", size and XXH3 of the header (u64 each), PartHeader, then its pieces without gaps:
 //             for each chunk its values and its optimizer's state, f32, then pages of rows of sparse tables
 //
@@ -51,7 +51,7 @@ struct SavedRows {
   }
 };
 
-/// The header of a *.part file: which state of which partition it holds, and what its pieces are.
+/// The header of a *.part file: the version and partition of its state, and its pieces.
 struct PartHeader {
   PartitionId partition = 0;
   Epoch epoch = 0;
@@ -81,7 +81,7 @@ struct SavedPart {
   }
 };
 
-/// What the manifest says: it makes a folder with files a checkpoint.
+/// The manifest's content: it makes a folder with files a checkpoint.
 struct CheckpointManifest {
   std::uint64_t number = 0;
   std::uint32_t num_partitions = 0;  ///< of the cluster that saved it
@@ -106,7 +106,7 @@ struct PartContents {
   std::vector<wire::Buffer> rows;  ///< as in the header
 };
 
-/// The folder below which a server writes, whatever folder a worker names. A value.
+/// The folder below which a server writes, for any folder that a worker names. A value.
 class CheckpointRoot {
  public:
   /// A relative one is below the folder that the process is in now. Of "/", which bounds nothing, no folder
@@ -120,16 +120,16 @@ class CheckpointRoot {
   std::filesystem::path given_;
 };
 
-/// Where it holds nothing there is no file, and no name of one. Throws DataError that names the file, and
-/// what `root` throws for the part's folder.
+/// An empty part has no file, and no file name. Throws DataError that names the file, and the exceptions of
+/// `root` for the part's folder.
 SavedPart write_part(PartContents part, const CheckpointRoot& root);
 void write_manifest(const std::filesystem::path& folder, const CheckpointManifest& manifest);
 
-/// Of a folder "checkpoint-N". Throws DataError that names the file and what is wrong with it: missing,
-/// truncated, damaged, not of this kind.
+/// Of a folder "checkpoint-N". Throws DataError that names the file and its fault: missing, truncated,
+/// damaged, not of this kind.
 CheckpointManifest read_manifest(const std::filesystem::path& folder);
 
-/// What is done with the pieces of a part. Of each every byte is what the manifest says.
+/// Receivers of the pieces of a part. The checksum of each piece is verified before.
 struct PartReading {
   std::function<void(const PartHeader&)> begin = [](const PartHeader&) {};
   /// Values and state, one after the other.
@@ -137,14 +137,15 @@ struct PartReading {
   std::function<void(const SavedRows&, wire::Buffer)> rows = [](const SavedRows&, const wire::Buffer&) {};
 };
 /// Reads and checks all of a part, piece by piece: memory is for its header and one piece, of at most 32 MiB.
-/// Throws DataError that names the file, where it is missing, short or changed, and what `reading` throws.
+/// Throws DataError that names the file, where it is missing, short or changed, and the exceptions of
+/// `reading`.
 void read_part(const std::filesystem::path& folder, const SavedPart& part, const PartReading& reading);
 
 /// Makes the next folder "checkpoint-N" in `folder`; no other process has it.
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder);
 /// The last whole one in `folder`, or `folder` itself where it is one. Throws DataError where there is none.
 std::filesystem::path last_checkpoint(const std::filesystem::path& folder);
-/// Removes all but the last `keep` whole ones, and what was begun before them and not ended.
+/// Removes all but the last `keep` whole ones, and incomplete ones before them.
 void remove_old_checkpoints(const std::filesystem::path& folder, std::size_t keep);
 
 }  // namespace trireme::ps

@@ -1,7 +1,7 @@
 #pragma once
-// A worker's connection to a parameter server, for programs: a thread of its own serves a ClientNode
-// (client_node.h), and every call returns at once with a Pending. The guarantees of a call are in the node's
-// header says. Calls of one thread take effect in their order; any thread may call.
+// A worker's connection to a parameter server, for programs: a thread of the client runs a ClientNode
+// (client_node.h), and every call returns at once with a Pending. The node's header has the guarantees of
+// each call. Calls of one thread take effect in their order; any thread may call.
 //
 //   ps::Client client({.worker = 0, .coordinator = "tcp:127.0.0.1:29600"});
 //   const ps::TableId table = client.open_table({.name = "weights", .num_elements = 1000});
@@ -27,10 +27,10 @@ namespace trireme::ps {
 class Pending {
  public:
   bool is_done() const;
-  /// What became of it, errors included; none when it is not known after so long.
+  /// The result, errors included; none when it is not known after so long.
   std::optional<Result> wait_for(double seconds) const;
-  /// Waits. Throws InvalidArgument (an unknown table, a wrong size), DataError (every replica of what it
-  /// asked for has ended), CommError (no answer in time, or the cluster has given this worker up).
+  /// Waits. Throws InvalidArgument (an unknown table, a wrong size), DataError (every replica of the
+  /// requested data has ended), CommError (no answer in time, or the cluster has declared this worker dead).
   Result get() const;
 
  private:
@@ -42,13 +42,13 @@ class Pending {
 
 class Client {
  public:
-  /// Returns when the cluster has this worker. `loop` says how connections are secured; it listens nowhere.
-  /// Throws CommError when that takes longer than options.timeout_s, with what was tried.
+  /// Returns when this worker is a member of the cluster. `loop` sets the security of connections; it does
+  /// not listen. Throws CommError when that takes longer than options.timeout_s, with the tried addresses.
   explicit Client(ClientOptions options, wire::NodeLoopOptions loop = {});
   /// Of a program that `trireme launch -n N --servers M` has started: worker RANK, of the coordinator at
   /// TRIREME_PS_COORDINATOR, with the secret or key of TRIREME_PS_SECRET, else TRIREME_PS_SECRET_FILE, else
   /// TRIREME_SECRET, where there is one. `options`: worker, host and coordinator are set here, and
-  /// num_workers, where it is 0, to WORLD_SIZE. Throws InvalidArgument that names what is not set.
+  /// num_workers, where it is 0, to WORLD_SIZE. Throws InvalidArgument that names the missing variable.
   static std::unique_ptr<Client> from_environment(ClientOptions options = {});
   /// Leaves as one that has died would, unless leave() was called: the others wait for the lease. Calls that
   /// are under way fail.
@@ -56,7 +56,7 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  /// The cluster as this worker knows it at the moment.
+  /// The cluster's present map, as this worker has it.
   ClusterMap map() const;
   WorkerClock clock() const;
   WorkerLife life() const;
@@ -93,21 +93,21 @@ class Client {
   Pending leave();
 
   /// Saves all tables in a new folder "checkpoint-N" of `folder`, which servers see under the same name, and
-  /// waits; the others go on meanwhile. Returns that folder. `keep`: of the whole ones so many stay, with
-  /// this one, 0: all. See ClientNode::save(). Throws DataError that names what could not be written,
-  /// CommError; then those of before are what they were.
+  /// waits; other workers continue meanwhile. Returns that folder. `keep`: number of whole checkpoints that
+  /// stay, with this one; 0: all. See ClientNode::save(). Throws DataError that names the part that was not
+  /// written, CommError; then earlier checkpoints are unchanged.
   std::filesystem::path checkpoint(const std::filesystem::path& folder, std::size_t keep = 0);
-  /// Makes all tables what they are in the last whole checkpoint of `folder`, or in this one, optimizer state
-  /// and counts of updates included, whatever servers and partitions it came from; returns which it was. Lost
+  /// Restores all tables from the last whole checkpoint of `folder`, or from this one, with optimizer state
+  /// and counts of updates, for any servers and partitions of its origin. Returns the checkpoint. Lost
   /// partitions are usable again. Waits; no other worker should push meanwhile. The worker has joined the
-  /// tables then. Throws DataError, before anything is changed, for what is missing or damaged,
-  /// InvalidArgument for a table that is there with another size or kind, and CommError, which says how far
-  /// it has come.
+  /// tables then. Throws DataError, before any change, for missing or damaged files; InvalidArgument for a
+  /// table that exists with another size or kind; and CommError, with its progress.
   std::filesystem::path restore(const std::filesystem::path& folder);
 
   /// A call of the node that has no function here.
   Pending call(std::function<void(ClientNode&, Done)> begin);
-  /// Runs `use` with the node, on its thread, and waits for it: for what has no call here.
+  /// Runs `use` with the node, on its thread, and waits for it: for functions of the node that have no call
+  /// here.
   void with_node(const std::function<void(ClientNode&)>& use) const;
 
  private:

@@ -1,8 +1,8 @@
 #pragma once
-// A worker's side of the parameter server, as a node. What it asks for is sent to the primary that its map
-// names, and sent again, under the same number, when roles change or connections break, until it is
-// acknowledged: so nothing is lost and nothing counts twice. Calls return at once; what becomes of them is
-// passed to the callback, once, on the thread of its surroundings, on which all calls come.
+// A worker's side of the parameter server, as a node. A request is sent to the primary of its map. It is sent
+// again, under the same number, when roles change or connections break, until it is acknowledged: so no
+// request is lost or counts twice. Calls return at once. The result is passed to the callback, once, on the
+// thread of the node's surroundings, on which all calls come.
 
 #include <cstdint>
 #include <functional>
@@ -34,7 +34,7 @@ struct ClientOptions {
   std::size_t credit_bytes = 64 << 20;  ///< of pushes that are not acknowledged
 };
 
-/// What became of a call.
+/// Result of a call.
 struct Result {
   ErrorKind error = ErrorKind::kNone;
   std::string message;            ///< for people; empty without an error
@@ -59,7 +59,7 @@ struct CallOptions {
 struct PushOptions {
   double lr = kTableRate;       ///< with which it is applied; pushes of one step and rate are added up before
   wire::Priority priority = 4;  ///< as in CallOptions
-  double timeout_s = 0;         ///< the same; what is sent may be applied later, once
+  double timeout_s = 0;         ///< the same; a request that was sent may be applied later, once
   CallOptions call() const { return {priority, timeout_s}; }
 };
 
@@ -74,7 +74,8 @@ class ClientNode final : public wire::Node {
   /// How many steps it has ended.
   WorkerClock clock() const;
   WorkerLife life() const;
-  /// What pushes of a chunk have left out so far, which goes with the next; empty where nothing ever was.
+  /// The error-feedback residual of a chunk's pushes, which is added to the next push; empty where there
+  /// never was one.
   std::span<const float> residual(TableId table, std::uint64_t chunk) const;
   /// Of all chunks of the table: values come that those gradients were not of.
   void forget_residuals(TableId table);
@@ -91,14 +92,14 @@ class ClientNode final : public wire::Node {
   void push(TableId table, const wire::Buffer& values, Done done, PushOptions options = {});
   /// Values as they are, instead of a gradient; the optimizer's state begins anew.
   void assign(TableId table, const wire::Buffer& values, Done done);
-  /// What pull_state() has brought, of this or another cluster.
+  /// The result of pull_state(), of this or another cluster.
   void restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
                      std::uint64_t num_updates, Done done);
-  /// Rows of a sparse table, or keys that are not admitted yet, which belong to this partition, as a
-  /// checkpoint has them (internal/restored_rows.h); the partition keeps its others, unless they say that all
-  /// begins with them.
+  /// Rows of a sparse table, or keys that are not admitted yet, which belong to this partition, in the format
+  /// of a checkpoint (internal/restored_rows.h). The partition keeps its other rows, unless these rows are
+  /// marked as the first of all.
   void restore_rows(TableId table, PartitionId partition, wire::Buffer rows, Done done);
-  /// Holds what this worker has pushed before, and what the table's staleness promises. `newer_than`: the
+  /// Includes this worker's earlier pushes, and others' within the table's staleness. `newer_than`: the
   /// version of an earlier result of the same chunk, 0 for any.
   void pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done,
                   CallOptions options = {});
@@ -109,7 +110,7 @@ class ClientNode final : public wire::Node {
   void pull_state(TableId table, std::uint64_t chunk, Done done, CallOptions options = {});
   /// `out` is written until `done` is called.
   void pull(TableId table, std::span<float> out, Done done, CallOptions options = {});
-  /// Adds, and brings what came of it: one round trip. Where the push fails, nothing is brought.
+  /// Adds, and returns the new values: one round trip. Where the push fails, no values are returned.
   void push_pull(TableId table, const wire::Buffer& values, std::span<float> out, Done done,
                  PushOptions options = {});
   /// Rows of a sparse table, one for each key, in any order: those of one key are added up first, as they
@@ -119,22 +120,22 @@ class ClientNode final : public wire::Node {
   /// Rows as they are, their optimizers' state anew; of several of one key, the last.
   void assign_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
                    Done done);
-  /// The row of each key, where it stands among the keys; of a key without one, its first values. Promises
-  /// what pull() does. `keys` is read before it returns, `out` is written until `done` is called.
+  /// The row of each key, at the key's place in `keys`; of a key without a row, its initial values. The
+  /// guarantees of pull() apply. `keys` is read before it returns, `out` is written until `done` is called.
   void pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out, Done done,
                  CallOptions options = {});
-  /// Adds, and brings what came of it, as push_pull() does.
+  /// Adds, and returns the new values, as push_pull() does.
   void push_pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
                       std::span<float> out, Done done, PushOptions options = {});
   /// Every partition is written to a file of `folder`, which servers see and which begin_checkpoint() has
-  /// made (checkpoint_file.h); `done` gets their entries for a manifest. What this worker has asked of a
-  /// partition before is in its part, what it asks later is not, and waits until the part is written. Where
-  /// tables have clocks, parts of partitions that this worker uses are of its clock: see ADR 0044. One at a
-  /// time; it has failed when for timeout_s no part was written.
+  /// made (checkpoint_file.h). `done` gets their entries for a manifest. Earlier requests of this worker to a
+  /// partition are in its part. Later ones are not, and wait until the part is written. Where tables have
+  /// clocks, parts of partitions that this worker uses are of its clock: see ADR 0044. One at a time. It has
+  /// failed when no part was written for timeout_s.
   void save(const std::string& folder, Saved done);
   /// Lost partitions are there again, empty; done when none is lost. Tables have to be filled then.
   void begin_anew(Done done);
-  /// Ends a step: whatever was pushed before belongs to it.
+  /// Ends a step: earlier pushes belong to it.
   void tick();
   /// Until all workers, and `num_workers` at least, have come to as many barriers.
   void barrier(std::uint32_t num_workers, Done done);

@@ -1,6 +1,6 @@
 #pragma once
 // Membership, and the servers of each partition: decided by the coordinator, known to all members. It changes
-// by MapChange, which is what the coordinator writes to its log and what it sends to the others. Values.
+// by MapChange, which the coordinator writes to its log and sends to the members. Values.
 
 #include <cstdint>
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace trireme::ps {
 
-/// A server, as the map knows it.
+/// A server in the map.
 struct ServerEntry {
   enum class State : std::uint8_t {
     kUp,
@@ -39,8 +39,8 @@ struct ServerEntry {
 };
 
 /// Roles of one partition. Chain replication (van Renesse and Schneider, OSDI 2004): the first is the
-/// primary, updates go down the chain and acknowledgements up, the last feeds the learner. What a replica has
-/// is a prefix of what the one before it has.
+/// primary, updates go down the chain and acknowledgements up, the last feeds the learner. The updates of a
+/// replica are a prefix of those of the one before it.
 struct PartitionEntry {
   Epoch epoch = 0;
   std::vector<ServerId> chain;   ///< empty: not placed yet, or lost
@@ -49,7 +49,7 @@ struct PartitionEntry {
   bool draining = false;         ///< the primary takes nothing new: the order of the chain will change
   bool lost = false;             ///< every replica has ended
   Version lost_version = 0;      ///< the last that was reported to the coordinator
-  Epoch begun = 0;               ///< lost and begun anew, empty: what is older is of another life
+  Epoch begun = 0;               ///< lost and begun anew, empty: older state is invalid
 
   ServerId primary() const { return chain.empty() ? kNoServer : chain.front(); }
   bool operator==(const PartitionEntry&) const = default;
@@ -70,7 +70,7 @@ struct WorkerEntry {
   }
 };
 
-/// What makes map version `to` of version `from`.
+/// The change from map version `from` to version `to`.
 struct MapChange {
   MapVersion from = 0, to = 0;
   std::uint32_t num_partitions = 0, num_replicas = 0;

@@ -1,8 +1,8 @@
 #pragma once
-// The coordinator: membership, and the place and epoch of each partition. It is on no data path while
-// nothing changes: data goes on when it is gone, and comes back to what its disk says. A server is down when
-// no heartbeat came for a lease, or when its connection closed and its address does not answer. All
-// calls come on the thread of its surroundings.
+// The coordinator: membership, and the place and epoch of each partition. It is on no data path while nothing
+// changes: data transfers continue without it, and it recovers its state from disk. A server is down when no
+// heartbeat came for a lease, or when its connection closed and its address does not answer. All calls come
+// on the thread of its surroundings.
 
 #include <cstdint>
 #include <functional>
@@ -23,10 +23,10 @@ struct CoordinatorOptions {
   std::string placement = "bounded-rendezvous";
   double lease_s = 2;
   double silence_s = 2.5;  ///< of a member that is then down; above lease_s
-  double gone_s = 60;      ///< of a server that is then given up with what it holds
+  double gone_s = 60;      ///< of a server that is then removed with its state
   double tick_s = 0.1;
   double gather_s = 0.01;                            ///< changes that come together become one
-  std::function<NamedCounts()> channel_counts = {};  ///< of what serves it, for its status
+  std::function<NamedCounts()> channel_counts = {};  ///< of the loop that serves it, for its status
 };
 
 class Coordinator final : public wire::Node {

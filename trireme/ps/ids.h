@@ -17,7 +17,7 @@ using Incarnation = std::uint64_t;  ///< of one process: a number drawn when it 
 using MapVersion = std::uint64_t;   ///< counts the changes of the cluster
 using Epoch = MapVersion;           ///< of a partition: the map version that last changed its roles
 using Version = std::uint64_t;      ///< counts the records of a partition's log
-using Sequence = std::uint64_t;     ///< counts what one worker asks of one partition: 1, 2, 3, ...
+using Sequence = std::uint64_t;     ///< number of a request of one worker to one partition: 1, 2, 3, ...
 using WorkerClock = std::uint64_t;  ///< how many steps a worker has ended
 using RequestId = std::uint64_t;    ///< of one client
 

@@ -1,6 +1,6 @@
 #pragma once
-// What the nodes of a parameter server say to each other: the kinds, and the fields of their heads. Bodies
-// are named where there are any. docs/parameter-server.md has them as a table. Values.
+// Messages between the nodes of a parameter server: the kinds, and the fields of their heads. Bodies are
+// named where there are any. docs/parameter-server.md has them as a table. Values.
 
 #include <cstdint>
 #include <optional>
@@ -48,7 +48,7 @@ std::string_view name_of(MessageKind kind);
 /// Why something was not done. All but kNone leave the asker's next move open: the client decides.
 enum class ErrorKind : std::uint8_t {
   kNone,
-  kTimeout,     ///< no answer by the deadline: what was pushed may still be applied, once
+  kTimeout,     ///< no answer by the deadline: the push may still be applied, once
   kWrongEpoch,  ///< the asker's map is old, or the answerer's
   kNotNow,      ///< roles are changing: ask again
   kOverloaded,  ///< the asker has more under way than it may have
@@ -56,7 +56,7 @@ enum class ErrorKind : std::uint8_t {
   kUnknownTable,
   kOutOfRange,    ///< a chunk, a count or a size that the table does not have
   kMalformed,     ///< no message of this protocol
-  kDeclaredDead,  ///< the cluster went on without this worker: what was not acknowledged is in doubt
+  kDeclaredDead,  ///< the cluster has removed this worker: unacknowledged requests are in doubt
   kDataLoss,      ///< all replicas of a partition have ended
   kNotSaved,      ///< the part of a checkpoint could not be written
   kUnknownKeys,   ///< the hash of keys that this connection has not sent, or too long ago: send them
@@ -105,7 +105,7 @@ struct Heartbeat {
 /// Whether a member's description is valid: the cluster announces it, places by it, and connects to it.
 bool is_sound(const Heartbeat& heartbeat);
 
-/// To a Heartbeat: the lease goes on, and what the sender has to know at once.
+/// Reply to a Heartbeat: renews the lease, with urgent facts for the sender.
 struct HeartbeatReply {
   static constexpr MessageKind kKind = MessageKind::kHeartbeatReply;
   std::int64_t sent_ns = 0;
@@ -192,7 +192,7 @@ struct Suspect : PartitionNews {
 /// Requests of a worker that change a partition. All are numbered in one sequence.
 enum class RequestOp : std::uint8_t {
   kJoin,         ///< always the first: the worker counts from now on
-  kPush,         ///< gradients, or what the table's rule makes of them
+  kPush,         ///< gradients, or values for the table's rule
   kAssign,       ///< values as they are, and the optimizer's state with them or as it begins
   kTick,         ///< all steps below `clock` are ended
   kLeave,        ///< the worker does not count any more
@@ -257,7 +257,7 @@ struct Replies {
 };
 
 /// Requests of RequestOp::kTick to partitions with the same primary. They are ordered by their sequences:
-/// this message may overtake what was pushed before, or come after later pushes.
+/// this message may overtake earlier pushes, or come after later pushes.
 struct Ticks {
   static constexpr MessageKind kKind = MessageKind::kTicks;
   /// The end of a worker's step at one partition.
@@ -275,7 +275,7 @@ struct Ticks {
   MapVersion registered_at = 0;
   std::vector<Tick> ticks;
 
-  /// The Request that the tick stands for.
+  /// The Request that is equivalent to the tick.
   Request request(const Tick& tick) const {
     Request request;
     request.partition = tick.partition;
@@ -293,8 +293,8 @@ struct Ticks {
   }
 };
 
-/// A worker asks a primary for values as they are after its own requests, and after all workers' steps as far
-/// as the table's staleness says.
+/// A worker requests values from a primary, which include its own requests, and all workers' steps within the
+/// table's staleness.
 struct Pull {
   static constexpr MessageKind kKind = MessageKind::kPull;
   RequestId request = 0;
@@ -317,7 +317,7 @@ struct Pull {
   }
 };
 
-/// The body is the values; of what was written a SavedPart (checkpoint_file.h), or why it was not.
+/// The body is the values. For a save: a SavedPart (checkpoint_file.h), or the reason of the failure.
 struct PullReply {
   static constexpr MessageKind kKind = MessageKind::kPullReply;
   RequestId request = 0;
@@ -397,9 +397,9 @@ struct ReplicateAck {
   PartitionId partition = 0;
   Epoch epoch = 0;
   ErrorKind error = ErrorKind::kNone;  ///< kWrongEpoch; kNotNow: send again from after `received`
-  Version received = 0;                ///< what the answerer has
+  Version received = 0;                ///< last version at the sender
   Version stable = 0;                  ///< which all later replicas of the chain have, too
-  std::int64_t asked_ns = 0;           ///< of what has been down the whole chain
+  std::int64_t asked_ns = 0;           ///< of the last Replicate that has been down the whole chain
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.partition, self.epoch, self.error, self.received, self.stable, self.asked_ns);
@@ -451,7 +451,7 @@ struct StatusReply : Status {
   static constexpr MessageKind kKind = MessageKind::kStatusReply;
 };
 
-inline constexpr wire::Priority kUrgent = 0;  ///< what keeps members alive
+inline constexpr wire::Priority kUrgent = 0;  ///< for messages that keep members alive
 inline constexpr wire::Priority kBackground =
     7;  ///< copies for learners: after everything that a caller waits for
 

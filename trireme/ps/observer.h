@@ -17,7 +17,7 @@ struct ObserverOptions {
   double timeout_s = 5;  ///< for all of it
 };
 
-/// What the coordinator and its servers have said, or why they have not.
+/// Answers of the coordinator and its servers, or the reasons of missing ones.
 struct ClusterReport {
   /// One server's answer.
   struct Server {
@@ -53,13 +53,13 @@ class Observer final : public wire::Node {
   wire::ConnectionId coordinator_ = 0;
   std::map<wire::ConnectionId, ServerId> asked_;  ///< servers that have not answered yet
   std::map<wire::TimerId, std::optional<ServerId>>
-      asked_again_;  ///< whom, when it fires: none, the coordinator
+      asked_again_;  ///< target of the next request, when the timer fires: none, the coordinator
   wire::TimerId timeout_ = 0;
   ClusterReport report_;
 };
 
-/// Waits for the report. Servers that say nothing are in it, with the reason. Throws CommError when the
-/// coordinator does not answer, with what was tried.
+/// Waits for the report. Servers without an answer are in it, with the reason. Throws CommError when the
+/// coordinator does not answer, with the tried addresses.
 ClusterReport look_at_cluster(const ObserverOptions& options, wire::NodeLoopOptions loop = {});
 
 }  // namespace trireme::ps

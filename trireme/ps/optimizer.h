@@ -31,7 +31,7 @@ struct OptimizerSpec {
   double eps = kOptimizerDefault;
   double l1 = 0, l2 = 0;   ///< ftrl
   double lr_power = -0.5;  ///< ftrl
-  double first_sum = 0;    ///< adagrad, rowwise_adagrad, ftrl: what the sum of squares begins as
+  double first_sum = 0;    ///< adagrad, rowwise_adagrad, ftrl: initial sum of squares
 
   template <class Self>
   static auto fields(Self& self) {
@@ -51,10 +51,10 @@ struct OptimizerSpan {
 class OptimizerRule {
  public:
   virtual ~OptimizerRule() = default;
-  /// How many floats of state stand beside so many values; they begin as `spec` says, mostly zeros.
+  /// Number of floats of state for so many values. Their initial values are those of `spec`, mostly zeros.
   virtual std::size_t state_elements(std::size_t num_values) const = 0;
   virtual float first_state(const OptimizerSpec&) const { return 0; }
-  /// What becomes of one value depends on the others: where a table is cut would show.
+  /// The update of one value depends on the others: so the cut of a table into chunks changes the result.
   virtual bool looks_at_whole() const { return false; }
   /// Whether a row may be updated as if it were a tensor of its own.
   virtual bool fits_rows() const { return true; }

@@ -19,7 +19,7 @@ struct SaveOutcome {
   SavedPart part;
 };
 
-/// Calls of one thread. Destroying it waits for what is being written; what waits is dropped.
+/// Calls of one thread. Destruction waits for the current write and drops waiting ones.
 class PartSink {
  public:
   virtual ~PartSink() = default;

@@ -1,6 +1,6 @@
 #pragma once
-// Where things belong. A key belongs to a partition by its hash alone (ADR 0035); a partition belongs to
-// servers by a function of the members and of what partitions have (ADR 0066). Pure functions.
+// Placement of keys and partitions. A key belongs to a partition by its hash alone (ADR 0035). A partition
+// belongs to servers by a function of the members and of the present placement (ADR 0066). Pure functions.
 
 #include <cstdint>
 #include <span>
@@ -19,7 +19,8 @@ PartitionId partition_of(TableId table, std::uint64_t key, std::uint32_t num_par
 /// A server that partitions may be placed on.
 struct Candidate {
   ServerId id = kNoServer;
-  std::string name;  ///< decides what it gets: a server that comes back under its name gets the same again
+  std::string name;  ///< decides the server's partitions: a server that returns under its name gets the same
+                     ///< ones
   std::string host;  ///< no two replicas of a partition share one, as long as there are enough
   double weight = 1;
 };
@@ -32,7 +33,7 @@ struct PlacementOptions {
 
 /// For each partition its servers, the primary first: num_replicas, or as many as there are servers.
 using Placement = std::vector<std::vector<ServerId>>;
-/// `before`: what partitions have now, of servers that may be gone; empty where they have nothing yet.
+/// `before`: the present placement, with servers that may be gone; empty before the first.
 using PlacementFunction = Placement (*)(std::span<const Candidate> servers, const PlacementOptions& options,
                                         const Placement& before);
 

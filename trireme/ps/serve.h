@@ -1,5 +1,5 @@
 #pragma once
-// A coordinator or a server as what this thread does: a NodeLoop with the node, until it is asked to stop.
+// Runs a coordinator or a server on this thread: a NodeLoop with the node, until it is asked to stop.
 
 #include <functional>
 #include <optional>
@@ -21,27 +21,27 @@ struct ServeOptions {
   /// Where metrics are to be had (served_metrics.h); port 0: a free one.
   std::optional<wire::Endpoint> metrics = {};
   std::function<void(const wire::Endpoint& endpoint)> on_metrics = {};  ///< called once, where there are any
-  /// Of a server that was asked to stop: seconds in which it could give nothing away, after which it ends
-  /// with what it holds. Above 0.
+  /// Of a server that was asked to stop: seconds without a handover, after which it ends with its remaining
+  /// state. Above 0.
   double leave_timeout_s = 30;
 };
 
 /// Whether its StopRequest, where there is one, has been made.
 bool is_asked_to_stop(const ServeOptions& serve);
 
-/// Whether it is every address of this host, which says nothing to others.
+/// Whether it is every address of this host, which other hosts cannot connect to.
 bool is_everywhere(const wire::Address& address);
 
 /// Returns when it is asked to stop. Throws InvalidArgument for options that cannot work, CommError for an
 /// address that is taken, DataError for a folder that is damaged, full or another coordinator's.
 void serve_coordinator(const CoordinatorOptions& options, ServeOptions serve);
 
-/// Without options.address the first that it listens at is what others are told; without options.name it is
-/// called after both; without options.owner_threads there is one for each core but the loop's. Asked to stop,
-/// it gives away what it holds and returns when nothing of the cluster needs it, or after leave_timeout_s
-/// without progress, as where no other server is left; then it reports what it still holds. A second request
-/// ends the process at once, as a crash would. Throws as the other, and DataError where values end with it,
-/// as no other server has them.
+/// Without options.address the others get the first listening address. Without options.name the name is made
+/// of both. Without options.owner_threads there is one for each core but the loop's. Asked to stop, it hands
+/// over its state and returns when the cluster does not need it. It returns after leave_timeout_s without
+/// progress, as where no other server is left, and reports its remaining state. A second request ends the
+/// process at once, as a crash would. Throws as the other, and DataError where values are lost with it, as no
+/// other server has them.
 void serve_params(ServerOptions options, ServeOptions serve);
 
 }  // namespace trireme::ps

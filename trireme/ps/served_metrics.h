@@ -1,6 +1,6 @@
 #pragma once
-// Metrics of what is served, where ServeOptions ask for them: a port (metrics_port.h), and once a second a
-// text for it. One thread.
+// Metrics of a node, where ServeOptions request them: a port (metrics_port.h), and once a second a text for
+// it. One thread.
 
 #include <functional>
 #include <optional>
@@ -18,9 +18,10 @@ class ServedMetrics {
 
   /// Throws CommError for an address that is taken.
   explicit ServedMetrics(const ServeOptions& serve);
-  /// To be called often: once a second, and after change(), `ask` is given what takes a text, then or later.
+  /// To be called often: once a second, and after change(), it calls `ask` with a function that takes a text,
+  /// then or later.
   void look(const std::function<void(const Publish& publish)>& ask);
-  /// What was published is not so any more.
+  /// Marks the published text as outdated.
   void change() { next_s_ = 0; }
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
-// A server of the parameter server: the partitions that the map gives it, in one node. It keeps nothing
-// on disk; what it holds is held by the others of each chain, too. All calls but report() come on the thread
-// of its surroundings. Partitions live on threads beside it (owner_threads), which end with the server.
+// A server of the parameter server: the partitions that the map gives it, in one node. It keeps nothing on
+// disk; the other servers of each chain have copies of its state. All calls but report() come on the thread
+// of its surroundings. Partitions are on separate threads (owner_threads), which end with the server.
 
 #include <cstdint>
 #include <functional>
@@ -30,12 +30,13 @@ struct ServerOptions {
   double confirmed_s = 2;
   double copy_bytes_per_s = 200e6;  ///< to learners, in the background
   int owner_threads = 0;            ///< that partitions live on; 0: the thread of the surroundings
-  std::function<NamedCounts()> channel_counts = {};                     ///< of what serves it, for its status
+  std::function<NamedCounts()> channel_counts = {};                     ///< of the loop that serves it, for
+                                                                        ///< its status
   std::function<std::unique_ptr<PartSink>()> parts = parts_below(".");  ///< where checkpoints are written
   std::size_t most_queued = 4096, most_queued_bytes = 64 << 20;  ///< for one of them; then connections wait
 };
 
-/// What has happened since the start.
+/// Counts since the start.
 struct ServerCounts {
   std::uint64_t rejected = 0;      ///< messages that no correct peer sends
   std::uint64_t bytes_copied = 0;  ///< to learners
@@ -51,7 +52,7 @@ struct ReplicaReport {
   std::uint64_t digest = 0;
 };
 
-/// What the cluster's map gives a server.
+/// A server's part of the cluster's map.
 struct ServerHoldings {
   std::size_t partitions = 0;  ///< of whose chain it is a part, or which it learns
   std::size_t alone = 0;       ///< of these, without another server in the chain

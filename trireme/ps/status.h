@@ -1,7 +1,7 @@
 #pragma once
-// The status of a coordinator and of a server, on request (messages.h, Status) and as metrics
-// (metrics.h). Lists are cut at kMostListed, so an answer is small whatever the cluster is; counts are of
-// everything. Counts are since the process began. Values.
+// The status of a coordinator and of a server, on request (messages.h, Status) and as metrics (metrics.h).
+// Lists are cut at kMostListed, so an answer is small for any cluster; counts are of everything. Counts are
+// since the process began. Values.
 
 #include <array>
 #include <cstdint>
@@ -36,7 +36,7 @@ struct Histogram {
   }
 };
 
-/// What partitions have done. Written by the owner of the partitions.
+/// Counts of requests of partitions. Written by the owner of the partitions.
 struct PartitionCounts {
   std::uint64_t pushes = 0, push_bytes = 0;  ///< taken; those that came again are not counted again
   std::uint64_t pulls = 0, pull_bytes = 0;   ///< answered with values, or with the word that none are newer
@@ -69,7 +69,7 @@ struct RoleStatus {
   }
 };
 
-/// What owners of partitions hold, one of them or all of a server.
+/// State of owners of partitions, one of them or all of a server.
 struct HeldStatus {
   RoleStatus primary, backup, learner;
   RoleStatus feeding;  ///< partitions whose learner gets its copy from here, and its lag

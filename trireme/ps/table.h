@@ -54,8 +54,8 @@ struct RowSpec {
 /// How values of a table are made smaller, for both ways (compress/codec.h). Assignments, states of
 /// optimizers and checkpoints are never encoded.
 struct CompressionSpec {
-  std::string push = "none";  ///< what workers push
-  std::string pull = "none";  ///< what they pull
+  std::string push = "none";  ///< codec of pushes
+  std::string pull = "none";  ///< codec of pulls
   double fraction = 0.005;    ///< top-k: of the elements of a chunk, that a push names
   double unused = 0;          ///< 8 bytes of messages and checkpoints: those of a codec that was removed
 
@@ -97,8 +97,8 @@ struct TableSpec {
   OptimizerSpec optimizer = {};
   float initial_range = 0;  ///< values begin uniform in [-range, range), a function of seed and element
   std::uint64_t seed = 0;
-  CompressionSpec compression = {};  ///< of what goes to and fro
-  DelaySpec delay = {};              ///< of a dense table that applies what comes as it comes
+  CompressionSpec compression = {};  ///< of pushes and pulls
+  DelaySpec delay = {};              ///< of a dense table that applies updates on arrival
 
   std::uint64_t num_chunks() const { return (num_elements + chunk_elements - 1) / chunk_elements; }
   /// How many elements that chunk has: the last one of a dense table may be shorter.
@@ -114,13 +114,13 @@ struct TableSpec {
   }
 };
 
-/// How many f32 stand beside so many values of a chunk: the optimizer's, then those of delay compensation.
+/// Number of f32 of state for so many values of a chunk: the optimizer's, then those of delay compensation.
 std::size_t state_elements(const TableSpec& spec, std::size_t num_values);
 
 /// Throws InvalidArgument that names the table and the field.
 void check(const TableSpec& spec);
 
-/// Of everything but its name and what the coordinator gives: the same on every machine.
+/// Of everything but its name and the values that the coordinator sets: the same on every machine.
 std::uint64_t hash_of(const TableSpec& spec);
 
 /// Element `index` of chunk or row `key` before anything was pushed to it.
