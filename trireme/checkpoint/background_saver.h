@@ -1,16 +1,16 @@
 #pragma once
-// Saves checkpoints while training continues. save() hands over the tensors and returns; a thread copies
-// them, then writes and syncs the copy. Training may continue at once with whatever leaves these tensors
-// alone (forward and backward of the next step), and must call wait_until_copied() before it changes them
-// (the update). So what a save costs training is the part of the copy that the next forward and backward do
-// not cover. Shards whose values live elsewhere are not copied: for those that wait lasts until they are
-// written. The copy's memory, as much as the tensors, is kept for the next save. Idea: CheckFreq (Mohan et
-// al., FAST 2021, section 4.1), where the snapshot runs concurrently with the computation that does not touch
-// the weights.
+// Saves checkpoints while training continues. save() takes the tensors and returns; a thread copies them,
+// then writes and syncs the copy. Training may continue at once with work that does not change these tensors
+// (forward and backward of the next step). It must call wait_until_copied() before it changes them (the
+// update). So a save costs training only the part of the copy that the next forward and backward do not
+// cover. Shards whose values are offloaded are not copied: for those that wait lasts until they are written.
+// The copy's memory, as much as the tensors, is kept for the next save. Idea: CheckFreq (Mohan et al., FAST
+// 2021, section 4.1), where the snapshot runs concurrently with the computation that does not touch the
+// weights.
 //
-// Each rank that writes a part of a checkpoint has a saver; the one of writer 0 also waits for the parts of
-// the others and makes the checkpoint whole. Who waits for that calls wait_until_written() on every rank
-// first, and has the ranks meet: a rank that has died is found there, and all parts have come then.
+// Each rank that writes a part of a checkpoint has a saver. The one of writer 0 also waits for the parts of
+// the others and makes the checkpoint whole. To wait for that, call wait_until_written() on every rank first,
+// then synchronize the ranks: that finds a rank that has died, and all parts have come then.
 //
 // A write that fails leaves the folder's older checkpoints as they are, and its error is thrown by the next
 // call of check(), save() or a wait. For one training thread.
@@ -34,8 +34,8 @@ class BackgroundSaver {
 
   /// `trace`, where there is one, gets the spans of the saving thread, and outlives the saver.
   explicit BackgroundSaver(telemetry::Trace* trace = nullptr);
-  /// Waits for the write in hand, and some seconds for parts of others; an error in it that nobody has asked
-  /// for is lost.
+  /// Waits for the current write, and some seconds for parts of others; an error in it that was not retrieved
+  /// is lost.
   ~BackgroundSaver();
   BackgroundSaver(const BackgroundSaver&) = delete;
   BackgroundSaver& operator=(const BackgroundSaver&) = delete;

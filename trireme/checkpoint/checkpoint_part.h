@@ -1,8 +1,8 @@
 #pragma once
-// One checkpoint by several writers: each writes the files of its part and then a record of them, the first
-// one finishes: it waits for the records, writes the manifest and puts the folder in place. Writers need a
-// folder in common and nothing else; what they write lies in a temporary folder until then. Records of an
-// earlier attempt are told by its name. See docs/checkpoint-format.md, docs/adr/0018-state-is-shards.md.
+// One checkpoint by several writers. Each writes the files of its part and then a record of them. The first
+// one finishes: it waits for the records, writes the manifest and puts the folder in place. Writers need only
+// a common folder; their files are in a temporary folder until then. Its name distinguishes records of an
+// earlier attempt. See docs/checkpoint-format.md, docs/adr/0018-state-is-shards.md.
 
 #include <cstdint>
 #include <filesystem>
@@ -13,10 +13,10 @@
 
 namespace trireme::checkpoint {
 
-/// What the names of the optimizer's tensors begin with in the state of a run; in their files they do not.
+/// Prefix of the names of the optimizer's tensors in the state of a run; in their files they do not have it.
 inline constexpr const char* kOptimizerPrefix = "optimizer/";
 
-/// Where a run stands.
+/// Position of a run.
 struct CheckpointHead {
   std::int64_t step = 0;    ///< updates done
   std::uint64_t epoch = 0;  ///< of the next batch
@@ -38,23 +38,24 @@ struct CheckpointPart {
   Shards shards = {};
 };
 
-/// Writes and syncs the part's files and record. Throws DataError; the finisher waits until it is told.
+/// Writes and syncs the part's files and record. Throws DataError; the finisher then waits until
+/// reject_part() reports it.
 void write_part(const std::filesystem::path& folder, const CheckpointPart& part);
 
-/// Tells the finisher that this part does not come, and why, as far as that can be written.
+/// Reports to the finisher that this part does not come, with the reason, where that can be written.
 void reject_part(const std::filesystem::path& folder, const CheckpointPart& part, const std::string& reason);
 
 /// For writer 0, whose part is written: makes `folder`/step-NNNNNNNN of all parts, replacing one of the same
 /// step. Then removes all but the newest `keep` checkpoints (0: keeps all), those of later steps (a run that
-/// went back to before them has made them void), and what earlier attempts left half done. Only what has a
-/// manifest of ours is replaced or removed. `wait` is called while records are missing: it waits a little,
-/// and says whether to continue waiting. Returns the new folder. Throws DataError (a part that does not come,
-/// disk full, not writable, something else stands there): what was there before is untouched then.
+/// went back to before them has made them void), and incomplete files of earlier attempts. Only folders with
+/// a manifest of Trireme are replaced or removed. `wait` is called while records are missing: it waits a
+/// little, and returns whether to continue waiting. Returns the new folder. Throws DataError (a part that
+/// does not come, disk full, not writable, the path is taken): earlier checkpoints are untouched then.
 std::filesystem::path finish_checkpoint(const std::filesystem::path& folder, const CheckpointPart& part,
                                         int keep, const std::function<bool()>& wait);
 
 /// For writer 0, when its own part has failed: waits for the others as finish_checkpoint does, and removes
-/// what they have written.
+/// their files.
 void abandon_checkpoint(const std::filesystem::path& folder, const CheckpointPart& part,
                         const std::function<bool()>& wait) noexcept;
 

@@ -1,6 +1,6 @@
 #pragma once
-// What a checkpoint holds and whether it is whole, for people and scripts that look at one: nothing here
-// reads tensors into memory, and damage is an answer, not an error. Stateless; thread-safe.
+// Content and integrity of a checkpoint, for people and scripts that inspect one. It reads no tensors into
+// memory, and damage is a result, not an error. Stateless; thread-safe.
 
 #include <cstdint>
 #include <filesystem>
@@ -23,7 +23,7 @@ struct CheckpointContents {
 /// Throws DataError.
 CheckpointContents inspect_checkpoint(const std::filesystem::path& checkpoint_folder);
 
-/// What verify_checkpoint found of one file.
+/// Result of verify_checkpoint for one file.
 struct FileVerdict {
   std::string name;
   std::uint64_t bytes = 0;

@@ -1,7 +1,7 @@
 #pragma once
-// State of a run in the memory of its processes: what each of them holds of one step. Ranks restore it from
-// each other's memory, without a file, also when they are fewer or more than before. PeerCopies holds every
-// shard on two ranks, so that the loss of one rank loses nothing. Gemini (Wang et al., SOSP 2023) keeps
+// State of a run in the memory of its processes: each holds a part of the state of one step. Ranks restore it
+// from each other's memory, without a file, also when they are fewer or more than before. PeerCopies holds
+// every shard on two ranks, so that the loss of one rank loses nothing. Gemini (Wang et al., SOSP 2023) keeps
 // checkpoints in the memory of peers in this way.
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace trireme::checkpoint {
 
-/// What one process holds of the state after a step.
+/// One process's part of the state after a step.
 struct HeldState {
   std::int64_t step = 0;
   int world = 0;  ///< in which the step was done: another one may do it again, with other bits
@@ -73,7 +73,7 @@ class PeerCopies {
  private:
   Shards wanted() const;
 
-  /// Who copies an entry.
+  /// Ranks that copy an entry.
   struct Copiers {
     int first = 0, second = 0;  ///< equal in a group of one
   };

@@ -31,7 +31,7 @@
 
 namespace trireme::checkpoint {
 
-/// What a loop continues from besides its models, and how many checkpoints stay. Refers to what it names.
+/// State that a loop restores besides its models, and the number of checkpoints that stay. Keeps references.
 struct LoopOptions {
   std::vector<at::Generator> generators = {};  ///< of this rank; none: libtorch's for the CPU
   TensorMap others = {};                       ///< saved, and filled again; the same on all ranks
@@ -54,8 +54,8 @@ class LoopCheckpoints {
   /// of which it holds nothing. Throws DataError on every rank: another model's or optimizer's, or other
   /// names.
   std::int64_t restore();
-  /// Saves the state after that many steps; returns when it is on disk. What one rank throws is thrown on
-  /// every rank: DataError where it cannot be written, and what models throw.
+  /// Saves the state after that many steps; returns when it is on disk. An exception of one rank is thrown on
+  /// every rank: DataError where it cannot be written, and those of models.
   void save(std::int64_t step);
 
  private:
@@ -63,7 +63,7 @@ class LoopCheckpoints {
   Shards shards_to_save() const;
   /// Weights and optimizer state of all models, as this rank has them, to be filled.
   Shards models_to_fill(const TensorMap& held, const std::string& source);
-  /// What the checkpoint holds of each scheduler, to be filled; empty where it holds nothing.
+  /// Tensors to fill with the state of each scheduler in the checkpoint; empty where it has none.
   std::vector<TensorMap> rooms_of_schedulers(const TensorMap& held, const std::string& source) const;
   TensorMap room_of_generators(const TensorMap& held, const std::string& source) const;
 

@@ -1,9 +1,8 @@
 #pragma once
-// A model and its optimizers as checkpoints of a training loop of your own see them (loop_checkpoints.h):
-// replicas, or weights and optimizer state of which each rank has a part. The names of what is saved are the
-// same for all of them, so that a loop continues from the checkpoint of another kind of loop: data
-// parallelism from a pipeline, shards from replicas, with the same optimizer. Refers to what it is made of.
-// One thread.
+// A model and its optimizers, for checkpoints of a custom training loop (loop_checkpoints.h): replicas, or
+// weights and optimizer state of which each rank has a part. The saved names are the same for all of them, so
+// a loop continues from the checkpoint of another kind of loop: data parallelism from a pipeline, shards from
+// replicas, with the same optimizer. Keeps references to its parts. One thread.
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -30,10 +29,10 @@ class LoopWeights {
   virtual optim::NamedTensors parameters() const = 0;
   /// Those of the first rank count for all.
   virtual optim::NamedTensors buffers() const = 0;
-  /// Which boxes of whole tensors these are: each is called NAME or PREFIX/NAME after a parameter and has the
-  /// sizes of what this rank has of it, or is the same on all ranks. Shared, not copied.
+  /// Boxes of these tensors in the whole ones. Each is called NAME or PREFIX/NAME after a parameter and has
+  /// the sizes of this rank's part of it, or is the same on all ranks. Shared, not copied.
   virtual Shards shards_of(const TensorMap& tensors) const { return whole_shards(tensors); }
-  /// Sizes of what this rank has of a tensor with the sizes of that whole parameter.
+  /// Sizes of this rank's part of a tensor with the sizes of that whole parameter.
   virtual std::vector<std::int64_t> own_sizes(const std::string& /*parameter*/, at::IntArrayRef whole) const {
     return whole.vec();
   }
@@ -41,7 +40,7 @@ class LoopWeights {
   virtual void changed() {}
 };
 
-/// What a loop saves of one model. A value; copies refer to the same.
+/// The saved state of one model. A value; copies refer to the same.
 class LoopModel {
  public:
   /// Optimizers of torch::optim over weights->parameters(): SGD, Adam, AdamW, RMSprop or Adagrad, with their
@@ -51,7 +50,7 @@ class LoopModel {
   /// An optimizer of Trireme, made of weights->parameters(). Its learning rate is no part of its state.
   LoopModel(std::shared_ptr<LoopWeights> weights, optim::Optimizer& optimizer);
 
-  /// Parameters and buffers by name. Throws what LoopWeights::check() throws.
+  /// Parameters and buffers by name. Passes on the exceptions of LoopWeights::check().
   Shards weights() const;
   /// They have been filled. Called on all ranks.
   void weights_filled() const;
@@ -59,9 +58,9 @@ class LoopModel {
   /// "exp_avg/fc1.weight" of one of Trireme. Throws InvalidArgument: an optimizer of another type, or of
   /// other parameters, or whose state is not in memory (optim::Offload).
   Shards optimizer_state() const;
-  /// Where a checkpoint is read into that holds `held` (by those names, without memory): what optimizers have
-  /// already, or new tensors, which state_filled() gives to them. Throws DataError: it holds nothing of an
-  /// optimizer; `source` names the checkpoint.
+  /// Tensors into which a checkpoint is read that holds `held` (by those names, without memory): the present
+  /// state of optimizers, or new tensors, which state_filled() gives to them. Throws DataError: it has no
+  /// state of an optimizer; `source` names the checkpoint.
   Shards room_for(const TensorMap& held, const std::string& source);
   /// Throws DataError: it is the state of another type of optimizer. Called on all ranks.
   void state_filled(const std::string& source);

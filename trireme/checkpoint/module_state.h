@@ -1,7 +1,7 @@
 #pragma once
-// The state of libtorch's own objects as named tensors, which is what checkpoints hold: of a module, of an
-// optimizer of torch::optim, of a generator. For training loops of one's own; loop_checkpoints.h saves and
-// restores all of them over ranks. Functions without state; not while another thread uses the objects.
+// The state of libtorch's own objects as named tensors, the content of checkpoints: of a module, of an
+// optimizer of torch::optim, of a generator. For custom training loops; loop_checkpoints.h saves and restores
+// all of them over ranks. Functions without state; not while another thread uses the objects.
 
 #include <ATen/core/Generator.h>
 #include <torch/nn/module.h>
@@ -16,11 +16,11 @@ namespace trireme::checkpoint {
 TensorMap state_of(const torch::nn::Module& module);
 
 /// Copies into the module's tensors. Throws DataError, and changes nothing, unless the names and shapes are
-/// the module's; `source` says whose they are.
+/// the module's; `source` names their origin in the message.
 void restore(torch::nn::Module& module, const TensorMap& state, const std::string& source = "the state");
 
-/// What Adam, AdamW, SGD, RMSprop or Adagrad keeps for the module's parameters: "exp_avg/fc1.weight", shared,
-/// "step/fc1.weight" and the rate of each group, "lr/0". Nothing of parameters that no step has reached.
+/// State of Adam, AdamW, SGD, RMSprop or Adagrad for the module's parameters: "exp_avg/fc1.weight", shared,
+/// "step/fc1.weight" and the rate of each group, "lr/0". Parameters that no step has reached have no state.
 /// Throws InvalidArgument for another type, and for a parameter that is not the module's.
 TensorMap state_of(const torch::nn::Module& module, torch::optim::Optimizer& optimizer);
 /// The same of an optimizer of parameters by name, such as a rank's part of a model.

@@ -18,7 +18,7 @@
 
 namespace trireme::checkpoint {
 
-/// What names of such files end with.
+/// Extension of the names of such files.
 inline constexpr std::string_view kSafetensorsExtension = ".safetensors";
 
 using TensorMap = std::map<std::string, at::Tensor>;
@@ -33,11 +33,11 @@ struct FileDigest {
 struct SafetensorsFile {
   TensorMap tensors;
   std::map<std::string, std::string> metadata;
-  FileDigest digest = {};  ///< of what was read
+  FileDigest digest = {};  ///< of the bytes that were read
 };
 
 /// f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool, any shape, contiguous or not, CPU or not. Throws DataError when
-/// the file cannot be written; the old file stays then. Returns the digest of what was written.
+/// the file cannot be written; the old file stays then. Returns the digest of the written bytes.
 FileDigest save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
                             const std::map<std::string, std::string>& metadata = {});
 
@@ -55,11 +55,11 @@ FileDigest write_safetensors(const std::filesystem::path& path, const std::vecto
                              const std::map<std::string, std::string>& metadata,
                              const std::function<void(const TensorLayout&, const FileSink&)>& fill);
 
-/// Throws DataError that says what is wrong: not such a file, truncated, offsets out of range or overlapping,
-/// unknown dtype, header longer than the file.
+/// Throws DataError with the fault: not such a file, truncated, offsets out of range or overlapping, unknown
+/// dtype, header longer than the file.
 SafetensorsFile load_safetensors(const std::filesystem::path& path);
 
-/// What the header says of one tensor.
+/// The header's entry of one tensor.
 struct TensorInfo {
   std::string name;
   std::string dtype;  ///< "F32"
@@ -67,7 +67,7 @@ struct TensorInfo {
   std::uint64_t bytes = 0;
 };
 
-/// What the header of a file says.
+/// The header of a file.
 struct SafetensorsContents {
   std::string file;                 ///< its name, without the folder
   std::uint64_t file_bytes = 0;     ///< header and data

@@ -1,11 +1,11 @@
 #pragma once
 // A shard is a box of a named tensor: sizes of the whole tensor, where the box begins in it, and a tensor
-// that holds the box. A whole tensor is the trivial shard. Everything that is saved, loaded or passed between
-// ranks is named so, whatever the mesh: what two sides have in common is the overlap of their boxes. A flat
-// range of a tensor is a few boxes (boxes_of_flat_range). Values; thread-safe.
+// that holds the box. A whole tensor is the trivial shard. All tensors that are saved, loaded or passed
+// between ranks are named so, for any mesh. The common part of two sides is the overlap of their boxes. A
+// flat range of a tensor is a few boxes (boxes_of_flat_range). Values; thread-safe.
 //
-// A shard's values may live elsewhere than in memory: its tensor is one of the meta device then, and whoever
-// reads or writes it does so view by view, so that never more than a piece is in memory.
+// A shard's values may be offloaded: its tensor is one of the meta device then. They are read and written
+// view by view, so that never more than a piece is in memory.
 
 #include <ATen/core/Tensor.h>
 
@@ -34,26 +34,26 @@ struct Box {
 Box whole_box(at::IntArrayRef sizes);
 /// Empty where they have no element in common.
 std::optional<Box> overlap(const Box& a, const Box& b);
-/// Whether the box lies inside a tensor of those sizes.
+/// Whether the box is inside a tensor of those sizes.
 bool lies_in(const Box& box, at::IntArrayRef sizes);
 /// "[0:4,8:16]"; "[]" without dims.
 std::string describe(const Box& box);
-/// `tensor` holds `of`: the view of its part that holds `box`, which lies in `of`.
+/// `tensor` holds `of`: the view of its part that holds `box`, which is in `of`.
 at::Tensor view_of(const at::Tensor& tensor, const Box& of, const Box& box);
 /// In the order of their elements, pieces of `box` of at most `most_bytes` each, or of one element.
 std::vector<Box> pieces_of(const Box& box, std::size_t element_bytes, std::uint64_t most_bytes);
-/// The elements `begin` to `end` - 1 of a tensor in row-major order, as boxes in that order: each lies
-/// without a gap in the flat range. What lies behind the last element (padding) belongs to no box.
+/// The elements `begin` to `end` - 1 of a tensor in row-major order, as boxes in that order: each is
+/// contiguous in the flat range. Padding after the last element belongs to no box.
 std::vector<Box> boxes_of_flat_range(at::IntArrayRef sizes, std::int64_t begin, std::int64_t end);
 
-/// Who has the values of tensors that live elsewhere. May be called on any thread while nobody changes them.
+/// Storage of the values of offloaded tensors. May be called on any thread while the values do not change.
 struct OffloadedStorage {
   /// A copy of the values of a view, in the memory of the host.
   std::function<at::Tensor(const at::Tensor& view)> fetch;
   std::function<void(const at::Tensor& view, const at::Tensor& values)> put;
 };
 
-/// A tensor, or a view of one, and who has its values; null: it has them itself.
+/// A tensor, or a view of one, and the storage of its values; null: the tensor itself.
 struct Place {
   at::Tensor tensor;
   std::shared_ptr<const OffloadedStorage> offloaded_storage = nullptr;
@@ -77,7 +77,7 @@ struct Shard {
   Replicas replicas = Replicas::kEqual;
   std::shared_ptr<const OffloadedStorage> offloaded_storage = nullptr;  ///< null: the values are the tensor's
 
-  /// Of its part that holds `box`, which lies in its own.
+  /// Of its part that holds `box`, which is in its own.
   Place place_of(const Box& box) const;
   Box box() const { return {.offsets = offsets, .sizes = tensor.sizes().vec()}; }
   bool is_whole() const { return tensor.sizes() == at::IntArrayRef(global_sizes); }

@@ -1,6 +1,6 @@
 #pragma once
-// Who holds which shards: the same value on every rank of a group, made once for names and boxes that stay
-// the same. What ranks do with shards is worked out from it by each of them alone. Thread-safe to read.
+// The shards of all ranks of a group: the same value on every rank, made once for names and boxes that stay
+// the same. Each rank alone computes its work on shards from it. Thread-safe to read.
 
 #include <cstdint>
 #include <span>
@@ -30,12 +30,12 @@ class ShardCatalogue {
 
   /// Collective. Throws CommError; InvalidArgument when two ranks hold a name differently: in sizes or type.
   ShardCatalogue(comm::Group group, const Shards& mine);
-  /// Not collective, for one who knows all of it.
+  /// Not collective, for a caller that has all entries.
   explicit ShardCatalogue(std::vector<Entry> entries);
 
   /// By name, those of one name by their boxes.
   const std::vector<Entry>& entries() const { return entries_; }
-  /// The shards of that name; none where nobody holds it.
+  /// The shards of that name; none where no rank holds it.
   std::span<const Entry> of(const std::string& name) const;
   /// Throws InvalidArgument unless the shards of each tensor cover it, each element once.
   void check_complete() const;
@@ -49,14 +49,14 @@ class ShardCatalogue {
 /// The entry's box as a shard with memory of its own on the host, not yet filled.
 Shard empty_shard(const ShardCatalogue::Entry& entry);
 
-/// What a rank does for a shard that is to be written.
+/// A rank's work for a shard that is to be written.
 struct ShardWriter {
   int writer = 0;
   int source = 0;  ///< the holder whose numbers are written; the writer itself wherever that is possible
 };
 
-/// A writer for each entry, out of the ranks for which `may_write` says so: a holder wherever one may, and so
-/// that ranks write alike many bytes. The same on every rank.
+/// A writer for each entry, out of the ranks with `may_write`: a holder where possible, and so that ranks
+/// write similar numbers of bytes. The same on every rank.
 std::vector<ShardWriter> share_out(const ShardCatalogue& catalogue, const std::vector<bool>& may_write);
 
 }  // namespace trireme::checkpoint

@@ -1,6 +1,6 @@
 #pragma once
-// Numbers of tensors from the ranks that have them to the ranks that want them, whatever the boxes on either
-// side: each overlap goes over once, in pieces, so that a rank needs one piece of memory besides its own
+// Transfers elements of tensors from the ranks that have them to the ranks that want them, for any boxes on
+// either side. Each overlap is sent once, in pieces, so a rank needs one piece of memory besides its own
 // shards. Made once for layouts that stay the same. Collective; one thread.
 
 #include <string>
@@ -18,7 +18,7 @@ inline constexpr std::uint64_t kPieceBytes = std::uint64_t{16} << 20;
 class ShardExchange {
  public:
   /// `have`, `want`: of this rank, for their names and boxes. Throws CommError; InvalidArgument when ranks
-  /// hold a name differently, or one wants what nobody has.
+  /// hold a name differently, or a rank wants elements that no rank has.
   ShardExchange(comm::Group group, const Shards& have, const Shards& want);
 
   /// Copies from `have` of all ranks into the tensors of `want`: of the same names and boxes as before.
@@ -27,7 +27,7 @@ class ShardExchange {
  private:
   struct Transfer {
     std::string name;
-    Box from, to, box;  ///< the shards on both sides, and what they have in common
+    Box from, to, box;  ///< the shards on both sides, and their overlap
     int source = 0;
     int destination = 0;
   };
@@ -37,8 +37,8 @@ class ShardExchange {
   std::vector<Transfer> transfers_;  ///< the same on all ranks, in the order in which all carry them out
 };
 
-/// Copies the box that `from` holds on rank `source` into `to` on rank `destination`; of one shape, and not
-/// looked at on other ranks. For ranks that know both sides. Collective for the two.
+/// Copies the box that `from` holds on rank `source` into `to` on rank `destination`; of one shape, and
+/// ignored on other ranks. For ranks that know both sides. Collective for the two.
 void carry(comm::Group& group, const Place& from, int source, const Place& to, int destination);
 
 }  // namespace trireme::checkpoint

@@ -1,8 +1,8 @@
 #pragma once
-// Reads boxes of the tensors of a checkpoint, whatever boxes its files hold: ranges of the files go into
-// their place in pieces, so that one buffer of kReadBytes is all the memory besides. Names are those of a
-// run's state: tensors of the optimizer's files begin with "optimizer/". Nothing is verified here: that comes
-// first (load_shards, verify_checkpoint). Other safetensors files are read in the same way. One thread.
+// Reads boxes of the tensors of a checkpoint, for any boxes of its files. Ranges of the files are copied to
+// their place in pieces, so the only additional memory is one buffer of kReadBytes. Names are those of a
+// run's state: tensors of the optimizer's files begin with "optimizer/". It verifies nothing; verify before
+// (load_shards, verify_checkpoint). Other safetensors files are read in the same way. One thread.
 
 #include <filesystem>
 #include <map>
@@ -18,11 +18,11 @@ inline constexpr std::size_t kReadBytes = std::size_t{8} << 20;
 
 class ShardReader {
  public:
-  /// What the files hold of one tensor.
+  /// One tensor in the files.
   struct Stored {
     std::vector<std::int64_t> sizes;
     at::ScalarType type = at::kFloat;
-    /// A box of the tensor, and in which of the files its values lie, row-major.
+    /// A box of the tensor, and the file of its values, row-major.
     struct Part {
       std::size_t file = 0;
       Box box;
@@ -37,7 +37,8 @@ class ShardReader {
   static ShardReader of_files(const std::vector<std::filesystem::path>& files);
 
   const std::map<std::string, Stored>& tensors() const { return tensors_; }
-  /// Throws DataError when there is no such tensor, or one of another shape or type; `what` it then calls it.
+  /// Throws DataError when there is no such tensor, or one of another shape or type; `what` is its name in
+  /// the message.
   void check(const std::string& name, at::IntArrayRef sizes, at::ScalarType type, const char* what) const;
   /// Fills `into` with the elements of `box` of a tensor that is there. Any device, any strides, any type:
   /// numbers are converted to it.

@@ -13,7 +13,7 @@ namespace trireme::checkpoint {
 /// first five, of the missing, the unexpected and the differently shaped tensors. `source` names the file.
 void check_same_tensors(const TensorMap& found, const TensorMap& expected, const std::string& source);
 
-/// Removes from `found` what `expected` does not know and what is bit by bit a tensor that it does: weights
+/// Removes from `found` tensors that are not in `expected` and are bit by bit equal to one that is: weights
 /// that Python's model holds under two names (a tied embedding and head) are saved under both. Tensors of
 /// fewer than two dims stay: biases and norms are alike by chance. Returns the names removed.
 std::vector<std::string> drop_tied_copies(TensorMap& found, const TensorMap& expected);

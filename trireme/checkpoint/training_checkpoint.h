@@ -34,7 +34,7 @@ class DamagedCheckpoint : public DataError {
   using DataError::DataError;
 };
 
-/// Writes `folder`/step-NNNNNNNN as one writer, as finish_checkpoint says. Returns the new folder.
+/// Writes `folder`/step-NNNNNNNN as one writer, as finish_checkpoint does. Returns the new folder.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder,
                                       const TrainingCheckpoint& checkpoint, int keep);
 
@@ -47,11 +47,11 @@ std::optional<std::int64_t> newest_step(const std::filesystem::path& folder);
 /// Removes all but the newest `keep` checkpoints (at least 1). Throws DataError.
 void keep_newest(const std::filesystem::path& folder, int keep);
 
-/// Throws DamagedCheckpoint unless every file is what the manifest says; reads every byte.
+/// Throws DamagedCheckpoint unless every file equals its entry in the manifest; reads every byte.
 void check_whole(const std::filesystem::path& checkpoint_folder);
 
-/// Verifies one and reads it. Throws DamagedCheckpoint, or a DataError where that is not proven (no right to
-/// read, a failing disk, a newer format), that names the file and what is wrong with it.
+/// Verifies one and reads it. Throws DamagedCheckpoint, or a DataError where damage is not proven (no right
+/// to read, a failing disk, a newer format), that names the file and its fault.
 TrainingCheckpoint load_checkpoint(const std::filesystem::path& checkpoint_folder);
 
 }  // namespace trireme::checkpoint
