@@ -1,6 +1,6 @@
 #pragma once
-// A worker that calls functions of others and serves its own: one name in a group, a thread that talks to the
-// others, and a pool that runs what they ask for. Several may live in one process. Thread-safe.
+// A worker that calls functions of others and serves its own: one name in a group, a thread for
+// communication, and a pool that runs the requested functions. Several may be in one process. Thread-safe.
 //
 //   auto agent = rpc::Agent::join({.name = "trainer", .directory = directory});
 //   double sum = agent->rpc_sync<&add>("w1", 1.0, 2.0);
@@ -11,11 +11,11 @@
 // rpc::function gives a function a name that programs of other sources can call it by; without it the
 // function is its own name.
 //
-// Calls of one thread to one worker begin there in their order; how they end is not ordered. A call is run
-// once or, when a worker has ended, not known to have run. Errors of a call are exceptions of its future:
-// what the function has thrown (remote_error.h), CommError that names a worker that has ended or is not
-// there, DeadlineError, InvalidArgument. Tensors and buffers that are sent are not copied, and not to be
-// changed before the answer is there.
+// Calls of one thread to one worker begin there in their order; their ends are not ordered. A call is run
+// once or, when a worker has ended, it is unknown whether it ran. Errors of a call are exceptions of its
+// future: the exception of the function (remote_error.h), CommError that names a worker that has ended or is
+// not there, DeadlineError, InvalidArgument. Tensors and buffers are sent without a copy: do not change them
+// before the answer is there.
 
 #include <memory>
 #include <string>
@@ -30,7 +30,7 @@
 
 namespace trireme::rpc {
 
-/// Whom to call: by name, or by id as RRef::owner() has it.
+/// The worker to call: by name, or by id as RRef::owner() has it.
 class Callee {
  public:
   Callee(const char* name) : name_(name) {}             // NOLINT: a name is one
@@ -162,8 +162,8 @@ class Agent {
                              static_cast<const Params&>(args)...);
     return promise.future();
   }
-  /// Calls, and leaves the result where it is. Returns at once; what the function throws is thrown by every
-  /// use of the reference.
+  /// Calls, and leaves the result on the callee. Returns at once; every use of the reference throws the
+  /// function's exception.
   template <class Signature, class... Args>
   auto remote(const Callee& to, const Function<Signature>& function, const Args&... args) const {
     return remote(to, CallOptions{}, function, args...);
@@ -222,15 +222,15 @@ class Agent {
   /// Values of this worker that references refer to.
   std::size_t num_values() const { return core_->num_values(); }
   Statistics statistics() const { return core_->statistics(); }
-  /// Of what carries the calls; see wire::NodeLoop::counts().
+  /// Of the connections; see wire::NodeLoop::counts().
   wire::ChannelCounts channel_counts() const { return core_->channel_counts(); }
 
-  /// Waits until no call is under way, of its own or of others, and leaves; nothing may be called afterwards.
-  /// kWithAll: together with all workers of the group. None leaves before all have called this or have
-  /// ended, however long they work. Workers that have ended or are frozen are noticed and not waited for.
+  /// Waits until no call is pending, of its own or of others, and leaves; do not call anything afterwards.
+  /// kWithAll: together with all workers of the group. None leaves before all have called this or have ended,
+  /// however long they work. It detects workers that have ended or are frozen, and does not wait for them.
   /// Workers that have not joined yet (AgentOptions::num_workers) are waited for AgentOptions::timeout_s.
-  /// `timeout_s`: a deadline in seconds for all of that; 0: none. Throws CommError that says what it still
-  /// waits for; the agent can be used further then.
+  /// `timeout_s`: a deadline in seconds for all of that; 0: none. Throws CommError that names the pending
+  /// calls or workers; the agent stays usable then.
   enum class Leave { kAlone, kWithAll };
   void leave(Leave leave = Leave::kWithAll, double timeout_s = 0) {
     core_->leave(leave == Leave::kWithAll, timeout_s);
@@ -254,7 +254,7 @@ Future<T> copy_of(const RRef<T>& reference) {
       [](const AnyValue& value) { return T(*std::static_pointer_cast<T>(checked(value, typeid(T)))); });
 }
 
-/// One for each type; its name says which.
+/// One for each type, with a name for it.
 template <class T>
 inline const Function<T(RRef<T>)> copy_function{
     add<&copy_of<T>>("trireme.to_here " + readable(typeid(T).name()))};

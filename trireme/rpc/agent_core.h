@@ -1,7 +1,7 @@
 #pragma once
-// What an Agent is made of, without types: calls under way and being served, references, the thread that
-// serves the endpoint. Parcels go in and come out; agent.h and reference.h write and read them. Lives as long
-// as anything that refers to it; after stop() everything it is asked for fails. Thread-safe.
+// The implementation of an Agent, without types: pending and served calls, references, the thread that serves
+// the endpoint. Its interface takes and returns parcels; agent.h and reference.h write and read them. Lives
+// as long as anything that refers to it; after stop() every request fails. Thread-safe.
 
 #include <condition_variable>
 #include <cstdint>
@@ -29,7 +29,7 @@ class AgentCore;
 class ReferenceTable;
 class ServedCall;
 
-/// A reference that somebody on this worker has; copies of an RRef share it.
+/// A reference of this worker; copies of an RRef share it.
 class RefHandle {
  public:
   RefHandle(std::shared_ptr<AgentCore> core, RefId id, WorkerId introducer)
@@ -50,7 +50,7 @@ class RefHandle {
 /// References that travel in one parcel, in their order.
 using Handles = std::vector<std::shared_ptr<RefHandle>>;
 
-/// What came back.
+/// The answer of a call.
 struct Answer {
   std::exception_ptr error = {};
   WorkerId from = kNobody;
@@ -60,7 +60,7 @@ struct Answer {
 
 class AgentCore final : public EndpointEvents, public std::enable_shared_from_this<AgentCore> {
  public:
-  /// Called once, with what came back.
+  /// Called once, with the answer.
   using OnAnswer = std::function<void(Answer&&)>;
 
   /// Joins the group; throws as Agent does.
@@ -162,7 +162,7 @@ class AgentCore final : public EndpointEvents, public std::enable_shared_from_th
   std::map<std::string, WorkerId> ids_;
   std::map<WorkerId, WorkerInfo> infos_;
   std::map<WorkerId, std::string> gone_, met_;
-  std::set<WorkerId> done_;  ///< whose work has ended; by what they said, or where all meet
+  std::set<WorkerId> done_;  ///< workers whose work has ended; by their messages, or at the store
   Statistics statistics_;
   std::string ended_;  ///< why; empty: it serves
 

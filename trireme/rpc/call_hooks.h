@@ -1,6 +1,6 @@
 #pragma once
-// What a layer above sends along with calls and answers: gradients that flow back through them, for example.
-// All functions are called by whoever encodes, decodes or runs; pairs of begin and end on one thread.
+// Data that a layer above sends with calls and answers: gradients that flow back through them, for example.
+// All functions are called by the code that encodes, decodes or runs; pairs of begin and end on one thread.
 
 #include <cstddef>
 #include <span>
@@ -10,14 +10,14 @@
 
 namespace trireme::rpc {
 
-/// Bytes that a layer above adds to a call or an answer; nobody else reads them.
+/// Bytes that a layer above adds to a call or an answer; only that layer reads them.
 using Annex = std::vector<std::byte>;
 
 class CallHooks {
  public:
   virtual ~CallHooks() = default;
   /// Arguments or results are written between the two. `request`: the annex of the call that is answered;
-  /// null when it is a call. Returns what goes along.
+  /// null when it is a call. Returns the annex to send.
   virtual void begin_write() = 0;
   virtual Annex end_write(WorkerId to, const Annex* request) = 0;
   /// They are read between the two.

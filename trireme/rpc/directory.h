@@ -16,11 +16,11 @@ namespace trireme::rpc {
 class Directory {
  public:
   virtual ~Directory() = default;
-  /// The sum; what is not there counts as 0.
+  /// The sum; a missing key counts as 0.
   virtual std::int64_t add(const std::string& key, std::int64_t number) = 0;
   virtual void set(const std::string& key, const std::string& value) = 0;
   virtual std::optional<std::string> get(const std::string& key) = 0;
-  /// Sets it if it is `expected` (empty: or not there). What is there then.
+  /// Sets it if it is `expected` (empty: or not there). Returns the value afterwards.
   virtual std::string replace(const std::string& key, const std::string& expected,
                               const std::string& value) = 0;
 };

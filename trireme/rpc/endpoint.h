@@ -1,13 +1,13 @@
 #pragma once
-// What carries calls between workers: to each other worker a link, whose messages arrive once and in order
-// for as long as both processes live. A connection that breaks is made again; what the other has not
-// acknowledged is sent again, and what came twice is dropped. A link is lost when nobody takes the
-// connection up again for lost_after_s, when the other has said nothing of what was sent to it, or to a new
-// connection that its host took, for silent_after_s, or when another process answers: then both ends are
-// told, and nothing passes again.
+// Transport of calls between workers: a link to each other worker, whose messages arrive once and in order
+// for as long as both processes live. A broken connection is made again. Unacknowledged messages are sent
+// again, and duplicates are dropped. A link is lost in three cases: no peer resumes the connection for
+// lost_after_s; the peer acknowledges nothing, or a new connection that its host took gets no answer, for
+// silent_after_s; or another process answers. Then both ends are notified, and the link carries nothing
+// again.
 //
 // Each direction has a connection of its own, which its sender makes. A wire::Node: see there for threads and
-// for what simulates it.
+// for simulation.
 
 #include <cstdint>
 #include <deque>
@@ -22,7 +22,7 @@
 
 namespace trireme::rpc {
 
-/// Who this worker is, where others are found, and when they count as lost.
+/// Identity of this worker, addresses of others, and bounds for lost links.
 struct EndpointOptions {
   WorkerInfo self = {};
   /// Where to connect to for a worker.
@@ -32,15 +32,16 @@ struct EndpointOptions {
   double ping_every_s = 5;  ///< of a link on which nothing else happens
 };
 
-/// What an Endpoint tells; called on its thread.
+/// Events of an Endpoint; called on its thread.
 class EndpointEvents {
  public:
   virtual ~EndpointEvents() = default;
   /// A message of another worker: each once, in the order in which it was sent.
   virtual void on_message(WorkerId from, wire::Message message) = 0;
-  /// Once for a worker. `left`: it has said good-bye, after everything that it had to say.
+  /// Once for a worker. `left`: it has announced its end, after all of its messages.
   virtual void on_gone(WorkerId worker, bool left, const std::string& reason) = 0;
-  /// What the other end does not take, as it is longer than either end's max_message_bytes; it was not sent.
+  /// A message that the other end does not take, as it is longer than either end's max_message_bytes; it was
+  /// not sent.
   virtual void on_rejected(WorkerId, const wire::Message&, const std::string& /*reason*/) {}
   /// The first time that the other end of a link has answered.
   virtual void on_met(WorkerId) {}
@@ -57,9 +58,9 @@ class Endpoint final : public wire::Node {
   /// Kinds are above kLastOwnKind. To a worker that is gone: nothing.
   void send(WorkerId to, wire::Message message);
   static constexpr std::uint16_t kLastOwnKind = 15;
-  /// From now on this end notices when the worker has ended, also when there is nothing to say to it.
+  /// From now on this end detects the end of the worker, also when there is no message for it.
   void watch(WorkerId worker);
-  /// The last word to everybody that it has met. What was sent before arrives first.
+  /// The last message to every worker that it has met. Earlier messages arrive first.
   void say_good_bye();
   /// Whether the others have everything.
   bool all_acknowledged() const;
@@ -77,8 +78,8 @@ class Endpoint final : public wire::Node {
   void on_timer(wire::TimerId timer) override;
 
  private:
-  struct Link;      ///< what goes out to a worker
-  struct Incoming;  ///< what comes in from one
+  struct Link;      ///< messages to a worker
+  struct Incoming;  ///< messages from a worker
 
   Link& link(WorkerId worker);
   void connect(Link& link);

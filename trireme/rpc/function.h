@@ -12,12 +12,12 @@
 //   agent->rpc_sync<&forward>("w1", x, 2.0);
 //   shard.rpc_sync<&Shard::forward>(x);
 //
-// Naming one in a program is all it takes to have it served there. Arguments and results are numbers, enums
-// that end with kLast, strings, vectors, maps, optionals, pairs, tuples, structs that list their fields
-// (wire/fields.h), RRefs, what has a wire::Field, such as tensors (remote/autograd.h); arguments are
-// taken by value or const reference. A member function takes the RRef of its object first and runs where that
-// is. A result may be a Future, which is waited for without a thread; a shared_ptr stays where it is, and the
-// caller gets an RRef to what it points to (Agent::remote).
+// A function that a program names is served there. Arguments and results are numbers, enums that end with
+// kLast, strings, vectors, maps, optionals, pairs, tuples, structs that list their fields (wire/fields.h),
+// RRefs, types with a wire::Field, such as tensors (remote/autograd.h); arguments are taken by value or const
+// reference. A member function takes the RRef of its object first and runs on its owner. A result may be a
+// Future, for which no thread waits. A shared_ptr stays on its worker, and the caller gets an RRef to its
+// object (Agent::remote).
 
 #include <algorithm>
 #include <map>
@@ -41,11 +41,11 @@ struct FunctionName {
   consteval FunctionName(const char (&name)[N]) { std::copy_n(name, N, text); }  // NOLINT: from a literal
 };
 
-/// What `function<"name", &f>` is, by the signature that callers see.
+/// The type of `function<"name", &f>`, by the signature that callers see.
 template <class Signature>
 class Function;
 
-/// What callers see of it.
+/// The signature for callers.
 template <class R, class... Args>
 class Function<R(Args...)> {
  public:
@@ -61,7 +61,7 @@ namespace internal {
 
 template <class... Parts>
 struct PartList {};
-/// What a container, or a struct that lists its fields, is sent as.
+/// The encoding of a container, or of a struct that lists its fields.
 template <class T>
 struct PartsOf;
 template <class T>
@@ -110,7 +110,7 @@ consteval bool is_sendable() {
 
 }  // namespace internal
 
-/// What can go to another worker, with all that is in it.
+/// Types that can be sent to another worker, with all of their members.
 template <class T>
 concept Sendable = internal::is_sendable<T>();
 
@@ -126,7 +126,7 @@ struct ResultOf<Future<R>> {
   using Type = R;
   static constexpr bool kIsFuture = true;
 };
-/// What the reference to a result refers to.
+/// The type of the value of the reference to a result.
 template <class R>
 struct KeptAs {
   using Type = Stored<R>;
@@ -241,7 +241,7 @@ std::string name_of() {
   return name_in(typeid(Named<body>).name()) + ": " + readable(typeid(decltype(body)).name());
 }
 
-/// What calls without a name of their own call.
+/// The function of calls without a name of their own.
 template <auto body>
 inline const Function<typename BodyTraits<std::decay_t<decltype(body)>>::Signature> function_itself{
     add<body>(name_of<body>())};

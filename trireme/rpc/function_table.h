@@ -21,12 +21,12 @@ struct FunctionRow {
   std::uint64_t fingerprint() const;
 };
 
-/// Adds the row, or says with the next check_function_table() that the name is taken.
+/// Adds the row. A taken name is an error of the next check_function_table().
 const FunctionRow& add_function(FunctionRow row);
 /// Null: there is none.
 const FunctionRow* find_function(const std::string& name);
 std::vector<std::string> function_names();
-/// Throws InvalidArgument that names what stands there twice.
+/// Throws InvalidArgument that names the functions that are there twice.
 void check_function_table();
 /// A type as its source has it.
 std::string readable(const char* type_name);

@@ -46,7 +46,7 @@ struct FutureState {
   std::optional<Stored<T>> value;
   std::exception_ptr error;
   std::vector<std::function<void()>> followers;
-  const std::shared_ptr<WorkerPool> pool;  ///< runs the followers; null: whoever completes it
+  const std::shared_ptr<WorkerPool> pool;  ///< runs the followers; null: the completing thread
 
   bool done() const { return value.has_value() || error != nullptr; }
 
@@ -102,11 +102,11 @@ class Promise;
 template <class T>
 class Future {
  public:
-  /// What it is a future of.
+  /// The type of the future's value.
   using Value = T;
-  /// What is kept of it: of void, an empty value.
+  /// The stored type: of void, an empty value.
   using Stored = internal::Stored<T>;
-  /// What copies of a future share with the one that completes it.
+  /// The state that copies of a future share with its promise.
   using State = internal::FutureState<T>;
 
   explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -120,7 +120,7 @@ class Future {
     return state_->changed.wait_for(lock, std::chrono::duration<double>(seconds),
                                     [&] { return state_->done(); });
   }
-  /// Waits. Throws what came instead of a value. On a thread of a pool another one takes over meanwhile.
+  /// Waits. Throws the error of a failed call. A thread of a pool is replaced by another one meanwhile.
   T get() const {
     std::unique_lock lock(state_->mutex);
     if (!state_->done()) {
@@ -131,8 +131,8 @@ class Future {
     if constexpr (!std::is_void_v<T>) return *state_->value;
   }
 
-  /// `next` of the value, when it is there, on a thread of the agent's pool; an error goes past it. What it
-  /// returns, or throws, is in the future that is returned; a CommError, when the agent ends before.
+  /// Calls `next` with the value, when it is there, on a thread of the agent's pool; an error skips it. The
+  /// returned future has its result or exception; a CommError, when the agent ends before.
   template <class Next>
   auto then(Next next) const {
     using Result = decltype(apply(next));
@@ -178,8 +178,8 @@ class Future {
   std::shared_ptr<State> state_;
 };
 
-/// The other end of a future. When its last copy goes without a word, the future gets a CommError that says
-/// so: nobody waits for ever, and what would have followed is let go.
+/// The other end of a future. When its last copy is destroyed without a value, the future gets a CommError:
+/// no wait is endless, and followers are released.
 template <class T>
 class Promise {
  public:

@@ -1,5 +1,5 @@
 #pragma once
-// Who calls whom, and what a remote reference refers to. Values.
+// Identities of workers and calls, and of the values of remote references. Values.
 
 #include <compare>
 #include <cstdint>
@@ -15,11 +15,12 @@ namespace trireme::rpc {
 using WorkerId = std::uint32_t;
 inline constexpr WorkerId kNobody = 0;
 
-/// What a worker tells the others of itself where they meet.
+/// A worker's entry for the others at the rendezvous.
 struct WorkerInfo {
   WorkerId id = kNobody;
   std::string name = {};
-  std::string host = {};                      ///< see base/host.h: who shares it may use Unix sockets
+  std::string host = {};                      ///< see base/host.h: workers with an equal one may use Unix
+                                              ///< sockets
   std::vector<wire::Address> addresses = {};  ///< where it listens
 
   bool operator==(const WorkerInfo&) const = default;
@@ -29,8 +30,8 @@ struct WorkerInfo {
   }
 };
 
-/// A value that lives on its owner. A pair of creator and owner numbers its references from 1, so that the
-/// owner knows one that is still to come from one that is gone.
+/// A value that is on its owner. A pair of creator and owner numbers its references from 1, so the owner can
+/// distinguish a future one from a released one.
 struct RefId {
   WorkerId creator = kNobody;
   WorkerId owner = kNobody;

@@ -1,5 +1,5 @@
 #pragma once
-// What an Agent is told when it is made, and a call when it is begun. Values.
+// Options of an Agent, and of a call. Values.
 
 #include <cstddef>
 #include <functional>
@@ -15,10 +15,10 @@
 namespace trireme::rpc {
 
 struct AgentOptions {
-  std::string name = {};                      ///< what others call it by; nobody else's in the group
+  std::string name = {};                      ///< its name for calls; unique in the group
   std::shared_ptr<Directory> directory = {};  ///< where the workers of the group meet
   std::string group = "rpc";                  ///< several may meet in one directory
-  std::size_t num_workers = 0;                ///< of the group; 0: whoever joins, at any time
+  std::size_t num_workers = 0;                ///< of the group; 0: any number, at any time
   double timeout_s = 60;                      ///< of calls, of joining and of looking for a worker
   std::size_t num_threads = 4;                ///< functions that compute at a time; see worker_pool.h
   std::size_t max_waiting_bytes = 512 << 20;  ///< of calls to one worker without an answer; then callers wait
@@ -27,18 +27,18 @@ struct AgentOptions {
   std::vector<wire::Address> listen = {};
   wire::Security security = {};
   bool shares_memory = true;   ///< with workers of this host; false: they too meet where it listens
-  double lost_after_s = 3;     ///< a connection that broke, and that nobody takes up again
-  double silent_after_s = 30;  ///< a worker that takes nothing of what is sent to it
+  double lost_after_s = 3;     ///< a broken connection that the peer does not resume
+  double silent_after_s = 30;  ///< a worker that acknowledges no message
   std::function<void()> on_thread_start = {};  ///< on every thread that runs functions
   std::function<void(const std::string& line)> report = {};
-  std::shared_ptr<CallHooks> hooks = {};  ///< what goes along with calls; see call_hooks.h
+  std::shared_ptr<CallHooks> hooks = {};  ///< data that are sent with calls; see call_hooks.h
   telemetry::Trace* trace = nullptr;      ///< outlives the agent; null: none
 };
 
 struct CallOptions {
   double timeout_s = 0;  ///< 0: the agent's
-  /// More than 1, for a function that may run twice: when the worker ends under the call, it is made again on
-  /// whoever has the name then.
+  /// More than 1, for a function that may run twice: when the worker ends during the call, it is made again
+  /// on the worker with that name then.
   int tries = 1;
 };
 

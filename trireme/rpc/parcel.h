@@ -1,6 +1,6 @@
 #pragma once
-// Arguments or results on their way: fields, large bytes next to them, remote references among them, and what
-// the layer above adds. A wire::Message has room for one after a head of its own. Values.
+// Arguments or results in transfer: fields, large bytes next to them, remote references among them, and the
+// additions of the layer above. A wire::Message has room for one after a head of its own. Values.
 
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,7 @@
 
 namespace trireme::rpc {
 
-/// A reference that is handed over: who tells the owner of it.
+/// A reference that is passed on, and the worker that notifies the owner.
 struct RefPass {
   RefId id;
   WorkerId introducer = kNobody;
@@ -36,12 +36,12 @@ struct Parcel {
 /// The parcel after `head`. One attachment is not copied, several are put one after the other.
 wire::Message pack(std::uint16_t kind, std::vector<std::byte> head, const Parcel& parcel);
 
-/// What pack() has made: `head` and the parcel. Empty when it was not pack() that made it.
+/// The inverse of pack(): `head` and the parcel. Empty for other messages.
 struct Unpacked {
   std::span<const std::byte> head;  ///< within the message
   Parcel parcel = {};
 };
-/// What pack() made; empty for bytes that it does not make.
+/// The content that pack() made; empty for bytes of another origin.
 std::optional<Unpacked> unpack(const wire::Message& message);
 
 }  // namespace trireme::rpc

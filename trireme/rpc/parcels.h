@@ -1,5 +1,5 @@
 #pragma once
-// Values into parcels and back, with the references among them and what CallHooks add.
+// Conversion of values to parcels and back, with the references among them and the additions of CallHooks.
 
 #include <string>
 #include <tuple>
@@ -10,7 +10,8 @@
 
 namespace trireme::rpc {
 
-/// What a Field<> that needs more than bytes looks at: who writes or reads for whom, on this thread.
+/// Context for a Field<> that needs more than bytes: the writing or reading agent and its peer, on this
+/// thread.
 struct Exchange {
   AgentCore& core;
   WorkerId peer;
@@ -43,7 +44,7 @@ Parcel write_parcel(AgentCore& core, WorkerId to, const Annex* request, const Va
   return parcel;
 }
 
-/// Throws InvalidArgument: what() is not one Value.
+/// Throws InvalidArgument: what() does not hold exactly one Value.
 template <class Value, class What>
 Value read_parcel(AgentCore& core, WorkerId from, const Parcel& parcel, const Handles& references,
                   const What& what) {

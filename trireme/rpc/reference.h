@@ -1,6 +1,6 @@
 #pragma once
-// RRef<T>: a T that lives on one worker, its owner, and that others refer to. It may be sent in arguments and
-// results, and goes when nobody refers to it any more, however messages were lost or came twice on the way
+// RRef<T>: a T that is on one worker, its owner, and that others refer to. It may be sent in arguments and
+// results. It is destroyed with its last reference, even when messages were lost or came twice
 // (internal/reference_table.h). An owner that has ended is an error of every use, which names it. Copies
 // share one reference. Thread-safe.
 //
@@ -33,7 +33,7 @@ class AgentScope {
   AgentCore* const outer_;
 };
 
-/// The value as a T. Throws what came instead, and InvalidArgument when it is no T.
+/// The value as a T. Throws the error of the call, and InvalidArgument when it is no T.
 std::shared_ptr<void> checked(const AnyValue& value, const std::type_info& type);
 [[noreturn]] void throw_gone(const AgentCore& core, const RefId& id);
 
@@ -42,7 +42,7 @@ std::shared_ptr<void> checked(const AnyValue& value, const std::type_info& type)
 template <class T>
 class RRef {
  public:
-  /// What it refers to.
+  /// The type of the referenced value.
   using Value = T;
 
   /// Refers to nothing.
@@ -58,7 +58,7 @@ class RRef {
   bool is_owner() const { return owner() == handle().core().self(); }
 
   /// On the owner: the value itself, which others may use at the same time. Waits until it is there. Throws
-  /// InvalidArgument anywhere else, and what its function has thrown.
+  /// InvalidArgument anywhere else, and the exception of its function.
   std::shared_ptr<T> local_value() const {
     return std::static_pointer_cast<T>(internal::checked(local_future().get(), typeid(T)));
   }
@@ -70,8 +70,8 @@ class RRef {
     return value->future();
   }
 
-  /// A copy of the value, from wherever it is. Throws what its function has thrown, CommError when the owner
-  /// has ended, DeadlineError.
+  /// A copy of the value, from any worker. Throws the exception of its function, CommError when the owner has
+  /// ended, DeadlineError.
   T to_here(const CallOptions& options = {}) const { return to_here_async(options).get(); }
   Future<T> to_here_async(const CallOptions& options = {}) const;
 

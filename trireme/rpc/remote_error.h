@@ -1,10 +1,10 @@
 #pragma once
-// Exceptions that cross to another process. Those of trireme's hierarchy and the standard library's keep
-// their type; those of a program of one's own do, when it says so once:
+// Exceptions that are sent to another process. Those of trireme's hierarchy and the standard library's keep
+// their type. Custom exceptions do, when they are registered once:
 //
 //   const bool kKnown = rpc::carry_exception<GameOver>("GameOver");   // GameOver(const std::string&)
 //
-// Others come as RemoteError. Messages say on which worker, and in what, they were thrown.
+// Others come as RemoteError. Messages name the worker and the function that threw them.
 
 #include <exception>
 #include <functional>
@@ -20,7 +20,7 @@ class RemoteError : public Error {
  public:
   RemoteError(const std::string& type, const std::string& message)
       : Error(kExitInternal, message), type_(type) {}
-  /// What was thrown there, as its source has it.
+  /// The type of the exception there, by its name in the source.
   const std::string& type() const { return type_; }
 
  private:

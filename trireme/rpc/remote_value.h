@@ -13,7 +13,7 @@ struct AnyValue {
   const std::type_info* type = &typeid(void);
 };
 
-/// What an owner keeps for a reference until nobody refers to it.
+/// The owner's state of a reference as long as it exists.
 using RemoteValue = Promise<AnyValue>;
 
 }  // namespace trireme::rpc

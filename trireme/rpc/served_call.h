@@ -21,7 +21,7 @@ class ServedCall {
   WorkerId from() const { return from_; }
   std::uint64_t call() const { return call_; }
 
-  /// Throws InvalidArgument when they are not what the function takes.
+  /// Throws InvalidArgument when they are not the function's arguments.
   template <class Arguments>
   Arguments read_arguments() {
     return read_parcel<Arguments>(*core_, from_, arguments, references,
@@ -38,7 +38,7 @@ class ServedCall {
     core_->value_of(result->id())->set(std::move(value));
     core_->answer(*this, {});
   }
-  /// Sends the error back; where the result stays, whoever uses it gets that error.
+  /// Sends the error back. Where the result stays, every use of it gets that error.
   void fail(const std::exception_ptr& error) const {
     if (stays()) core_->value_of(result->id())->fail(error);
     core_->answer_error(*this, error);

@@ -1,5 +1,5 @@
 #pragma once
-// What calls of a function came to, at one worker. Values.
+// Counts and times of calls of a function, at one worker. Values.
 
 #include <array>
 #include <cstdint>
@@ -17,7 +17,7 @@ struct FunctionStatistics {
 
   /// Counts one call that took so long.
   void add_latency(double seconds);
-  /// An upper bound, in seconds, of what this part of the calls took; 0 without calls.
+  /// An upper bound, in seconds, of the time of this part of the calls; 0 without calls.
   double latency_s(double quantile) const;
 };
 

@@ -1,8 +1,8 @@
 #pragma once
-// Threads that run what others ask for. So many run at a time; one that waits for a future does not count
-// while it waits, and another takes over: functions may call each other in circles without using the pool up.
-// The thread that was idle for the shortest time goes first, as its caches and its helpers are warm.
-// Thread-safe. Its owner calls close(), from a thread of its own, before the last reference to it goes.
+// Threads that run requested functions. A fixed number runs at a time. A thread that waits for a future does
+// not count, and another one replaces it: functions may call each other in circles without exhausting the
+// pool. The thread that was idle for the shortest time goes first, as its caches and its helper threads are
+// warm. Thread-safe. Its owner calls close(), from a thread of its own, before the last reference to it goes.
 
 #include <condition_variable>
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace trireme::rpc {
 
-/// How many threads there are, and what each does first.
+/// Number of threads, and the function that each runs first.
 struct WorkerPoolOptions {
   std::size_t num_threads = 4;    ///< that run at a time
   std::size_t max_threads = 512;  ///< with those that wait
@@ -31,7 +31,7 @@ class WorkerPool {
 
   /// Does nothing once it is closed. `work` does not throw.
   void submit(std::function<void()> work);
-  /// What has begun is finished, what has not is dropped. Waits; not for the thread that calls.
+  /// Finishes running functions and drops waiting ones. Waits; do not call it from a thread of the pool.
   void close();
   /// Of work that has been given and not finished.
   std::size_t num_unfinished() const;
@@ -60,7 +60,7 @@ class WorkerPool {
   bool closed_ = false;
 };
 
-/// While it lives, the calling thread waits for somebody else. On a thread that is no pool's: nothing.
+/// While it exists, the calling thread waits for another one. No effect on a thread outside a pool.
 class BlockedScope {
  public:
   BlockedScope();
