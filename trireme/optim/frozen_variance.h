@@ -1,7 +1,7 @@
 #pragma once
-// Adam whose mean square stays as it is after a warm-up (1-bit Adam: Tang et al., arXiv 2102.02888,
-// algorithm 1). From then on an update is linear in the gradients, so what a compression leaves out of one
-// step may come with a later one.
+// Adam whose mean square stays constant after a warm-up (1-bit Adam: Tang et al., arXiv 2102.02888, algorithm
+// 1). From then on an update is linear in the gradients, so the residual of a compression may be added in a
+// later step.
 
 #include "trireme/optim/update_rule.h"
 

@@ -14,7 +14,7 @@
 
 namespace trireme::optim {
 
-/// What an optimizer is made amid.
+/// Context of an optimizer at its construction.
 struct Surroundings {
   std::shared_ptr<Offload> offload = nullptr;          ///< null: all is in memory
   std::shared_ptr<const TensorParts> parts = nullptr;  ///< null: all parameters are whole
@@ -40,7 +40,7 @@ class GroupedOptimizer : public Optimizer {
     NamedTensors parameters = {};
     std::vector<TensorVector> states = {};  ///< [state of the rule][parameter]
   };
-  /// What of a parameter is updated at once.
+  /// The part of a parameter that is updated at once.
   struct Run {
     std::size_t parameter;
     std::int64_t begin = 0, numel = 0;  ///< in row-major order, where it is not all

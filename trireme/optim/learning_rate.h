@@ -24,7 +24,7 @@ struct LearningRateOptions {
   double initial_fraction = 0.04;
   /// cosine, polynomial, wsd, one_cycle: the end; reduce_on_plateau: the least. In [0, 1].
   double final_fraction = 0;
-  /// step, multi_step, exponential, reduce_on_plateau: what the rate is multiplied with, in (0, 1).
+  /// step, multi_step, exponential, reduce_on_plateau: factor of the rate, in (0, 1).
   double factor = 0.1;
   /// step: it falls at every multiple after the warm-up; exponential: it falls by `factor` over so many,
   /// evenly. At least 1 for both.
@@ -49,7 +49,7 @@ class LearningRate {
   /// Takes note of a metric, lower is better, for instance the loss of an evaluation. Every rank observes the
   /// same bits (an all-reduced number), or the ranks' rates drift apart. Pure schedules pay no attention.
   virtual void observe(double metric) = 0;
-  /// What was learned from the metrics, by name; shared, not copied: restore it in place. Empty when pure.
+  /// State from the metrics, by name; shared, not copied: restore it in place. Empty when pure.
   virtual std::map<std::string, at::Tensor> state() = 0;
 };
 

@@ -50,7 +50,7 @@ class LossScaler {
 
 /// Divides all gradients by `scale`; false when one of them is not finite. One pass over them.
 bool unscale_gradients(const NamedTensors& parameters, double scale);
-/// The same for a scale (f64, no dims) of which the host knows nothing. Returns 1 where a gradient is not
+/// The same for a scale (f64, no dims) that is not read on the host. Returns 1 where a gradient is not
 /// finite, else 0: f32, one dim of 1, on the device of the gradients; undefined where no parameter has a
 /// gradient.
 at::Tensor unscale_gradients(const NamedTensors& parameters, const at::Tensor& scale);

@@ -1,12 +1,11 @@
 #pragma once
-// Tensors that live elsewhere than in the memory of the device: what an optimizer keeps, and shards of
-// parameters (ZeRO-Offload: Ren et al., arXiv 2101.06840; ZeRO-Infinity: Rajbhandari et al., arXiv
-// 2104.07857): in files, or in the host's memory, pinned, from and to which a device copies by itself. What
-// stands for such a tensor is one of the meta device, which has sizes and no memory, so that who does not ask
-// for the values gets an error and no wrong numbers. The values are asked for by views of it, or they pass
-// through memory part by part: while one part is worked on, the next is read and the one before is written,
-// in three buffers. One object per rank. One thread; but fetch() may be called on any, as long as nothing
-// changes what it fetches.
+// Tensors that are outside the memory of the device: optimizer state, and shards of parameters (ZeRO-Offload:
+// Ren et al., arXiv 2101.06840; ZeRO-Infinity: Rajbhandari et al., arXiv 2104.07857). They are in files, or
+// in the host's memory, pinned, for asynchronous copies of a device. A meta tensor replaces such a tensor. It
+// has sizes and no memory, so a use of its values is an error and not a wrong number. Values are read by
+// views, or they pass through memory part by part: while one part is computed, the next is read and the one
+// before is written, in three buffers. One object per rank. One thread; but fetch() may be called on any, as
+// long as the fetched values do not change.
 
 #include <ATen/core/Tensor.h>
 
@@ -39,7 +38,7 @@ class Offload {
   /// memory.
   using Part = std::vector<at::Tensor>;
 
-  /// What lives where, and how much of it is on the device at a time.
+  /// Places of the state, and the amount that is on the device at a time.
   struct Options {
     std::filesystem::path folder;                      ///< of files
     std::string owner;                                 ///< for messages: "rank 2"
@@ -66,10 +65,10 @@ class Offload {
   /// Gives a view these values. Throws as fetch() does.
   void put(const at::Tensor& view, const at::Tensor& values);
 
-  /// Brings the parts one after the other, has each updated in place, and takes them back. All is back when
-  /// it returns, or on its way to the host's memory, which fetch() and put() wait for. Throws DataError, or
-  /// what `update` throws; what of the parts has not come back by then is rejected from then on, until all of
-  /// it is put.
+  /// Fetches the parts one after the other, updates each in place, and writes them back. All are back when it
+  /// returns, or in transfer to the host's memory, for which fetch() and put() wait. Throws DataError, or the
+  /// exceptions of `update`. Parts that are not back by then are rejected from then on, until all of the part
+  /// is put.
   void in_parts(const std::vector<Part>& parts,
                 const std::function<void(std::size_t part, const Part& brought)>& update);
 
@@ -96,11 +95,11 @@ class Offload {
     std::int64_t place, bytes;
   };
   struct Slot {
-    at::Tensor memory;     ///< of the host: what is read from files, and written
+    at::Tensor memory;     ///< of the host: buffer of reads from files, and writes
     at::Tensor on_device;  ///< where parts are worked on elsewhere
     std::vector<Segment> segments;
     std::future<void> reading, writing;
-    batch::CopyStream::Mark came, left;  ///< of what is kept in memory, to and from the device
+    batch::CopyStream::Mark came, left;  ///< copies of tensors in host memory, to and from the device
   };
 
   const Home& home_of(const at::Tensor& view) const;
@@ -114,7 +113,7 @@ class Offload {
   void copy_kept(Slot& slot, Way way);
   static void copy_buffer(const Slot& slot, Way way);
   bool all_in_memory() const;
-  /// What was updated last may be on its way to the host's memory.
+  /// The last updates may be in transfer to the host's memory.
   void wait_for_device() const;
   Part brought(const Slot& slot, const Part& part) const;
   void settle() noexcept;
@@ -124,12 +123,12 @@ class Offload {
   const Options options_;
   std::map<Purpose, std::unique_ptr<KeptBytes>> kept_;
   std::map<const void*, Home> homes_;                ///< by the storage of the holder
-  mutable std::atomic<bool> device_copies_ = false;  ///< perhaps; nobody has waited since
+  mutable std::atomic<bool> device_copies_ = false;  ///< perhaps; not waited for since
   mutable std::mutex mutex_;
   std::map<const void*, std::int64_t> lost_;  ///< under the mutex: bytes that are to be put again, by storage
   std::array<Slot, kNumSlots> slots_;
   batch::CopyStream to_device_,
-      from_device_;  ///< copies of what is kept in memory, while the device computes
+      from_device_;  ///< copies of tensors in host memory, while the device computes
   IoThread reader_{"offload read"}, writer_{"offload write"};  ///< end before the buffers
 };
 

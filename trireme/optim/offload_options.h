@@ -1,5 +1,5 @@
 #pragma once
-// What of a training run lives elsewhere than in the memory of the device, and where. A value.
+// Placement of a training run's state outside the memory of the device. A value.
 
 #include <string>
 #include <vector>
@@ -11,9 +11,10 @@ enum class OffloadPlace { kNone, kHost, kFiles };
 
 struct OffloadOptions {
   std::string optimizer =
-      "none";  ///< what it keeps, but counts and moving averages: a name of offload_place_names()
+      "none";  ///< optimizer state, but counts and moving averages: a name of offload_place_names()
   std::string parameters = "none";  ///< zero = 3: each rank's shards of them: a name of offload_place_names()
-  std::string activations = "none";  ///< what layers save for their backward: a name of offload_place_names()
+  std::string activations = "none";  ///< tensors that layers save for their backward: a name of
+                                     ///< offload_place_names()
   std::string folder = "";           ///< of the files, on each rank's host; empty: the run's
   double part_mib = 16;              ///< that is brought at once; a single tensor may need more
 };

@@ -24,7 +24,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 /// that optimizer.
 struct OptimizerOptions {
   std::string name = "sgd";
-  std::optional<double> lr = {};  ///< all: the rate of steps until set_lr() says another, >= 0
+  std::optional<double> lr = {};  ///< all: the rate of steps until set_lr() changes it, >= 0
   /// All, >= 0. sgd, adam, adagrad, rmsprop: L2, `weight_decay * p` is added to the gradient. lars: L2, and
   /// part of the trust ratio. adamw, lion, muon: decoupled, p shrinks by `lr * weight_decay`. lamb: added to
   /// the update before its trust ratio.
@@ -47,7 +47,7 @@ struct OptimizerOptions {
   std::string muon_scale = "original";
   /// muon: tensors with one of these in their names go to adamw, as all with at most one dim do.
   std::vector<std::string> muon_spares = {"wte", "wpe", "embed", "lm_head"};
-  double muon_adamw_rate = 1;  ///< muon: rate of what goes to adamw, as a multiple of lr, >= 0
+  double muon_adamw_rate = 1;  ///< muon: rate of the parameters of adamw, as a multiple of lr, >= 0
 };
 
 /// The options of that optimizer with its default in the place of each that is not given: lr, weight_decay,

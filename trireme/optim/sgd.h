@@ -1,8 +1,8 @@
 #pragma once
 // Stochastic gradient descent with momentum, as PyTorch defines it (Sutskever et al., 2013, with the rate
-// outside the momentum and no dampening): g += weight_decay * p; v = momentum * v + g;
-// p -= lr * (nesterov ? g + momentum * v : v). State: momentum v, absent when the momentum is 0. PyTorch
-// begins v with the first gradient; without dampening that is what zeros become in the first step.
+// outside the momentum and no dampening): g += weight_decay * p; v = momentum * v + g; p -= lr * (nesterov ?
+// g + momentum * v : v). State: momentum v, absent when the momentum is 0. PyTorch begins v with the first
+// gradient; without dampening that equals zeros after the first step.
 
 #include "trireme/optim/update_rule.h"
 

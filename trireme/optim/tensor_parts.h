@@ -1,7 +1,7 @@
 #pragma once
-// Parameters that are parts of tensors, the rest of which other ranks hold (parallel/tensor): what an
-// optimizer that looks at whole tensors asks of those ranks. All of them make optimizers of parts of the same
-// tensors in the same order, and update together: what is asked is collective.
+// Parameters that are parts of tensors, the rest of which other ranks hold (parallel/tensor): exchanges with
+// those ranks for an optimizer that uses whole tensors. All of them make optimizers of parts of the same
+// tensors in the same order, and update together: the exchanges are collective.
 
 #include <ATen/core/Tensor.h>
 
@@ -14,7 +14,7 @@
 
 namespace trireme::optim {
 
-/// What a parameter is a part of.
+/// The whole tensor of a parameter that is a part.
 struct PartOfTensor {
   std::vector<std::int64_t> whole_sizes;  ///< of the tensor
   std::int64_t dim = 0;                   ///< along which ranks hold parts

@@ -1,7 +1,7 @@
 #pragma once
-// The seam inside an optimizer: an UpdateRule is the arithmetic of one optimizer, without parameters, groups,
-// names or state of its own; a GroupedOptimizer holds those and calls the rule once per group. An optimizer
-// of one's own is one such class: make it a GroupedOptimizer, and groups, named state and checkpoints are
+// The interface inside an optimizer. An UpdateRule is the arithmetic of one optimizer, without parameters,
+// groups, names or state of its own. A GroupedOptimizer holds those and calls the rule once per group. A
+// custom optimizer is one such class: make it a GroupedOptimizer, and groups, named state and checkpoints are
 // there. Rules are immutable after construction.
 
 #include <ATen/core/Tensor.h>
@@ -27,10 +27,10 @@ struct StateTensor {
   Form form = Form::kLikeParameter;
 };
 
-/// What all parameters of a group share.
+/// Common settings of all parameters of a group.
 struct GroupSettings {
   double weight_decay = 0;
-  bool adaptive = true;  ///< lars, lamb: false stands for a trust ratio of 1
+  bool adaptive = true;  ///< lars, lamb: false is a trust ratio of 1
 };
 
 struct PartOfTensor;
@@ -40,7 +40,7 @@ class TensorParts;
 struct UpdateLists {
   TensorVector values, gradients;
   std::vector<TensorVector> states;  ///< one list per StateTensor of the rule, in its order
-  /// By parameter what it is a part of, null for whole ones; empty: all are whole.
+  /// The whole tensor of each parameter that is a part, null for whole ones; empty: all are whole.
   std::vector<const PartOfTensor*> parts = {};
   const TensorParts* others = nullptr;  ///< that hold the rest of them
   /// f32, no dims, on their device: nothing changes where it is 1 and not 0. None: all is updated. Only of
