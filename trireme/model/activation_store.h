@@ -1,14 +1,15 @@
 #pragma once
-// What autograd saves for a backward, kept elsewhere than in the memory that computes: in a file, or, where a
-// device computes, in the host's memory, pinned. While a Scope lives, tensors that this thread's operators
-// save go there, and what nobody else holds of them leaves memory. The backward gets them back, with the same
-// bits. To a file they are written while the forward continues, and read back before the backward asks for
-// them, from the last to the first; what a backward asks for before it is written is taken from memory.
+// Activation offload: tensors that autograd saves for a backward are stored outside the computing memory.
+// They are in a file, or, where a device computes, in the host's memory, pinned. While a Scope lives, tensors
+// that this thread's operators save are stored, and their memory is freed when it has no other owner. The
+// backward gets them back, with the same bits. They are written to a file while the forward continues, and
+// read back before the backward needs them, from the last to the first. Tensors that a backward needs before
+// they are written are taken from memory.
 //
-// What goes is memory, whole: tensors that are views of one (queries, keys and values) travel once. Small
-// tensors stay, and so do views of memory that is much larger than they are, and what a layer has of its own
-// (parameters, buffers). As everywhere in autograd a saved tensor must not be changed in place before its
-// backward: what is seen of that is rejected. docs/adr/0070.
+// Whole memory blocks are stored: tensors that are views of one (queries, keys and values) are transferred
+// once. Small tensors stay, and so do views of memory that is much larger than they are, and a layer's
+// parameters and buffers. As everywhere in autograd a saved tensor must not be changed in place before its
+// backward: detected changes are rejected. docs/adr/0070.
 
 #include <ATen/core/Tensor.h>
 
@@ -40,9 +41,9 @@ class ActivationStore {
   ActivationStore(const ActivationStore&) = delete;
   ActivationStore& operator=(const ActivationStore&) = delete;
 
-  /// Where operators save tensors: those of this thread, as long as it lives. What it leaves goes to the
-  /// scope around it. Operators throw DataError then: no room, or an earlier write has failed; and so does a
-  /// backward that cannot read. A forward or backward that has failed can be run again.
+  /// Stores tensors that operators of this thread save, as long as it lives. Tensors that it does not store
+  /// go to the outer scope. Operators throw DataError then: no room, or an earlier write has failed; and so
+  /// does a backward that cannot read. A forward or backward that has failed can be run again.
   class Scope;
 
   /// That live there now, and the most that did since it was made.
@@ -68,7 +69,7 @@ class ActivationStore::Scope {
   const std::unique_ptr<Keeper> keeper_;
 };
 
-/// The same layer, which keeps what it saves in the store.
+/// The same layer, with its saved tensors in the store.
 Layer kept_in(const std::shared_ptr<ActivationStore>& store, Layer layer);
 
 }  // namespace trireme::model

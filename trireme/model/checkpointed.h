@@ -1,9 +1,9 @@
 #pragma once
-// Activation checkpointing (Chen et al., arXiv 1604.06174): a forward that keeps nothing for its backward but
-// its inputs, and runs again when the backward asks for the first of what it did not keep. The graph is the
-// one that autograd recorded: gradients come in the same order, through the same hooks, with the same bits,
-// and everything that looks at a graph (unused parameters, split backwards, tied weights, gradients of
-// gradients) sees the graph of a plain forward.
+// Activation checkpointing (Chen et al., arXiv 1604.06174): a forward that keeps only its inputs for its
+// backward. It runs again when the backward needs the first tensor that it did not keep. The graph is the one
+// that autograd recorded: gradients come in the same order, through the same hooks, with the same bits. All
+// code that reads a graph (unused parameters, split backwards, tied weights, gradients of gradients) sees the
+// graph of a plain forward.
 //
 // The second run finds the random generators, autocast and same_again() as the first one did
 // (forward_record.h), and leaves them, and the buffers of the layer, as they were. It ends as soon as the
@@ -11,9 +11,9 @@
 // times: it may depend on inputs, parameters and random numbers, and must not change its inputs in place.
 // Under NoGradGuard it is a plain forward. One backward of a graph at a time.
 //
-// A graph that is kept (retain_graph) keeps from its first backward on what the second run made: a second
-// backward runs nothing again. An exception of the second run comes out of the backward, and what it had made
-// is given back: the same backward can be asked for again.
+// A graph that is kept (retain_graph) keeps the tensors of the second run from its first backward on: a
+// second backward runs nothing again. The backward throws an exception of the second run, and its tensors are
+// freed: the same backward can be run again.
 
 #include <functional>
 #include <memory>
@@ -26,15 +26,15 @@ namespace trireme::model {
 
 struct CheckpointOptions {
   std::string name = "a checkpointed function";  ///< for messages
-  /// What its forward changes besides its outputs: these modules' buffers (running statistics) count the
+  /// Effects of its forward besides its outputs: these modules' buffers (running statistics) count the
   /// forward once.
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
 };
 
 /// forward(inputs), checkpointed: `y = checkpointed([=](const at::Tensor& x) { return block->forward(x); },
-/// x)`. What it captures lives until the backward. Throws InvalidArgument: it changed an input in place; from
-/// the backward, with the name: the second run saves other tensors than the first, or an input, a parameter
-/// or a saved tensor was changed in place in between.
+/// x)`. Its captures live until the backward. Throws InvalidArgument: it changed an input in place; from the
+/// backward, with the name: the second run saves other tensors than the first, or an input, a parameter or a
+/// saved tensor was changed in place in between.
 Fields checkpointed(const std::function<Fields(const Fields&)>& forward, const Fields& inputs,
                     const CheckpointOptions& options = {});
 

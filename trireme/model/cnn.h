@@ -1,7 +1,7 @@
 #pragma once
 // A small convolutional network for images of some tens of pixels: two times (3x3 convolution, ReLU, 2x2
-// maximum), then two linear layers. No batch norm: what a sample gives depends on that sample alone, so any
-// split of a batch gives the same gradients.
+// maximum), then two linear layers. No batch norm: the output of a sample depends on that sample alone, so
+// any split of a batch gives the same gradients.
 
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>

@@ -1,8 +1,8 @@
 #pragma once
-// Which kernels the convolutions of a run take on the CPU, and how their activations lie in memory. Which are
-// faster depends on the processor (bench/results/convolution.md), so they are measured
-// (model/convolution_measurement.h), and the outcome is a ConvolutionChoice: a value, which looks at shapes
-// only, never at the clock. The same choice gives the same bits everywhere. ConvolutionScope puts it to use.
+// Kernels of the convolutions of a run on the CPU, and the memory format of their activations. The fastest
+// depend on the processor (bench/results/convolution.md), so they are measured
+// (model/convolution_measurement.h). The result is a ConvolutionChoice: a value, which depends on shapes
+// only, never on the clock. The same choice gives the same bits everywhere. ConvolutionScope applies it.
 // docs/adr/0015.
 
 #include <array>
@@ -23,9 +23,9 @@ struct ConvolutionShape {
 
 /// The kernels there are to choose from.
 enum class ConvolutionKernel {
-  kAten,     ///< what ATen takes
+  kAten,     ///< the kernel that ATen takes
   kOnednn,   ///< oneDNN, also where ATen multiplies sample by sample
-  kProduct,  ///< one matrix product over the batch; its output lies as channels_last
+  kProduct,  ///< one matrix product over the batch; its output is channels_last
 };
 
 /// The kernels of the three passes of a convolution.
@@ -40,7 +40,8 @@ struct PassKernels {
 };
 
 struct ConvolutionChoice {
-  /// Inputs of convolutions are brought to channels_last, which what follows keeps. Weights lie as they are.
+  /// Inputs of convolutions are converted to channels_last, which later layers keep. Weights keep their
+  /// format.
   bool channels_last = false;
   PassKernels otherwise = {};  ///< of shapes that have no row
   std::map<ConvolutionShape, PassKernels> kernels = {};
@@ -59,13 +60,13 @@ struct ConvolutionChoice {
 
 /// "64>256@16x16k1x1s1x1p0x0": channels, plane, kernel, stride, padding.
 std::string to_text(const ConvolutionShape& shape);
-/// Throws InvalidArgument for what to_text() does not write.
+/// Throws InvalidArgument for a text that to_text() does not write.
 ConvolutionShape convolution_shape_from(const std::string& text);
 
 /// "nhwc aaa 64>256@16x16k1x1s1x1p0x0:ppp ...": format, kernels otherwise and by shape, a letter for each
 /// pass (a: ATen, o: oneDNN, p: product). Choices about the same shapes have texts of the same length.
 std::string to_text(const ConvolutionChoice& choice);
-/// Throws InvalidArgument for what to_text() does not write.
+/// Throws InvalidArgument for a text that to_text() does not write.
 ConvolutionChoice convolution_choice_from(const std::string& text);
 
 /// For people: "channels_last; of 69 passes 61 as one product, 3 by oneDNN, 5 by ATen".

@@ -17,7 +17,7 @@
 
 namespace trireme::model {
 
-/// A kernel, and how activations lie.
+/// A kernel, and the memory format of activations.
 struct ConvolutionWay {
   bool channels_last = false;
   ConvolutionKernel kernel = ConvolutionKernel::kAten;
@@ -30,15 +30,15 @@ struct PassTimes {
   bool operator==(const PassTimes&) const = default;
 };
 
-/// What was measured so far, by shape and way.
+/// Measured times, by shape and way.
 using ConvolutionTimes = std::map<ConvolutionWay, PassTimes>;
 
-/// What there is to choose for: the convolutions of a model, repeated ones repeated, and the samples that it
-/// computes at once.
+/// Input of a choice: the convolutions of a model, repeated ones repeated, and the samples that it computes
+/// at once.
 struct Convolutions {
   std::vector<ConvolutionShape> shapes;
   std::int64_t batch = 1;
-  std::optional<bool> channels_last = {};  ///< how activations are to lie; empty: as is faster
+  std::optional<bool> channels_last = {};  ///< memory format of activations; empty: the faster one
 };
 
 /// Those of a model of images, as it computes them in evaluation mode on the first sample of `inputs`
@@ -47,16 +47,15 @@ struct Convolutions {
 /// deferred.
 Convolutions convolutions_of(Model& model, const Fields& inputs, std::int64_t batch);
 
-/// For each pass of each shape the kernel that takes the least time, and the layout whose sum is least; what
-/// gains less than a tenth is left to ATen and contiguous. `times[i]` are those of `convolutions.shapes[i]`.
-/// Pure.
+/// For each pass of each shape the kernel with the least time, and the layout whose sum is least. A gain of
+/// less than a tenth keeps ATen and contiguous. `times[i]` are those of `convolutions.shapes[i]`. Pure.
 ConvolutionChoice fastest(const Convolutions& convolutions, const std::vector<ConvolutionTimes>& times);
 
 /// Of processor time (of the clock with several threads) a tenth of a second or a few turns, whichever is
 /// less, and two turns at least.
 ConvolutionTimes measure_convolution(const ConvolutionShape& shape, std::int64_t batch);
 
-/// What times depend on besides the shape: a few lines of text.
+/// Conditions of the times besides the shape: a few lines of text.
 std::string convolution_conditions();
 
 /// Empty when the environment names no place for caches.

@@ -1,14 +1,14 @@
 #pragma once
-// Models larger than a rank: a module is built with its shapes alone, and only the layers that a rank
-// computes with get memory. It needs nothing of the module: whatever torch makes while a scope is open is
-// made on the meta device.
+// Deferred initialization, for models larger than a rank: a module is built with its shapes alone, and only
+// the layers that a rank computes with get memory. The module needs no change: all tensors that torch makes
+// while a scope is open are on the meta device.
 //
 //   const auto model = trireme::deferred([&] { return std::make_shared<Net>(); });   // no memory
 //   ... train::run_training(config, context, {.model = model});                      // its own stages' alone
 //
-// First values come from Model::initialise(seed), which leaves tensors without memory out: they depend on
-// (seed, name) only, so that they are the same for any cut. A module that reads values while it is built
-// cannot be deferred: libtorch says so. Per thread.
+// First values come from Model::initialise(seed), which leaves tensors without memory out. They depend on
+// (seed, name) only, so they are the same for any cut. A module that reads values while it is built cannot be
+// deferred: libtorch throws an error. Per thread.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -31,7 +31,7 @@ class DeferredScope {
   c10::impl::IncludeDispatchKeyGuard include_;
 };
 
-/// What `make` returns, built without memory.
+/// The result of `make`, built without memory.
 template <class Make>
 auto deferred(Make&& make) {
   const DeferredScope scope;
@@ -41,10 +41,10 @@ auto deferred(Make&& make) {
 /// Whether a parameter or a buffer has no memory yet.
 bool is_deferred(const torch::nn::Module& module);
 
-/// Gives memory on that device, in place, to the layer's parameters and buffers that have none: whoever holds
-/// them sees it. Values of parameters are undefined; buffers are those that norms begin with (running_mean,
+/// Gives memory on that device, in place, to the layer's parameters and buffers that have none: all owners of
+/// them see it. Values of parameters are undefined. Buffers have the initial values of norms (running_mean,
 /// num_batches_tracked: 0, running_var: 1). Throws InvalidArgument: another buffer, whose value only its
-/// constructor knows.
+/// constructor has.
 void materialise(const Layer& layer, c10::Device device = c10::kCPU);
 
 /// Takes the layer's parameters and buffers to that device, in place. Other tensors that its modules hold
@@ -52,16 +52,16 @@ void materialise(const Layer& layer, c10::Device device = c10::kCPU);
 void move_to(const Layer& layer, c10::Device device);
 
 /// Zeros of the shapes and types that layers without memory make of the inputs of a batch. Layers with
-/// operators whose shapes libtorch does not tell without computing get memory for as long. Throws c10::Error:
-/// it does not fit.
+/// operators whose shapes libtorch cannot infer without computing get memory meanwhile. Throws c10::Error: it
+/// does not fit.
 Fields outputs_on_shapes(const std::vector<Layer>& layers, const Fields& inputs);
 
-/// The model's outputs for `inputs` (batch, ...) in evaluation mode, without gradients and without a trace in
-/// the model; zeros of their shapes where the model is deferred. Throws what forward throws.
+/// The model's outputs for `inputs` (batch, ...) in evaluation mode, without gradients and without effects on
+/// the model; zeros of their shapes where the model is deferred. Passes on the exceptions of forward.
 Fields outputs_of_trial(Model& model, const Fields& inputs);
 
-/// While it lives, a layer lies on that device: without memory of its own it has some, with values that only
-/// time can tell from others.
+/// While it lives, a layer is on that device. A layer without memory gets some, with values for which only
+/// times are valid.
 class BorrowedMemory {
  public:
   explicit BorrowedMemory(const Layer& layer, c10::Device device = c10::kCPU);

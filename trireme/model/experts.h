@@ -1,8 +1,8 @@
 #pragma once
-// Models with experts: layers of which each expert computes for some of the samples or tokens, and which
-// ranks can share out. A model of one's own says how many there are by deriving from HasExperts. The weights
-// of the experts of a layer are parameters whose rows (dim 0) are the experts; a rank that has some of them
-// says which by model/parameter_box.h. No model that is shipped has experts.
+// Models with experts: layers of which each expert computes for some of the samples or tokens, and which can
+// be split over ranks. A custom model gives their number by deriving from HasExperts. The weights of the
+// experts of a layer are parameters whose rows (dim 0) are the experts; a rank that has some of them names
+// them by model/parameter_box.h. No model that is shipped has experts.
 
 #include <cstdint>
 

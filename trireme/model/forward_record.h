@@ -1,8 +1,8 @@
 #pragma once
-// What a forward finds around it besides its inputs, parameters and buffers, noted so that it can run a
-// second time as it ran the first: torch's random generators (of the CPU and of this thread's device),
-// autocast's switches, and what layers ask same_again() for. One record, one forward. Scopes belong to their
-// thread and nest: a forward in a forward is part of both.
+// State of a forward besides its inputs, parameters and buffers, recorded so that it can run again in the
+// same way: torch's random generators (of the CPU and of this thread's device), autocast's switches, and the
+// values of same_again(). One record, one forward. Scopes belong to their thread and nest: a forward in a
+// forward is part of both.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
@@ -35,11 +35,11 @@ class ForwardRecord {
 };
 
 /// A number that a layer's forward depends on and that is not among its inputs: a step, a key of random
-/// numbers, a switch. Returns `value`; in a forward that runs again, what the same call returned the first
-/// time. Throws InvalidArgument: the forward asks more often than it did.
+/// numbers, a switch. Returns `value`; in a forward that runs again, the value of the same call the first
+/// time. Throws InvalidArgument: the forward makes more calls than it did.
 std::uint64_t same_again(std::uint64_t value);
 
-/// What both kinds of scopes share.
+/// The common part of both kinds of scopes.
 class ForwardScope {
  public:
   ForwardScope(const ForwardScope&) = delete;

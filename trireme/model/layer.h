@@ -1,8 +1,8 @@
 #pragma once
-// A model as a chain of layers: what a pipeline cuts into stages. The model's forward is the layers' forwards
-// one after the other: the first gets the model's inputs, and what the last returns are its outputs. A layer
-// shares the model's parameters and buffers and keeps their names, so gradients, checkpoints and messages
-// name them as the whole model does.
+// A model as a chain of layers, which a pipeline cuts into stages. The model's forward is the layers'
+// forwards one after the other: the first gets the model's inputs, and the results of the last are its
+// outputs. A layer shares the model's parameters and buffers and keeps their names, so gradients, checkpoints
+// and messages name them as the whole model does.
 
 #include <torch/nn/modules/container/sequential.h>
 
@@ -20,10 +20,10 @@ using batch::Tensors;
 
 struct Layer {
   std::string name;  ///< "transformer.h.3", for messages
-  /// Gets what the layer before returned without that one's skips, and after those `takes`, in their order;
-  /// returns at least one tensor for the next layer, and after those `gives`. Some may be whole numbers or
-  /// need no gradient (masks, positions). A function of one tensor to one will do where there is one, and
-  /// of Tensors to Tensors where the names do not count.
+  /// Gets the outputs of the layer before without that one's skips, and after those `takes`, in their order.
+  /// Returns at least one tensor for the next layer, and after those `gives`. Some may be whole numbers or
+  /// need no gradient (masks, positions). A function of one tensor to one is accepted where there is one, and
+  /// of Tensors to Tensors where the names do not matter.
   std::function<Fields(const Fields&)> forward;
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};  ///< follow train() and eval()
   std::vector<std::pair<std::string, at::Tensor>> parameters = {};

@@ -15,17 +15,17 @@
 namespace trireme::model {
 
 /// A module that maps one tensor to one tensor (forward, loss), or several (forward_all, loss_all): it
-/// overrides one form, and whoever uses it calls the second.
+/// overrides one form, and callers use the second.
 class Model : public torch::nn::Module {
  public:
   /// input (batch, ...) -> logits (batch, num_classes); of sequences (batch, time, num_classes).
   virtual at::Tensor forward(const at::Tensor& input);
-  /// The input fields of a batch -> what the objective takes as outputs. Default: forward of the only one.
+  /// The input fields of a batch -> the outputs for the objective. Default: forward of the only one.
   virtual Fields forward_all(const Fields& inputs) { return forward(inputs); }
   /// First values that depend on (seed, parameter name) only. It is called with run.seed on a registered
-  /// model, and again while layers of a deferred one get their memory: one's own fills by the functions of
-  /// initialise.h, which leave other layers as they are. Default: a model that was built with memory keeps
-  /// the values of its constructor; deferred layers begin as libtorch's do (model::initialise). Throws
+  /// model, and again while layers of a deferred one get their memory: a custom one fills by the functions of
+  /// initialise.h, which leave other layers unchanged. Default: a model that was built with memory keeps the
+  /// values of its constructor; deferred layers begin as libtorch's do (model::initialise). Throws
   /// InvalidArgument: a deferred parameter of a module that is not libtorch's, and no weight or bias.
   virtual void initialise(std::uint64_t seed);
   /// The model's own loss (objective.name = "model"): the sum over the samples of a batch, without dims.

@@ -1,8 +1,8 @@
 #pragma once
-// Which part of a model's parameters a module holds. Most hold whole ones; a layer of tensor parallelism
+// The part of a model's parameters that a module holds. Most hold whole ones. A layer of tensor parallelism
 // holds a box of the whole parameter, or several: sizes of the whole, where each box begins in it, and where
-// its numbers lie in the tensor that the module has. First values, checkpoints and comparisons go by the
-// whole parameter, so that they mean the same for any number of ranks. Values; thread-safe.
+// its elements are in the module's tensor. First values, checkpoints and comparisons use the whole parameter,
+// so they mean the same for any number of ranks. Values; thread-safe.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>

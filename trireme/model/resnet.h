@@ -34,7 +34,7 @@ class ResNet : public Model {
   void initialise(std::uint64_t seed) override;
 
  private:
-  /// What comes before the blocks.
+  /// The layers before the blocks.
   at::Tensor stem(const at::Tensor& input);
   torch::nn::Sequential make_stage(const ResNetOptions& options, std::size_t stage);
 

@@ -1,6 +1,6 @@
 #pragma once
-// Skip connections: what a layer of a chain hands to a later one that is not its neighbour. It travels with
-// what goes from layer to layer, after it, up to the last layer that takes it. Pure.
+// Skip connections: tensors that a layer of a chain passes to a later one that is not its neighbour. They are
+// sent with the outputs from layer to layer, after them, up to the last layer that takes them. Pure.
 
 #include <string>
 #include <vector>
@@ -16,9 +16,9 @@ using SkipNames = std::vector<std::string>;
 /// or never, or given twice.
 std::vector<SkipNames> carried_skips(const std::vector<Layer>& layers);
 
-/// The layer's forward on what travels to it: fields of the layer before, then those of `carried`. Returns
-/// what travels on: the layer's fields, then those of `carried_on`, without names. Throws InvalidArgument,
-/// with the layer: it gets several tensors and takes one, or returns fewer than it declares.
+/// The layer's forward on its inputs: fields of the layer before, then those of `carried`. Returns the
+/// tensors for the next layer: the layer's fields, then those of `carried_on`, without names. Throws
+/// InvalidArgument, with the layer: it gets several tensors and takes one, or returns fewer than it declares.
 Fields run_layer(const Layer& layer, const Fields& values, const SkipNames& carried,
                  const SkipNames& carried_on);
 

@@ -1,7 +1,7 @@
 #pragma once
-// Guards for forwards that training must not notice: those that ask for shapes, evaluate, measure, or run a
-// second time. What a guard found when it was made is there again when it dies, by an exception too. They
-// nest. One thread per module; random numbers are those of the process's default generator of the CPU.
+// Guards for forwards without effects on training: those that infer shapes, evaluate, measure, or run a
+// second time. The destructor restores the state at construction, after an exception too. They nest. One
+// thread per module; random numbers are those of the process's default generator of the CPU.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -28,7 +28,7 @@ class EvaluationMode {
   void enter();
 
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>>
-      before_;  ///< holders before what they hold
+      before_;  ///< holders before their contents
 };
 
 /// Buffers (running statistics) and random numbers are free to change. After it they continue from where they
