@@ -7,15 +7,15 @@
 
 namespace trireme {
 
-/// What a configuration has at most, in a file of its own, of a run and of a checkpoint.
+/// Maximum size of a configuration, in a file of its own, of a run and of a checkpoint.
 inline constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{4} << 20;
 
 /// The whole file. Throws DataError when it cannot be read, is no regular file, or has more than
-/// `most_bytes`; the message says that it is no `what`, such as "manifest of a checkpoint".
+/// `most_bytes`; the message names the expected content `what`, such as "manifest of a checkpoint".
 std::string read_bounded_file(const std::filesystem::path& path, std::uint64_t most_bytes,
                               const std::string& what);
 
-/// The same of what the user names, which may be a pipe or a device: <(command), /dev/stdin, /dev/null.
+/// The same for a path of the user, which may be a pipe or a device: <(command), /dev/stdin, /dev/null.
 std::string read_bounded_stream(const std::filesystem::path& path, std::uint64_t most_bytes,
                                 const std::string& what);
 

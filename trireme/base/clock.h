@@ -1,6 +1,6 @@
 #pragma once
-// Time: one monotonic clock, and deadlines. Whoever waits for another rank, a disk or a process has a
-// Deadline; a thread of our own that waits for work has none, its owner ends it.
+// Time: one monotonic clock, and deadlines. A wait for another rank, a disk or a process has a Deadline. A
+// thread of Trireme that waits for work has none: its owner ends it.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,6 @@
 #pragma once
 // CRC-32C (Castagnoli; polynomial 0x1EDC6F41, reflected 0x82F63B78) as RFC 3720 defines it: by the
-// processor's instruction of SSE 4.2, or a table. Finds what is damaged, not what is forged. Pure;
-// thread-safe.
+// processor's instruction of SSE 4.2, or a table. Detects damage, not forgery. Pure; thread-safe.
 
 #include <cstdint>
 #include <string_view>

@@ -8,7 +8,7 @@
 
 namespace trireme {
 
-/// What files are read and written for.
+/// Purpose of reads and writes of files.
 enum class DiskUse { kData, kCheckpoints, kOffload };
 /// How many uses there are: the length of arrays that a DiskUse indexes.
 inline constexpr std::size_t kNumDiskUses = 3;

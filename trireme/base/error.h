@@ -1,6 +1,6 @@
 #pragma once
-// The one hierarchy of errors, split by what the caller can do about it. A message says what happened,
-// what was expected and what was found, then what to do. Names of this module live in `trireme` itself.
+// The one hierarchy of errors, by the caller's possible reaction. A message names the failure, the expected
+// and the found value, then the remedy. Names of this module are in `trireme` itself.
 
 #include <stdexcept>
 #include <string>

@@ -18,8 +18,8 @@ std::string read_file(const std::filesystem::path& path);
 /// Receives the next bytes of a file that is being written.
 using FileSink = std::function<void(std::span<const std::byte>)>;
 
-/// Writes `path` through `fill`, then makes it appear at once. On any error the old file stays as it was
-/// and no temporary file is left. Throws DataError (disk full, not writable) or what `fill` throws.
+/// Writes `path` through `fill`, then makes it appear at once. On any error the old file stays as it was and
+/// no temporary file is left. Throws DataError (disk full, not writable) or the exceptions of `fill`.
 void write_file_atomic(const std::filesystem::path& path, const std::function<void(const FileSink&)>& fill);
 
 /// The same with the whole content given.

@@ -24,9 +24,9 @@ class PlacedError : public InvalidArgument {
   std::string place_, message_;
 };
 
-/// Returns what `body`, a user's code, returns. An InvalidArgument, and an exception that is no Error and no
+/// Returns the result of `body`, a user's code. An InvalidArgument, and an exception that is no Error and no
 /// lack of memory, becomes a PlacedError, without libtorch's list of stack frames; other errors, and those
-/// that have a place, pass. `place` returns a text and is called then only. Costs nothing where nothing is
+/// that have a place, pass. `place` returns a text and is called only then. Costs nothing where nothing is
 /// thrown.
 template <class Place, class Body>
 decltype(auto) as_error_of(const Place& place, const Body& body) {
@@ -43,7 +43,7 @@ decltype(auto) as_error_of(const Place& place, const Body& body) {
   }
 }
 
-/// Returns what `body` returns. A PlacedError in it gets `place` before its own.
+/// Returns the result of `body`. A PlacedError in it gets `place` before its own.
 template <class Place, class Body>
 decltype(auto) within(const Place& place, const Body& body) {
   try {
@@ -53,8 +53,8 @@ decltype(auto) within(const Place& place, const Body& body) {
   }
 }
 
-/// As as_error_of() for code that reads data: what it throws that is no Error, and no lack of memory, becomes
-/// a DataError.
+/// As as_error_of() for code that reads data: an exception of it that is no Error, and no lack of memory,
+/// becomes a DataError.
 template <class Place, class Body>
 decltype(auto) as_data_error_of(const Place& place, const Body& body) {
   try {

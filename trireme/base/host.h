@@ -1,5 +1,6 @@
 #pragma once
-// What this process may use of its host. All functions read the kernel's current answer and are thread-safe.
+// Resources of the host that this process may use. All functions read the kernel's current values and are
+// thread-safe.
 
 #include <cstdint>
 #include <span>
@@ -13,7 +14,7 @@ int available_cores();
 /// The numbers of the cores in its affinity mask, ascending.
 std::vector<int> allowed_cores();
 
-/// What one of several processes has of its host when each core is shared by all that may run on it.
+/// Share of one of several processes in its host when each core is shared by all that may run on it.
 struct CoreShare {
   double cores = 0;       ///< of those it may run on, each divided by the number of its processes
   int num_processes = 1;  ///< that may run on any of them, itself included
@@ -24,7 +25,7 @@ CoreShare share_of_cores(std::span<const std::vector<int>> allowed, std::size_t 
 /// Largest resident memory this process ever had, in bytes.
 std::uint64_t peak_rss_bytes();
 
-/// What the kernel says of this machine's first processor; empty where it does not.
+/// The kernel's description of this machine's first processor; empty where it has none.
 struct Processor {
   std::string model;         ///< "GenuineIntel 6-207-2 Intel(R) Xeon(R) Processor"
   std::string instructions;  ///< "fpu vme de ... amx_int8"
@@ -38,7 +39,7 @@ Processor processor();
 /// GLIBC_TUNABLES) or another allocator is in use.
 bool keep_freed_memory();
 
-/// What the host calls itself; "?" where the kernel does not say.
+/// The host's name; "?" where the kernel has none.
 std::string host_name();
 
 /// Text that all processes of a machine share, those in containers too, until it starts again.
@@ -46,7 +47,7 @@ std::string boot_id();
 
 /// Text that two processes share exactly when they can share memory and signals: boot id and PID namespace.
 /// The environment variable TRIREME_HOST_ID overrides it, to play several hosts on one; TRIREME_SITE,
-/// "berlin" or "berlin/rack3", stands before it, so that topology/levels.h knows which hosts are near each
+/// "berlin" or "berlin/rack3", is its prefix, by which topology/levels.h finds hosts that are near each
 /// other.
 std::string host_id();
 

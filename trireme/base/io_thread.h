@@ -1,8 +1,8 @@
 #pragma once
-// One thread that does what it is given, in order: reads or writes that continue concurrently with
-// computation. Who has given something waits for it and gets its exception. The thread belongs to the object:
-// its destructor has it do what is left, and joins it. Nothing here has a deadline, as a file system that
-// hangs answers nobody: other ranks name the rank that waits. Thread-safe.
+// One thread that runs tasks in order: reads or writes that continue concurrently with computation. The
+// submitter of a task waits for it and gets its exception. The thread belongs to the object: its destructor
+// runs the remaining tasks, and joins it. There are no deadlines, as a file system that hangs cannot be
+// interrupted: other ranks name the rank that waits. Thread-safe.
 
 #include <condition_variable>
 #include <deque>
@@ -22,7 +22,7 @@ class IoThread {
   IoThread(const IoThread&) = delete;
   IoThread& operator=(const IoThread&) = delete;
 
-  /// get() of the result waits for `work`, and throws what it has thrown.
+  /// get() of the result waits for `work`, and throws its exception.
   std::future<void> start(std::function<void()> work);
 
  private:
@@ -31,7 +31,7 @@ class IoThread {
   const std::string name_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::packaged_task<void()>> waiting_;  ///< this and what follows: under the mutex
+  std::deque<std::packaged_task<void()>> waiting_;  ///< this and later members: under the mutex
   bool ends_ = false;
   std::thread thread_;
 };

@@ -1,12 +1,12 @@
 #pragma once
-// How deep a JSON text nests, before anybody parses it: what copies or prints it goes as deep on a stack that
-// has an end. Pure; thread-safe.
+// The nesting depth of a JSON text, before it is parsed: code that copies or prints it recurses as deep on a
+// finite stack. Pure; thread-safe.
 
 #include <string_view>
 
 namespace trireme {
 
-/// Whether arrays and objects lie in each other more than `levels` deep.
+/// Whether arrays and objects are nested more than `levels` deep.
 bool nests_deeper(std::string_view json, int levels);
 
 }  // namespace trireme

@@ -13,7 +13,7 @@
 
 namespace trireme {
 
-/// Throws DataError: no number, not whole, or beyond what `Whole` holds.
+/// Throws DataError: no number, not whole, or out of the range of `Whole`.
 template <class Whole, class Json>
 Whole whole_in(const Json& json) {
   if (json.is_number_unsigned()) {

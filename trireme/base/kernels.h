@@ -1,12 +1,12 @@
 #pragma once
-// Loops over arrays that are compiled for several instruction sets from one body, chosen once by what the
-// processor has. A body that has no expression which a compiler could contract into a fused multiply-add
+// Loops over arrays that are compiled for several instruction sets from one body, chosen once by the
+// processor's features. A body without expressions that a compiler could contract into a fused multiply-add
 // gives the same bits with each. Functions without state.
 
 #define TRIREME_INLINE inline __attribute__((always_inline))
 /// For lambdas: [&]() TRIREME_INLINE_BODY { ... }
 #define TRIREME_INLINE_BODY __attribute__((always_inline))
-// Of the next loop: what one turn writes no other reads, so that it may be computed in vectors.
+// Of the next loop: no iteration reads the writes of another, so it may be vectorized.
 #ifdef __clang__
 #define TRIREME_NO_CARRIED_DEPENDENCE _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -17,7 +17,7 @@ namespace trireme {
 
 enum class InstructionSet { kPlain, kAvx2, kAvx512 };
 
-/// What this processor has, asked once per process. kAvx512 means AVX-512 F, BW, VL and DQ.
+/// Instruction set of this processor, queried once per process. kAvx512 means AVX-512 F, BW, VL and DQ.
 inline InstructionSet instruction_set() {
   static const InstructionSet kFound = [] {
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&

@@ -40,7 +40,7 @@ class LargeBlocks {
   bool has(const void* address) const;
   /// Unmaps all kept blocks.
   void release();
-  /// From now on the process's ledger (base/memory_ledger.h) is told of each block.
+  /// From now on each block is reported to the process's ledger (base/memory_ledger.h).
   void count();
   Use use() const;
 

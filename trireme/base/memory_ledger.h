@@ -1,8 +1,8 @@
 #pragma once
-// What this process holds memory for, in bytes, by kind: who allocates tells the ledger of each block, and
-// who knows what a block is for says so later. It remembers what there was when the total was largest. A
-// process has one, as it has one heap: ranks that are threads of a process share it. Thread-safe; a block
-// costs a lock and a look-up, so that small ones are left out.
+// Memory of this process in bytes, by kind. The allocator of a block reports it to the ledger, and its user
+// sets its kind later. The ledger keeps the kinds at the time of the largest total. A process has one, as it
+// has one heap: ranks that are threads of a process share it. Thread-safe; a block costs a lock and a
+// look-up, so small ones are left out.
 
 #include <array>
 #include <cstddef>
@@ -12,9 +12,9 @@
 
 namespace trireme {
 
-/// What a block of memory is for.
+/// Purpose of a block of memory.
 enum class MemoryKind {
-  kActivations,  ///< what nobody has named: activations, batches, temporary results
+  kActivations,  ///< unnamed memory: activations, batches, temporary results
   kWeights,      ///< parameters and buffers
   kGradients,    ///< and the buckets in which they are reduced
   kOptimizer,    ///< moments, moving averages of the weights
@@ -36,14 +36,14 @@ struct MemoryUse {
 
 class MemoryLedger {
  public:
-  /// Of the smallest block that is told of.
+  /// Of the smallest block that is reported.
   static constexpr std::size_t kMinBytes = 4096;
 
   /// The one ledger of this process. It is never destroyed, so that blocks may be freed while the process
   /// ends.
   static MemoryLedger& of_process();
 
-  /// A block that begins at `address` is there, and is gone. `bytes` are what it costs this process: its
+  /// A block that begins at `address` is allocated, and is freed. `bytes` are its cost for this process: its
   /// share, where processes have a block in common.
   void add(const void* address, std::size_t bytes, MemoryKind kind = MemoryKind::kActivations);
   void remove(const void* address);

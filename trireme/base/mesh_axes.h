@@ -1,8 +1,8 @@
 #pragma once
-// The axes along which the ranks of a training lie, as one table, slowest first: ranks that differ in the
-// last axis only are neighbours. A row says what its ranks share out among them, and which configuration key
-// gives their number. Meshes of plans, groups, checks, `trireme topology --mesh` and the table of
-// docs/hybrid.md follow from the rows (ADR 0088). Pure; thread-safe.
+// The axes of a training's mesh of ranks, as one table, slowest first: ranks that differ in the last axis
+// only are neighbours. A row names the state or work that its ranks split, and the configuration key of their
+// number. Meshes of plans, groups, checks, `trireme topology --mesh` and the table of docs/hybrid.md follow
+// from the rows (ADR 0088). Pure; thread-safe.
 
 #include <initializer_list>
 #include <span>
@@ -13,7 +13,7 @@
 
 namespace trireme {
 
-/// What ranks along an axis share out: each has a part of it. They are alike in everything else.
+/// State or work that ranks along an axis split: each has a part of it. They are alike in everything else.
 enum class Shared {
   kStages,     ///< consecutive parts of the model
   kSamples,    ///< of a global batch
@@ -24,7 +24,7 @@ enum class Shared {
 
 struct AxisRow {
   const char* name = nullptr;  ///< "tp"
-  const char* key = nullptr;   ///< "parallel.tensor": how many ranks lie along it; of `is_rest` see there
+  const char* key = nullptr;   ///< "parallel.tensor": number of ranks along it; of `is_rest` see there
   std::vector<Shared> shared = {};
   /// It has the ranks that the other axes leave, and its key counts ranks along all axes that share samples.
   bool is_rest = false;

@@ -10,7 +10,7 @@
 
 namespace trireme {
 
-/// A named direction in the grid, and how many ranks lie along it.
+/// A named direction in the grid, and the number of ranks along it.
 struct MeshAxis {
   std::string name;  ///< "dp", "pp", "tp"
   int size = 1;
@@ -30,7 +30,7 @@ class MeshShape {
   Fold names() const;
   /// The product of all sizes.
   int num_ranks() const;
-  /// Whether it was made with an axis of that name, of whatever size.
+  /// Whether it was made with an axis of that name, of any size.
   bool has(std::string_view axis) const;
   /// 1 for an axis that the mesh does not have.
   int size(std::string_view axis) const;
@@ -50,8 +50,8 @@ class MeshShape {
   /// InvalidArgument: no such axis, or a size that does not divide its.
   MeshShape split(std::string_view axis, const std::string& outer, const std::string& inner,
                   int inner_size) const;
-  /// The mesh with one axis in the place of those of the fold that it has; where it has none of them, the
-  /// same. Throws InvalidArgument: others lie between them.
+  /// The mesh with one axis in the place of its axes in the fold; where it has none of them, the same. Throws
+  /// InvalidArgument: other axes are between them.
   MeshShape merge(const Fold& fold, const std::string& name) const;
   /// "dp=2 x pp=3"
   std::string describe() const;

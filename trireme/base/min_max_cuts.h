@@ -18,7 +18,7 @@ using CostOfPart = std::function<double(std::size_t part, std::size_t from, std:
 /// cost.
 std::vector<std::size_t> min_max_cuts(std::size_t num_things, std::size_t num_parts, const CostOfPart& cost);
 
-/// The same for parts that cost the sum of what is in them: `cost[i]` is that of the i-th thing.
+/// The same for parts that cost the sum of their items: `cost[i]` is that of the i-th item.
 std::vector<std::size_t> min_max_cuts(std::span<const double> costs, std::size_t num_parts);
 
 }  // namespace trireme

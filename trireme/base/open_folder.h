@@ -1,8 +1,8 @@
 #pragma once
 // An open folder. Files in it are created and replaced relative to its descriptor, with O_EXCL and
-// O_NOFOLLOW: no symbolic link under a name of it, and no rename of what its path leads through, moves a
-// write elsewhere. A name is one path component. Every failure is a DataError that names the path and the
-// system's reason. Thread-safe as long as two callers do not write the same name.
+// O_NOFOLLOW: no symbolic link under a name of it, and no rename of a folder of its path, moves a write
+// elsewhere. A name is one path component. Every failure is a DataError that names the path and the system's
+// reason. Thread-safe as long as two callers do not write the same name.
 
 #include <filesystem>
 #include <functional>
@@ -28,8 +28,8 @@ class OpenFolder {
   /// A folder in this one. Throws DataError for a name that is no file name, where there is none, and for a
   /// symbolic link.
   OpenFolder folder(const std::string& name) const;
-  /// Writes and syncs a file. What stood under the name is unlinked first, a symbolic link itself and not its
-  /// target. On any error no file is left. Throws DataError or what `fill` throws.
+  /// Writes and syncs a file. An existing file of the name is unlinked first, a symbolic link itself and not
+  /// its target. On any error no file is left. Throws DataError or the exceptions of `fill`.
   void write_synced(const std::string& name, const std::function<void(const FileSink&)>& fill) const;
   /// The same under a temporary name, which then replaces `name`; the folder is synced. On any error the old
   /// file stays.
@@ -38,7 +38,7 @@ class OpenFolder {
   /// this process, but after a crash of the host it may be gone. Costs no wait for the disk. Throws
   /// DataError.
   void replace(const std::string& name, std::string_view content) const;
-  /// What files there are in it is on disk when it returns.
+  /// The list of its files is on disk when it returns.
   void sync() const;
 
   int fd() const { return fd_.get(); }

@@ -1,13 +1,13 @@
 #pragma once
-// Shared objects that the library can do without: what needs a toolkit or a library of its own to compile
-// lies in one of them, is loaded when it is asked for, and is never unloaded. Thread-safe.
+// Optional shared objects of the library: code that needs a toolkit or a library of its own to compile is in
+// one of them. It is loaded on request, and never unloaded. Thread-safe.
 
 #include <string>
 
 namespace trireme {
 
-/// Where the file is: what the environment variable says, or next to the program, or in its ../lib. Empty
-/// where it is not.
+/// Path of the file: by the environment variable, or next to the program, or in its ../lib. Empty where there
+/// is none.
 std::string find_optional_object(const std::string& file_name, const char* variable);
 
 struct OptionalObject {
@@ -25,7 +25,8 @@ struct OptionalObject {
   void* find_symbol(const char* name) const;
 };
 
-/// Its symbols are everybody's where `global`. `advice` ends the message of a file that cannot be loaded.
+/// Its symbols are visible to all objects where `global`. `advice` ends the message of a file that cannot be
+/// loaded.
 OptionalObject load_optional_object(const std::string& path, bool global, const std::string& advice);
 
 }  // namespace trireme

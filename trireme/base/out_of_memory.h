@@ -1,5 +1,5 @@
 #pragma once
-// libtorch says in words alone that the machine has no memory left. Pure.
+// Recognizes libtorch's errors for lack of memory, which differ from others in their text only. Pure.
 
 #include <string>
 #include <string_view>

@@ -14,10 +14,10 @@ inline constexpr std::size_t kMaxQuoted = 80;
 /// For tables and reports, which print whole names.
 inline constexpr std::size_t kWhole = std::numeric_limits<std::size_t>::max();
 
-/// `foreign` with escapes as in C: `\n`, `\t`, `\r`, `\\`, and `\x1b` for control characters and for bytes
-/// that are not UTF-8. `\u202e` stands for line separators, invisible characters and those that change the
-/// direction of text. Of more than `most` characters the first `most` remain, and "... (N bytes)" follows.
-/// Linear in `most`.
+/// `foreign` with escapes as in C: `
+/// `, `\t`, `\r`, `\\`, and `\x1b` for control characters and for bytes that are not UTF-8. Line separators,
+/// invisible characters and those that change the direction of text become escapes such as `\u202e`. Of more
+/// than `most` characters the first `most` remain, and "... (N bytes)" follows. Linear in `most`.
 std::string printable(std::string_view foreign, std::size_t most = kMaxQuoted);
 
 /// A message of several lines, safe for a terminal: as printable(), but line ends, tabs and backslashes stay,

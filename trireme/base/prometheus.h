@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-/// What a server of the text calls it.
+/// Content type of the text in HTTP.
 inline constexpr const char* kPrometheusType = "text/plain; version=0.0.4; charset=utf-8";
 
 class PrometheusText {

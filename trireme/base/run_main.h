@@ -1,11 +1,11 @@
 #pragma once
-// The main of a program of one's own:
+// The main of a custom program:
 //
 //   int main() { return trireme::run_main([&] { ... }); }
 //
-// What the body throws, whoever threw it (trireme, libtorch, the standard library), becomes one line on
-// standard error and an exit code that the launcher and scripts know (docs/errors.md), as on the command line
-// of trireme. Needs nothing of libtorch. Functions without state; thread-safe.
+// An exception of the body, of any origin (trireme, libtorch, the standard library), becomes one line on
+// standard error and an exit code for the launcher and scripts (docs/errors.md), as on the command line of
+// trireme. Needs nothing of libtorch. Functions without state; thread-safe.
 
 #include <exception>
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace trireme {
 
-/// What an exception amounts to for whoever started the program.
+/// The result of an exception for the caller of the program.
 struct Failure {
   int exit_code = 0;
   std::string message;  ///< libtorch's without its list of stack frames
@@ -23,7 +23,7 @@ struct Failure {
 
 Failure failure_of(const std::exception_ptr& error);
 
-/// Returns what the body returns; of an exception the exit code, after the line "PROGRAM: error: MESSAGE".
+/// Returns the result of the body; of an exception the exit code, after the line "PROGRAM: error: MESSAGE".
 int run_main_returning(const std::function<int()>& body);
 
 /// The same for a body that returns an exit code, or nothing.

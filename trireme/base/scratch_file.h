@@ -1,10 +1,10 @@
 #pragma once
-// A file for what memory is not to hold, of one process and for as long as the object lives. Its space is
-// reserved when it is made, so that a full disk is found before anything is computed, and its name goes as
-// soon as it is open: nothing of it is left however the process ends, and nobody can remove it from under its
-// owner. Read and written by calls, never mapped, since a mapping answers a broken disk with SIGBUS. Every
-// failure is a DataError that names owner, purpose, folder and system's reason. Thread-safe for ranges that
-// do not overlap.
+// A file for data that are too large for memory, of one process and for as long as the object lives. Its
+// space is reserved when it is made, so a full disk is found before anything is computed. Its name is removed
+// as soon as it is open: it leaves nothing however the process ends, and no other process can remove it. Read
+// and written by calls, never mapped, since a mapping answers a broken disk with SIGBUS. Every failure is a
+// DataError that names owner, purpose, folder and the system's reason. Thread-safe for ranges that do not
+// overlap.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace trireme {
 
 class ScratchFile {
  public:
-  /// Where the file lies, how long it is, and what messages call it.
+  /// Folder and length of the file, and its name in messages.
   struct Options {
     std::filesystem::path folder;  ///< where it is missing, the nearest above it
     std::string owner;             ///< for messages: "rank 2"

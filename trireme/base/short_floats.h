@@ -1,6 +1,6 @@
 #pragma once
-// bf16 and f16 (IEEE 754 binary16) as bits, and how f32 becomes one and comes back: to nearest even, what is
-// too large to infinity, NaN to NaN. Branch-free, for loops over arrays (kernels.h). Pure functions.
+// bf16 and f16 (IEEE 754 binary16) as bits, and their conversions from and to f32: to nearest even, too large
+// values to infinity, NaN to NaN. Branch-free, for loops over arrays (kernels.h). Pure functions.
 
 #include <bit>
 #include <cstdint>

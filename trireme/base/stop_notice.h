@@ -1,5 +1,5 @@
 #pragma once
-// What a process says on standard error when it is asked to stop (SIGINT, SIGTERM), at once, from the
+// The message of a process on standard error when it is asked to stop (SIGINT, SIGTERM), at once, from the
 // signal's handler. At most one notice per process at a time.
 
 namespace trireme {

@@ -12,8 +12,8 @@
 
 namespace trireme {
 
-/// One part of text(): what can be streamed, or std::hex and its like. A reference; one type for all, so that
-/// no call of text() brings a stream of its own into being.
+/// One part of text(): a value with a stream operator, or std::hex and other manipulators. A reference; one
+/// type for all, so that no call of text() instantiates a stream of its own.
 class TextPart {
  public:
   TextPart(const char* words);

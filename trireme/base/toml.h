@@ -1,8 +1,8 @@
 #pragma once
-// toml++ without what version 3.3 holds for impossible and a file can do. Without NDEBUG it asserts that a
-// table's name begins like one ("[:" does not) before it says that it does not. Letters beyond ASCII where no
-// text is (key = e with an accent) come to an "unreachable" end of functions that ask what kind of character
-// it is: of none.
+// toml++ without two assertions of version 3.3 that a malformed file can violate. Without NDEBUG it asserts
+// that a table's name begins with a valid character ("[:" does not) before it reports the error. Letters
+// beyond ASCII outside texts (key = e with an accent) reach an "unreachable" end of functions that classify
+// characters.
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 #pragma once
-// Keys of a TOML text with very many parts (a.b.c....), before anybody parses it: each part is a table in the
-// one before, and what walks or frees those goes as deep on a stack that has an end. Brackets within brackets
-// the parser limits itself. Pure; thread-safe.
+// Keys of a TOML text with very many parts (a.b.c....), before it is parsed. Each part is a table in the one
+// before, and code that visits or frees those recurses as deep on a finite stack. The parser itself limits
+// nested brackets. Pure; thread-safe.
 
 #include <optional>
 #include <string_view>

@@ -7,7 +7,7 @@ namespace trireme {
 /// Seconds since 1970.
 double unix_now_s();
 
-/// When this process began; now where the kernel does not say.
+/// Start time of this process; now where the kernel has none.
 double process_began_unix_s();
 
 }  // namespace trireme

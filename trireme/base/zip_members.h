@@ -16,7 +16,7 @@ struct ZipSource {
   std::string name;  ///< for messages
   std::int64_t size = 0;
   std::function<std::string(std::int64_t offset, std::int64_t size)> read;  ///< of a range within `size`
-  std::function<bool(std::string_view member)> leave_out = {};  ///< of no use, in whatever form they are
+  std::function<bool(std::string_view member)> leave_out = {};              ///< not needed, in any format
 };
 
 /// A file in an archive.
@@ -28,7 +28,7 @@ struct ZipMember {
 
 /// Time and memory are linear in the directory, of at most 64 MiB. Members may overlap. Throws DataError,
 /// with file and member: no such archive, a damaged directory, a member beyond the end, members that are
-/// compressed or encrypted; and what `read` throws.
+/// compressed or encrypted; and the exceptions of `read`.
 std::vector<ZipMember> zip_members(const ZipSource& archive);
 
 }  // namespace trireme
