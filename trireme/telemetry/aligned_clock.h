@@ -10,7 +10,7 @@ namespace trireme::telemetry {
 
 struct ClockSample {
   std::int64_t at_ns = 0;      ///< own clock
-  std::int64_t offset_ns = 0;  ///< what has to be added to the own clock to have rank 0's
+  std::int64_t offset_ns = 0;  ///< added to the own clock it gives rank 0's
   std::int64_t error_ns = 0;   ///< bound of the offset's error
 };
 

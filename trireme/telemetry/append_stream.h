@@ -1,6 +1,5 @@
 #pragma once
-// A stream to the end of a file. What was flushed is in the file; a killed process loses the rest. One
-// thread.
+// A stream to the end of a file. Flushed text is in the file; a killed process loses the rest. One thread.
 
 #include <filesystem>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
-// Progress for people: on a terminal, also the launcher's, one line that is redrawn, elsewhere (files, pipes)
-// a plain line every few seconds. What a step shows stands in the order of its importance; a bar that would
-// not fit into the terminal is first made shorter, then loses what stands last: whole fields, never digits.
+// Progress for people: on a terminal, also the launcher's, one line that is redrawn; elsewhere (files, pipes)
+// a plain line every few seconds. Fields of a step are in the order of their importance. A bar that would not
+// fit into the terminal is first made shorter, then loses its last fields: whole fields, never digits.
 // Understands the trainer's records "step", "eval" and "note". Writes to one stream that it does not own; one
 // thread.
 
@@ -22,7 +22,7 @@ enum class ConsoleStyle {
 };
 
 /// kTerminal when standard output is a terminal that can redraw a line, or a launcher's pipe to one
-/// (TRIREME_TERMINAL is set: the launcher draws what ends with "\r" in place).
+/// (TRIREME_TERMINAL is set: the launcher draws lines that end with "\r" in place).
 ConsoleStyle style_of_stdout();
 
 /// Characters in a line of the terminal that is standard output, or that the launcher shows it on
@@ -52,7 +52,7 @@ class ConsoleSink : public Sink {
   void write_step(const Record& record);
   void write_line(const std::string& line);
   void clear_bar();
-  /// What fits into one line of the terminal.
+  /// The fields that fit into one line of the terminal.
   std::string bar_line(const Record& record) const;
   /// "step 120/1000", "loss 0.4312", "12400 samples/s", "eta 1m 02s", "lr 0.05", "data 1% comm 12%",
   /// "norm 2.31", "scale 65536": the most important first.

@@ -1,5 +1,5 @@
 #pragma once
-// A measured quantity over the steps of a run, and what makes a long one fit into a picture. Pure functions.
+// A measured quantity over the steps of a run, and its reduction to the size of a picture. Pure functions.
 
 #include <cstddef>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
-// What the GPUs of this host's ranks say of themselves (nvml.h), for records of a run: "gpu_0_utilization" is
-// that of the first rank. One thread.
+// Readings of the GPUs of this host's ranks (nvml.h), for records of a run: "gpu_0_utilization" is that of
+// the first rank. One thread.
 
 #include <string>
 #include <vector>

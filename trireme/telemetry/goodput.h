@@ -1,8 +1,8 @@
 #pragma once
-// Goodput of a run: the share of its wall time that trained, and where the rest went, over all starts of the
+// Goodput of a run: the share of its wall time that trained, and the use of the rest, over all starts of the
 // run. Measured on rank 0 and kept in goodput.json of the run's folder, which a restart continues. The times
-// add up to the wall time, from the first start to the last measurement; time between a run that ended in
-// good order and its resume does not count. What rank 0 did after its last write is not known when it is
+// add up to the wall time, from the first start to the last measurement. Time between a run that ended in
+// good order and its resume does not count. The work of rank 0 after its last write is not known when it is
 // killed: that time counts as recovering. One thread.
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace trireme::telemetry {
 
-/// What a run's time went to.
+/// Use of a run's time.
 enum class Phase {
   kTraining,    ///< steps that count: compute, communication, metrics
   kDataWait,    ///< steps that waited for data
@@ -32,7 +32,7 @@ inline constexpr std::size_t kNumPhases = 7;
 /// "training", "data_wait", "saving", "evaluation", "lost", "starting", "recovering".
 std::string_view name_of(Phase phase);
 
-/// What is known of a run's time.
+/// Record of a run's time.
 struct GoodputRecord {
   /// How much of the training was done at a step.
   struct Mark {
@@ -76,8 +76,8 @@ void write_goodput(const std::filesystem::path& path, const GoodputRecord& goodp
 /// Measures the process that writes the run.
 class GoodputMeter {
  public:
-  /// Begins, with what earlier starts of the run took, if there are any; the run continues after `step`. The
-  /// process began at `began_unix_s`. Before that nothing is measured.
+  /// Begins, with the times of earlier starts of the run, if there are any; the run continues after `step`.
+  /// The process began at `began_unix_s`. Before that nothing is measured.
   void open(const std::filesystem::path& path, std::optional<GoodputRecord> earlier, std::int64_t step,
             double began_unix_s, const Log& log);
   /// The first step of the process begins.

@@ -25,8 +25,8 @@ class JsonlSink : public Sink {
   std::unique_ptr<AppendedFile> file_;
 };
 
-/// Drops the lines whose "step" is above `last_step`, and what is no JSON: a resumed run writes them again.
-/// Nothing happens when the file is not there. Throws DataError.
+/// Drops the lines whose "step" is above `last_step`, and lines that are no JSON: a resumed run writes them
+/// again. No effect when the file is not there. Throws DataError.
 void drop_lines_after(const std::filesystem::path& path, std::int64_t last_step);
 
 }  // namespace trireme::telemetry

@@ -12,8 +12,8 @@ namespace trireme::telemetry {
 
 enum class LineStyle {
   kLine,
-  kFaint,  ///< behind the others: single measurements below their mean
-  kDots,   ///< a line with a dot at each point, which says its value
+  kFaint,  ///< drawn below the others: single measurements below their mean
+  kDots,   ///< a line with a dot at each point, which shows its value
 };
 
 /// One curve, with its name in the legend and its colour.
@@ -32,13 +32,13 @@ enum class ChartScale {
   kShares,    ///< 0 to 100 %, the series piled on each other; all have the same steps
 };
 
-/// What is drawn: curves over the steps of a run, or another whole number, in one unit.
+/// Content of a picture: curves over the steps of a run, or another whole number, in one unit.
 struct Chart {
   std::string title;
   std::string unit;  ///< of the values; may be empty
   std::vector<Series> series;
   ChartScale scale = ChartScale::kFitted;
-  std::string axis = "step";  ///< what the curves are drawn over, in the singular
+  std::string axis = "step";  ///< quantity of the x axis, in the singular
 };
 
 /// The chart as a <figure>; empty when no series has a point. Each curve is thinned to 1000 points. A series

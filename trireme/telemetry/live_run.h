@@ -29,7 +29,7 @@ struct LiveRun {
 /// Those that this process may read, the newest last.
 std::vector<LiveRun> find_live_runs();
 
-/// What the kernel tells of that process.
+/// The kernel's values for that process.
 ProcessSample sample_process(int pid);
 HostPressure sample_pressure();
 /// Of these ranks; those whose process has ended are left out.

@@ -1,5 +1,5 @@
 #pragma once
-// The machine that this process runs on, in words for reports. Reads what the kernel says now; thread-safe.
+// The machine that this process runs on, in words for reports. Reads the kernel's values now; thread-safe.
 
 #include <string>
 #include <utility>
@@ -7,10 +7,10 @@
 
 namespace trireme::telemetry {
 
-/// A table for people: what, and its value.
+/// A table for people: name and value.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-/// Host, processor, cores, memory and kernel; what the kernel does not tell is left out.
+/// Host, processor, cores, memory and kernel; values that the kernel does not have are left out.
 Facts facts_of_this_machine();
 
 }  // namespace trireme::telemetry

@@ -1,7 +1,7 @@
 #pragma once
-// NVIDIA's management library (NVML, libnvidia-ml.so.1), loaded when a value is asked for: what a GPU says of
-// itself. The functions are declared here after NVIDIA's "NVML API Reference Guide", so that no toolkit is
-// needed. Memory and utilization are those of all processes on the GPU. Thread-safe.
+// NVIDIA's management library (NVML, libnvidia-ml.so.1), loaded when a value is requested: readings of a GPU.
+// The functions are declared here after NVIDIA's "NVML API Reference Guide", so that no toolkit is needed.
+// Memory and utilization are those of all processes on the GPU. Thread-safe.
 
 #include <cstdint>
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace trireme::telemetry {
 
-/// What a GPU does not tell is empty: parts of a GPU (MIG), for example, have no utilization.
+/// Readings that a GPU does not have are empty: parts of a GPU (MIG), for example, have no utilization.
 struct DeviceReading {
   std::string name;  ///< "NVIDIA H100 80GB HBM3"
   std::optional<double>
@@ -23,17 +23,17 @@ struct DeviceReading {
 
 class Nvml {
  public:
-  /// Loads a library and starts it. What fails is in missing_because().
+  /// Loads a library and starts it. missing_because() has the failure.
   explicit Nvml(const std::string& path);
-  /// That of this process: what the variable TRIREME_NVML names, else libnvidia-ml.so.1. Loaded by the first
-  /// call.
+  /// That of this process: the library of the variable TRIREME_NVML, else libnvidia-ml.so.1. Loaded by the
+  /// first call.
   static const Nvml& of_process();
 
-  /// Empty where the library works; else what was found, and what to do.
+  /// Empty where the library works; else the fault and the remedy.
   const std::string& missing_because() const { return object_.missing_because; }
   /// "550.54.15"; empty where it is not known.
   std::string driver_version() const;
-  /// All of this host, whatever CUDA_VISIBLE_DEVICES says; 0 where the library does not work.
+  /// All of this host, for any CUDA_VISIBLE_DEVICES; 0 where the library does not work.
   int num_devices() const;
   /// In the order of the library, which is that of PCI bus ids. Empty: there is none, or it is lost. Cost:
   /// some calls of the driver, 1 ms or so.
@@ -52,11 +52,11 @@ class Nvml {
   const Functions* functions_ = nullptr;  ///< null: they are not all there
 };
 
-/// Adds what a reading says to a record: "gpu_0_utilization", "gpu_0_memory_used_bytes",
-/// "gpu_0_memory_total_bytes", "gpu_0_temperature_c", "gpu_0_power_w".
+/// Adds a reading to a record: "gpu_0_utilization", "gpu_0_memory_used_bytes", "gpu_0_memory_total_bytes",
+/// "gpu_0_temperature_c", "gpu_0_power_w".
 void add_fields(Record& record, int number, const DeviceReading& reading);
 
-/// "87 %, 12 GiB of 80 GiB, 65 C, 310 W": what a reading says, for people.
+/// "87 %, 12 GiB of 80 GiB, 65 C, 310 W": a reading, for people.
 std::string describe(const DeviceReading& reading);
 
 }  // namespace trireme::telemetry

@@ -1,8 +1,8 @@
 #pragma once
-// What a rank spends its time on, and what it has used so far: a part of its status page (status_page.h).
-// `trireme top` and the launcher's metrics read two such states and show the difference. The main thread of
-// the rank writes what it enters and waits for, any of its threads may count; any process reads. A writer
-// never blocks and allocates nothing.
+// Use of a rank's time and resources so far: a part of its status page (status_page.h). `trireme top` and the
+// launcher's metrics read two such states and show the difference. The main thread of the rank writes its
+// activities and waits, any of its threads may count; any process reads. A writer never blocks and allocates
+// nothing.
 
 #include <array>
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace trireme::telemetry {
 
-/// What the main thread of a rank is in.
+/// Activity of the main thread of a rank.
 enum class Activity : std::uint8_t {
   kOther,
   kData,  ///< waiting for the next batch
@@ -23,7 +23,7 @@ enum class Activity : std::uint8_t {
   kTransfer,   ///< activations and their gradients between stages
   kWeights,    ///< gathering sharded weights, and freeing them
   kGradients,  ///< reducing them
-  kUpdate,     ///< the optimizer, and what comes with it
+  kUpdate,     ///< the optimizer, with its related work
   kEvaluation,
   kCheckpoint,
 };
@@ -47,7 +47,7 @@ struct Usage {
   int role = 0;        ///< its stage of the pipeline: ranks of one role have the same work
   std::array<std::int64_t, kNumActivities> spent_ns = {};   ///< by Activity, with waits, up to `now.begin_ns`
   std::array<std::int64_t, kNumActivities> waited_ns = {};  ///< of them, for other ranks
-  ActivitySpan now = {};                                    ///< since when it is in what
+  ActivitySpan now = {};                                    ///< current activity and its start
   std::vector<ActivitySpan> spans = {};                     ///< the last ones, oldest first, `now` last
   double loader_fill = 0;           ///< the shares of the read-ahead that steps found, added up
   std::int64_t loader_batches = 0;  ///< steps in that sum
@@ -98,7 +98,7 @@ class RankUsage {
   Number pid_{0}, world_size_{0}, role_{0};
   std::atomic<std::uint64_t> main_thread_{0};  ///< as pthread_self() gives it
   Number depth_{0};                            ///< of nested waits
-  std::atomic<std::uint64_t> sequence_{0};     ///< of what follows: odd while a transition is written
+  std::atomic<std::uint64_t> sequence_{0};     ///< of the later members: odd while a transition is written
   std::array<Number, kNumActivities> spent_ns_{}, waited_ns_{};
   std::atomic<std::uint64_t> num_spans_{0};
   std::array<Number, kNumSpans> begins_ns_{};

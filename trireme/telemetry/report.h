@@ -16,7 +16,7 @@ struct ReportData {
   Facts machine;  ///< that of rank 0
 };
 
-/// The whole page. What the run did not measure is left out.
+/// The whole page. Quantities that the run did not measure are left out.
 std::string report_page(const ReportData& data);
 
 /// Reads the run in the folder and writes report.html into it, atomically. The status is that of end.json

@@ -1,7 +1,6 @@
 #pragma once
-// A run as its folder tells it: the settings of config.toml, the curves of metrics.jsonl, the results of
-// summary.json. For reports and listings; reading changes nothing, and a run that is still under way can be
-// read. A value.
+// A run, read from its folder: the settings of config.toml, the curves of metrics.jsonl, the results of
+// summary.json. For reports and listings. Reading changes nothing, and a running run can be read. A value.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,18 +18,18 @@ namespace trireme::telemetry {
 
 struct RunData {
   std::string name;  ///< of the folder: "fashion_mnist.2"
-  /// How it ended, as end.json says, or the summary where no later step was taken; "running" while its
-  /// process lives, "killed" when that is gone without a word, "unfinished" when it cannot be told which.
+  /// Its end by end.json, or by the summary where no later step was taken; "running" while its process lives,
+  /// "killed" when that ended without a record, "unfinished" when it is unknown.
   std::string status = "unfinished";
-  std::optional<int> exit_code;      ///< where end.json says it
-  std::string message;               ///< of the error that ended it, or who is gone without a word
+  std::optional<int> exit_code;      ///< where end.json has it
+  std::string message;               ///< of the error that ended it, or the process that ended without a
+                                     ///< record
   std::int64_t steps = 0;            ///< done; of an unfinished run the last one that was written down
-  std::int64_t changed_unix_ns = 0;  ///< when the run ended or was last heard of
+  std::int64_t changed_unix_ns = 0;  ///< when the run ended or last wrote a file
   std::vector<std::pair<std::string, std::string>> config;  ///< "optimizer.lr", "0.05"; as in the file
   std::map<std::string, Curve> curves;                      ///< by the names of the fields: "loss"
-  std::vector<std::string> measures;  ///< names of what evaluations have found: "test_accuracy", "test_loss"
-  /// What the run has changed by itself (train.adapt), and why: "step 40: shares 24 24 -> 30 18", "kept:
-  /// ...".
+  std::vector<std::string> measures;  ///< names of the results of evaluations: "test_accuracy", "test_loss"
+  /// Changes by the run itself (train.adapt), and reasons: "step 40: shares 24 24 -> 30 18", "kept: ...".
   std::vector<std::pair<std::string, std::string>> decisions;
   Record summary;  ///< no fields when the run is unfinished
 
@@ -52,11 +51,11 @@ bool holds_run(const std::filesystem::path& folder);
 /// How much of the metrics is read.
 enum class Metrics {
   kAll,
-  kEnd,  ///< the last megabyte, and the last evaluation wherever it stands: what a run has come to, not how
+  kEnd,  ///< the last megabyte, and the last evaluation at any place: the result of a run, not its course
 };
 
-/// Reads the run in that folder. What is not there stays empty; a last line that was cut off is left out.
-/// Throws DataError, which names the file, when none of the files is there or one is damaged.
+/// Reads the run in that folder. Missing files leave their values empty; a last line that was cut off is left
+/// out. Throws DataError, which names the file, when none of the files is there or one is damaged.
 RunData read_run(const std::filesystem::path& folder, Metrics metrics = Metrics::kAll);
 
 }  // namespace trireme::telemetry

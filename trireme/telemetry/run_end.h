@@ -1,7 +1,7 @@
 #pragma once
-// How a run ended: end.json in its folder, which a run writes when it fails, too, so that whoever looks at
-// the folder later is told what the screen said. A process that is killed writes nothing: the lock of its
-// folder, which the kernel gives back, then tells that it is gone. Functions without state; thread-safe.
+// End of a run: end.json in its folder. A run writes it when it fails, too, so the folder later has the
+// message of the screen. A process that is killed writes nothing: the kernel releases the lock of its folder,
+// which shows its end. Functions without state; thread-safe.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,17 +19,17 @@ struct RunEnd {
   std::int64_t steps = 0;
 };
 
-/// An error has ended the run after that many steps, on the rank that calls. What is written already stays,
-/// be it another rank's error or a good end; only that other ranks are gone (kExitComm) gives way to why they
-/// went. To be called before the others can notice that this rank ends. Throws DataError.
+/// Records that an error has ended the run after that many steps, on the calling rank. An existing record
+/// stays, be it another rank's error or a good end. Only a record of lost ranks (kExitComm) is replaced by
+/// their error. Call it before the others can notice that this rank ends. Throws DataError.
 void write_failure(const std::filesystem::path& path, const Failure& failure, std::int64_t steps);
 
 /// Atomically. Throws DataError.
 void write_run_end(const std::filesystem::path& path, const RunEnd& end);
-/// Empty when there is no such file. Throws DataError that names it when it says something else.
+/// Empty when there is no such file. Throws DataError that names it when its content is malformed.
 std::optional<RunEnd> read_run_end(const std::filesystem::path& path);
 
-/// Who holds the lock of a run's folder.
+/// Owner of the lock of a run's folder.
 struct LockHolder {
   enum class State {
     kAlive,
@@ -42,8 +42,8 @@ struct LockHolder {
 /// Asks for the lock for an instant: a run that begins at that moment tries again.
 LockHolder holder_of(const std::filesystem::path& lock);
 
-/// The id of the start (TRIREME_START_ID) that the run in the folder belongs to, as its lock tells; empty
-/// where there is none.
+/// The id of the start (TRIREME_START_ID) that the run in the folder belongs to, from its lock; empty where
+/// there is none.
 std::string start_of_run(const std::filesystem::path& folder);
 
 }  // namespace trireme::telemetry

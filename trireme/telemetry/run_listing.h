@@ -1,7 +1,7 @@
 #pragma once
-// Many runs concurrently with each other: what lies in a folder of runs, and how some runs differ. Reads
-// only. What is no run, or a run with a damaged file, is an entry that says so: one bad folder hides none of
-// the others. Values and functions without state; thread-safe.
+// Many runs: the content of a folder of runs, and differences of some runs. Reads only. A folder that is no
+// run, or a run with a damaged file, is an entry with its fault: one bad folder hides none of the others.
+// Values and functions without state; thread-safe.
 
 #include <cstdint>
 #include <filesystem>
@@ -36,7 +36,7 @@ struct Outcome {
   std::optional<double> difference(std::size_t run) const;
 };
 
-/// How runs differ: in their configurations, and in what came out.
+/// Differences of runs: in their configurations, and in their results.
 struct RunComparison {
   /// Keys of config.toml that are not the same in all runs, with the value of each; "-" where a run has none.
   /// run.name, which always differs, is left out.

@@ -1,5 +1,5 @@
 #pragma once
-// What a run amounts to, as one small JSON file that appears at once when the run ends. Field names are a
+// The results of a run, as one small JSON file that appears at once when the run ends. Field names are a
 // contract with scripts: test_accuracy, train_loss, samples_per_s, world_size, steps, wall_s,
 // checkpoint_stall_s, peak_rss_bytes, weights_xxh3, status, config. Stateless.
 

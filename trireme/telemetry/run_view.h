@@ -12,7 +12,7 @@
 
 namespace trireme::telemetry {
 
-/// What the kernel tells of the process of a rank. Bytes are -1 where it does not.
+/// The kernel's values for the process of a rank. Bytes are -1 where it has none.
 struct ProcessSample {
   int pid = 0;        ///< as this process numbers it
   char state = '?';   ///< of /proc/PID/stat: 'R', 'S', 'T' for stopped, ...
@@ -32,7 +32,7 @@ struct HostPressure {
   Pressure cpu = {}, memory = {}, io = {};
 };
 
-/// What is known of one rank at one moment.
+/// State of one rank at one moment.
 struct RankSample {
   Status status = {};
   Usage usage = {};
@@ -47,7 +47,7 @@ struct RunSample {
   std::string host = {};
 };
 
-/// What is read and written.
+/// Rates of reads and writes.
 struct DiskRate {
   double read = 0, written = 0;  ///< bytes per second
 };

@@ -1,7 +1,7 @@
 #pragma once
-// The seam for what a run reports: a Record is one event ("step", "eval", "end") with named values, and a
-// Sink puts records somewhere: a JSONL file, the console. The trainer writes each record to all of its sinks
-// and knows none of them. A sink is used by one thread.
+// The interface of a run's reports: a Record is one event ("step", "eval", "end") with named values, and a
+// Sink writes records: to a JSONL file, to the console. The trainer writes each record to all of its sinks
+// and depends on none of them. A sink is used by one thread.
 
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace trireme::telemetry {
 
-/// A value of a record; text is escaped by whoever writes it.
+/// A value of a record; the writer escapes text.
 using FieldValue = std::variant<std::int64_t, double, std::string>;
 
 /// One event of a run, with its values.

@@ -1,8 +1,8 @@
 #pragma once
-// What a rank is doing right now, where others can read it even after it died: one page of shared memory that
-// the launcher creates and hands down (environment variable TRIREME_STATUS_FD, a descriptor that survives
-// exec). The rank writes, the launcher and the other ranks' messages read. A writer never blocks, never
-// allocates and makes no system call; a torn read is detected and retried (sequence lock, after H.-J. Boehm,
+// The current activity of a rank, readable by other processes even after its death: one page of shared memory
+// that the launcher creates and passes on (environment variable TRIREME_STATUS_FD, a descriptor that survives
+// exec). The rank writes; the launcher and the other ranks' messages read. A writer never blocks, never
+// allocates and makes no system call. A torn read is detected and retried (sequence lock, after H.-J. Boehm,
 // "Can seqlocks get along with programming language memory models?", MSPC 2012, section 4). Without a
 // launcher the page is private memory. One writing thread at a time per text (action, operation, own work);
 // any number of readers.
@@ -20,7 +20,7 @@ class RankUsage;
 struct Status {
   int rank = -1;
   std::uint64_t step = 0;
-  std::string action;     ///< what the rank is in: "step 12: 0B3", "loading data"
+  std::string action;     ///< current action of the rank: "step 12: 0B3", "loading data"
   std::string operation;  ///< the last communication: "all_reduce #57 of group world, 6553600 f32, running"
   std::string own_work;   ///< see OwnWork: "saving a checkpoint"; empty: none
   std::string run;        ///< folder of the run, an absolute path; empty: none
@@ -32,7 +32,7 @@ class StatusPage {
   /// The page that the launcher handed down. Where there is none, a new one, which keeps its descriptor open:
   /// other processes of this user find both in /proc (open_of).
   static std::shared_ptr<StatusPage> from_environment();
-  /// The page behind a descriptor of another process, to be read: null where it is none, or not to be had.
+  /// The page at a descriptor of another process, to be read: null where it is none, or not accessible.
   /// `identity`: the same for all descriptors of a page.
   static std::shared_ptr<const StatusPage> open_of(int pid, int descriptor, std::uint64_t* identity);
   /// How /proc/PID/fd shows a descriptor of a page.
@@ -64,7 +64,7 @@ class StatusPage {
   void ask_for_generation(int generation);
   int asked_generation() const;
 
-  /// Where the rank's time goes, and what it uses.
+  /// Use of the rank's time and resources.
   RankUsage& usage();
   const RankUsage& usage() const;
 
@@ -80,9 +80,9 @@ class StatusPage {
   int kept_descriptor_ = -1;
 };
 
-/// While it lives, the rank does something by itself that may take long and need no processor: saving,
-/// loading, waiting for a disk. Whoever waits for this rank meanwhile waits with patience, and can say what
-/// for. Works may nest: the innermost is shown.
+/// While it lives, the rank does local work that may take long and need no processor: saving, loading,
+/// waiting for a disk. Ranks that wait for this rank meanwhile wait longer, and can name the reason. Works
+/// may nest: the innermost is shown.
 class OwnWork {
  public:
   OwnWork(StatusPage& page, std::string_view what);

@@ -28,8 +28,8 @@ class TensorboardSink : public Sink {
   std::unique_ptr<AppendedFile> file_;
 };
 
-/// Drops the events whose step is above `last_step`, and what is no whole event, from the files of the
-/// folder: a resumed run writes them again. Nothing happens when the folder is not there. Throws DataError.
+/// Drops the events whose step is above `last_step`, and incomplete events, from the files of the folder: a
+/// resumed run writes them again. No effect when the folder is not there. Throws DataError.
 void drop_events_after(const std::filesystem::path& folder, std::int64_t last_step);
 
 }  // namespace trireme::telemetry

@@ -1,5 +1,5 @@
 #pragma once
-// What one rank did and when: spans (begin, end, name, a few numbers) in memory, for the trace of a run
+// Timeline of one rank: spans (begin, end, name, a few numbers) in memory, for the trace of a run
 // (trace_file.h). Each thread, and each group of ranks, has a TraceBuffer of its own: adding a span there
 // takes no lock and, but for every 512th, no allocation. Memory is bounded: when the given number of spans is
 // held, later ones are counted and dropped. Off is a null pointer: a TraceScope without a buffer reads no
@@ -61,7 +61,7 @@ class TraceBuffer {
   int thread() const { return thread_; }
   /// False outside of the steps that are traced.
   bool recording() const;
-  /// Keeps the span, whatever recording() says.
+  /// Keeps the span, for any value of recording().
   void add(const TraceSpan& span);
   void for_each(const std::function<void(const TraceSpan&)>& visit) const;
 

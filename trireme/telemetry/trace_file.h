@@ -13,9 +13,9 @@
 namespace trireme::telemetry {
 
 constexpr const char* kTraceBegin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-/// What stands between the parts of two ranks.
+/// Separator between the parts of two ranks.
 constexpr const char* kTraceSeparator = ",\n";
-/// What ends the file.
+/// End of the file.
 constexpr const char* kTraceEnd = "\n]}\n";
 
 /// Whose spans a part holds, and how their times become rank 0's.
@@ -25,7 +25,7 @@ struct TracePartOptions {
   AlignedClock clock{ClockSample{}};
 };
 
-/// All spans of the rank, and who it is: JSON objects with commas between them.
+/// All spans of the rank, and its identity: JSON objects with commas between them.
 std::string trace_part(const Trace& trace, const TracePartOptions& options);
 
 /// Number of spans that the trace holds.
