@@ -1,8 +1,8 @@
 #pragma once
-// Which all-reduce a group takes for which size: the list of transfers that is the fastest by formula
+// The all-reduce of a group for each size: the list of transfers that is the fastest by formula
 // (all_reduce_cost.h) with the group's own alpha and beta, or another library's, where that was measured as
-// faster. For a few sizes the best lists are carried out, too, and what they really take corrects the
-// formulas near that size. All ranks measure together and hold the same numbers, so all choose the same.
+// faster. For a few sizes the best lists are run, too, and their times correct the formulas near that size.
+// All ranks measure together and have the same numbers, so all choose the same.
 
 #include <functional>
 #include <optional>
@@ -26,16 +26,16 @@ struct AllReduceChoice {
   MessageCost cost = {};                     ///< measured; gamma is in beta
   int lanes = 1;                             ///< connections between any two with which it was measured
   std::vector<Comparison> comparisons = {};  ///< none: the formulas count as they are
-  std::optional<Algorithm> forced = {};      ///< whatever was measured
+  std::optional<Algorithm> forced = {};      ///< for any measurement
 
-  /// None: the other library's. The comparison of the nearest size counts, by ratio: where the other library
-  /// won it is taken, else the best of the lists that were measured there, each by its formula times what it
-  /// took above that.
+  /// None: the other library's. The comparison of the nearest size counts, by ratio. Where the other library
+  /// was faster it is taken. Else the best of the lists that were measured there is taken, each by its
+  /// formula plus its measured excess.
   std::optional<Algorithm> of(double bytes) const;
 };
 
-/// One line, and back: the same choice for every size, on any machine. Throws InvalidArgument for what is
-/// none.
+/// One line, and back: the same choice for every size, on any machine. Throws InvalidArgument for a malformed
+/// text.
 std::string to_text(const AllReduceChoice& choice);
 AllReduceChoice all_reduce_choice_from(const std::string& text);
 
@@ -52,9 +52,9 @@ inline constexpr int kManyLanes = 4;
 
 /// Collective; the same on every rank. `other` and `set_lanes` may be empty. Takes some ten milliseconds or,
 /// over long links, some tens of latencies. With `set_lanes` a link on which a message takes more than a
-/// millisecond is tried with several connections, too, which stay where they are faster: one is held up by
-/// its window there, and slow whenever it has been idle. Throws what the exchange throws, and what the others
-/// do.
+/// millisecond is tried with several connections, too, which stay where they are faster: one connection is
+/// limited by its window there, and slow after idle time. Throws the exceptions of the exchange, and of the
+/// other functions.
 AllReduceChoice measure_choice(Exchange& exchange, const OtherAllReduce& other, const SetLanes& set_lanes,
                                const Deadline& deadline);
 

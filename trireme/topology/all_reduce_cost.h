@@ -1,9 +1,9 @@
 #pragma once
-// What an all-reduce between hosts takes, by formula: alpha (seconds of a message), beta (seconds of a byte
-// on the way) and gamma (seconds of a byte that is added up), for n ranks with S bytes each. The formulas are
+// Time of an all-reduce between hosts, by formula: alpha (seconds of a message), beta (seconds of a byte in
+// transfer) and gamma (seconds of a byte that is added up), for n ranks with S bytes each. The formulas are
 // those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH"
 // (2005), section 4.5 and Rabenseifner's fold for numbers of ranks that are no power of two. Direct and two
-// shots are not theirs: a rank's messages to all others are under way at once, so that alpha counts once and
+// shots are not theirs: a rank's messages to all others are in transfer at once, so alpha counts once and
 // bytes leave one after the other. Pure; thread-safe.
 
 #include <string>
@@ -24,7 +24,7 @@ Algorithm parse_algorithm(std::string_view name);
 std::string formula_of(Algorithm algorithm, int ranks);
 
 struct MessageCost {
-  double alpha_s = 0;           ///< of a message, whatever its size
+  double alpha_s = 0;           ///< of a message, for any size
   double beta_s_per_byte = 0;   ///< on the way
   double gamma_s_per_byte = 0;  ///< added up by the receiver
 };
@@ -32,7 +32,7 @@ struct MessageCost {
 /// 0 for one rank. Throws InvalidArgument for none.
 double all_reduce_s(Algorithm algorithm, int ranks, double bytes, const MessageCost& cost);
 
-/// What an all-reduce is expected to take by one algorithm.
+/// Expected time of an all-reduce by one algorithm.
 struct Estimate {
   Algorithm algorithm = Algorithm::kRing;
   double seconds = 0;

@@ -1,11 +1,11 @@
 #pragma once
-// Collectives as data: who sends which elements to whom in which step. What a transfer carries is
-// what its sender holds when the step begins. A rank that receives with `adds` ends the step with the sum of
-// what it held and of all that arrives for the element, added up in rank order, its own included: so every
-// rank ends with the same bits. At the end of an all-reduce every rank holds the sum over all.
-// Halving and doubling: Rabenseifner 2004; the tree is binomial; the ring is Patarasuk and Yuan 2009 (with
-// fewer elements than ranks some parts are empty, and nothing is sent for them). Direct sends everything to
-// everybody, which others call one-shot; two shots are a reduce-scatter and an all-gather. Pure; thread-safe.
+// Collectives as data: sender, receiver and elements of each transfer in each step. A transfer sends its
+// sender's values at the start of the step. A rank that receives with `adds` ends the step with the sum of
+// its values and of all that arrive for the element, added up in rank order, its own included: so every rank
+// ends with the same bits. At the end of an all-reduce every rank holds the sum over all. Halving and
+// doubling: Rabenseifner 2004; the tree is binomial; the ring is Patarasuk and Yuan 2009 (with fewer elements
+// than ranks some parts are empty, and nothing is sent for them). Direct sends all elements to all ranks,
+// also known as one-shot; two shots are a reduce-scatter and an all-gather. Pure; thread-safe.
 
 #include <cstdint>
 #include <vector>
@@ -21,7 +21,7 @@ struct Transfer {
   int to = 0;
   std::int64_t begin = 0;  ///< of the elements
   std::int64_t end = 0;
-  bool adds = false;  ///< else it replaces what the receiver holds
+  bool adds = false;  ///< else it replaces the receiver's values
 };
 
 /// In the order of steps. None for one rank. Throws InvalidArgument for no rank or a negative `numel`.
@@ -47,8 +47,8 @@ std::vector<Transfer> all_gather_steps(int ranks, std::int64_t numel);
 std::vector<Transfer> reduce_scatter_steps(const Levels& levels, std::int64_t numel);
 std::vector<Transfer> all_gather_steps(const Levels& levels, std::int64_t numel);
 
-/// What such a list takes where a step lasts as long as its busiest rank: alpha, and the bytes that it sends
-/// or receives (both at once), and those that it adds up.
+/// Time of such a list where a step lasts as long as its busiest rank: alpha, and the bytes that it sends or
+/// receives (both at once), and those that it adds up.
 double seconds_of(const std::vector<Transfer>& steps, int ranks, double bytes_per_element,
                   const MessageCost& cost);
 

@@ -1,7 +1,7 @@
 #pragma once
-// Where the cores of a machine sit, and which of them processes that share them should have each: cores of
-// their own, near each other. A core is what the kernel numbers, a hardware thread. share_out() and
-// with_nodes() are pure; core_places() reads the kernel's current answer.
+// Sockets and physical cores of a machine's hardware threads, and their assignment to processes that share
+// them: cores of their own, near each other. A core has the kernel's number, a hardware thread. share_out()
+// and with_nodes() are pure; core_places() reads the kernel's current values.
 
 #include <filesystem>
 #include <span>
@@ -10,8 +10,7 @@
 
 namespace trireme::topology {
 
-/// A core and what it has in common with others: those of equal numbers are one. 0 where the kernel does not
-/// say.
+/// A core and its shared resources: those of equal numbers are one. 0 where the kernel has none.
 struct CorePlace {
   int number = 0;
   int socket = 0;
@@ -20,7 +19,7 @@ struct CorePlace {
   int physical = 0;  ///< number within the socket; hardware threads of one have the same
 };
 
-/// Of those cores, as /sys/devices/system/cpu says.
+/// Of those cores, by /sys/devices/system/cpu.
 std::vector<CorePlace> core_places(std::span<const int> cores,
                                    const std::filesystem::path& system = "/sys/devices/system/cpu");
 

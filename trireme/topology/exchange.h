@@ -1,12 +1,12 @@
 #pragma once
 // The members of a group, each connected with each other over a network (networks.h), by one connection or
-// several (lanes), over which long transfers are shared out, and the executor of lists of transfers
+// several (lanes), over which long transfers are split, and the executor of lists of transfers
 // (all_reduce_steps.h) between them. Every rank calls the same operations in the same order with the same
-// sizes; each ends with the same bits, over every network. bf16 and f16 travel as they are; what arrives in a
-// step is added up in f32 and rounded once.
-// Every operation has a number and a hash of what it is, which its bytes are marked with on each connection:
-// ranks that do different things do not mix them up, but stand still until somebody gives up or the deadline.
-// An operation belongs to one thread at a time; abort() to any. After a failure all later ones fail.
+// sizes; each ends with the same bits, over every network. bf16 and f16 are sent as they are; values that
+// arrive in a step are added up in f32 and rounded once. Every operation has a number and a hash of its
+// arguments, with which its bytes are marked on each connection. Ranks with different operations do not mix
+// them up, but wait until abort() or the deadline. An operation belongs to one thread at a time; abort() to
+// any. After a failure all later ones fail.
 
 #include <atomic>
 #include <cstddef>
@@ -27,14 +27,14 @@ namespace trireme::topology {
 class Connections;
 struct StepData;
 
-/// Who the members are, and how each proves that it is one.
+/// The members, and their authentication.
 struct Membership {
   int rank = 0;                           ///< of this process among the members
   std::vector<wire::Endpoint> endpoints;  ///< where each of them listens
   std::vector<std::string> names;         ///< of each, for messages: "rank 5"
   std::vector<std::string> hosts = {};    ///< of each, for Levels; empty: there is one
   wire::Secret secret;
-  std::string purpose;                ///< the same on all members, and on nobody else's connections
+  std::string purpose;                ///< the same on all members, and different on all other connections
   int lanes = 1;                      ///< connections between any two
   std::string network = kNetworkTcp;  ///< a name of networks()
 };
@@ -56,21 +56,21 @@ class Exchange {
   const Levels& levels() const { return levels_; }
   int num_lanes() const;
 
-  /// More connections between any two members, or fewer; no bit of a result depends on them. Collective,
-  /// before anybody else has the exchange. `listening` and `membership` are those that it was made of. Throws
-  /// as the constructor does.
+  /// Adds or removes connections between any two members; no bit of a result depends on them. Collective,
+  /// before any other code has the exchange. `listening` and `membership` are those of the constructor.
+  /// Throws as the constructor does.
   void set_lanes(int lanes, const wire::Socket& listening, const Membership& membership,
                  const Deadline& deadline);
 
-  /// What is reduced, and by which algorithm; the same on all members but for the data.
+  /// Data and algorithm of a reduction; the same on all members but for the data.
   struct AllReduce {
     Algorithm algorithm = Algorithm::kRing;
     wire::Element element = wire::Element::kF32;
     wire::Reduction reduction = wire::Reduction::kSum;  ///< kAverage is not among them: divide at the end
     std::span<std::byte> data;                          ///< aligned for the element; in place
   };
-  /// Throws wire::GroupError (given up: who is that caused it, somebody else has to find out) when a
-  /// connection is lost, at the deadline, and after abort(); InvalidArgument for what cannot be reduced.
+  /// Throws wire::GroupError (abandoned; it does not name the cause) when a connection is lost, at the
+  /// deadline, and after abort(); InvalidArgument for data that cannot be reduced.
   void all_reduce(const AllReduce& what, const Deadline& deadline);
 
   /// Of the parts of all members, one for each and all of one size, each member gets the sum of its own.
@@ -87,7 +87,7 @@ class Exchange {
   /// Throws as reduce_scatter() does.
   void all_gather(std::span<std::byte> parts, const Deadline& deadline);
 
-  /// Ends what is under way, here, and with it the connections.
+  /// Ends pending operations, here, and with them the connections.
   void abort();
 
  private:
@@ -99,7 +99,7 @@ class Exchange {
   const Levels levels_;
   const std::unique_ptr<Connections> connections_;
   std::uint32_t number_ = 0;             ///< of the operation
-  std::vector<std::byte> scratch_;       ///< for what arrives and is added
+  std::vector<std::byte> scratch_;       ///< for values that arrive and are added
   std::vector<std::byte> partial_sums_;  ///< of a reduce-scatter by levels
   std::string failure_;                  ///< of the first operation that failed
   std::atomic<bool> aborted_ = false;

@@ -1,7 +1,7 @@
 #pragma once
-// How the members of a group stand in a network of several levels (site, rack, host), as the names of their
-// hosts say: "berlin/rack3/n7". Levels of which each has as many parts everywhere are used; others are not.
-// Pure; thread-safe.
+// Place of the members of a group in a network of several levels (site, rack, host), by the names of their
+// hosts: "berlin/rack3/n7". Levels of which each has as many parts everywhere are used; others are not. Pure;
+// thread-safe.
 
 #include <string>
 #include <vector>

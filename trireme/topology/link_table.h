@@ -1,5 +1,5 @@
 #pragma once
-// What was measured between the ranks of a world. A value.
+// Measurements of links between the ranks of a world. A value.
 
 #include <string>
 #include <vector>
@@ -19,7 +19,7 @@ struct LinkTable {
 
   int num_ranks() const { return static_cast<int>(host_of.size()); }
   int num_hosts() const;
-  /// From rank to rank; what a rank has with itself is empty.
+  /// From rank to rank; the link of a rank with itself is empty.
   const Link& link(int from, int to) const {
     return links[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
   }
@@ -31,14 +31,13 @@ std::vector<int> number_hosts(const std::vector<std::string>& host_ids);
 /// The median of its pairs of ranks: alpha and bandwidth each by itself. `from` differs from `to`.
 Link between_hosts(const LinkTable& table, int from, int to);
 
-/// Who takes part in an all-reduce that goes over the network, and what it pays for each message: hosts, or
-/// the ranks where there is one host. A step waits for its slowest link, so these are the largest alpha and
-/// the least bandwidth.
+/// Members of an all-reduce over the network, and their cost of each message: hosts, or the ranks where there
+/// is one host. A step waits for its slowest link, so these are the largest alpha and the least bandwidth.
 struct Network {
   int members = 1;
   MessageCost cost = {};
 };
-/// Of one host: its ranks and the links between them. Of several: hosts and what between_hosts() says.
+/// Of one host: its ranks and the links between them. Of several: hosts and the links of between_hosts().
 Network network_of(const LinkTable& table);
 
 }  // namespace trireme::topology

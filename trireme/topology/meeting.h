@@ -10,7 +10,7 @@
 
 namespace trireme::topology {
 
-/// Who this rank is among how many, and how long it waits for the others.
+/// Number of this rank and of all, and the timeout of waits for the others.
 struct MeetingOptions {
   int rank = 0;
   int size = 1;
@@ -25,7 +25,7 @@ class Meeting {
   int rank() const { return options_.rank; }
   int size() const { return options_.size; }
 
-  /// The texts of all ranks, by rank. `what` says in an error what the missing have not done: "arrive".
+  /// The texts of all ranks, by rank. `what` is the missing action of absent ranks in an error: "arrive".
   /// Throws CommError.
   std::vector<std::string> gather(const std::string& mine, const std::string& what);
   /// Waits until all ranks call it. `problem` is this rank's, or empty: where a rank has one, all throw

@@ -1,5 +1,5 @@
 #pragma once
-// What an Exchange may go over: ContextOptions::network, comm.network.
+// Networks of an Exchange: ContextOptions::network, comm.network.
 
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 namespace trireme::topology {
 
 inline constexpr const char* kNetworkTcp = "tcp";
-inline constexpr const char* kNetworkUcx = "ucx";  ///< whatever UCX finds: RDMA, shared memory, TCP
+inline constexpr const char* kNetworkUcx = "ucx";  ///< the best transport of UCX: RDMA, shared memory, TCP
 
 /// A network, and whether it can be used here.
 struct NetworkInfo {
@@ -18,9 +18,9 @@ struct NetworkInfo {
 
 /// Of all.
 std::vector<std::string> network_names();
-/// Of all. Loads what they need.
+/// Of all. Loads their libraries.
 std::vector<NetworkInfo> network_infos();
-/// Empty when it can be used here, else the reason. Loads what it needs. Throws InvalidArgument that suggests
+/// Empty when it can be used here, else the reason. Loads its library. Throws InvalidArgument that suggests
 /// the nearest name.
 std::string network_unavailable_because(const std::string& name);
 }  // namespace trireme::topology

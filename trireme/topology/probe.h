@@ -1,10 +1,10 @@
 #pragma once
 // Measures latency and bandwidth between the ranks of a world, over TCP connections of its own: half the
-// median round trip of a few small messages, and larger and larger messages each way until one takes long
-// enough to be told from the latency. Pairs meet in the rounds of tournament(), which begin together, so that
-// nobody is measured who waits for a third.
-// Both ends of a connection prove that they know the job's secret. Every step has a deadline; a link that is
-// rejected, silent or lost ends the probe on all ranks at the end of its round, with the pair's names.
+// median round trip of a few small messages, and larger and larger messages each way until one takes much
+// longer than the latency. Pairs meet in the rounds of tournament(), which begin together, so that no
+// measured rank waits for a third. Both ends of a connection prove that they have the job's secret. Every
+// step has a deadline. A link that is rejected, silent or lost ends the probe on all ranks at the end of its
+// round, with the pair's names.
 
 #include <string>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Which RDMA adapters (InfiniBand, RoCE) of this host have a link, as the kernel says.
+// RDMA adapters (InfiniBand, RoCE) of this host with a link, by the kernel.
 
 #include <filesystem>
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace trireme::topology {
 
-/// "mlx5_0:1": an adapter and its port, in ascending order; empty: there is none. What cannot be read is left
-/// out.
+/// "mlx5_0:1": an adapter and its port, in ascending order; empty: there is none. Adapters that cannot be
+/// read are left out.
 std::vector<std::string> active_rdma_ports(const std::filesystem::path& system = "/sys/class/infiniband");
 
 }  // namespace trireme::topology

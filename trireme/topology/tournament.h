@@ -1,8 +1,8 @@
 #pragma once
-// Who measures with whom, and when: in a round no rank has two partners, and after all rounds every pair has
-// met once. First the hosts meet host by host, each with one other at a time and all its ranks at once, so
-// that a link between two hosts is shared by as many pairs each time as it is in a collective that goes place
-// by place; then the ranks of each host meet. Rounds of a set are those of the circle method. Pure.
+// Rounds of pairs for a measurement: in a round no rank has two partners, and after all rounds every pair has
+// met once. First the hosts meet host by host, each with one other at a time and all its ranks at once. So a
+// link between two hosts is shared by as many pairs each time as in a collective that goes place by place.
+// Then the ranks of each host meet. Rounds of a set are those of the circle method. Pure.
 
 #include <vector>
 
