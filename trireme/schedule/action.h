@@ -1,6 +1,6 @@
 #pragma once
-// One thing a rank does in a step, as data. Text form `<stage><kind><microbatch>`: 0F3, 2SEND_B1, and without
-// a micro-batch where it belongs to the whole step: 0REDUCE_GRAD, 0STEP. Actions that run together stand in
+// One action of a rank in a step, as data. Text form `<stage><kind><microbatch>`: 0F3, 2SEND_B1, and without
+// a micro-batch where it belongs to the whole step: 0REDUCE_GRAD, 0STEP. Actions that run together are in
 // brackets: (0F3;7B1)OVERLAP_F_B for two computations, (0SEND_F3;0RECV_B1)BATCH for transfers that are
 // started as one. An empty text is an idle slot. Grammar: the pipeline schedules of PyTorch and torchtitan
 // (torch.distributed.pipelining), extended by RECOMPUTE, STEP and BATCH. Pure values; thread-safe.
@@ -13,7 +13,7 @@
 
 namespace trireme::schedule {
 
-/// What can be done, with its letters in the text form.
+/// Kinds of actions, with their letters in the text form.
 enum class ActionKind {
   kForward,          ///< F
   kBackward,         ///< B: gradient of input and weights
@@ -24,7 +24,7 @@ enum class ActionKind {
   kSendBackward,     ///< SEND_B: the gradient of the stage's input goes to the stage before
   kReceiveBackward,  ///< RECV_B: the gradient of the stage's output comes from the next stage
   kUnshard,          ///< UNSHARD: the whole weights of the stage are gathered
-  kReshard,          ///< RESHARD: what UNSHARD gathered is given back
+  kReshard,          ///< RESHARD: frees the weights of UNSHARD
   kReduceGrad,       ///< REDUCE_GRAD: the gradients of the stage are summed over its replicas
   kRecompute,        ///< RECOMPUTE: the forward runs again for activations that were not kept
   kStep,             ///< STEP: the optimizer updates the stage
@@ -46,10 +46,11 @@ struct Action {
 /// True for kinds that work on one micro-batch.
 bool has_microbatch(ActionKind kind);
 
-/// F, B, I, W: what occupies the rank and depends on other stages.
+/// F, B, I, W: actions that occupy the rank and depend on other stages.
 bool is_compute(ActionKind kind);
 
-/// B or I: what makes the gradient of the stage's input. B or W: what makes that of its weights.
+/// B or I: actions that make the gradient of the stage's input. B or W: actions that make that of its
+/// weights.
 bool makes_input_gradient(ActionKind kind);
 bool makes_weight_gradient(ActionKind kind);
 
@@ -58,10 +59,10 @@ bool is_send(ActionKind kind);
 bool is_receive(ActionKind kind);
 inline bool is_transfer(ActionKind kind) { return is_send(kind) || is_receive(kind); }
 
-/// The text of the action by itself, whatever it is joined with.
+/// The text of the action by itself, without joined ones.
 std::string to_text(const Action& action);
 
-/// Throws InvalidArgument that quotes the token and says what a token looks like.
+/// Throws InvalidArgument that quotes the token and describes a valid one.
 Action parse_action(std::string_view token);
 
 /// Actions that run together; most cells hold one. A view into a rank's list.
@@ -73,7 +74,7 @@ std::vector<Cell> cells_of(const std::vector<Action>& actions);
 /// "0F3", "(0F3;7B1)OVERLAP_F_B", "(0SEND_F3;0RECV_B1)BATCH", "" for an idle slot.
 std::string to_text(Cell cell);
 
-/// Reads what to_text wrote. Throws InvalidArgument like parse_action.
+/// The inverse of to_text. Throws InvalidArgument like parse_action.
 std::vector<Action> parse_cell(std::string_view token);
 
 }  // namespace trireme::schedule

@@ -1,6 +1,6 @@
 #pragma once
-// What of the grammar the ranks of a pipeline act upon. A program may say more: it is read, validated,
-// simulated and drawn as it stands, but a run would not do what it says. Pure; thread-safe.
+// The part of the grammar that the ranks of a pipeline execute. A program may have more actions: it is read,
+// validated, simulated and drawn unchanged, but a run would not execute them. Pure; thread-safe.
 
 #include <string>
 
@@ -11,7 +11,7 @@ namespace trireme::schedule {
 /// How a run holds activations.
 enum class Activations {
   kKept,     ///< from forward to backward
-  kDropped,  ///< and computed again, where the program says RECOMPUTE or the backward comes
+  kDropped,  ///< and computed again, at RECOMPUTE or at the backward
 };
 
 /// How a run holds the weights of a stage.

@@ -1,12 +1,12 @@
 #pragma once
-// What actions cost, in one unit of time of the caller's choice (all results are in the same unit), and what
-// they hold. Used by the simulator and by the generators that search. A value.
+// Costs of actions, in one unit of time of the caller's choice (all results are in the same unit), and their
+// memory. Used by the simulator and by the generators that search. A value.
 
 #include <vector>
 
 namespace trireme::schedule {
 
-/// What the actions of one stage cost.
+/// Costs of the actions of one stage.
 struct StageCost {
   double forward = 1;
   double backward_input = 1;

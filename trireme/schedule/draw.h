@@ -1,7 +1,7 @@
 #pragma once
-// Programs for the eye: a table of cells for the terminal, and an SVG of a simulated timeline. The SVG stands
-// by itself (no script, font or link from outside), is valid XML, and has a part for each view that is asked
-// for. Pure and thread-safe.
+// Pictures of programs: a table of cells for the terminal, and an SVG of a simulated timeline. The SVG is
+// self-contained (no script, font or link from outside), is valid XML, and has a part for each requested
+// view. Pure and thread-safe.
 
 #include <string>
 #include <string_view>
@@ -25,9 +25,9 @@ enum class View {
 /// Throws InvalidArgument that suggests the nearest known name.
 View parse_view(std::string_view name);
 
-/// Colours say what an action is and on which chunk of its rank, numbers which micro-batch it works on; in
-/// the view of micro-batches, which stage does. Asynchronous programs have in each box the version of weights
-/// that the action uses or makes. At least one view.
+/// Colours show the kind of an action and the chunk of its rank, numbers the micro-batch; in the view of
+/// micro-batches, the stage. Asynchronous programs have in each box the version of weights that the action
+/// uses or makes. At least one view.
 std::string to_svg(const Program& program, const Timeline& timeline,
                    const std::vector<View>& views = {View::kDevice, View::kTime});
 

@@ -1,13 +1,13 @@
 #pragma once
-// From the order of computations to a program that ranks can execute: where to send and receive, when to
-// gather weights, reduce gradients and step. Pure and thread-safe. Two models of transport:
-// - buffered: a send returns at once. Each receive stands where the sender's output exists: the ranks are
-//   walked in turn, one cell each, and a send and its receive are written down together. One order of all
-//   transfers then fits every rank's list, so nothing stands still even where sends wait; but a rank may then
+// From the order of computations to a program that ranks can execute: it adds sends and receives, gathers of
+// weights, reductions of gradients and the step. Pure and thread-safe. Two models of transport:
+// - buffered: a send returns at once. Each receive is placed where the sender's output exists: the ranks are
+//   visited in turn, one cell each, and a send and its receive are placed together. One order of all
+//   transfers then fits every rank's list, so there is no deadlock even where sends wait; but a rank may then
 //   wait for a message long before it needs it. This is the order of torch.distributed.pipelining.
-// - rendezvous: a send lasts until its receive runs (nccl). The ranks are walked in time; one that has sent
-//   waits until the receiver is between two computations. All transfers between the same two computations are
-//   started as one BATCH, so a send never stands in the way of the receive that it waits for.
+// - rendezvous: a send lasts until its receive runs (nccl). The ranks are visited in the order of time; one
+//   that has sent waits until the receiver is between two computations. All transfers between the same two
+//   computations are started as one BATCH, so a send never blocks the receive that it waits for.
 
 #include "trireme/schedule/program.h"
 #include "trireme/schedule/transport.h"

@@ -15,13 +15,14 @@ namespace trireme::schedule {
 /// Which weights a micro-batch sees where a stage steps while others are under way.
 enum class WeightVersions {
   kNewest,     ///< the stage's newest; sound where it steps once, after everything else
-  kStashed,    ///< its backward uses what its forward found newest (PipeDream's weight stashing)
-  kVertical,   ///< every stage uses what the first stage found newest (PipeDream's vertical sync)
+  kStashed,    ///< its backward uses the weights that were newest at its forward (PipeDream's weight
+               ///< stashing)
+  kVertical,   ///< every stage uses the weights that were newest at the first stage (PipeDream's vertical
+               ///< sync)
   kOneBehind,  ///< group t uses the weights after t - 1 updates, on every stage (PipeDream-2BW)
 };
 
-/// What a program may have at most: more than anyone trains with, and no more than whoever walks one can
-/// count.
+/// Maximum sizes of a program: more than any training has, and few enough for counters.
 constexpr std::int64_t kMostRanks = 4096;
 constexpr std::int64_t kMaxWork = 4'000'000;  ///< stages times micro-batches
 
@@ -32,10 +33,10 @@ struct Program {
   std::string name;  ///< "data-parallel", "1f1b"
   int num_stages = 1;
   int num_microbatches = 1;
-  std::vector<std::vector<Action>> ranks;  ///< ranks[r]: what rank r of the pipeline does, in order
+  std::vector<std::vector<Action>> ranks;  ///< ranks[r]: actions of rank r of the pipeline, in order
 
-  /// Ranks that hold each stage; each micro-batch of the stage runs on one of them. Empty: every stage stands
-  /// on one rank, the one that has its actions.
+  /// Ranks that hold each stage; each micro-batch of the stage runs on one of them. Empty: every stage is on
+  /// one rank, the one that has its actions.
   std::vector<std::vector<int>> replicas = {};
 
   /// Backwards of a stage on one rank between two of its updates. 0: one update, at the end of the step.
@@ -54,7 +55,7 @@ Program repeat(const Program& order, int times);
 /// The same program without its idle slots.
 Program without_idle(Program program);
 
-/// True when the program says where to send and receive.
+/// True when the program has sends and receives.
 bool has_transfers(const Program& program);
 
 /// For each stage the ranks that its actions name, in rising order.
@@ -63,8 +64,8 @@ std::vector<std::vector<int>> ranks_of_stages(const Program& program);
 /// One line per rank, cells separated by a comma; an idle slot is an empty cell.
 std::string to_csv(const Program& program);
 
-/// Reads what to_csv wrote; stages and micro-batches are counted. A line that starts with # is a remark.
-/// Throws InvalidArgument with line and token.
+/// The inverse of to_csv; stages and micro-batches are counted. A line that starts with # is a remark. Throws
+/// InvalidArgument with line and token.
 Program parse_csv(std::string_view csv);
 
 }  // namespace trireme::schedule

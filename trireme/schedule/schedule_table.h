@@ -1,6 +1,6 @@
 #pragma once
-// The schedules by name. One row per schedule in schedule_table.cpp: its name, what it is, how its stages
-// lie on the ranks, and the function that makes its program. What a row makes is the order of computations;
+// The schedules by name. One row per schedule in schedule_table.cpp: its name, its description, the placement
+// of its stages on the ranks, and the function that makes its program. A row makes the order of computations;
 // lower() in lowering.h adds the transfers and the update. Pure and thread-safe.
 
 #include <span>
@@ -18,7 +18,7 @@ struct ScheduleOptions {
   int num_chunks = 0;  ///< stages per rank; 0: the schedule's default
   int num_microbatches = 1;
   int group_size = 0;  ///< interleaved-1f1b: micro-batches before the next chunk's turn; 0: about num_ranks
-  Costs costs = {};    ///< zb-1p, zb-2p, v-half, v-min: what to search with; stages' costs alike
+  Costs costs = {};    ///< zb-1p, zb-2p, v-half, v-min: costs for the search; stages' costs alike
   double memory_limit = 0;  ///< the same: activations a rank may hold; 0: the schedule's own limit
   std::vector<int> replicas =
       {};                      ///< 1f1b-rr: ranks of each stage; empty: one each, the first takes the rest
@@ -26,7 +26,7 @@ struct ScheduleOptions {
   bool vertical_sync = false;  ///< pipedream, 1f1b-rr: the same weights on every stage of a micro-batch
 };
 
-/// How stages lie on ranks 0 to p - 1.
+/// Placement of stages on ranks 0 to p - 1.
 enum class Placement {
   kLoop,        ///< stage s on rank s % p
   kV,           ///< two chunks: 0 to p - 1, then back from p - 1 to 0

@@ -1,11 +1,11 @@
 #pragma once
-// What a program would take: when each action starts and ends, the bubble, and what each rank holds at most.
-// Each rank runs its cells in order; a computation starts when its rank is free and what it needs has
-// arrived. A message takes hop + message_bytes / bandwidth and occupies no rank; with a bandwidth, the
-// messages of one direction of a link follow each other. This is the model behind table 5 of Qi et al., "Zero
+// Simulated times and memory of a program: start and end of each action, the bubble, and the peak memory of
+// each rank. Each rank runs its cells in order; a computation starts when its rank is free and its inputs
+// have arrived. A message takes hop + message_bytes / bandwidth and occupies no rank; with a bandwidth, the
+// messages of one direction of a link follow each other. This is the model of table 5 of Qi et al., "Zero
 // Bubble Pipeline Parallelism", arXiv 2401.10241, and so is the cost: the longest time of any rank from its
-// own first start to its own last end. Transfers that the program tells of are shown, not waited for beyond
-// that: a receive is posted where it stands.
+// own first start to its own last end. Transfers of the program are shown, but add no other wait: a receive
+// is posted at its place.
 //
 // Weights are gathered and gradients reduced next to the computations, one after the other on each rank: a
 // computation waits for its stage's UNSHARD. While the last backward before a REDUCE_GRAD runs, its buckets
@@ -37,8 +37,7 @@ struct Timeline {
   double bubble_to_work = 0;          ///< (cost - work) / work: Megatron's convention
   std::vector<int> peak_activations;  ///< per rank: micro-batches of a stage between F and B, or F and W
   std::vector<double> peak_memory;    ///< the same, of which after I only Costs::kept_for_weight counts
-  std::vector<double>
-      exchanged;  ///< per rank: what exchanges of weights and gradients cost it, next to bubbles
+  std::vector<double> exchanged;  ///< per rank: time of exchanges of weights and gradients, next to bubbles
   std::vector<int>
       peak_weight_versions;  ///< per rank: most versions of any of its stages that are in use at once
 };

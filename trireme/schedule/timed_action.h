@@ -1,7 +1,7 @@
 #pragma once
-// When ranks did their actions, as it was measured: the counterpart of simulate()'s Timeline, which says when
-// they should have. Times are seconds from one origin for all ranks; waiting for a message is no part of an
-// action. Values and pure functions; thread-safe.
+// Measured times of the ranks' actions: the counterpart of simulate()'s Timeline, which has the planned
+// times. Times are seconds from one origin for all ranks; waiting for a message is no part of an action.
+// Values and pure functions; thread-safe.
 
 #include <vector>
 
@@ -17,14 +17,15 @@ struct TimedAction {
   double end_s = 0;
 };
 
-/// [r]: what rank r of the pipeline did in a step, in order.
+/// [r]: actions of rank r of the pipeline in a step, in order.
 using TimedRanks = std::vector<std::vector<TimedAction>>;
 
-/// The program's computations at the times of its simulation, and what else than transfers takes time in it.
+/// The program's computations at the times of its simulation, and its other actions that take time, without
+/// transfers.
 TimedRanks timed(const Program& program, const Timeline& timeline);
 
 /// Mean seconds of each stage's F, I, W and STEP over all steps; hop 0. A B counts as I, its W as nothing.
-/// What no rank did costs 0; gathering and reducing, which continue concurrently, cost 0.
+/// Actions that no rank has cost 0; gathering and reducing, which continue concurrently, cost 0.
 Costs mean_costs(const Program& program, const std::vector<TimedRanks>& steps);
 
 /// From the first start of a computation on any rank to the last end on any.

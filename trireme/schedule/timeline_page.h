@@ -11,7 +11,7 @@
 
 namespace trireme::schedule {
 
-/// When each rank of a step did what, as it was measured.
+/// Measured times of the actions of each rank in a step.
 struct MeasuredStep {
   std::string name;  ///< "step 12"
   TimedRanks ranks;
@@ -23,7 +23,7 @@ struct TimelinePage {
   Program program;
   Costs costs;  ///< in seconds, as mean_costs() makes them
   std::vector<MeasuredStep> steps;
-  std::vector<std::string> stages = {};  ///< what each is made of; none: not told
+  std::vector<std::string> stages = {};  ///< layers of each; none: unknown
 };
 
 /// Every row begins at its own step's begin, and the axis ends after the last update. A step may be of

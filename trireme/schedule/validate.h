@@ -2,8 +2,8 @@
 // Proves before a program starts that it can run and does the whole work:
 // - each stage on one rank, or on its replicas, and each micro-batch of it on one of them;
 // - each micro-batch forward once, then B once or I and W once each, with all that they need in place;
-// - buffers: nothing is used before it is there or after it was given back (an output lives until the
-//   backward, weights between UNSHARD and RESHARD), nothing is received that nobody uses;
+// - buffers: nothing is used before it is there or after it was freed (an output lives until the backward,
+//   weights between UNSHARD and RESHARD), nothing is received without a use;
 // - every SEND has its RECV, in the sender's order on each link;
 // - gradients are reduced once after the last backward of a group, then one STEP, nothing after the last;
 // - the ranks do not wait for each other in a circle under the transport that is named.
@@ -14,11 +14,11 @@
 
 namespace trireme::schedule {
 
-/// How much of a step a program says.
+/// The actions of a step that a program contains.
 enum class Form {
-  kOrder,      ///< computations alone; neighbours are waited for without being told
-  kTransfers,  ///< and what is sent and received
-  kStep,       ///< and REDUCE_GRAD and STEP: what ranks execute
+  kOrder,      ///< computations alone; waits for neighbours are implied
+  kTransfers,  ///< and sends and receives
+  kStep,       ///< and REDUCE_GRAD and STEP: all actions that ranks execute
 };
 
 /// The form that the program's actions suggest.
