@@ -1,8 +1,8 @@
 #pragma once
-// Goodput of a training job: the expected share of its wall time that trained, and where the rest goes. A
-// renewal model in closed form. Failures are exponential, one rate for the whole job, and none happens
-// between a failure and its notice, as the job stands still. All other time may fail: training, saves,
-// restarts.
+// Goodput of a training job: the expected share of its wall time that trained, and the use of the rest. A
+// renewal model in closed form. Failures are exponential, one rate for the whole job. None happens between a
+// failure and its detection, as the job is idle then. Failures may happen at all other times: training,
+// saves, restarts.
 //
 // A segment is `interval_s` of training and a save of `save_s`. With M the mean time between interruptions,
 // s = interval_s + save_s, D = notice_s and R = restart_s, a segment takes (e^(s/M) - 1) e^(R/M) (M + D)
@@ -18,7 +18,7 @@ namespace trireme::plan {
 /// InvalidArgument: no host, a time that is not above 0.
 double time_between_interruptions_s(std::int64_t hosts, double host_s);
 
-/// What failures and saves cost, in seconds.
+/// Costs of failures and saves, in seconds.
 struct FailureCosts {
   double between_interruptions_s = 0;  ///< mean, of the whole job; infinity: no failures
   double save_s = 0;                   ///< for which a save blocks training
@@ -27,7 +27,7 @@ struct FailureCosts {
   double restart_s = 0;                ///< from the detection to the first new step: start, load
 };
 
-/// What survivors that continue from a peer's memory need instead of a full restart, in seconds.
+/// Costs of survivors that continue from a peer's memory instead of a full restart, in seconds.
 struct ElasticCosts {
   double copy_interval_s = 0;  ///< of training between two copies into a peer's memory
   double copy_s = 0;           ///< for which a copy blocks training

@@ -26,7 +26,7 @@ struct PlanOptions {
 };
 
 struct Stage {
-  std::size_t first_state = 0;  ///< the cut before is behind state first_state - 1
+  std::size_t first_state = 0;  ///< the cut before is after state first_state - 1
   std::size_t last_state = 0;   ///< all that this state names is done when the stage ends
   std::size_t replicas = 1;     ///< workers that take turns at the mini-batches
   Work work;                    ///< one replica, one mini-batch

@@ -1,12 +1,12 @@
 #pragma once
-// Which layers of a chain are to compute their forward again for the backward, so that activations stay under
-// a budget and the time that is added is least. What is counted: a layer keeps from forward to backward what
-// its operators save; recomputed, its input alone, and all the rest is there again in its backward. What goes
-// from one layer to the next counts once, where one of the two keeps it. The peak is the largest sum over the
-// layers' backwards, of all micro-batches under way. Exact: partial choices are extended layer by layer, and
-// one is dropped only when another is no worse in every respect (Nemhauser and Ullmann, Management Science
-// 15, 1969; few are left in practice: Beier and Voecking, J. Computer and System Sciences 69, 2004). Pure;
-// thread-safe.
+// Choice of the layers of a chain that recompute their forward for the backward, so that activations stay
+// under a budget with the least additional time. Model of the memory: a layer keeps the tensors that its
+// operators save from forward to backward. A recomputed layer keeps its input alone, and all the rest is
+// there again in its backward. Tensors between two layers count once, where one of the two keeps them. The
+// peak is the largest sum over the layers' backwards, of all micro-batches in flight. Exact: partial choices
+// are extended layer by layer, and one is dropped only when another is no worse in every respect (Nemhauser
+// and Ullmann, Management Science 15, 1969; few are left in practice: Beier and Voecking, J. Computer and
+// System Sciences 69, 2004). Pure; thread-safe.
 
 #include <cstddef>
 #include <span>
@@ -14,11 +14,11 @@
 
 namespace trireme::plan {
 
-/// What a micro-batch costs in a layer.
+/// Costs of a micro-batch in a layer.
 struct Recomputable {
   double forward_s = 0;
-  double inner_bytes = 0;   ///< saved for the backward, without what it gets and returns
-  double output_bytes = 0;  ///< handed to the next layer
+  double inner_bytes = 0;                          ///< saved for the backward, without inputs and outputs
+  double output_bytes = 0;                         ///< handed to the next layer
   bool saves_input = false, saves_output = false;  ///< for its backward, too
 };
 
@@ -34,11 +34,12 @@ struct Recomputation {
   double added_s = 0;  ///< per micro-batch
 };
 
-/// What a choice costs.
+/// Costs of a choice.
 Recomputation cost_of(std::span<const LiveChain> chains, std::vector<std::vector<bool>> recomputed);
 
-/// The choice of least added time whose peak is at most `budget_bytes`; among those of equal time one of
-/// least bytes. Without one that reaches it: the choice of the least peak, which says what would.
+/// The choice of least additional time whose peak is at most `budget_bytes`; among those of equal time one of
+/// least bytes. Without one that reaches it: the choice of the least peak, which is the smallest possible
+/// budget.
 Recomputation choose_recomputed(std::span<const LiveChain> chains, double budget_bytes);
 
 }  // namespace trireme::plan

@@ -1,8 +1,7 @@
 #pragma once
-// What a micro-batch holds in a stage while a step runs, put together from what was measured of each layer:
-// what it keeps from its forward to its backward, and the most that there is in either. Counted as
-// recomputation.h counts, and besides what comes and goes within a layer: temporary results, and gradients on
-// their way. In bytes. Pure; thread-safe.
+// Memory of a micro-batch in a stage during a step, from the measurements of each layer: the bytes kept from
+// its forward to its backward, and the peak in either. Counted as in recomputation.h, with temporary memory
+// within a layer: temporary results, and gradients in progress. In bytes. Pure; thread-safe.
 
 #include <cstdint>
 #include <span>
@@ -12,16 +11,16 @@
 
 namespace trireme::plan {
 
-/// What a micro-batch holds in a layer.
+/// Memory of a micro-batch in a layer.
 struct LayerMemory {
   Recomputable kept = {};
-  double forward_bytes = 0;  ///< most in the forward next to the input: what is kept and returned included
+  double forward_bytes = 0;  ///< peak in the forward next to the input, with kept tensors and outputs
   double backward_bytes =
-      0;  ///< most in the backward next to what was kept, without its parameters' gradients
+      0;  ///< peak in the backward next to kept tensors, without its parameters' gradients
   double gradient_bytes = 0;          ///< of its parameters
   double largest_gradient_bytes = 0;  ///< of one of them
   // Where the backward has two parts (zero bubble), of inputs and of weights:
-  double input_backward_bytes = 0;  ///< most in the first next to what was kept
+  double input_backward_bytes = 0;  ///< peak in the first next to kept tensors
   double for_weights_bytes = 0;     ///< kept from the first to the second
 };
 
@@ -31,7 +30,7 @@ enum class GradientsOfStage {
   kCopied,   ///< in memory of their own, one after another
 };
 
-/// What is computed again for the backward.
+/// Tensors that are recomputed for the backward.
 struct Recomputed {
   std::vector<bool> layers;  ///< by layer; empty: none
   bool stage = false;        ///< all of the stage, of which its input alone is kept
@@ -39,8 +38,8 @@ struct Recomputed {
 
 /// Where a stage's tensors come from and go to, which a stage holds until its backward.
 struct StageEdges {
-  double input_bytes = 0;   ///< what it gets of another stage; 0 for the first
-  double output_bytes = 0;  ///< what it sends to another rank
+  double input_bytes = 0;   ///< its input from another stage; 0 for the first
+  double output_bytes = 0;  ///< its output to another rank
 };
 
 /// How a stage is computed.
@@ -51,10 +50,9 @@ struct StageForm {
 };
 
 struct StageMemory {
-  double kept_bytes = 0;     ///< from the forward to the backward
-  double forward_bytes = 0;  ///< most in the forward, of this micro-batch
-  double backward_bytes =
-      0;  ///< most in the backward, of this micro-batch: what was kept is given back in it
+  double kept_bytes = 0;      ///< from the forward to the backward
+  double forward_bytes = 0;   ///< most in the forward, of this micro-batch
+  double backward_bytes = 0;  ///< peak in the backward, of this micro-batch: kept tensors are freed in it
   double first_backward_bytes = 0;  ///< the same where gradients of its parameters are made again, and stay
   double first_gradient_bytes = 0;  ///< of that, those gradients
   double gradient_bytes = 0;        ///< of its parameters
