@@ -1,6 +1,6 @@
 #pragma once
-// Bytes and whoever keeps them alive: what messages carry. Copies share the bytes, which nobody changes any
-// more. A value; thread-safe as its owner's reference count is.
+// Bytes and their owner: the payload of messages. Copies share the bytes, which do not change any more. A
+// value; thread-safe as its owner's reference count is.
 
 #include <cstddef>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
-// Memory for what arrives, used again: a large buffer that was just given up is mapped and warm, and one that
-// comes fresh from the kernel costs a page fault every 4 KiB. Sizes are powers of two; small ones come from
-// the allocator. A buffer outlives the pool it is of. Thread-safe.
+// Memory for received messages, used again: a large buffer that was just freed is mapped and warm, and a new
+// one from the kernel costs a page fault every 4 KiB. Sizes are powers of two; small ones come from the
+// allocator. A buffer outlives its pool. Thread-safe.
 
 #include <cstddef>
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace trireme::wire {
 
-/// Memory to fill, and who keeps it alive.
+/// Memory to fill, and its owner.
 struct FreshBuffer {
   std::shared_ptr<std::byte> owner;
   std::span<std::byte> bytes;
@@ -20,9 +20,9 @@ struct FreshBuffer {
 
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
-  /// Keeps at most `max_kept_bytes` that nobody uses.
+  /// Keeps at most `max_kept_bytes` of free buffers.
   static std::shared_ptr<BufferPool> create(std::size_t max_kept_bytes);
-  /// What it holds is not defined. Throws std::bad_alloc.
+  /// Its content is undefined. Throws std::bad_alloc.
   FreshBuffer take(std::size_t bytes);
   std::size_t kept_bytes() const;
 

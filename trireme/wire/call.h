@@ -1,10 +1,10 @@
 #pragma once
-// What a rank asks of its group: one collective operation, as data. Every collective is one rule: each rank
+// A rank's request to its group: one collective operation, as data. Every collective is one rule: each rank
 // exposes its input as parts of elements, and takes certain parts of others (CallShape). A value.
 //   all_reduce      exposes 1 part,  all take the reduction of it
 //   reduce_scatter  exposes n parts, rank r takes the reduction of part r
-//   all_gather      exposes 1 part,  all take it from everybody
-//   all_to_all      exposes n parts, rank r takes part r of everybody
+//   all_gather      exposes 1 part,  all take it from all ranks
+//   all_to_all      exposes n parts, rank r takes part r of all ranks
 //   broadcast, scatter: only the root exposes (1, n parts); reduce, gather: only the root takes
 
 #include <cstddef>
@@ -40,8 +40,8 @@ struct Call {
   std::uint64_t count = 0;  ///< elements of one part (unequal all_to_all: not used)
 
   const std::byte* input = nullptr;  ///< parts one after the other; unused where the rank exposes nothing
-  std::byte* output = nullptr;       ///< what is taken, by source; may be the input for all_reduce
-  // Parts that do not lie one after the other: addresses by part; then `input` or `output` is not used.
+  std::byte* output = nullptr;       ///< destination, by source; may be the input for all_reduce
+  // Parts that are not contiguous: addresses by part; then `input` or `output` is not used.
   std::vector<const std::byte*> input_parts{};
   std::vector<std::byte*> output_parts{};
   // all_to_all with unequal parts: n + 1 ascending positions in elements each, else empty.
@@ -49,16 +49,16 @@ struct Call {
   std::vector<std::uint64_t> output_offsets{};
 };
 
-/// Who exposes and takes what in a call: the table at the top of this page.
+/// The ranks that expose and take parts in a call: the table at the top of this page.
 struct CallShape {
   bool exposes = false;        ///< this rank's input is read by others
   bool takes = false;          ///< this rank gets a result
-  bool reduces = false;        ///< what it takes is the reduction over all ranks
+  bool reduces = false;        ///< its result is the reduction over all ranks
   std::size_t num_parts = 1;   ///< parts that an exposing rank exposes
   std::size_t part_taken = 0;  ///< number of the part that this rank takes of each source
   int only_source = -1;        ///< the one rank that exposes; -1 when all do
 };
-/// What rank `rank` of `size` exposes and takes in that call.
+/// Parts that rank `rank` of `size` exposes and takes in that call.
 CallShape shape_of(const Call& call, int rank, int size);
 
 }  // namespace trireme::wire

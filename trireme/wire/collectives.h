@@ -2,14 +2,15 @@
 // Runs one collective call of a rank through the control block. Three ways, chosen from the descriptors that
 // all ranks have posted, so all choose alike:
 //   in place    all_reduce of tensors that all ranks can address: each rank's share is cut into blocks, and
-//               whoever is free claims a block, reduces it over all ranks' tensors and writes the result
-//               into all of them. A rank that gets no core holds nobody up. Bytes moved: read n, written n
+//               a free rank claims a block, reduces it over all ranks' tensors and writes the result into
+//               all of them. A rank without a core does not delay others. Bytes moved: read n, written n
 //               per element.
 //   two halves  all_reduce of private tensors: pieces are staged, each rank reduces its share of a piece, all
 //               copy the whole out.
-//   pull        the rest: each rank takes what it needs from where the others expose it: their tensor, their
+//   pull        the rest: each rank takes its parts from the place where others expose them: their tensor,
+//   their
 //               slot (small inputs: one synchronisation in all), or piece by piece their staging area.
-// Sums run in rank order everywhere: all ranks get the same bits, whatever the way.
+// Sums run in rank order everywhere: all ranks get the same bits, by each of the three ways.
 
 #include <atomic>
 #include <cstdint>
@@ -25,10 +26,11 @@
 
 namespace trireme::wire {
 
-/// What ranks write apart lies apart by so much, so that no two share a line of the cache.
+/// Distance between data that ranks write separately, so that no two share a line of the cache.
 inline constexpr std::size_t kCacheLineBytes = 64;
 
-/// As long as it lives, `rank` may touch others' tensors in the operation: who gives it up looks for that.
+/// As long as it lives, `rank` may access others' tensors in the operation: a rank that abandons it waits for
+/// that.
 class Visit {
  public:
   Visit(const ControlBlock& block, int rank, std::uint64_t number)
@@ -50,7 +52,7 @@ class Collectives {
 
   /// Tells the group about the call; does not wait. The call before has to be finished.
   void post(const Call& call, std::uint64_t number);
-  /// True when run() would find everybody's post.
+  /// True when run() would find the posts of all ranks.
   bool all_posted(std::uint64_t number) const { return waiter_.all_reached(Counter::kPosted, number); }
   /// Ends with the result in place. Throws CommError; the group is aborted then, or this rank leaves it.
   void run(const Call& call, std::uint64_t number, const Wait& wait);
@@ -70,7 +72,7 @@ class Collectives {
     std::uint64_t end;
   };
 
-  /// A staged piece of an all_reduce: where it lies in the tensor, and this rank's share inside it.
+  /// A staged piece of an all_reduce: its place in the tensor, and this rank's share inside it.
   struct StagedPiece {
     std::uint64_t begin;
     std::uint64_t length;

@@ -3,8 +3,8 @@
 // others ring, two operation slots (an operation uses the one of its parity) with descriptor and room for a
 // small input, a staging area, and a mailbox per ordered pair. One abort record for the group.
 //
-// Why two slots are enough: a rank posts operation k+2 after it has finished k+1; k+1 needed everybody's
-// post; everybody posts k+1 after finishing k. So nobody looks at slot k any more. Everything here is zero at
+// Two slots are enough: a rank posts operation k+2 after it has finished k+1. k+1 needed the posts of all
+// ranks, and each posts k+1 after finishing k. So no rank reads slot k any more. Everything here is zero at
 // first.
 
 #include <array>
@@ -20,16 +20,16 @@
 
 namespace trireme::wire {
 
-/// Where the input of a rank lies while an operation runs.
+/// Place of a rank's input while an operation runs.
 enum class Place : std::uint8_t {
   kNowhere,  ///< exposes nothing
   kInline,   ///< copied into the slot when posted
   kStaged,   ///< goes through the staging area, piece by piece
-  kSegment,  ///< in memory that peers attach: read where it lies
+  kSegment,  ///< in memory that peers attach: read in place
   kPointer,  ///< the same, by address: ranks that are threads of one process
 };
 
-/// What a rank has posted: compared between ranks before any data is touched.
+/// A rank's posted operation: compared between ranks before any data is accessed.
 struct Descriptor {
   std::uint64_t number;
   std::uint64_t count;
@@ -42,14 +42,14 @@ struct Descriptor {
   std::uint32_t segment;  ///< kSegment: which of the owner's, and which use of that entry
   std::uint32_t generation;
   std::uint64_t offset;  ///< kSegment: bytes; kPointer: address
-  bool unequal_parts;    ///< the slot's input offsets hold where the parts of the input lie
+  bool unequal_parts;    ///< the slot's input offsets hold the places of the input's parts
   bool unequal_takes;    ///< the same for the output
 };
 
-/// One rank's part in an operation: what it has, and how far its share is.
+/// One rank's part in an operation: its data, and the progress of its share.
 struct alignas(64) Slot {
   Descriptor descriptor;
-  // In-place all_reduce: blocks of this rank's share that somebody has begun, and finished.
+  // In-place all_reduce: blocks of this rank's share that some rank has begun, and finished.
   alignas(64) std::atomic<std::uint64_t> claimed;
   std::atomic<std::uint64_t> finished;
 };
@@ -75,7 +75,7 @@ struct SegmentEntry {
 /// Segments that a rank can show to its peers at a time.
 constexpr std::size_t kMaxSegments = 256;
 
-/// What a rank says of itself; only it writes, but for the doorbell, which others ring.
+/// A rank's state for the others; only the rank writes it, but for the doorbell, which others ring.
 struct alignas(64) RankArea {
   std::array<std::atomic<std::uint64_t>, kNumCounters> counters;
   alignas(64) std::atomic<std::uint32_t> doorbell;
@@ -126,12 +126,12 @@ class ControlBlock {
   Mailbox& mailbox(int from, int to) const;
   std::byte* mailbox_data(int from, int to) const;
 
-  /// Records why the group is unusable, unless somebody has before, and wakes everybody.
+  /// Records the reason why the group is unusable, unless there is one already, and wakes all ranks.
   void abort(const std::string& cause, GroupError::Kind kind = GroupError::Kind::kFailure) const;
   bool aborted() const;
   /// The first cause; waits briefly for one that is being written.
   std::string abort_cause() const;
-  /// The same as what operations of the group throw.
+  /// The error that operations of the group throw.
   GroupError abort_error(const std::string& group) const;
   /// Wakes the threads of `rank` that sleep on its doorbell.
   void ring(int rank) const;

@@ -19,7 +19,7 @@ struct ElasticMember {
   friend bool operator==(const ElasticMember&, const ElasticMember&) = default;
 };
 
-/// Ranks and what they share.
+/// Ranks and their common settings.
 struct ElasticWorld {
   int generation = 0;
   std::vector<ElasticMember> ranks = {};  ///< by rank
@@ -41,7 +41,7 @@ struct WaitingMember {
   friend bool operator==(const WaitingMember&, const WaitingMember&) = default;
 };
 
-/// What has become of a process.
+/// State of a process.
 enum class MemberState { kRunning, kDone, kFailed, kFailedForGood };
 
 /// A process that a host has started, of the present world or a spare.
@@ -53,11 +53,11 @@ struct MemberReport {
   friend bool operator==(const MemberReport&, const MemberReport&) = default;
 };
 
-/// What the launcher of a host writes, again and again: a host whose beat stays the same is gone.
+/// Repeated report of a host's launcher: a host whose beat stays the same is lost.
 struct HostReport {
   int beat = 0;
   int capacity = 1;         ///< ranks that the host takes
-  bool is_leaving = false;  ///< its launcher was told to stop
+  bool is_leaving = false;  ///< its launcher was asked to stop
   std::vector<MemberReport> members = {};
 
   friend bool operator==(const HostReport&, const HostReport&) = default;
@@ -71,7 +71,7 @@ struct JobEnd {
   friend bool operator==(const JobEnd&, const JobEnd&) = default;
 };
 
-/// What the launcher of the first host writes for those of all hosts.
+/// State that the launcher of the first host writes for those of all hosts.
 struct JobState {
   int generation = -1;          ///< of the present world; -1: there is none yet
   bool wants_next = false;      ///< ranks of the present world are to leave it in good order
@@ -102,7 +102,7 @@ inline constexpr const char* kElasticHostsKey = "elastic/hosts";
 inline constexpr const char* kJobStateKey = "elastic/job";
 /// The start id of the job, for all its hosts: the folder of a run belongs to it.
 inline constexpr const char* kJobStartKey = "elastic/start";
-/// What became of the rendezvous of a world: whoever sets it first decides. "complete", or why it failed.
+/// Result of the rendezvous of a world: the first writer decides. "complete", or the reason of the failure.
 std::string rendezvous_outcome_key(int generation);
 
 }  // namespace trireme::wire

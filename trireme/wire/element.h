@@ -1,5 +1,5 @@
 #pragma once
-// Types of elements and reductions as the wire knows them. Moving works for all, reducing for the first six.
+// Types of elements and reductions on the wire. Moving works for all, reducing for the first six.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,10 +1,10 @@
 #pragma once
 // Values as bytes, little endian: heads of messages, records of logs, arguments of calls. A struct lists its
 // fields once, in a static template `fields(self)` that returns std::tie of them. A list that misses a field
-// of an aggregate does not compile, unless the struct declares kListsSomeFields. A type of somebody else
-// specialises Field<T>. encode() and decode() follow them. Decoding checks every bound before it allocates:
-// what is cut short, too long or names an unknown enumerator is empty. Large bytes go next to the others, as
-// attachments, and are not copied. Pure functions.
+// of an aggregate does not compile, unless the struct declares kListsSomeFields. A type of another library
+// specialises Field<T>. encode() and decode() follow them. Decoding checks every bound before it allocates: a
+// value that is cut short, too long or names an unknown enumerator gives an empty result. Large bytes go next
+// to the others, as attachments, and are not copied. Pure functions.
 
 #include <bit>
 #include <cstddef>
@@ -29,8 +29,8 @@ static_assert(std::endian::native == std::endian::little, "numbers are written a
 class FieldWriter;
 class FieldReader;
 
-/// Whether Lister::fields() has as many fields as the aggregate `Struct`. What is no aggregate is not
-/// counted, and neither is a struct that declares kListsSomeFields.
+/// Whether Lister::fields() has as many fields as the aggregate `Struct`. Types that are no aggregates are
+/// not counted, and neither is a struct that declares kListsSomeFields.
 template <class Struct, class Lister = Struct>
 consteval bool lists_all_fields() {
   if constexpr (!std::is_aggregate_v<Struct> || requires { Struct::kListsSomeFields; }) {
@@ -52,7 +52,7 @@ concept HasField = requires(FieldWriter& writer, FieldReader& reader, const T& w
   Field<T>::read(reader, read);
 };
 
-/// Vectors of these are written as they lie in memory.
+/// Vectors of these are written as in memory.
 template <class Element>
 inline constexpr bool kIsPlain = std::is_arithmetic_v<Element> || std::is_same_v<Element, std::byte>;
 
@@ -65,8 +65,8 @@ class FieldWriter {
   void attach(Buffer bytes) { attachments_.push_back(std::move(bytes)); }
   const std::vector<Buffer>& attachments() const { return attachments_; }
 
-  /// Appends the value: numbers as they lie, a length (u32) before text and lists, a byte before what may be
-  /// absent, structs field by field.
+  /// Appends the value: numbers as in memory, a length (u32) before text and lists, a byte before optional
+  /// values, structs field by field.
   template <class Number>
   requires std::is_arithmetic_v<Number> || std::is_enum_v<Number>
   void write(const Number& value) { append(&value, sizeof value); }
@@ -135,7 +135,7 @@ class FieldReader {
 
   bool at_end() const { return valid_ && left_.empty() && attachments_.empty(); }
   bool valid() const { return valid_; }
-  /// From here on nothing is valid: a Field found what cannot be.
+  /// From here on nothing is valid: a Field found an invalid value.
   void fail() { valid_ = false; }
   /// The next; none, and not valid, where there is no further one.
   Buffer take_attachment() {
@@ -147,8 +147,8 @@ class FieldReader {
   }
   std::span<const std::byte> left() const { return left_; }
 
-  /// Takes what write() has appended. After the first value that is cut short, too long or unknown nothing
-  /// more is read, and valid() is false.
+  /// The inverse of write(). After the first value that is cut short, too long or unknown nothing more is
+  /// read, and valid() is false.
   template <class Number>
   requires std::is_arithmetic_v<Number>
   void read(Number& value) {
@@ -246,7 +246,8 @@ class FieldReader {
   bool valid_ = true;
 };
 
-/// A Field<Struct> derives from it where Struct is somebody else's and Lister::fields(self) lists all of it.
+/// A Field<Struct> derives from it where Struct is of another library and Lister::fields(self) lists all of
+/// it.
 template <class Struct, class Lister>
 struct ListedField {
   /// All fields, in the order of the list.

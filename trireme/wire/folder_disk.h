@@ -1,8 +1,8 @@
 #pragma once
-// The Disk of a node: a folder of the file system. What is appended is written at once and safe after sync()
-// (fdatasync, and the folder's fsync for a file that is new); replace() is a new file that takes the name.
-// Names are those of files in the folder: no "/", none that begins with a dot. Belongs to one thread; one
-// process at a time works in a folder.
+// The Disk of a node: a folder of the file system. Appended bytes are written at once and safe after sync()
+// (fdatasync, and the folder's fsync for a file that is new). replace() writes a new file that takes the
+// name. Names are those of files in the folder: no "/", none that begins with a dot. Belongs to one thread;
+// one process at a time works in a folder.
 
 #include <filesystem>
 #include <map>
@@ -14,7 +14,7 @@ namespace trireme::wire {
 
 class FolderDisk final : public Disk {
  public:
-  /// Makes the folder. What a process that died has left of a replace() is removed. Throws DataError.
+  /// Makes the folder. Removes the files that a dead process has left of a replace(). Throws DataError.
   explicit FolderDisk(std::filesystem::path folder);
 
   std::vector<std::string> names() const override;
@@ -28,7 +28,7 @@ class FolderDisk final : public Disk {
   struct Appended {
     Socket file;           ///< its descriptor
     bool is_new = true;    ///< its name may not be on disk yet: an earlier process may have made the file
-    bool damaged = false;  ///< a write or sync has failed: what is on disk is not known
+    bool damaged = false;  ///< a write or sync has failed: the content of the disk is unknown
   };
   std::filesystem::path path_of(const std::string& name) const;
   Appended& opened(const std::string& name);

@@ -1,9 +1,9 @@
 #pragma once
-// What connections carry: frames of a header of 64 bytes and a payload. A message is its head followed by its
-// body, cut into one frame or several; docs/wire.md has the table. All numbers are little-endian. A header is
-// checked whole before anything is allocated for it, and nothing that comes from a peer is ever a reason to
-// throw or to abort. The hash is XXH3 of 64 bits (xxhash, doc/xxhash_spec.md): it finds what is damaged or
-// out of step, and is no protection from who means harm. Pure functions.
+// The format of connections: frames of a header of 64 bytes and a payload. A message is its head followed by
+// its body, cut into one frame or several; docs/wire.md has the table. All numbers are little-endian. A
+// header is checked whole before anything is allocated for it, and no bytes of a peer make it throw or abort.
+// The hash is XXH3 of 64 bits (xxhash, doc/xxhash_spec.md): it detects damage and lost order, and is no
+// protection against attacks. Pure functions.
 
 #include <array>
 #include <cstddef>
@@ -19,14 +19,14 @@ inline constexpr std::uint32_t kFrameMagic = 0x46575254;  ///< "TRWF"
 /// The version that this code writes, and the only one that it reads.
 inline constexpr std::uint8_t kFrameVersion = 1;
 
-/// What a receiver takes; both sides tell each other when they meet, and a sender keeps to it.
+/// Limits of a receiver; both sides exchange them at connection, and a sender keeps to them.
 struct FrameLimits {
   std::int64_t max_message_bytes = std::int64_t{1} << 30;  ///< head and body
   /// Of all messages of one connection that have begun and are not whole: at least max_message_bytes.
   std::int64_t max_unfinished_bytes = std::int64_t{2} << 30;
 };
 
-/// The header of a frame; what it cannot hold by mistake, decode() finds.
+/// The header of a frame; decode() finds invalid values.
 struct FrameHeader {
   std::uint16_t kind = 0;  ///< of the message; so all but the last two
   Priority priority = 4;
@@ -38,7 +38,7 @@ struct FrameHeader {
   std::uint64_t payload_hash = 0;
 };
 
-/// What is wrong with bytes that should be a frame.
+/// Faults of bytes that should be a frame.
 enum class FrameFault : std::uint8_t {
   kNone,
   kMagic,            ///< no frame begins here
@@ -48,7 +48,7 @@ enum class FrameFault : std::uint8_t {
   kHeadTooLong,      ///< more than Message::kMaxHeadBytes, or than the message, or not all in the first frame
   kTooLong,          ///< the message is longer than the limit, or a length is below zero
   kChunk,            ///< offset, length and total do not add up
-  kOrder,            ///< a part that does not follow what came of this message, or a message out of turn
+  kOrder,            ///< a part that does not continue its message, or a message out of turn
   kUnfinished,       ///< more has begun than the limit for messages that are not whole
   kPayloadChecksum,  ///< the payload is damaged
   kNoMemory,         ///< there is none for a message within the limits
@@ -66,7 +66,7 @@ FrameHeaderBytes encode(const FrameHeader& header);
 FrameFault decode(std::span<const std::byte, kFrameHeaderBytes> bytes, const FrameLimits& limits,
                   FrameHeader& header);
 
-/// XXH3 of bytes that lie in two places.
+/// XXH3 of bytes in two places.
 std::uint64_t payload_hash(std::span<const std::byte> first, std::span<const std::byte> second);
 
 }  // namespace trireme::wire

@@ -1,7 +1,7 @@
 #pragma once
-// Bytes of one direction of one connection become messages, or a fault with a name. What it is given may be
-// cut anywhere. It reserves memory for a message when the first frame's header has been checked, and never
-// for more than the limits allow. After a fault it takes nothing more. Not thread-safe; a fuzzer calls it
+// Bytes of one direction of one connection become messages, or a fault with a name. Its input may be cut
+// anywhere. It reserves memory for a message when the first frame's header has been checked, and never for
+// more than the limits allow. After a fault it takes nothing more. Not thread-safe; a fuzzer calls it
 // (tests/fuzz).
 
 #include <map>

@@ -1,5 +1,5 @@
 #pragma once
-// Why a group of ranks is unusable, as whoever runs its operations tells it.
+// The reason why a group of ranks is unusable, for callers of its operations.
 
 #include <string>
 
@@ -10,8 +10,8 @@ namespace trireme::wire {
 class GroupError : public CommError {
  public:
   enum class Kind {
-    kFailure,  ///< the message names an operation of the group, and who is that caused it
-    kGivenUp,  ///< a rank gave the group up; why, it tells elsewhere
+    kFailure,  ///< the message names an operation of the group, and the rank that caused it
+    kGivenUp,  ///< a rank has abandoned the group; it reports the reason elsewhere
   };
 
   GroupError(Kind kind, std::string group, const std::string& message)

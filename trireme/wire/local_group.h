@@ -2,11 +2,11 @@
 // A group of ranks on one host: collectives and messages through shared memory. The engine of the backends
 // "shm" (ranks are processes) and "threads" (ranks are threads of one process).
 //
-// Collectives run in the order issued, messages of a pair too; messages do not wait for collectives. Whoever
-// waits for an operation runs it in its own thread when nobody has begun it. The progress thread takes large
-// operations at once, so that they overlap with computing, and every other one that its issuer leaves alone
-// for a millisecond or two: whatever is issued continues, whatever the thread that issued it does next. One
-// thread issues; waiting is allowed from any thread. Memory has to stay alive until the operation is done.
+// Collectives run in the order issued, messages of a pair too; messages do not wait for collectives. A thread
+// that waits for an operation runs it when no other thread has begun it. The progress thread takes large
+// operations at once, so that they overlap with computing. It takes every other one for which no thread waits
+// within a millisecond or two. So an issued operation continues without its issuing thread. One thread
+// issues; waiting is allowed from any thread. Memory has to stay alive until the operation is done.
 
 #include <atomic>
 #include <condition_variable>
@@ -78,7 +78,7 @@ class LocalGroup {
   /// Waits for the end of the operation and throws its error. With `timeout_s` > 0 also fails the group when
   /// that passes first.
   void wait(Operation& operation, double timeout_s = 0);
-  /// True when it is done. Never waits; makes sure that somebody works on it.
+  /// True when it is done. Never waits; makes sure that a thread runs it.
   bool poll(Operation& operation);
   /// Calls `action` once, when the operation is done, in the thread that finishes it (here if it is done).
   void when_done(Operation& operation, std::function<void()> action);
@@ -88,13 +88,13 @@ class LocalGroup {
 
   /// Makes the group unusable for all ranks, with this cause.
   void abort(const std::string& cause);
-  /// Fails what is pending here and tells the peers that this rank is gone. Idempotent.
+  /// Fails pending operations here and notifies the peers that this rank has left. Idempotent.
   void shutdown();
 
  private:
   using Lock = std::unique_lock<std::mutex>;
   using Finished = std::vector<std::shared_ptr<Operation>>;
-  /// Until when somebody waits, and the seconds that a message then names.
+  /// The deadline of a wait, and its seconds for messages.
   struct Limit {
     Deadline deadline;
     double timeout_s;
@@ -134,14 +134,14 @@ class LocalGroup {
   Mailboxes mailboxes_;
 
   std::mutex mutex_;
-  std::condition_variable changed_;  ///< an operation ended, or nobody runs the first collective any more
+  std::condition_variable changed_;  ///< an operation ended, or no thread runs the first collective any more
   std::condition_variable work_;     ///< for the progress thread
   std::deque<std::shared_ptr<Operation>> queue_;     ///< collectives not done, in order
   std::deque<std::shared_ptr<Operation>> messages_;  ///< not done, in order
   std::atomic<std::size_t> num_messages_{0};
   std::uint64_t last_collective_ = 0;
   std::uint64_t last_message_ = 0;
-  bool running_ = false;             ///< somebody runs the first collective
+  bool running_ = false;             ///< a thread runs the first collective
   std::atomic<bool> wanted_{false};  ///< the progress thread is to look
   int waiting_ = 0;                  ///< threads that wait for an operation that another thread runs
   int message_waiters_ = 0;          ///< threads that wait for a message, and so drive all of them

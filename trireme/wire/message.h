@@ -1,6 +1,6 @@
 #pragma once
-// What one node says to another: a kind, a few bytes that the protocol above gives a structure, and any
-// number of bytes that it only hands on. Wire knows nothing of what it carries. A value.
+// A message between two nodes: a kind, a few bytes that the protocol above gives a structure, and any number
+// of bytes that it only passes on. Wire does not interpret them. A value.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace trireme::wire {
 
-/// The order in which a connection sends what waits: 0 before 1. What waits long is not overtaken for ever.
+/// The order in which a connection sends waiting messages: 0 before 1. A message that waits long is not
+/// starved.
 using Priority = std::uint8_t;
 
 struct Message {

@@ -1,9 +1,8 @@
 #pragma once
-// A participant of a protocol, as a state machine: it is told what happens and answers through its
-// Surroundings, and through nothing else. It takes its clock, its random numbers, its disk and its network
-// from there, so that the same code runs over sockets and, by a seed, in one thread under virtual time over a
-// network and a disk that fail. Nothing here blocks. All calls of one node come one at a time, on one thread;
-// a node never calls into another.
+// A participant of a protocol, as a state machine: it gets events and answers through its Surroundings only.
+// It takes its clock, its random numbers, its disk and its network from there. So the same code runs over
+// sockets and, by a seed, in one thread under virtual time over a network and a disk that fail. Nothing here
+// blocks. All calls of one node come one at a time, on one thread; a node never calls into another.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,14 +18,14 @@ namespace trireme::wire {
 /// Where a node is found: "tcp:HOST:PORT", "unix:PATH", "unix:@NAME" (no file), "inproc:NAME". Ranks of one
 /// host that meet at a Unix socket may continue over shared memory; that changes nothing here.
 using Address = std::string;
-/// Whether it has one of these forms: what a peer says of itself may be anything.
+/// Whether it has one of these forms: an address from a peer may be any text.
 bool is_address(const Address& text);
 
 /// Of one node, and never given twice by it.
 using ConnectionId = std::uint64_t;
 using TimerId = std::uint64_t;
 
-/// What a peer has proved of itself before its first message is handed over.
+/// The authenticated identity of a peer, before its first message is passed on.
 struct PeerIdentity {
   std::string role;  ///< "worker", "server", "coordinator", ...; empty where nothing is asked for
   std::string name;  ///< in its role: "3"
@@ -35,9 +34,9 @@ struct PeerIdentity {
 /// Why there is no connection any more.
 enum class CloseCause : std::uint8_t {
   kByPeer,       ///< it closed, ended or died
-  kUnreachable,  ///< nobody listens there, or nothing came back in time
-  kRefused,      ///< either side did not believe who the other says it is
-  kBadFrame,     ///< what came is not what this protocol sends
+  kUnreachable,  ///< no process listens there, or no answer came in time
+  kRefused,      ///< either side did not accept the other's identity
+  kBadFrame,     ///< bytes that are not of this protocol
   kTooSlow,      ///< the peer has taken nothing for too long
   kSilent,       ///< its host took the connection, its process did not answer in time: it may be frozen
 };
@@ -48,23 +47,23 @@ class Network {
   virtual ~Network() = default;
   /// on_connected or on_closed follows, never from within this call.
   virtual ConnectionId connect(const Address& address) = 0;
-  /// Messages of one connection and one priority arrive in the order of sending, once, as long as it is open;
-  /// when it closes, what of the last of them arrived is not known. Never blocks: what cannot go yet waits,
-  /// see waiting_bytes. On a connection that is closed, nothing happens.
+  /// Messages of one connection and one priority arrive in the order of sending, once, as long as it is open.
+  /// When it closes, it is unknown which of the last ones arrived. Never blocks: messages that cannot be sent
+  /// yet wait, see waiting_bytes. No effect on a connection that is closed.
   virtual void send(ConnectionId connection, Message message) = 0;
-  /// What send() has taken and the peer has not: whoever sends much looks at it.
+  /// Bytes that send() has taken and the peer has not, for flow control.
   virtual std::size_t waiting_bytes(ConnectionId connection) const = 0;
   /// Reads nothing more from it until the other call: the peer feels it as back-pressure.
   virtual void pause(ConnectionId connection) = 0;
   virtual void resume(ConnectionId connection) = 0;
   /// No event of it follows.
   virtual void close(ConnectionId connection) = 0;
-  /// The peer of an accepted connection is a member: no limit of guests holds for it any more. Nodes say it
-  /// whose loop has NodeLoopOptions::node_registers; others need not.
+  /// The peer of an accepted connection is a member: limits for guests do not apply to it any more. Needed
+  /// for nodes whose loop has NodeLoopOptions::node_registers.
   virtual void register_peer(ConnectionId /*connection*/) {}
 };
 
-/// Files of a node. What is not synced may be lost, in part, when the node dies; what is synced is not.
+/// Files of a node. Unsynced bytes may be lost, in part, when the node dies; synced ones are not.
 class Disk {
  public:
   virtual ~Disk() = default;
@@ -72,7 +71,7 @@ class Disk {
   /// Empty when there is no such file.
   virtual std::optional<std::vector<std::byte>> read(const std::string& name) const = 0;
   virtual void append(const std::string& name, const std::vector<std::byte>& bytes) = 0;
-  /// What was appended to it before is safe when this returns. Throws DataError with the system's reason.
+  /// Earlier appends to it are safe when this returns. Throws DataError with the system's reason.
   virtual void sync(const std::string& name) = 0;
   /// The whole file, safely: afterwards, and after a crash in between, it is the old one or the new one.
   virtual void replace(const std::string& name, const std::vector<std::byte>& bytes) = 0;
@@ -86,9 +85,9 @@ class Surroundings {
   /// Nanoseconds of a clock that only goes forward; only differences mean something, and only on this node.
   /// From any thread.
   virtual std::int64_t now_ns() const = 0;
-  /// From any thread: what threads that a node keeps next to it have to say. `work` runs on the node's
-  /// thread, between two calls of the node and never from within this one; works run in the order in which
-  /// they were given. It may come after the node has ended: whoever gives it sees to what it touches.
+  /// From any thread: results of threads that a node has next to it. `work` runs on the node's thread,
+  /// between two calls of the node and never from within this one; works run in the order of submission. It
+  /// may run after the node has ended: the submitter keeps its data alive.
   virtual void post(std::function<void()> work) = 0;
   virtual std::uint64_t random() = 0;
   /// on_timer follows, once, not before this time has passed.

@@ -1,6 +1,6 @@
 #pragma once
-// Serves a wire::Node over real sockets: one thread, which is whoever calls run(), and epoll. Channels fail
-// each alone; whatever a peer sends, the worst is that its channel is closed, counted, and reported.
+// Serves a wire::Node over real sockets: one thread, the caller of run(), and epoll. Channels fail each
+// alone: bad bytes of a peer at worst close its channel, which is counted and reported.
 //
 // An exception that leaves a callback of the node ends the service, because a state machine that was left in
 // the middle of a step may do anything: all channels are closed, and run() throws it on. The loop can then
@@ -22,15 +22,15 @@ namespace trireme::wire {
 /// Whether channels between processes of one host go through shared memory.
 enum class SharedMemoryUse { kWherePossible, kNever };
 
-/// Where a loop listens, who it says it is, and what it takes from peers.
+/// Listening addresses of a loop, its identity, and limits for peers.
 struct NodeLoopOptions {
   std::vector<Address> listen = {};  ///< port 0 takes a free one; a Unix socket's folder is this user's alone
   Security security = {};
-  PeerIdentity self = {};   ///< what peers are told
+  PeerIdentity self = {};   ///< its identity for peers
   std::string folder = {};  ///< of the node's Disk; made when it is first used
   std::function<void(const std::string& line)> report = {};  ///< on the loop's thread
-  /// Where to connect for an address whose scheme is none of the loop's, asked for each time that a node
-  /// connects; on a thread of its own, where it may wait. Throws an Error where there is nobody.
+  /// Finds the address to connect to for an address whose scheme is none of the loop's. Called each time that
+  /// a node connects, on a thread of its own, where it may wait. Throws an Error where there is none.
   std::function<Address(const Address&)> look_up = {};
   SharedMemoryUse shared_memory = SharedMemoryUse::kWherePossible;  ///< between ends of a Unix socket
   std::size_t ring_bytes = 1 << 20;  ///< each way, of a channel; a power of two
@@ -41,21 +41,21 @@ struct NodeLoopOptions {
   std::size_t max_pooled_bytes = 256 << 20;    ///< kept for messages to come
   double handshake_s = 5;
   double connect_s = 10;
-  double patience_s = 60;  ///< for a peer that takes nothing of what waits, or leaves a frame half sent
+  double patience_s = 60;  ///< for a peer that takes no waiting bytes, or leaves a frame half sent
   /// Strangers are accepted connections in the handshake. Guests are open, and their peer is no member yet:
   /// no message went either way or, with node_registers, until Network::register_peer(). So many of each
   /// there may be; then of the network address that has most of them the oldest makes room. 0: an eighth of
   /// the descriptors that the process may have, at most 512.
   int max_strangers = 0;
   double guest_s = 30;          ///< after which a guest is closed
-  bool node_registers = false;  ///< the node says which peers are members
-  /// Accepted connections in all. Where no guest makes room, of a peer with more than 16 connections the one
-  /// that said nothing for longest does, else the new one is closed. 0: 15 of 16 descriptors.
+  bool node_registers = false;  ///< the node decides which peers are members
+  /// Maximum of accepted connections. Where no guest makes room, of a peer with more than 16 connections the
+  /// one without messages for longest does, else the new one is closed. 0: 15 of 16 descriptors.
   int max_accepted = 0;
   double spin_s = -1;  ///< before it sleeps; below zero: 50 us on a host of four cores and more, else none
 };
 
-/// What happened so far, by name: "channels opened", "rejected: wrong secret", "bad frame: magic".
+/// Counts so far, by name: "channels opened", "rejected: wrong secret", "bad frame: magic".
 using ChannelCounts = std::map<std::string, std::uint64_t>;
 
 class NodeLoop {
@@ -76,8 +76,8 @@ class NodeLoop {
   /// Runs on the loop's thread, between two callbacks of the node; while no run() is under way, in the next.
   void post(std::function<void()> work);
   /// The same, but at once and on the calling thread where the loop sleeps, which continues sleeping: a
-  /// message then leaves without another thread being woken for it. Of the node, `work` uses what calls
-  /// nothing back: sending and timers. Not before what this thread has posted earlier.
+  /// message is then sent without waking another thread. `work` may use functions of the node that call
+  /// nothing back: sending and timers. Not before earlier posts of this thread.
   void post_or_run(std::function<void()> work);
   ChannelCounts counts() const;
 

@@ -11,25 +11,26 @@
 namespace trireme::wire {
 
 /// PEM files of one participant. The certificate's first subject alternative name (DNS) is ROLE.NAME:
-/// "worker.3"; both ends check that the other's comes from the cluster's authority, and nobody else's.
+/// "worker.3". Both ends check that the other's is issued by the cluster's authority only.
 struct TlsFiles {
   std::filesystem::path authority;    ///< certificate of the cluster's authority
-  std::filesystem::path certificate;  ///< of this participant, with what lies between it and the authority
+  std::filesystem::path certificate;  ///< of this participant, with intermediate certificates up to the
+                                      ///< authority
   std::filesystem::path key;          ///< of this user alone (0600)
 };
 
 struct Security {
   enum class Kind : std::uint8_t {
-    kLocal,   ///< processes of this user on this host: the kernel says so, or both ends know user_key()
-    kNone,    ///< no proof, anywhere: for a network that nobody else can send into
-    kSecret,  ///< both ends prove that they know it, or its key of their role (Secret::of_role())
+    kLocal,   ///< processes of this user on this host: by the kernel, or because both ends have user_key()
+    kNone,    ///< no proof, anywhere: for a network without untrusted senders
+    kSecret,  ///< both ends prove that they have it, or its key of their role (Secret::of_role())
     kTls,     ///< TLS 1.3 with certificates of both ends, over TCP; on a host the kernel vouches for the user
   };
   Kind kind = Kind::kLocal;
   Secret secret = {};
   TlsFiles tls = {};
-  /// With kSecret, over TCP: everything goes through TLS 1.3 under the secret. Else it is neither encrypted
-  /// nor signed after the proofs, and who can change packets can change messages.
+  /// With kSecret, over TCP: all bytes go through TLS 1.3 under the secret. Else they are neither encrypted
+  /// nor signed after the proofs, so an attacker who can change packets can change messages.
   bool encrypted = false;
 
   /// One of each kind but kLocal, which is the default.
@@ -40,7 +41,7 @@ struct Security {
   static Security with_tls(TlsFiles files) { return {.kind = Kind::kTls, .tls = std::move(files)}; }
 };
 
-/// Whether TRIREME_ENCRYPT says that channels with a secret are encrypted: "1", or "0" or nothing. `lookup`
+/// Whether TRIREME_ENCRYPT requires encryption of channels with a secret: "1", or "0" or nothing. `lookup`
 /// gives the value of a variable, or nothing. Throws InvalidArgument for another value.
 bool is_encrypted(const std::function<std::optional<std::string>(const std::string& name)>& lookup);
 

@@ -1,7 +1,8 @@
 #pragma once
-// Memory of one rank that its peers can read and write where it lies: a growing set of shared segments with
-// room for many blocks. Peers find a segment through the owner's table in the control block. The table is no
-// limit to the number of blocks: when it fills, new segments become larger with what is held. Thread-safe.
+// Memory of one rank that its peers can read and write in place: a growing set of shared segments with room
+// for many blocks. Peers find a segment through the owner's table in the control block. The table is no limit
+// to the number of blocks: as it fills, new segments are larger in proportion to the allocated bytes.
+// Thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,24 +26,24 @@ class SharedArena {
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
-  /// A block aligned to 64 bytes; what it holds is not defined. Throws CommError when there is no memory or
-  /// the table of segments is full.
+  /// A block aligned to 64 bytes; its content is undefined. Throws CommError when there is no memory or the
+  /// table of segments is full.
   std::byte* allocate(std::size_t bytes);
   /// Gives a block of allocate() back. A segment without blocks is freed, except one of the smallest size: a
   /// block that is taken for each operation would else map new memory in all ranks each time.
   void free(std::byte* block);
 
-  /// A place in one of the arena's segments, as peers are told of it; `generation` is that of the segment's
+  /// A place in one of the arena's segments, in the form for peers; `generation` is that of the segment's
   /// entry.
   struct Location {
     std::uint32_t segment;
     std::uint32_t generation;
     std::uint64_t offset;
   };
-  /// Where [address, address + bytes) lies; empty when it is not all in one segment.
+  /// The place of [address, address + bytes); empty when it is not all in one segment.
   std::optional<Location> locate(const std::byte* address, std::size_t bytes) const;
-  /// From now on [address, address + bytes), which lies in one segment, is this process's alone, with what it
-  /// holds: what peers write there still goes elsewhere. For good; to whole pages.
+  /// Makes [address, address + bytes), which is in one segment, private to this process, with its content.
+  /// Later writes of peers there go elsewhere. Permanent; to whole pages.
   void make_private(const std::byte* address, std::size_t bytes);
 
  private:

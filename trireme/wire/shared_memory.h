@@ -1,7 +1,7 @@
 #pragma once
 // Memory that several processes of one host map: an anonymous file (memfd_create) that peers open through
-// /proc/PID/fd/FD. It has no name anywhere, does not count against /dev/shm's size, and is gone with its last
-// process however that ends. docs/adr/ says why. Thread-safe.
+// /proc/PID/fd/FD. It has no name, does not count against /dev/shm's size, and is freed with its last process
+// however that ends. docs/adr/ has the reasons. Thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace trireme::wire {
 
-/// What parts of shared memory begin and end at, so that each can be mapped, freed and cut off alone.
+/// Alignment of parts of shared memory, so that each can be mapped, freed and made private alone.
 constexpr std::size_t kPageBytes = 4096;
 
 class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
@@ -23,11 +23,12 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   static std::shared_ptr<SharedMemory> create(std::size_t bytes);
   /// Zeroed memory for the threads of this process only.
   static std::shared_ptr<SharedMemory> create_in_process(std::size_t bytes);
-  /// Maps what `address()` of another process describes; its creator has to be alive and holding it. Throws
-  /// CommError with the system's reason, and for anything but memory that create() of this class has made.
+  /// Maps the memory that `address()` of another process describes; its creator has to be alive and holding
+  /// it. Throws CommError with the system's reason, and for anything but memory that create() of this class
+  /// has made.
   static std::shared_ptr<SharedMemory> attach(const std::string& address);
   /// The same for memory of create_in_process(). The address is a place in this process's memory: it must
-  /// come from this process by a way that nobody else can write to.
+  /// come from this process on a path that no other process can write to.
   static std::shared_ptr<SharedMemory> attach_in_process(const std::string& address);
   /// The same from the parts of an address.
   static std::shared_ptr<SharedMemory> attach(int pid, int descriptor, std::size_t bytes);
@@ -42,8 +43,8 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   int descriptor() const { return descriptor_.get(); }
   /// Text for attach(): "PID:FD:BYTES"; for attach_in_process(): "in-process:PID:ADDRESS".
   std::string address() const;
-  /// Cuts the pages of [offset, offset + bytes) off from the other processes. For memory that create() made.
-  /// What they hold stays; threads of this process may use them meanwhile.
+  /// Makes the pages of [offset, offset + bytes) private to this process. For memory that create() made.
+  /// Their content stays; threads of this process may use them meanwhile.
   void make_private(std::size_t offset, std::size_t bytes);
 
  private:

@@ -13,13 +13,13 @@
 
 namespace trireme::wire {
 
-/// Where somebody listens.
+/// A listening address.
 struct Endpoint {
   std::string host;  ///< a name or an address
   int port = 0;
 
   std::string text() const;
-  /// "HOST:PORT", "[::1]:PORT". Throws InvalidArgument that calls it `what`.
+  /// "HOST:PORT", "[::1]:PORT". Throws InvalidArgument that names it `what`.
   static Endpoint parse(const std::string& text, const std::string& what);
 };
 
@@ -45,11 +45,11 @@ class Socket {
 /// Whether only programs of this host reach it. Throws CommError for an unknown host.
 bool is_loopback(const Endpoint& endpoint);
 
-/// Port 0 takes a free one: see local(). Throws CommError with the system's reason and what to do.
+/// Port 0 takes a free one: see local(). Throws CommError with the system's reason and the remedy.
 Socket bind_to(const Endpoint& endpoint);
 Socket listen_at(const Endpoint& endpoint);
 
-/// One attempt; empty when nobody listens there, or nothing comes back by the deadline. Throws CommError for
+/// One attempt; empty when no process listens there, or no answer comes by the deadline. Throws CommError for
 /// an unknown host.
 std::optional<Socket> try_connect(const Endpoint& endpoint, const Deadline& deadline);
 

@@ -1,7 +1,7 @@
 #pragma once
 // A connection to a StoreServer. Every call ends by its deadline, with a result or a CommError that names the
 // server: one that is frozen, cut off or gone costs no more than that. After a failed call the next one
-// connects again. What somebody on the way has changed or added is such a failure. Thread-safe: calls take
+// connects again. Bytes that were changed or added on the network are such a failure. Thread-safe: calls take
 // turns, and waiting for one's turn counts.
 
 #include <condition_variable>
@@ -23,11 +23,11 @@ struct Request;
 struct Reply;
 }  // namespace store
 
-/// What both ends of a connection at the endpoint prove: the secret; where it is empty and only this host
-/// reaches the endpoint, user_key(). Throws InvalidArgument, with what to do, where others reach it.
+/// The secret that both ends of a connection at the endpoint prove; where it is empty and only this host
+/// reaches the endpoint, user_key(). Throws InvalidArgument, with the remedy, where others reach it.
 Secret secret_at(const Endpoint& endpoint, const Secret& secret);
 
-/// Until the deadline nobody listened.
+/// Until the deadline no process listened.
 class NobodyServes : public CommError {
  public:
   using CommError::CommError;
@@ -42,8 +42,8 @@ struct StoreClientOptions {
 
 class StoreClient {
  public:
-  /// Connects; as long as nobody listens, tries again until the timeout. Throws NobodyServes,
-  /// CommError (no store, another secret), InvalidArgument (see secret_at()).
+  /// Connects; as long as no process listens, tries again until the timeout. Throws NobodyServes, CommError
+  /// (no store, another secret), InvalidArgument (see secret_at()).
   explicit StoreClient(StoreClientOptions options);
   ~StoreClient();
   StoreClient(const StoreClient&) = delete;
@@ -52,9 +52,9 @@ class StoreClient {
   /// With the secret that is proved.
   const StoreClientOptions& options() const { return options_; }
 
-  /// Sets the value of a key, whatever it was.
+  /// Sets the value of a key, for any earlier value.
   void set(const std::string& key, const std::string& value, double timeout_s);
-  /// The value; empty where nobody has set the key. Does not wait for one: wait() does.
+  /// The value; empty where the key is not set. Does not wait for one: wait() does.
   std::optional<std::string> get(const std::string& key, double timeout_s);
   /// The sum. A key that is not there counts as 0; values are decimal text.
   std::int64_t add(const std::string& key, std::int64_t number, double timeout_s);
@@ -84,7 +84,7 @@ class StoreClient {
   const StoreClientOptions options_;
   std::mutex mutex_;
   std::condition_variable turn_over_;
-  bool in_turn_ = false;  ///< somebody's call is under way, who alone touches the connection
+  bool in_turn_ = false;  ///< a call is in progress, which alone uses the connection
   std::unique_ptr<Connection> connection_;
 };
 

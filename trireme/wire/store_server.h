@@ -1,9 +1,9 @@
 #pragma once
-// A store of keys and values that the ranks of a job meet in: one thread serves it until the object's end.
-// Whoever connects proves first that he knows the job's secret; before that, the server reads 72 bytes and no
-// more. Every request and every reply after that is proved as well. A connection that sends anything but
-// whole requests, is slow over one, or takes no reply is closed; the others do not notice. Nothing of a
-// connection can block the thread. Thread-safe.
+// The rendezvous store of a job, with keys and values: one thread serves it until the object's end. A client
+// proves first that it has the job's secret; before that, the server reads 72 bytes and no more. Every
+// request and every reply after that is authenticated as well. A connection that sends anything but whole
+// requests, is slow over one, or takes no reply is closed, without effect on others. No connection can block
+// the thread. Thread-safe.
 
 #include <condition_variable>
 #include <functional>
@@ -17,11 +17,11 @@
 
 namespace trireme::wire {
 
-/// Who may come, and for how long the server waits for him.
+/// Security of the server, and timeouts for clients.
 struct StoreServerOptions {
   Secret secret = {};
-  /// Told on the server's thread whom it has rejected, and why: the first ten at once, then how many more
-  /// there were in complaints_every_s, and the rest at its end.
+  /// Called on the server's thread with rejected clients and reasons: the first ten at once, then their
+  /// number in complaints_every_s, and the rest at its end.
   std::function<void(const std::string&)> complain = [](const std::string&) {};
   double patience_s = 10;  ///< for a proof, for the rest of a request, for a reply to be taken
   double complaints_every_s = 60;

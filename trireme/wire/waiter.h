@@ -1,8 +1,8 @@
 #pragma once
-// How a rank waits for its peers: it spins briefly where every rank has a core, then yields, then sleeps on
-// its doorbell. While it sleeps it looks every 20 ms whether those it waits for still live. Every wait ends:
-// by what it waits for, by a peer's death, by the group's abort, or by its deadline, and then says whose
-// fault it is. Thread-safe.
+// A rank's wait for its peers: it spins briefly where every rank has a core, then yields, then sleeps on its
+// doorbell. While it sleeps it checks every 20 ms whether the awaited ranks still live. Every wait ends: by
+// the awaited event, by a peer's death, by the group's abort, or by its deadline. An error names the rank at
+// fault. Thread-safe.
 
 #include <atomic>
 #include <functional>
@@ -16,7 +16,7 @@
 
 namespace trireme::wire {
 
-/// How often whoever waits looks whether the ranks it waits for still live.
+/// Interval of checks that awaited ranks still live.
 inline constexpr double kLookAfterPeers_s = 0.02;
 
 /// Members of a group, as messages name them, and how they share the host.
@@ -34,11 +34,11 @@ struct Membership {
 
 /// How a wait treats the core that it runs on.
 enum class Patience {
-  kForeground,  ///< somebody waits for the result now
-  kBackground,  ///< never spins: the core belongs to whoever computes
+  kForeground,  ///< a thread waits for the result now
+  kBackground,  ///< never spins: the core belongs to the computing thread
 };
 
-/// What is waited for, until when.
+/// The awaited event, and its deadline.
 struct Wait {
   Deadline deadline;
   double timeout_s;  ///< for messages
@@ -51,9 +51,9 @@ class Waiter {
   Waiter(std::shared_ptr<const ControlBlock> block, Membership membership);
 
   const Membership& membership() const { return membership_; }
-  /// Called now and then while somebody waits; must not wait itself.
+  /// Called now and then during waits; must not wait itself.
   void set_idle_work(std::function<void()> work) { idle_work_ = std::move(work); }
-  /// True: background waits behave like foreground ones, because somebody waits for their end.
+  /// True: background waits behave like foreground ones, because a thread waits for their end.
   void set_urgent(bool urgent) { urgent_.store(urgent, std::memory_order_relaxed); }
   /// From now on every wait fails: this rank leaves.
   void stop();
@@ -63,7 +63,7 @@ class Waiter {
   bool all_reached(Counter which, std::uint64_t value) const;
   void wait_all(Counter which, std::uint64_t value, const Wait& wait);
 
-  /// Waits until ready(); missing(r) says whether rank r is one of those that are waited for.
+  /// Waits until ready(); missing(r) returns whether rank r is awaited.
   template <class Ready, class Missing>
   void wait_until(const Wait& wait, const Ready& ready, const Missing& missing) {
     if (ready()) return;
@@ -76,11 +76,11 @@ class Waiter {
     wait_long(wait, std::cref(ready), std::cref(missing));
   }
 
-  /// Wakes everybody else who sleeps.
+  /// Wakes all other sleeping ranks.
   void ring_all() const;
   /// Makes the group unusable for all and throws the first cause as CommError.
   [[noreturn]] void fail(const std::string& cause) const;
-  /// Throws the cause when somebody has made the group unusable.
+  /// Throws the cause when the group is unusable.
   void throw_if_aborted() const;
   /// The same, and when this rank has left.
   void throw_if_over() const;
