@@ -10,9 +10,8 @@
 //   context.backward({loss(y)});
 //   optimizer.step(context);
 //
-// Contexts of several threads continue concurrently with each other. Backward expects that everything that
-// was sent in the context has a part in what it starts from ("fast mode"): a result that nobody uses leaves
-// gradients out.
+// Contexts of several threads continue concurrently with each other. Backward expects that all messages of
+// the context contribute to its roots ("fast mode"): a result without a use leaves gradients out.
 
 #include <ATen/core/Tensor.h>
 
@@ -47,8 +46,8 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   ContextId id() const { return id_; }
-  /// From tensors of one element, through all workers; waits. Adds to what is there. Throws CommError that
-  /// names a worker that has ended on the way.
+  /// From tensors of one element, through all workers; waits. Adds to present gradients. Throws CommError
+  /// that names a worker that has ended meanwhile.
   void backward(const std::vector<at::Tensor>& roots, bool retain_graph = false);
   /// From a value on another worker.
   void backward(const rpc::RRef<at::Tensor>& root, bool retain_graph = false);
@@ -62,8 +61,8 @@ class Context {
 
 /// In a function that was called in a context: its id; -1 elsewhere.
 ContextId current_context();
-/// What this worker has of it: tensors and their gradients. Throws InvalidArgument for one that is not known
-/// here, as nothing of it has come here or it has ended.
+/// This worker's part of it: tensors and their gradients. Throws InvalidArgument for a context that is
+/// unknown here, as no message of it has come here or it has ended.
 std::vector<std::pair<at::Tensor, at::Tensor>> gradients_of(ContextId context);
 /// How many contexts this worker remembers.
 std::size_t num_contexts();

@@ -14,10 +14,10 @@
 
 namespace trireme::remote {
 
-/// Joins the group that meets in the world's store, with autograd, the world's secret and the context's
-/// trace; ranks on several hosts listen at the address that faces rank 0's. Not collective: who is called
-/// before it has joined is waited for. `options`: name, directory, security, listen and trace are set here.
-/// The context outlives the agent. Throws as join() does.
+/// Joins the group at the world's store, with autograd, the world's secret and the context's trace; ranks on
+/// several hosts listen at the address that faces rank 0's. Not collective: a call to a worker that has not
+/// joined waits for it. `options`: name, directory, security, listen and trace are set here. The context
+/// outlives the agent. Throws as join() does.
 std::shared_ptr<rpc::Agent> init(comm::Context& context, const std::string& name,
                                  rpc::AgentOptions options = {});
 

@@ -39,8 +39,8 @@ class DistributedOptimizer {
   double lr_;
 };
 
-/// References to all parameters of a module that lives on this worker, in the module's order: what a function
-/// returns to whoever trains it.
+/// References to all parameters of a module that is on this worker, in the module's order: the result of a
+/// function for the trainer.
 template <class Module>
 std::vector<rpc::RRef<at::Tensor>> parameter_references(const rpc::Agent& agent, const Module& module) {
   std::vector<rpc::RRef<at::Tensor>> references;

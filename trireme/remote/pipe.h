@@ -25,7 +25,7 @@ namespace trireme::remote {
 /// Of which micro-batches activations are computed again in the backward instead of kept.
 enum class PipeCheckpoint : std::uint8_t { kNever, kExceptLast, kAlways };
 
-/// How a batch is cut, and what is computed again in the backward pass.
+/// Cut of a batch, and recomputation in the backward pass.
 struct PipeOptions {
   std::int64_t chunks = 1;  ///< micro-batches of a batch; fewer where it has fewer samples
   PipeCheckpoint checkpoint = PipeCheckpoint::kExceptLast;
@@ -36,9 +36,9 @@ class Pipe {
   /// The first part gets the input. Throws InvalidArgument: no part, no chunk.
   Pipe(const rpc::Agent& agent, std::vector<rpc::RRef<Shard>> parts, PipeOptions options = {});
 
-  /// input (batch, ...) -> a reference, of this worker, to what the last part gives for it (batch, ...). In a
-  /// Context gradients flow back through it. Throws what a part has thrown, CommError that names a worker
-  /// that has ended. The input is not to be changed before.
+  /// input (batch, ...) -> a reference, of this worker, to the output of the last part (batch, ...). In a
+  /// Context gradients flow back through it. Throws the exception of a part, CommError that names a worker
+  /// that has ended. Do not change the input before.
   rpc::RRef<at::Tensor> forward(const at::Tensor& input) const;
   /// The same parts, used otherwise.
   Pipe with(PipeOptions options) const;

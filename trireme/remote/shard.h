@@ -1,5 +1,5 @@
 #pragma once
-// A part of a model on one worker, which others call through an RRef: what a Pipe is made of.
+// A part of a model on one worker, which others call through an RRef: a stage of a Pipe.
 
 #include <ATen/core/Tensor.h>
 
@@ -17,9 +17,9 @@ namespace trireme::remote {
 
 class Shard {
  public:
-  /// Each layer maps one tensor to one tensor. `keeps_alive`: what the layers use. They move to `device`, and
-  /// so does each input; outputs are there, and go to other workers by way of the host. Throws
-  /// InvalidArgument for layers that take or give more.
+  /// Each layer maps one tensor to one tensor. `keeps_alive`: objects that the layers use. They move to
+  /// `device`, and so does each input. Outputs are there, and are sent to other workers through host memory.
+  /// Throws InvalidArgument for layers that take or give more.
   explicit Shard(std::vector<model::Layer> layers, std::shared_ptr<void> keeps_alive = nullptr,
                  c10::Device device = c10::kCPU);
 
@@ -57,7 +57,7 @@ struct ShardOptions {
 };
 
 /// Made on that worker; other layers get no memory there. Parameters have the values of make_model() with the
-/// same seed, whatever the cut.
+/// same seed, for any cut.
 rpc::RRef<Shard> make_shard(const rpc::Agent& agent, const rpc::Callee& worker, const ShardOptions& options);
 
 }  // namespace trireme::remote
