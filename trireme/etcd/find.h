@@ -7,13 +7,13 @@
 
 namespace trireme::etcd {
 
-/// `store` is "etcd://HOST:PORT,HOST:PORT/PREFIX". Throws InvalidArgument for what is no such address, and
-/// CommError when nobody leads now or no member of etcd answers, with what was tried.
+/// `store` is "etcd://HOST:PORT,HOST:PORT/PREFIX". Throws InvalidArgument for another form, and CommError
+/// when there is no leader or no member of etcd answers, with the tried addresses.
 wire::Address find_coordinator(const wire::Address& store);
 
-/// The same for NodeLoopOptions::look_up, so that a node's connections to an address of etcd go to whoever
-/// leads at that moment. It remembers which member of etcd answered, and asks at most four times a second:
-/// a call may wait that long. Thread-safe.
+/// The same for NodeLoopOptions::look_up, so that a node's connections to an address of etcd go to the
+/// current leader. It keeps the member of etcd that answered, and asks at most four times a second: a call
+/// may wait that long. Thread-safe.
 std::function<wire::Address(const wire::Address&)> look_up_in_etcd();
 
 }  // namespace trireme::etcd

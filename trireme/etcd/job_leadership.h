@@ -1,6 +1,6 @@
 #pragma once
-// One of the launchers of an elastic job leads. etcd decides which one, and keeps what the next leader needs:
-// the leader's record of the job, and the numbers that hosts have had. Not thread-safe.
+// Leader election among the launchers of an elastic job. etcd decides it, and keeps the state for the next
+// leader: the leader's record of the job, and the numbers that hosts have had. Not thread-safe.
 
 #include <cstdint>
 #include <functional>
@@ -40,11 +40,11 @@ class JobLeadership {
   void stand_down();
   /// A number of the present leadership of this process; 0 as soon as another process may lead.
   std::int64_t term() const;
-  /// The leader's address, as last read; empty: nobody leads, or it is not known yet.
+  /// The leader's address, as last read; empty: there is none, or it is not known yet.
   wire::Address leader() const;
 
-  /// What the present or a former leader has saved; nothing: this one is the first. Of the leader. Throws
-  /// CommError: etcd does not answer, or another process leads.
+  /// The record that the present or a former leader has saved; nothing: this one is the first. Call it on the
+  /// leader. Throws CommError: etcd does not answer, or another process leads.
   std::optional<std::string> load();
   /// Replaces it. Throws as load() does; it may have happened then.
   void save(const std::string& record);

@@ -1,6 +1,6 @@
 #pragma once
-// Where a cluster's memory is in etcd: "etcd://HOST:PORT,HOST:PORT/PREFIX", the client ports of its members
-// and what all of the cluster's keys begin with. A value.
+// Place of a cluster's state in etcd: "etcd://HOST:PORT,HOST:PORT/PREFIX", the client ports of its members
+// and the prefix of all of the cluster's keys. A value.
 
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ struct StoreAddress {
   std::vector<wire::Endpoint> members;
   std::string prefix;  ///< without a slash at either end
 
-  /// Throws InvalidArgument, also for what is not supported: TLS, names and passwords.
+  /// Throws InvalidArgument, also for unsupported parts: TLS, names and passwords.
   static StoreAddress parse(const wire::Address& address);
   /// Whether it begins as one.
   static bool is_meant_by(const wire::Address& address);
