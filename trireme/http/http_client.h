@@ -1,7 +1,7 @@
 #pragma once
 // HTTP and HTTPS over libcurl, which is loaded when the first client is made: it brings some twenty
-// libraries, which nobody else is to load, install or bundle. One request at a time, over a connection that
-// is kept. One thread at a time.
+// libraries, which other programs need not load, install or bundle. One request at a time, over a connection
+// that is kept. One thread at a time.
 
 #include <cstddef>
 #include <map>
@@ -13,18 +13,17 @@ namespace trireme::http {
 enum class Way {
   kDirect,  ///< no proxy, and no redirection is followed
   /// Proxies of the environment, and eight redirections of a GET at most: to HTTP and HTTPS, never from HTTPS
-  /// to HTTP, and to public addresses, unless Request::private_redirects. The address that is connected to
-  /// counts, whatever its name was said to be; where a proxy connects, an address in digits and "localhost"
-  /// do.
+  /// to HTTP, and to public addresses, unless Request::private_redirects. The connected address is checked,
+  /// for any name; where a proxy connects, an address in digits and "localhost" are.
   kAsEnvironmentSays,
 };
 
-/// What is asked for: a GET, or a POST of JSON.
+/// A request: a GET, or a POST of JSON.
 struct Request {
   std::string url;
   const std::string* json = nullptr;               ///< is posted; null: the request is a GET
   std::string range = {};                          ///< "0-99": these bytes of it
-  double timeout_s = 30;                           ///< it ends by then, whatever the other end does
+  double timeout_s = 30;                           ///< it ends by then, for any behaviour of the other end
   std::size_t most_bytes = std::size_t{64} << 20;  ///< a longer answer, or 256 KiB of headers, is a failure
   Way way = Way::kDirect;
   bool private_redirects = false;  ///< they may lead to loopback, a link, and private networks
@@ -34,10 +33,10 @@ struct Request {
 enum class Rejection {
   kNone,
   kPrivate,      ///< for its address
-  kRedirection,  ///< for what it is, or because there were too many
+  kRedirection,  ///< for its target, or because there were too many
 };
 
-/// What came back, or why nothing did.
+/// A reply, or the reason of its absence.
 struct Reply {
   int status = 0;       ///< 0: there was no whole answer,
   std::string failure;  ///< because of this

@@ -1,7 +1,7 @@
 #pragma once
 // A small HTTP server for pages, metrics and events of a process: GET only, one request a connection, with a
-// token or without. A thread of its own serves; clients can hurt each other, and nobody else: few are served
-// at a time, a request is short, a client that is not done in time is closed. For metrics read by a
+// token or without. A thread of its own serves. Clients can affect each other, but not the process: few are
+// served at a time, a request is short, a client that is not done in time is closed. For metrics read by a
 // collector, and a page for one user; not for the open network.
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace trireme::http {
 
 struct HttpRequest;
 
-/// What a client gets.
+/// The reply to a client.
 struct Served {
   int status = 200;  ///< 200, 404, 503
   std::string body = {};
@@ -27,10 +27,10 @@ struct Served {
   bool events = false;  ///< the connection stays open: `body` is the first event, send_event() the next ones
 };
 
-/// Who is served, and for how long.
+/// Authorization of clients, and limits.
 struct ServerOptions {
   std::string name = "trireme-http";  ///< of the thread, at most 15 characters
-  /// Asked for as "Authorization: Bearer TOKEN" or "?token=TOKEN"; an empty one: everybody is served.
+  /// Given as "Authorization: Bearer TOKEN" or "?token=TOKEN"; an empty one: every client is served.
   wire::Secret token = {};
   std::size_t max_clients = 16;  ///< the oldest makes room
   std::size_t max_readers = 16;  ///< of events; more get 503
@@ -42,7 +42,7 @@ struct ServerOptions {
 
 class HttpServer {
  public:
-  /// What is at a path, "/metrics"; called by the server's thread.
+  /// Returns the content of a path, "/metrics"; called by the server's thread.
   using Find = std::function<Served(const std::string& path)>;
 
   /// Port 0 takes a free one. Throws CommError for an address that is taken.
