@@ -29,7 +29,7 @@ struct Value {
 /// Of a batch.
 struct Sum {
   Value value;
-  double count = 0;  ///< what the value is divided by
+  double count = 0;  ///< divisor of the value
 };
 
 /// Which end of a metric is the good one, for "best" checkpoints and for learning rates that follow it.
@@ -44,7 +44,7 @@ struct Metric {
   std::function<double(double mean)> finish = nullptr;  ///< from the mean to the metric; null: it is the mean
 };
 
-/// What a target is: decides which metrics make sense.
+/// Kind of a target: decides which metrics make sense.
 enum class TargetKind { kClass, kNumber, kYesOrNo, kAny };
 
 /// One row per metric in metric_table.cpp: "accuracy", "top_k", "perplexity" of classes,

@@ -1,11 +1,11 @@
 #pragma once
-// The seam for tasks: from a model's outputs and the targets of a batch to a loss and metrics. A loss is a
-// *sum*, next to what it is to be divided by, its count: the trainer adds both over micro-batches and ranks
-// and divides once, so that any split of a batch has the same loss and gradients (ADR 0017). Implementations
-// are immutable and thread-safe; loaders check targets from threads of their own.
+// The interface for tasks: from a model's outputs and the targets of a batch to a loss and metrics. A loss is
+// a *sum*, with its divisor, the count: the trainer adds both over micro-batches and ranks and divides once,
+// so that any split of a batch has the same loss and gradients (ADR 0017). Implementations are immutable and
+// thread-safe; loaders check targets from threads of their own.
 //
-// What takes outputs and targets is there twice: for one tensor of each, and for all fields (loss_all). Who
-// has one of each overrides the first form, others the second, whose default asks the first.
+// Functions of outputs and targets exist twice: for one tensor of each, and for all fields (loss_all). A task
+// with one of each overrides the first form, others the second, whose default calls the first.
 
 #include <cstdint>
 #include <memory>
@@ -35,28 +35,27 @@ class Objective {
   /// floating-point type, with a first dim of samples.
   virtual at::Tensor loss(const at::Tensor& output, const at::Tensor& target) const;
   virtual at::Tensor loss_all(const Fields& outputs, const Fields& targets) const;
-  /// What that sum is divided by for the mean: targets, elements, or the sum of their weights. Default:
-  /// samples.
+  /// The divisor of that sum for the mean: targets, elements, or the sum of their weights. Default: samples.
   virtual double count(const at::Tensor& target) const;
   virtual double count_all(const data::Example& batch) const;
   /// Whether the count depends on more than the number of samples, on the values of targets or on sizes that
   /// vary: then ranks add it up in each step.
   virtual bool counts_by_value() const { return false; }
-  /// The loss as a function of single classes, for who has the logits of some classes alone; none: it is no
-  /// such function.
+  /// The loss as a function of single classes, for callers that have the logits of some classes alone; none:
+  /// it is no such function.
   virtual std::optional<ClassLoss> class_loss() const { return std::nullopt; }
   /// Measured in evaluations; "loss" comes by itself.
   virtual const std::vector<Metric>& metrics() const;
 
-  /// Throws InvalidArgument, with what was found and expected, when the loss cannot take a target like this
-  /// one of sample 0; `who` names the data. Called before the first step.
+  /// Throws InvalidArgument, with the value found and the expected one, when the loss cannot take a target
+  /// like this one of sample 0; `who` names the data. Called before the first step.
   virtual void check_target(const at::Tensor& target, const std::string& who) const;
   virtual void check_targets(const Fields& targets, const std::string& who) const;
   /// Throws InvalidArgument when the loss cannot take the output of a batch next to its targets.
   virtual void check_output(const at::Tensor& output, const at::Tensor& target) const;
   virtual void check_outputs(const Fields& outputs, const Fields& targets) const;
-  /// Throws DataError, which names the sample, when a target of a batch that was read is none: kernels only
-  /// say so after the fact, or not at all. Default: a row of every field for each sample.
+  /// Throws DataError, which names the sample, when a target of a batch that was read is invalid: kernels
+  /// report it late, or not at all. Default: a row of every field for each sample.
   virtual void check_batch(const data::Example& batch, std::span<const std::int64_t> indices) const;
   /// Numbers that a shipped model is to make of a sample, or of each token of a text.
   virtual std::int64_t num_outputs(const data::DataSource& data) const;
@@ -76,7 +75,7 @@ struct ObjectiveOptions {
   bool one_hot = false;
 };
 
-/// What an objective is made for.
+/// Input of a maker of objectives.
 struct Task {
   const data::DataSource& data;
   model::Model* model = nullptr;         ///< outlives the objective; null while only data are checked
