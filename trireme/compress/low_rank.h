@@ -1,8 +1,8 @@
 #pragma once
 // The steps of PowerSGD (Vogels, Karimireddy and Jaggi, NeurIPS 2019, algorithm 1): products of a matrix with
-// few columns, which are as fast as the matrix is read, and what every rank carries out for itself and must
-// give all of them the same bits. All of it gives the same bits on every machine. Matrices are row by row.
-// Functions without state; any thread.
+// few columns, at the speed of reading the matrix, and the steps that every rank runs locally with equal
+// results. All of it gives the same bits on every machine. Matrices are row by row. Functions without state;
+// any thread.
 
 #include <cstddef>
 #include <span>

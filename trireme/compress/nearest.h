@@ -1,6 +1,7 @@
 #pragma once
 // Codecs that round to nearest, for values that are sent once and used as they arrive: weights (ZeRO++: Wang
-// et al., arXiv 2306.10209, section 3.1). What chance does for sums of many, it would do to each of these.
+// et al., arXiv 2306.10209, section 3.1). Stochastic rounding is unbiased in sums, but it would add noise to
+// each single value.
 
 #include <string>
 #include <string_view>
