@@ -18,15 +18,14 @@ class CopyStream {
   /// Of the CPU: no stream.
   explicit CopyStream(c10::Device device);
 
-  /// Issues what `copy` does on this stream, after all that the device's current stream was given before. The
+  /// Issues the work of `copy` on this stream, after all earlier work of the device's current stream. The
   /// host does not wait. Memory that is freed afterwards is lent(): named by the caller.
   void run(const std::function<void()>& copy);
   /// A place in a stream, which others can wait for; null: nothing to wait for.
   using Mark = std::shared_ptr<c10::Event>;
   /// After all that this stream was given so far.
   Mark mark() const;
-  /// What this stream, or the device's current one, is given from here on comes after the mark. The host does
-  /// not wait.
+  /// Later work of this stream, or of the device's current one, comes after the mark. The host does not wait.
   void wait_for(const Mark& mark) const;
   void join(const Mark& mark) const;
   /// This stream uses the memory of `tensor`, which may be freed before that is done.

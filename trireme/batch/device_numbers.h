@@ -1,8 +1,7 @@
 #pragma once
 // Numbers of a device that the host reads later. The copy into pinned memory begins at once, on the device's
-// current stream; who reads waits for that copy alone, and not for work that the device was given after it.
-// One step later the copy is over, and the device does not stand still. On the CPU the numbers are read at
-// once. Not thread-safe.
+// current stream. A read waits for that copy alone, and not for later work of the device. One step later the
+// copy is over, and the device does not idle. On the CPU the numbers are read at once. Not thread-safe.
 
 #include <ATen/core/Tensor.h>
 

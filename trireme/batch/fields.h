@@ -1,8 +1,8 @@
 #pragma once
-// What goes into a model and comes out of it, and what it is to learn: tensors with names, in an order. One
-// tensor is the common case and needs no name: it becomes Fields by itself, and Fields of one tensor become
-// that tensor, so that whoever has one input, output or target writes and reads at::Tensor. In a batch every
-// tensor has a first dim of samples. A value whose copies share the tensors; not thread-safe.
+// Inputs, outputs and targets of a model: tensors with names, in an order. One tensor is the common case and
+// needs no name: it becomes Fields by itself, and Fields of one tensor become that tensor. So code with one
+// input, output or target uses at::Tensor. In a batch every tensor has a first dim of samples. A value whose
+// copies share the tensors; not thread-safe.
 
 #include <ATen/core/Tensor.h>
 
@@ -62,9 +62,9 @@ class Fields {
 
   /// The first `count` of them.
   Fields first(std::size_t count) const;
-  /// The same on that device. Copies to it may be under way: what computes there comes after them.
+  /// The same on that device. Copies to it may be in progress: later work there comes after them.
   Fields on(c10::Device device) const;
-  /// The same names with what `change` makes of each tensor.
+  /// The same names with the result of `change` for each tensor.
   template <class Change>
   Fields map(const Change& change) const {
     Fields changed = *this;
