@@ -1,5 +1,5 @@
 #pragma once
-// The evidence about a run that has failed or stalls: how each rank ended, or where it stands, with the
+// The evidence about a run that has failed or stalls: the end of each rank, or its present position, with the
 // numbers of /proc and of its control groups. Values only: a launcher collects them for its own ranks, and
 // merged() joins those of several hosts. Rates are those of the last seconds before the collection.
 
@@ -45,7 +45,7 @@ struct RankEvidence {
   double ended_s = 0;
   std::vector<std::string> last_lines;  ///< of its standard error
   bool log_read = false;           ///< the kernel's log, which names the processes that it killed for memory
-  bool killed_for_memory = false;  ///< as that log tells
+  bool killed_for_memory = false;  ///< by that log
   bool kills_counted = false;      ///< its control group counts the processes killed for memory
   std::int64_t oom_kills = 0;      ///< of that group since the start, by any limit and for the host
   std::int64_t group_oom_kills = 0;     ///< of them, by the limit of `group`
@@ -82,7 +82,7 @@ struct Evidence {
   double unix_s = 0;
   int world_size = 0;
   int told_to_stop = 0;  ///< the signal that the launcher itself got; 0: none
-  std::string told_by;   ///< who sent it: "process 4711 (scancel)"; empty: not known
+  std::string told_by;   ///< its sender: "process 4711 (scancel)"; empty: not known
   double slowdown = 0;   ///< of "slow": usual speed divided by that of the last seconds
   std::vector<HostEvidence> hosts;
   std::vector<RankEvidence> ranks;  ///< by number

@@ -11,8 +11,8 @@
 
 namespace trireme::autopsy {
 
-/// Of one launcher: at most 1 MiB in at most 256 ranks. Ranks that others wait for, that ended first or stand
-/// still longest stay.
+/// Of one launcher: at most 1 MiB in at most 256 ranks. Ranks that others wait for, that ended first or stall
+/// longest are kept.
 std::string encode(const Evidence& evidence);
 /// The same with all ranks.
 std::string encode_all(const Evidence& evidence);
@@ -23,8 +23,8 @@ Evidence decode(std::string_view json);
 /// "autopsy.json", or "autopsy.3.json" of the host with that number.
 std::string file_name(int node, int num_nodes);
 
-/// What all hosts have left in the folder about the latest failure; empty where there is no such file. Throws
-/// DataError that names the file.
+/// The evidence of all hosts in the folder about the latest failure; empty where there is no such file.
+/// Throws DataError that names the file.
 std::optional<Evidence> read_evidence(const std::filesystem::path& folder);
 
 }  // namespace trireme::autopsy

@@ -1,5 +1,5 @@
 #pragma once
-// What the kernel's log tells of processes that it killed for lack of memory. Many hosts let only root read
+// Entries of the kernel's log on processes that it killed for lack of memory. Many hosts let only root read
 // it. Functions without state; thread-safe.
 
 #include <optional>

@@ -1,5 +1,5 @@
 #pragma once
-// Signals that end a process: their names, and what they tell. Functions without state; thread-safe.
+// Signals that end a process: their names, and their meaning. Functions without state; thread-safe.
 
 #include <string>
 

@@ -11,13 +11,13 @@
 namespace trireme::autopsy {
 
 struct Verdict {
-  std::string cause = {};      ///< the name of a row: "killed"; empty: there is no failure
-  bool shown_by_work = false;  ///< ranks at work show the same evidence for some time: an evaluation, a save
-  std::vector<int> ranks =
-      {};                    ///< the failing ranks; several where they cannot be told apart, as in a deadlock
-  std::string summary = {};  ///< "rank 1 (pid 4711) was killed by SIGKILL, sent by another process"
-  std::string action = {};   ///< of the first of the ranks: "step 12: 0B3"
-  std::string operation = {};              ///< the last one of that rank
+  std::string cause = {};       ///< the name of a row: "killed"; empty: there is no failure
+  bool shown_by_work = false;   ///< ranks at work show the same evidence for some time: an evaluation, a save
+  std::vector<int> ranks = {};  ///< the failing ranks; several where they cannot be distinguished, as in a
+                                ///< deadlock
+  std::string summary = {};     ///< "rank 1 (pid 4711) was killed by SIGKILL, sent by another process"
+  std::string action = {};      ///< of the first of the ranks: "step 12: 0B3"
+  std::string operation = {};   ///< the last one of that rank
   std::vector<std::string> evidence = {};  ///< one sentence each
   std::string advice = {};
 };
