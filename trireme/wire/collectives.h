@@ -7,8 +7,7 @@
 //               per element.
 //   two halves  all_reduce of private tensors: pieces are staged, each rank reduces its share of a piece, all
 //               copy the whole out.
-//   pull        the rest: each rank takes its parts from the place where others expose them: their tensor,
-//   their
+//   pull        the rest: each rank takes its parts where the others expose them: their tensor, their
 //               slot (small inputs: one synchronisation in all), or piece by piece their staging area.
 // Sums run in rank order everywhere: all ranks get the same bits, by each of the three ways.
 
