@@ -1,7 +1,7 @@
 #pragma once
-// Where workers wait for each other. Barriers are numbered by each worker: 1, 2, 3, ...; one is open when all
-// workers of the map have come to it, or have passed it, and as many as it asks for have been there or have
-// gone. The coordinator keeps nothing of it on disk: every heartbeat says it again. A value.
+// Barriers of workers. Each worker numbers its barriers: 1, 2, 3, ... A barrier is open when all workers of
+// the map have reached or passed it, and the requested number of workers have been there or have left. The
+// coordinator keeps nothing of it on disk: every heartbeat repeats it. A value.
 
 #include <algorithm>
 #include <cstdint>

@@ -66,7 +66,7 @@ struct OutgoingRequest {
   std::int64_t again_ns = 0;   ///< rejected for now: goes again then
   bool takes_credit = false;
   std::uint64_t keys = 0;      ///< hash of those in the body
-  bool includes_keys = false;  ///< the other side does not know them
+  bool includes_keys = false;  ///< the other side does not have them
 };
 
 /// All that a client asks of one partition, by number.
@@ -74,7 +74,7 @@ struct Lane {
   Sequence last = 0;
   std::map<Sequence, OutgoingRequest> requests;
   Epoch begun = 0;           ///< of the partition, when this was
-  Version last_version = 0;  ///< acknowledged or seen: what would be lost with all replicas
+  Version last_version = 0;  ///< acknowledged or seen: the part that would be lost with all replicas
 };
 
 struct OutgoingPull {
@@ -90,10 +90,10 @@ struct OutgoingPull {
   std::int64_t sent_ns = 0;
   std::int64_t again_ns = 0;
   std::uint64_t keys = 0;      ///< hash of those in the body
-  bool includes_keys = false;  ///< the other side does not know them
+  bool includes_keys = false;  ///< the other side does not have them
 };
 
-/// Which lists of keys went over one connection: half of what the other side remembers.
+/// Lists of keys that were sent over one connection: half of the other side's cache.
 class SentKeys {
  public:
   bool has(std::uint64_t hash) const { return sizes_.contains(hash); }

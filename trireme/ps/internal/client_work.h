@@ -1,6 +1,6 @@
 #pragma once
-// What a ClientNode is made of: calls that are under way, a lane of numbered requests to each partition,
-// lines to servers. See client.h. One thread.
+// Implementation of a ClientNode: pending calls, a lane of numbered requests to each partition, connections
+// to servers. See client.h. One thread.
 
 #include <deque>
 #include <functional>
@@ -51,7 +51,7 @@ class ClientWork {
 
   void add_whole(RequestOp op, TableId table, const wire::Buffer& values, Done done, PushOptions options);
 
-  /// What is pulled of a chunk, and where to.
+  /// A pull of a chunk, and its destination.
   struct ChunkPull {
     Version newer_than = 0;
     bool with_state = false;
@@ -126,8 +126,7 @@ class ClientWork {
 
   static Request request_of(RequestOp op, TableId table = 0, std::uint64_t chunk = 0);
 
-  /// Where values belong, and what a later pull asks for to see them: a chunk, or a partition of a sparse
-  /// table.
+  /// Place of values, by which a later pull includes them: a chunk, or a partition of a sparse table.
   struct Place {
     PartitionId partition = 0;
     std::uint64_t part = 0;
@@ -138,13 +137,13 @@ class ClientWork {
   void add_values(const Place& place, const Request& request, const TableSpec& spec, wire::Buffer values,
                   wire::Priority priority, std::shared_ptr<Call> call);
 
-  /// What is pushed, as it is sent. What a codec leaves out is pushed with what comes next.
+  /// The encoded values of a push. The residual of a codec is added to the next push.
   wire::Buffer encoded(const TableSpec& spec, const Place& place, wire::Buffer values);
   std::uint64_t seed_of_push(const TableSpec& spec, const Place& place) const;
   /// A gradient, and after it the values that this worker has last pulled, if any.
   wire::Buffer with_base(const TableSpec& spec, std::uint64_t chunk, const wire::Buffer& gradient) const;
   void keep_base(const OutgoingPull& pull, const PullReply& reply, const wire::Buffer& values);
-  /// What was pulled, as it was before it was sent; none where it is something else.
+  /// The decoded values of a pull; none where it is something else.
   static std::optional<wire::Buffer> decoded(const OutgoingPull& pull, const PullReply& reply,
                                              const wire::Buffer& body);
 
@@ -169,7 +168,7 @@ class ClientWork {
 
   void on_saved(const OutgoingPull& pull, const PullReply& reply, const wire::Buffer& body);
 
-  /// Partitions that were lost and are there again know nothing of this worker.
+  /// Partitions that were lost and are there again have no state of this worker.
   void find_begun_anew();
 
   void send_begin_anew();
@@ -186,7 +185,7 @@ class ClientWork {
 
   // ---- sending
 
-  /// Does whatever can be done now.
+  /// Does all work that is possible now.
   void go_on();
 
   /// A call to a partition that was lost before it was made.
@@ -202,7 +201,7 @@ class ClientWork {
   /// Whether nothing is left to be sent. Ticks are gathered, for send_ticks().
   bool send(PartitionId id, Lane& lane);
 
-  /// What was gathered: one message to each primary.
+  /// Sends the gathered ticks: one message to each primary.
   void send_ticks();
 
   bool send(OutgoingPull& pull);
@@ -220,8 +219,8 @@ class ClientWork {
     return outgoing.body;
   }
 
-  /// What is due again, what is lost, what has been forgotten: everything is looked at, so not for every
-  /// message.
+  /// Finds repetitions that are due, lost partitions and forgotten state. It visits everything, so it does
+  /// not run for every message.
   void look_around();
 
   /// Numbers that are further ahead of the first unanswered one wait: the other side remembers so many.
@@ -283,7 +282,7 @@ class ClientWork {
   std::map<RequestId, OutgoingPull> pulls_;
   std::map<std::pair<TableId, std::uint64_t>, Sequence> last_pushes_;
   std::map<std::pair<TableId, std::uint64_t>, std::vector<float>> residuals_;  ///< by table and chunk
-  /// What was last pulled, by table and chunk: pushes to tables that compensate delays say it.
+  /// Last pulled values, by table and chunk: pushes to tables with delay compensation refer to them.
   std::map<std::pair<TableId, std::uint64_t>, wire::Buffer> bases_;
   std::map<RequestId, Creation> creations_;
   std::shared_ptr<Call> leave_call_;

@@ -12,7 +12,7 @@ class CoordinatorLog {
  public:
   explicit CoordinatorLog(wire::Disk& disk) : disk_(disk) {}
 
-  /// What was safe, and a fresh snapshot of it. Throws DataError for a snapshot that is damaged.
+  /// The synced map, and a new snapshot of it. Throws DataError for a snapshot that is damaged.
   ClusterMap load();
   /// Throws DataError when the disk does not take it; the next call then writes everything.
   void append(const MapChange& change, const ClusterMap& after);

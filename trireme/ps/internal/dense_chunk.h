@@ -1,7 +1,7 @@
 #pragma once
-// A piece of a dense table, at most 1 MiB, with its optimizer's state. Values with another user (a
-// reply that another thread sends, a snapshot) are not changed: the next update makes a copy first. One
-// thread; what share() gives may be read and given up on any.
+// A piece of a dense table, at most 1 MiB, with its optimizer's state. Values with another user (a reply that
+// another thread sends, a snapshot) are not changed: the next update makes a copy first. One thread; results
+// of share() may be read and released on any.
 
 #include <cstdint>
 #include <span>

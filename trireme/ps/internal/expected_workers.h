@@ -13,8 +13,8 @@ namespace trireme::ps {
 
 class ExpectedWorkers {
  public:
-  /// A worker joins that expects so many, itself included; 0: none. `is_alone`: no other worker takes part. A
-  /// worker that has joined before and joins again while no worker takes part begins another training.
+  /// A worker joins that expects so many, itself included; 0: none. `is_alone`: there is no other worker. A
+  /// worker that has joined before and joins again while there is none begins another training.
   void join(WorkerId worker, std::uint32_t num_workers, bool is_alone) {
     const bool was_here = std::find(joined_.begin(), joined_.end(), worker) != joined_.end();
     if (was_here && is_alone) *this = {};

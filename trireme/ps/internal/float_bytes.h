@@ -1,6 +1,6 @@
 #pragma once
-// Bytes of a message as f32: in place where they lie so that a float may be read there, else as a copy, which
-// the bytes outlive; and the way back, as they are or encoded. Values.
+// Bytes of a message as f32: in place where their alignment allows it, else as a copy, which the bytes
+// outlive; and the inverse, plain or encoded. Values.
 
 #include <cstdint>
 #include <cstring>
@@ -35,7 +35,7 @@ class AlignedFloats {
   std::span<const float> view_;
 };
 
-/// These floats as what a message carries.
+/// These floats as the body of a message.
 inline wire::Buffer in_buffer(std::vector<float> values) {
   const auto kept = std::make_shared<const std::vector<float>>(std::move(values));
   return wire::Buffer(kept, std::as_bytes(std::span(*kept)));

@@ -1,6 +1,6 @@
 #pragma once
-// A receiver of a partition's log: the next of the chain, or the learner. Knows what it has, sends what it
-// has not, and sends again what was not acknowledged in time. One thread.
+// A receiver of a partition's log: the next of the chain, or the learner. Tracks its position, sends missing
+// records, and sends again those that were not acknowledged in time. One thread.
 
 #include <cstdint>
 
@@ -19,15 +19,15 @@ class Follower {
         progress_ns_(outbox.now_ns()) {}
 
   ServerId server() const { return server_; }
-  /// Whether it has said what it has.
+  /// Whether it has reported its position.
   bool known() const { return known_; }
   Version received() const { return received_; }
   /// When it last got on, or began to owe an answer.
   std::int64_t progress_ns() const { return progress_ns_; }
 
-  /// Asks what it has, and whether it agrees with this epoch.
+  /// Asks for its position, and whether it has this epoch.
   void ask(const PartitionLog& log, std::int64_t asked_ns);
-  /// Sends what it has not been sent, once it is known what it has.
+  /// Sends records that were not sent yet, once its position is known.
   void send_new(const PartitionLog& log, std::int64_t asked_ns);
   void on_ack(const ReplicateAck& ack);
   /// Everything that was not acknowledged goes again: the connection is new, or too much time has passed.

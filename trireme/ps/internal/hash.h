@@ -1,6 +1,6 @@
 #pragma once
-// XXH3, 64 bits: where keys belong, and whether bytes are what they were. The same on every machine. Not for
-// secrets. Pure functions.
+// XXH3, 64 bits: placement of keys, and integrity of bytes. The same on every machine. Not for secrets. Pure
+// functions.
 
 #include <cstddef>
 #include <cstdint>

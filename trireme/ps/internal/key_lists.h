@@ -1,8 +1,8 @@
 #pragma once
 // Lists of keys by their hash ("the same keys as last time": Li et al., OSDI 2014, section 4.1): a worker
-// that pulls and pushes the rows of a batch sends their keys once, then the hash of them. What one connection
-// has sent is remembered on both sides in bounded bytes, the oldest forgotten first; a side that does not
-// know a hash says so, and is sent the keys. Bodies are those of row_batch.h. One thread.
+// that pulls and pushes the rows of a batch sends their keys once, then the hash of them. Both sides cache
+// the lists of one connection in bounded bytes, and evict the oldest first. A side without the list of a hash
+// reports it, and gets the keys. Bodies are those of row_batch.h. One thread.
 
 #include <cstddef>
 #include <cstdint>

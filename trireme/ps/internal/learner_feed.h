@@ -1,6 +1,6 @@
 #pragma once
-// Makes a replica of a server that has nothing, while the partition goes on: a snapshot of one version part
-// by part, no faster than the node allows, then the log from there. Lives on the last of the chain. One
+// Makes a replica of a server without a copy, while the partition continues: a snapshot of one version part
+// by part, no faster than the node allows, then the log from there. It is on the last of the chain. One
 // thread.
 
 #include <cstdint>
@@ -34,9 +34,9 @@ class LearnerFeed {
   void send_new(const PartitionLog& log);
   /// Goes on where the node allowed no more.
   void send_more();
-  /// The connection is a new one: what was under way is lost.
+  /// The connection is a new one: messages in transfer are lost.
   void begin_again(const PartitionLog& log);
-  /// At the least every `retry_ns`: what a living connection has under way is given its time, and each time
+  /// At least every `retry_ns`: messages in transfer on a living connection get this time, and each time
   /// more.
   void look_again(const PartitionLog& log, std::int64_t retry_ns);
 

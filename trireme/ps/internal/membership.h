@@ -1,7 +1,7 @@
 #pragma once
 // A node's line to the coordinator: heartbeats that register it and keep its lease, the map, and connecting
-// again: also to a coordinator that says nothing, since another may have taken over at that address. What
-// happens to the map is passed to its owner. One thread; part of a Server or a ClientNode.
+// again: also to a coordinator that does not answer, since another may have taken over at that address.
+// Changes of the map are passed to its owner. One thread; part of a Server or a ClientNode.
 
 #include <cstdint>
 #include <functional>
@@ -31,14 +31,14 @@ class Membership {
   bool is_coordinator(wire::ConnectionId connection) const { return connection_ == connection; }
   void send(wire::Message message);
 
-  /// Takes a message of the coordinator that every member gets. `map_changed` says whether the map did.
+  /// Takes a message of the coordinator that every member gets. The result has whether the map changed.
   enum class Taken : std::uint8_t { kNo, kReply, kMap, kMalformed };
   Taken take(const wire::Message& message);
 
   const ClusterMap& map() const { return map_; }
-  /// What kMap was told for.
+  /// The change of kMap.
   const MapChange& last_change() const { return last_change_; }
-  /// What the coordinator has last said of this node.
+  /// The coordinator's last reply to this node.
   const HeartbeatReply& last_reply() const { return last_reply_; }
   std::int64_t lease_until_ns() const { return lease_until_ns_; }
 

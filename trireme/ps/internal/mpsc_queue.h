@@ -1,12 +1,12 @@
 #pragma once
 // A queue of many producers and one consumer that takes no lock: an intrusive list whose end producers swap
-// (D. Vyukov, "Intrusive MPSC node-based queue", 1024cores.net). The consumer sleeps on a futex while there
-// is nothing, and never spins: a producer that links an item looks afterwards whether the consumer sleeps,
-// and the consumer looks for items after it has said that it will; in the one order of all sequentially
-// consistent steps, one of the two sees the other.
+// (D. Vyukov, "Intrusive MPSC node-based queue", 1024cores.net). The consumer sleeps on a futex while it is
+// empty, and never spins. A producer that links an item checks afterwards whether the consumer sleeps. The
+// consumer checks for items after it has announced its sleep. In the one order of all sequentially consistent
+// steps, one of the two sees the other.
 //
-// It is bounded by its producers: push() takes everything and says when the queue has become full, and
-// the producer then pushes no more until there is room. So it holds at most its limits and one item of each
+// It is bounded by its producers: push() takes every item and returns when the queue has become full, and the
+// producer then pushes no more until there is room. So it holds at most its limits and one item of each
 // producer, and nothing is rejected that cannot be given back. push(), push_quietly(), wake() and
 // asks_for_room() belong to any thread, sleep() to the consumer's, pop(), begin_sleep() and makes_room() to
 // one at a time.
@@ -20,7 +20,7 @@
 
 namespace trireme::ps {
 
-/// What an item of a queue derives from.
+/// Base class of a queue's items.
 struct MpscLink {
   std::atomic<MpscLink*> next{nullptr};
 };
@@ -30,7 +30,7 @@ struct QueueLimits {
   std::size_t most_bytes = 64 << 20;
 };
 
-/// How a queue sleeps; what a test puts in its place runs the other side between two steps of this one.
+/// The sleep steps of a queue; a test replaces them to run the other side between two steps of this one.
 struct FutexSteps {
   static void between() {}
   static void sleep(const std::atomic<std::uint32_t>& word) {
@@ -73,7 +73,8 @@ class MpscQueue {
     Steps::wake(asleep_);
   }
 
-  /// The oldest; null when there is none, or when a producer is just linking it, who will wake the consumer.
+  /// The oldest; null when there is none, or when a producer is just linking it, which will wake the
+  /// consumer.
   std::unique_ptr<Item> pop() {
     MpscLink* first = first_;
     MpscLink* next = first->next.load();

@@ -1,5 +1,5 @@
 #pragma once
-// What stood in checkpoints of version 2, before sparse tables and delay compensation. Values.
+// Structures in checkpoints of version 2, before sparse tables and delay compensation. Values.
 
 #include <optional>
 #include <span>
@@ -55,7 +55,7 @@ struct OlderPartHeader {
   }
 };
 
-/// `Older` says what `Now` said then; empty where `bytes` are none.
+/// Converts an `Older` to a `Now`; empty where `bytes` are malformed.
 template <class Now, class Older>
 std::optional<Now> decode_older(std::span<const std::byte> bytes) {
   const auto older = wire::decode<Older>(bytes);

@@ -1,6 +1,6 @@
 #pragma once
-// The events from the loop of a server to an owner of partitions: messages whose heads it has read, and what
-// happened to connections, the map and time. One goes through a queue as it is. A value.
+// The events from the loop of a server to an owner of partitions: messages with parsed heads, and changes of
+// connections, the map and time. One goes through a queue unchanged. A value.
 
 #include <functional>
 #include <memory>

@@ -2,11 +2,11 @@
 // The owners of a server's partitions, seen from its loop. Each partition belongs to one owner, each owner is
 // fed through a queue, and takes up to a batch from it before it acts, so that pushes to one chunk become one
 // update. With threads, each owner has one of its own; without, the one owner works on the node's thread when
-// its surroundings come to it, by the same code. What is short is done on the node's thread while the owner's
+// its surroundings come to it, by the same code. Short work is done on the node's thread while the owner's
 // sleeps: that takes less time than waking it.
 //
 // A connection that fills an owner's queue is paused until that owner has room; so a queue holds at most its
-// limits, one message of each connection, and what the loop itself has to say.
+// limits, one message of each connection, and the events of the loop itself.
 //
 // The node's thread, but for report(). Outputs of owners are handled there, too; an exception of an owner is
 // thrown there.
@@ -57,7 +57,7 @@ class OwnerPool {
 
  private:
   class Worker;
-  /// What owners have answered so far. On the node's thread.
+  /// Outputs of owners so far. On the node's thread.
   struct Gathered {
     HeldStatus held;
     std::size_t num_missing = 0;
@@ -70,8 +70,8 @@ class OwnerPool {
   std::function<void(OwnerOutput)> on_output_;
   wire::Surroundings* surroundings_ = nullptr;
   std::uint64_t num_pauses_ = 0;
-  std::map<wire::ConnectionId, const Worker*> paused_;  ///< and by whom
-  std::shared_ptr<OwnerPool*> self_;                    ///< what is posted outlives the pool, and asks here
+  std::map<wire::ConnectionId, const Worker*> paused_;  ///< and the owner that paused it
+  std::shared_ptr<OwnerPool*> self_;                    ///< posted work outlives the pool, and checks here
   std::vector<std::unique_ptr<Worker>> workers_;
 };
 

@@ -1,8 +1,8 @@
 #pragma once
-// A partition on one server: what its primary does with requests and pulls, on top of a Replica. A request is
+// A partition on one server: the primary's handling of requests and pulls, on top of a Replica. A request is
 // acknowledged when its record is stable; a pull is answered with a state that is stable, of a chain that was
-// whole a short while ago, and that has every step which the table's staleness asks for. It receives
-// messages and sends others through its PartitionOutbox, so it may run on any one thread.
+// whole a short while ago, and that has every step which the table's staleness requires. It receives messages
+// and sends others through its PartitionOutbox, so it may run on any one thread.
 //
 // Messages are queued; go_on() processes those that can be processed then. So pushes to the same chunk that
 // arrive before one go_on() are merged and applied once.
@@ -20,7 +20,7 @@ namespace trireme::ps {
 
 struct PartitionOptions {
   ReplicationOptions replication;
-  Version most_under_way = 4;  ///< records; what comes meanwhile is merged into the next one
+  Version most_under_way = 4;  ///< records; later requests are merged into the next one
 };
 
 class Partition {
@@ -39,7 +39,7 @@ class Partition {
   void on_server_connected(ServerId server);
   void on_worker_closed(wire::ConnectionId connection);
   void on_tick();
-  /// Behind one of the calls above, or several. Does whatever can be done now.
+  /// Call it after one of the calls above, or several. Does all work that is possible now.
   void go_on();
   /// Nothing is under way: no tick does anything before the next message.
   bool is_idle() const;

@@ -28,7 +28,7 @@ class PartitionOutbox {
   virtual void answer(wire::ConnectionId connection, wire::Message message) = 0;
   /// Consecutive replies may go together.
   virtual void reply(wire::ConnectionId connection, const Reply& reply) = 0;
-  /// What is sent while there is no connection is lost; Partition::on_server_connected follows when there is.
+  /// Messages without a connection are lost; Partition::on_server_connected follows when there is one.
   virtual void to_server(ServerId server, wire::Message message) = 0;
   virtual void to_coordinator(wire::Message message) = 0;
   /// A message was of a later epoch.
@@ -43,7 +43,7 @@ class PartitionOutbox {
   virtual void save(SaveTask task) = 0;
   /// Something came that no correct peer sends.
   virtual void rejected(const std::string& what) = 0;
-  /// Of all partitions of one owner: what they have done is added to it.
+  /// Of all partitions of one owner, which add to it.
   virtual PartitionCounts& counts() = 0;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
-// The partitions that one thread owns. A state machine: it takes events, and acts on what several have
-// brought at once; its outputs go to its creator. A tick visits only partitions with something
-// under way. All calls on one thread at a time; it reads what the server knows through ServerFacts.
+// The partitions that one thread owns. A state machine: it takes events, and handles several at once; its
+// outputs go to its creator. A tick visits only partitions with pending work. All calls on one thread at a
+// time; it reads the server's state through ServerFacts.
 
 #include <atomic>
 #include <deque>
@@ -20,7 +20,7 @@
 
 namespace trireme::ps {
 
-/// What partitions ask of their server without waiting: written by its loop, read by all owners.
+/// State of the server that partitions read without waiting: written by its loop, read by all owners.
 struct ServerFacts {
   std::function<std::int64_t()> now_ns;
   std::atomic<std::int64_t> lease_until_ns{0};
@@ -28,7 +28,7 @@ struct ServerFacts {
   std::atomic<std::uint64_t> bytes_copied{0};
 };
 
-/// What an owner has to say, for the loop to do.
+/// An output of an owner, for the loop to carry out.
 struct PendingReply {
   wire::ConnectionId to;
   wire::Message message;
@@ -47,7 +47,7 @@ struct StaleMap {};
 struct RejectedMessage {
   std::string what;
 };
-/// What primaries have stable; 0: the partition is none any more.
+/// Stable versions of primaries; 0: the partition has ended.
 struct StableVersions {
   std::vector<PartitionVersion> versions;
 };
@@ -59,11 +59,11 @@ class PartitionOwner final : private PartitionOutbox {
   PartitionOwner(ServerFacts& facts, const PartitionOptions& options, std::function<void(OwnerOutput)> emit);
 
   void take(const OwnerEvent& event);
-  /// Acts on what was taken.
+  /// Handles the taken events.
   void go_on();
 
   ReplicaReport report(PartitionId partition) const;
-  /// Without its queue, which it does not know.
+  /// Without its queue, which it does not have.
   HeldStatus status() const;
   /// How many partitions the next tick visits.
   std::size_t num_ticking() const { return ticking_.size(); }
@@ -71,14 +71,14 @@ class PartitionOwner final : private PartitionOutbox {
  private:
   struct OwnedPartition {
     Partition partition;
-    Version reported = 0;  ///< of what is stable
+    Version reported = 0;  ///< last reported stable version
     bool is_touched = false, is_ticking = false;
   };
 
   /// To another server.
   struct Line {
     bool is_connected = false;
-    std::int64_t next_call_ns = 0;  ///< while it is not: what is sent makes the loop connect
+    std::int64_t next_call_ns = 0;  ///< while there is none: a message makes the loop connect
   };
 
   void handle(const OwnerEvent& event, const MapEvent& map);
@@ -90,8 +90,7 @@ class PartitionOwner final : private PartitionOutbox {
   void handle(const OwnerEvent& event, const Ticks& ticks);
   template <class Head>
   void handle(const OwnerEvent& event, const Head& head);
-  /// The body with the keys that its hash stands for; none, and its sender was notified, where they are
-  /// unknown.
+  /// The body with the keys of its hash; none, and its sender was notified, where they are unknown.
   std::optional<wire::Buffer> whole_body(const OwnerEvent& event, const Request& head);
   std::optional<wire::Buffer> whole_body(const OwnerEvent& event, const Pull& head);
   template <class Head>
@@ -125,7 +124,7 @@ class PartitionOwner final : private PartitionOutbox {
   ServerFacts& facts_;
   PartitionOptions options_;
   std::function<void(OwnerOutput)> emit_;
-  /// What speaks of an epoch that the map here does not know yet.
+  /// A message of an epoch that the map here does not have yet.
   struct Early {
     OwnerEvent::What what;
     wire::ConnectionId connection = 0;

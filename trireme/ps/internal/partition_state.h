@@ -25,7 +25,7 @@ struct ChunkKey {
   auto operator<=>(const ChunkKey&) const = default;
 };
 
-/// A partition's state of a worker that takes part.
+/// A partition's state of a worker.
 struct WorkerState {
   SequenceWindow window;
   WorkerClock clock = 0;
@@ -42,8 +42,8 @@ class PartitionState {
   const std::map<WorkerLife, WorkerState>& workers() const { return workers_; }
   const WorkerState* worker(const WorkerLife& life) const;
   bool knows(TableId table) const { return tables_.contains(table); }
-  /// What every worker has ended. It never goes back, also when a late worker joins: it joins here. It does
-  /// not grow before the expected workers have joined.
+  /// The steps that every worker has ended. It never decreases, also when a late worker joins: that one joins
+  /// here. It does not grow before the expected workers have joined.
   WorkerClock min_clock() const { return min_clock_; }
   const ExpectedWorkers& expected() const { return expected_; }
 
@@ -57,7 +57,7 @@ class PartitionState {
     Version changed_at = 0;
     std::uint64_t num_updates = 0;
   };
-  /// What a pull of a chunk, or of `keys`, brings; of a table that may not be known here yet: then its first
+  /// The contents for a pull of a chunk, or of `keys`; of a table that may not be known here yet: its initial
   /// values. It was not rejected.
   Contents read(const TableSpec& spec, const Pull& pull, const wire::Buffer& keys) const;
   /// Why such a request that changes values, or pull, cannot be taken; kNone when it can.

@@ -7,14 +7,14 @@ namespace trireme::ps {
 
 /// Highest random weight (Thaler and Ravishankar 1998), weighted by -weight / ln(hash) (Schindelhauer and
 /// Schomaker, SPAA 2005), with bounded loads (Mirrokni, Thorup and Zadimoghaddam, SODA 2018). Partitions keep
-/// what they have; who has lost something takes its favourite among those with room, and a server that has
-/// little takes, from those with more, the partitions that like it best.
+/// their servers. A partition that has lost a server takes the one with the highest hash among those with
+/// room. A server with few partitions takes those with the highest hash for it from servers with more.
 Placement place_by_bounded_rendezvous(std::span<const Candidate> servers, const PlacementOptions& options,
                                       const Placement& before);
 
-/// Consistent hashing (Karger et al., STOC 1997): each server stands at many points of a ring, a partition
-/// goes to those that follow its own point, whatever it had. Nothing bounds the load but the number of
-/// points.
+/// Consistent hashing (Karger et al., STOC 1997): each server is at many points of a ring, a partition goes
+/// to those that follow its own point, independent of its earlier servers. Only the number of points bounds
+/// the load.
 Placement place_on_hash_ring(std::span<const Candidate> servers, const PlacementOptions& options,
                              const Placement& before);
 

@@ -1,10 +1,10 @@
 #pragma once
-// How the roles of one partition get from what they are to what they should be, a safe step at a time:
+// The steps from the present roles of one partition to the target roles, each of them safe:
 //
 //   dead members are dropped, the order of the others is kept (the next in the chain has all that is stable);
-//   who is missing becomes learner, and the end of the chain when it has caught up;
-//   who is not wanted any more goes when all who are wanted are there; and for another primary, the old one
-//   first takes nothing new until all have the same.
+//   a missing server becomes learner, and the end of the chain when it has caught up;
+//   a server outside the target leaves when all of the target are there; and for another primary, the old
+//   one first takes no new requests until all replicas are equal.
 //
 // Pure functions.
 
@@ -31,7 +31,7 @@ PartitionEntry reconfigured(const PartitionEntry& now, const std::vector<ServerI
 /// Servers that want to leave and are in no chain have left. Whether there were any.
 bool release_leaving(ClusterMap& map);
 
-/// For a placement: the chain of each partition, and who is getting a copy, which is not thrown away.
+/// For a placement: the chain of each partition, and the server that gets a copy, which is kept.
 Placement what_partitions_have(const ClusterMap& map);
 
 }  // namespace trireme::ps

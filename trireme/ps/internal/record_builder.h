@@ -1,7 +1,7 @@
 #pragma once
-// Makes the next record of a partition of the requests that wait: which of them may be logged now, in which
-// order their values are added, what they come to. Equal requests give equal records, whatever order they
-// came in. Functions without state of their own.
+// Makes the next record of a partition from its waiting requests: the requests that may be logged now, the
+// order of their values, and their sum. Equal requests give equal records, for any order of arrival.
+// Functions without state of their own.
 
 #include <map>
 #include <optional>
@@ -16,7 +16,7 @@ namespace trireme::ps {
 struct WaitingRequest {
   wire::ConnectionId connection = 0;
   Request request;
-  wire::Buffer body;  ///< of a chunk: encoded as the table says
+  wire::Buffer body;  ///< of a chunk: encoded with the table's codec
 };
 /// By worker and sequence: the order of sums.
 using WaitingRequests = std::map<std::pair<WorkerLife, Sequence>, WaitingRequest>;
@@ -26,9 +26,9 @@ struct NextRecord {
   std::vector<std::pair<WorkerLife, Sequence>> taken;  ///< of the waiting ones
 };
 
-/// Empty when nothing can be logged. A worker's requests are looked at in its order, up to the first that has
-/// not come. What is pushed to tables that apply at clocks waits, with the tick after it, until all workers
-/// have ended its step; so a tick is never logged before what was pushed before it.
+/// Empty when nothing can be logged. A worker's requests are taken in its order, up to the first missing one.
+/// Pushes to tables that apply at clocks wait, with the tick after them, until all workers have ended their
+/// step; so a tick is never logged before earlier pushes.
 std::optional<NextRecord> next_record(const PartitionState& state, const ClusterMap& map,
                                       const WaitingRequests& waiting);
 

@@ -2,8 +2,8 @@
 // One replica of a partition: its state, its log, its place in the chain. Chain replication (van Renesse and
 // Schneider, OSDI 2004) under a coordinator that hands out epochs (PacificA: Lin et al., MSR-TR-2008-25):
 //
-//   the primary appends a record; each replica applies it and passes it on; what the last one has is stable,
-//   and that knowledge goes back up the chain. A replica rejects messages of another epoch than its own.
+//   the primary appends a record; each replica applies it and passes it on; the last one's version is stable,
+//   and acknowledgements go back up the chain. A replica rejects messages of another epoch than its own.
 //
 // So a stable version is on all replicas of the chain, and a primary that was deposed makes nothing stable
 // any more. A primary alone needs the coordinator's lease to call something stable. One thread.
@@ -20,7 +20,7 @@
 namespace trireme::ps {
 
 struct ReplicationOptions {
-  double retry_s = 0.3;    ///< what is not acknowledged goes again
+  double retry_s = 0.3;    ///< interval after which an unacknowledged message is sent again
   double suspect_s = 1.5;  ///< a next one that acknowledges nothing for so long is reported
   double confirmed_s = 2;  ///< a primary without a message of its chain for so long answers no pull
 };
@@ -35,11 +35,11 @@ class Replica {
 
   bool is_primary() const { return role_ == Role::kReplica && is_first_; }
   bool is_learner() const { return role_ == Role::kLearner; }
-  /// What the learner has that gets its copy from here; empty where there is none.
+  /// Version of the learner that gets its copy from here; empty where there is none.
   std::optional<Version> learner_received() const {
     return feed_ ? std::optional(feed_->received()) : std::nullopt;
   }
-  /// How many records the next of the chain lacks, as far as it has said; empty where there is none.
+  /// Number of records that the next of the chain lacks, by its last report; empty where there is none.
   std::optional<std::pair<ServerId, Version>> next_lacks() const {
     if (!next_) return std::nullopt;
     return std::pair(next_->server(),
@@ -94,7 +94,7 @@ class Replica {
   PartitionState state_;
   PartitionLog log_;
   Version stable_ = 0;
-  std::int64_t confirmed_ns_ = 0;  ///< when the primary last asked what the whole chain has answered
+  std::int64_t confirmed_ns_ = 0;  ///< time of the primary's last request that the whole chain has answered
 
   std::optional<Follower> next_;
   std::optional<LearnerFeed> feed_;

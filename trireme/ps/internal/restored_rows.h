@@ -5,8 +5,8 @@
 //   RestoredHead | rows, each a RowHead, its floats (values, then the optimizer's state), and zeros up to a
 //   multiple of 16 bytes
 //
-// So they lie in pages and in files, too, but for `last_clock`: here it is how many steps ago the row was
-// last pushed, since clocks are of one cluster. A view; the bytes outlive it, and were found to be such
+// They have this form in pages and in files, too, but for `last_clock`: here it is the number of steps since
+// the last push of the row, since clocks are of one cluster. A view; the bytes outlive it, and are validated
 // before.
 
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace trireme::ps {
 struct RestoredHead {
   std::uint32_t row_bytes = 0, num_rows = 0;
   std::uint32_t of_candidates = 0;  ///< keys that are not admitted yet: no floats
-  std::uint32_t begins = 0;         ///< whatever the partition has of the table goes first
+  std::uint32_t begins = 0;         ///< the partition's present content of the table is removed first
 
   /// Of at least sizeof(RestoredHead) bytes.
   static RestoredHead of(std::span<const std::byte> bytes) {

@@ -1,5 +1,6 @@
 #pragma once
-// As whom a peer may send. Its role and its name are proved where it has a certificate or the key of a role.
+// The identity with which a peer may send. Its role and its name are authenticated where it has a certificate
+// or the key of a role.
 
 #include <algorithm>
 #include <string>

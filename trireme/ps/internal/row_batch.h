@@ -1,6 +1,6 @@
 #pragma once
-// Rows of a sparse table as the body of a message or a part of a record. It says itself how long its rows are
-// and how many there are; reading it needs no lookup, so that all readers agree:
+// Rows of a sparse table as the body of a message or a part of a record. It contains the length and number of
+// its rows; reading it needs no lookup, so that all readers agree:
 //
 //   u32 row_elements | u32 num_rows | u64 keys[n], rising | push, assign: u32 counts[n], f32
 //   rows[n][row_elements]

@@ -1,8 +1,8 @@
 #pragma once
-// Which row a key has: a hash table with open addressing and linear probing. An entry is 32 bits of the key's
-// hash and the row's number, 8 of them to a cache line; the key itself is in the row, which a
-// lookup reads next. The 32 bits also say where an entry belongs, so that growing and erasing touch no row.
-// It is never seen in what is replicated. A value; one thread.
+// Row numbers by key: a hash table with open addressing and linear probing. An entry is 32 bits of the key's
+// hash and the row's number, 8 of them to a cache line; the key itself is in the row, which a lookup reads
+// next. The 32 bits also give the place of an entry, so growing and erasing touch no row. It is not part of
+// replicated state. A value; one thread.
 
 #include <bit>
 #include <cstdint>
@@ -45,7 +45,7 @@ class RowIndex {
     std::size_t hole = place_of(hash, row);
     --size_;
     for (std::size_t at = (hole + 1) & mask_; entries_[at].row != kNone; at = (at + 1) & mask_) {
-      // What may stand in the hole without being before where it belongs moves there.
+      // An entry that may be in the hole without being before its own place moves there.
       if (((at - entries_[at].hash) & mask_) < ((at - hole) & mask_)) continue;
       entries_[std::exchange(hole, at)] = entries_[at];
     }

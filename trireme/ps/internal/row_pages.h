@@ -30,7 +30,7 @@ class RowPages {
   RowPages(RowPages&&) = default;
   RowPages& operator=(RowPages&&) = default;
 
-  /// With what fills it up to 16 bytes.
+  /// With padding up to 16 bytes.
   std::size_t row_bytes() const { return stride_; }
   std::size_t rows_per_page() const { return std::size_t{1} << shift_; }
   std::uint32_t size() const { return size_; }

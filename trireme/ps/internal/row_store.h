@@ -1,8 +1,8 @@
 #pragma once
-// Rows by key: an index, and pages of rows [key, clock, count, mark | floats] that lie close together.
-// Erasing moves the last row into the gap, so a store's bytes are those of rows 0 to size() - 1 and of its
-// hand, and follow from what was done to it, on every replica. The hand goes round the rows and finds those
-// that go (CLOCK: Corbato 1968). One thread.
+// Rows by key: an index, and pages of rows [key, clock, count, mark | floats] that are close together.
+// Erasing moves the last row into the gap. So a store's bytes are those of rows 0 to size() - 1 and of its
+// hand, and follow from its operations, on every replica. The hand goes around the rows and finds those to
+// evict (CLOCK: Corbato 1968). One thread.
 
 #include <array>
 #include <cstdint>
@@ -51,14 +51,14 @@ class RowStore {
   Row append(std::uint64_t key);
   void erase(Row row);
 
-  /// What was last pushed more than `evict_after` steps ago is gone; 0: never.
+  /// A row that was last pushed more than `evict_after` steps ago is expired; 0: never.
   static bool is_expired(const RowHead& head, std::uint32_t clock, std::uint32_t evict_after) {
     return evict_after > 0 && clock - head.last_clock > evict_after;
   }
-  /// So many steps have ended: the hand goes over their share of the rows and erases those that are expired.
-  /// It is round in evict_after steps, so what is expired is erased within as many again.
+  /// So many steps have ended: the hand visits their share of the rows and erases expired ones. It goes
+  /// around in evict_after steps, so an expired row is erased within as many again.
   void sweep(std::uint64_t steps, std::uint32_t clock, std::uint32_t evict_after);
-  /// The hand goes on to the first row that has not been pushed again since it came by, and erases it.
+  /// The hand moves to the first row without a push since its last visit, and erases it.
   void evict_one(std::uint32_t clock, std::uint32_t evict_after);
 
   const RowPages& pages() const { return pages_; }
@@ -74,7 +74,8 @@ class RowStore {
   void begin_round_at_end();
 
   static constexpr std::size_t kBlock = 32;
-  static constexpr std::size_t kMostPrefetched = 512;  // the processor sees by itself how a long row goes on
+  static constexpr std::size_t kMostPrefetched = 512;  // the processor itself prefetches the rest of a long
+                                                       // row
 
   std::size_t num_floats_;
   RowPages pages_;

@@ -1,7 +1,7 @@
 #pragma once
-// Which sequence numbers of one worker a partition has taken: all up to `contiguous`, and some of the next
-// kReach. Numbers may come in any order and more than once; each is taken once. A value; it is part of what a
-// partition replicates, so that a request that is sent again after a failure is known by the new primary.
+// Sequence numbers of one worker that a partition has taken: all up to `contiguous`, and some of the next
+// kReach. Numbers may come in any order and more than once; each is taken once. A value. It is part of the
+// replicated state, so the new primary recognizes a request that is sent again after a failure.
 
 #include <array>
 #include <cstdint>

@@ -33,7 +33,7 @@ class SharedFloats {
       block_ = std::make_shared<Block>(block_->values);
     return block_->values;
   }
-  /// What it holds now, for as long as the buffer lives.
+  /// Its present content, for as long as the buffer lives.
   wire::Buffer lease() const {
     block_->num_leases.fetch_add(1, std::memory_order_relaxed);
     std::shared_ptr<const void> owner(block_.get(), [block = block_](const void*) {

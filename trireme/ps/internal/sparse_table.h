@@ -1,7 +1,7 @@
 #pragma once
-// What one partition holds of a sparse table: rows, and candidates, which are keys that were pushed and have
-// no row yet. Everything that becomes of a push follows from the record, the table's seed and what is held
-// here, so replicas stay equal. Clocks are those that all workers have ended. One thread.
+// One partition's part of a sparse table: rows, and candidates, which are keys that were pushed and have no
+// row yet. The effects of a push follow from the record, the table's seed and this state, so replicas stay
+// equal. Clocks are those that all workers have ended. One thread.
 
 #include <cstdint>
 #include <optional>
@@ -27,13 +27,13 @@ class SparseTable {
   void push(const RowBatch& batch, double lr, WorkerClock clock);
   /// Values as they are, in a row as if it were new; every key has one then.
   void assign(const RowBatch& batch, WorkerClock clock);
-  /// Rows, or candidates, as a checkpoint has them. What is above the table's most_rows takes the place of
-  /// what is there, as a new row does.
+  /// Rows, or candidates, in the format of a checkpoint. Rows above the table's most_rows replace present
+  /// ones, as a new row does.
   void restore(const RestoredRows& restored, WorkerClock clock);
   /// Writes the rows one after the other. A key without one has its first values, and still has none.
   void read(const KeyBatch& keys, WorkerClock clock, std::span<float> out) const;
-  /// All workers have ended the steps from `before` to `now`: of what has not been pushed for evict_after
-  /// steps, which counts as gone, a share is erased. All of it is when as many steps again have gone by.
+  /// All workers have ended the steps from `before` to `now`: erases a share of the rows without a push for
+  /// evict_after steps, which count as gone. All of them are erased after as many steps again.
   void advance(WorkerClock before, WorkerClock now);
 
   /// Some pages of this moment, without a copy.
