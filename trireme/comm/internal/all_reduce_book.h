@@ -1,8 +1,8 @@
 #pragma once
-// Which all-reduces a rank's groups take between hosts, by the ranks of each group, host by host
-// ("0,1|2,3"). A choice decides the order of sums: who wants the same bits again writes the book down, and
-// takes it over. Groups of the same ranks have one choice, and one that is over the same hosts as an earlier
-// one need not measure. For one thread at a time, and while no operation is under way.
+// Chosen all-reduces of a rank's groups between hosts, by the ranks of each group, host by host ("0,1|2,3").
+// A choice decides the order of sums: to reproduce the bits, save the book and restore it. Groups of the same
+// ranks have one choice, and one that is over the same hosts as an earlier one need not measure. For one
+// thread at a time, and while no operation is in progress.
 
 #include <functional>
 #include <map>
@@ -22,9 +22,9 @@ class AllReduceBook {
  public:
   using Choice = std::shared_ptr<const topology::AllReduceChoice>;
 
-  /// Collective over the ranks of `group`, which has one book on each rank: the choice of its first rank, who
-  /// knows one for its hosts or has it measured. `measure` is called on all ranks or on none. Later calls of
-  /// take_over() change what the result points to. Throws CommError, and what `measure` does.
+  /// Collective over the ranks of `group`, which has one book on each rank: the choice of its first rank,
+  /// which has one for its hosts or measures it. `measure` is called on all ranks or on none. Later calls of
+  /// take_over() change the result's object. Throws CommError, and the exceptions of `measure`.
   Choice agree(const BackendRequest& group, const std::function<topology::AllReduceChoice()>& measure,
                const Deadline& deadline);
   /// A choice that nothing can change.
@@ -32,8 +32,8 @@ class AllReduceBook {
 
   /// A line for each group.
   std::string to_text() const;
-  /// From now on groups that `text` has take what it says; the rest, and what it says of groups that are not
-  /// here, is left alone. Throws InvalidArgument, and nothing has changed, for a text that is none.
+  /// From now on groups in `text` use its choices; other groups, and entries for groups that are not here,
+  /// are ignored. Throws InvalidArgument without a change for a malformed text.
   void take_over(const std::string& text);
   /// Of the group of these ranks, in words; empty where it chose nothing.
   std::string describe(const std::string& ranks_by_host) const;

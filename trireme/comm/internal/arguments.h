@@ -1,5 +1,5 @@
 #pragma once
-// Checks of what operations of a group are called with. Each throws InvalidArgument that names operation and
+// Checks of the arguments of a group's operations. Each throws InvalidArgument that names operation and
 // argument, before the operation is published.
 
 #include <ATen/core/Tensor.h>

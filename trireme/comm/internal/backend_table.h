@@ -1,10 +1,11 @@
 #pragma once
-// The seam for backends: one row per backend in backend_table.cpp, each made by one function. A backend is a
-// c10d::Backend under the operation names of torch 2.11 to 2.13 (_allgather_base, _reduce_scatter_base,
-// alltoall_base, ...); one that can allocate its own memory says so with supportsTensorAlloc/allocateTensor.
-// Whether all ranks issue the same operation is found by the backend before data moves (shm, threads, gloo),
-// or by the Watcher once an operation stands still. What it cannot do, a dtype for example, it rejects with
-// InvalidArgument in the call that issues, before it has told anybody: the group continues.
+// The interface of backends: one row per backend in backend_table.cpp, each made by one function. A backend
+// is a c10d::Backend under the operation names of torch 2.11 to 2.13 (_allgather_base, _reduce_scatter_base,
+// alltoall_base, ...); one that can allocate its own memory declares it with
+// supportsTensorAlloc/allocateTensor. Whether all ranks issue the same operation is found by the backend
+// before data moves (shm, threads, gloo), or by the Watcher once an operation stands still. It rejects
+// unsupported arguments, a dtype for example, with InvalidArgument in the issuing call, before any
+// communication: the group continues.
 
 #include <functional>
 #include <string>
@@ -18,7 +19,7 @@
 
 namespace trireme::comm {
 
-/// What a backend needs to connect the ranks of one group.
+/// Inputs of a backend for connecting the ranks of one group.
 struct BackendRequest {
   c10::intrusive_ptr<c10d::Store> store;  ///< already prefixed with the group's name: keys cannot collide
   int rank = 0;                           ///< in the group
@@ -31,10 +32,10 @@ struct BackendRequest {
   wire::Secret secret = {};           ///< of the job
   std::string all_reduce = "auto";    ///< between hosts: a name of all_reduce_names()
   std::string network = "tcp";        ///< of these
-  /// Of this rank: what "auto" has chosen before, and chooses now.
+  /// Of this rank: earlier and present choices of "auto".
   std::shared_ptr<AllReduceBook> all_reduce_book = std::make_shared<AllReduceBook>();
   double timeout_s = 60;            ///< of connecting
-  double operation_timeout_s = 60;  ///< of an operation that nobody has given up before
+  double operation_timeout_s = 60;  ///< of an operation that was not abandoned before
 };
 
 struct BackendRow {
@@ -44,7 +45,7 @@ struct BackendRow {
   std::function<std::string()> unavailable_because;
   /// Collective over the group's ranks. Throws CommError, InvalidArgument.
   std::function<c10::intrusive_ptr<c10d::Backend>(const BackendRequest&)> make;
-  c10::DeviceType carries = c10::kCPU;  ///< where the tensors lie that it moves
+  c10::DeviceType carries = c10::kCPU;  ///< device of the tensors that it moves
   Transport transport = Transport::kBuffered;
 };
 

@@ -1,8 +1,8 @@
 #pragma once
-// Several exchanges as one operation. What a rank sends another one of all tensors is one message of bytes: a
-// head that says what follows, then the part of each tensor. The receiver compares the head with what it
-// expects before it takes a number, so that ranks which differ get an error even where the sizes of their
-// messages agree. A rank's part for itself is copied, and is in no message.
+// Several exchanges as one operation. All parts for one rank are one message of bytes: a head that describes
+// the rest, then the part of each tensor. The receiver compares the head with the expected one before it
+// takes an element. So ranks with different exchanges get an error even where the sizes of their messages are
+// equal. A rank's part for itself is copied, and is in no message.
 
 #include <cstdint>
 #include <memory>
@@ -29,9 +29,10 @@ class CoalescedExchange {
 
   /// This rank's parts for itself.
   void copy_own() const;
-  /// One tensor of bytes, rank by rank. `backend`: in whose memory it lies, where it has such; may be null.
+  /// One tensor of bytes, rank by rank. `backend`: the one that allocates its memory, where it can; may be
+  /// null.
   at::Tensor packed(c10d::Backend* backend) const;
-  /// Room for what comes.
+  /// Buffer of the received bytes.
   at::Tensor room() const;
   /// Throws CommError where a rank has sent other tensors than are expected; nothing is written then.
   void check(const at::Tensor& received) const;

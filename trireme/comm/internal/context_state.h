@@ -1,5 +1,5 @@
 #pragma once
-// What a Context holds.
+// The implementation of a Context.
 
 #include <functional>
 #include <memory>
@@ -27,22 +27,22 @@ struct Context::State {
                                      std::shared_ptr<telemetry::StatusPage> status);
   /// Fails all groups, here and on the other ranks.
   void fail_all(const std::string& cause);
-  /// Says goodbye; who serves the store stays until the others have left, too.
+  /// Announces its end; a rank that serves the store stays until the others have left, too.
   void leave();
-  /// As options.pin says, by what all ranks of this machine may run on: what they tell of their cores is
-  /// what they have from then on.
+  /// With options.pin, by the cores that all ranks of this machine may run on. Afterwards they have the
+  /// assigned cores.
   void pin();
   /// Over the backend of that name. Empty when this rank is no member.
   std::optional<Group> make_group(const std::vector<int>& world_ranks, const std::string& name,
                                   const std::string& by);
-  /// As options.network says, or as is measured. Collective over the world.
+  /// With options.network, or by measurement. Collective over the world.
   void choose_network();
   std::string backend_of_part(const std::vector<int>& world_ranks) const;
   int torch_threads() const;
   /// Of this machine's cores, shared with the ranks that may run on the same ones.
   CoreShare share_of_cores() const;
   std::vector<std::string> hosts_of(const std::vector<int>& world_ranks) const;
-  /// What moves the tensors of that group: the CPU's, and the device's.
+  /// The backend for the tensors of that group: the CPU's, and the device's.
   c10::intrusive_ptr<c10d::Backend> connect(const BackendRequest& request, const std::string& by) const;
 
   LaunchEnvironment environment;
@@ -61,7 +61,7 @@ struct Context::State {
   std::shared_ptr<StatusLine> status_line;
   std::unique_ptr<Watcher> watcher;       ///< empty in a world of one
   std::unique_ptr<PinnedThreads> pinned;  ///< null: threads run where they might before
-  int fewest_pinned = 0;                  ///< cores of a pinned rank of this machine; 0: nobody is
+  int fewest_pinned = 0;                  ///< cores of a pinned rank of this machine; 0: none is pinned
   bool failed = false;
   telemetry::Trace* trace = nullptr;
   std::set<std::string> group_names{"world"};

@@ -1,9 +1,9 @@
 #pragma once
 // Collectives between the ranks of a group that are on different hosts, over connections of their own. An
-// all-reduce goes by the list of transfers that is the fastest for its size (topology/all_reduce_choice.h);
-// a reduce-scatter and an all-gather are one step each, or go by sites where hosts name them. Sums, minima,
-// maxima and products of contiguous CPU tensors of f32, f64, bf16, f16, i32 and i64; what is left, gloo does.
-// One operation at a time, in the same order on all ranks; abort() from any thread.
+// all-reduce goes by the list of transfers that is the fastest for its size (topology/all_reduce_choice.h); a
+// reduce-scatter and an all-gather are one step each, or go by sites where hosts name them. Sums, minima,
+// maxima and products of contiguous CPU tensors of f32, f64, bf16, f16, i32 and i64; gloo runs the rest. One
+// operation at a time, in the same order on all ranks; abort() from any thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -19,7 +19,7 @@ namespace trireme::comm {
 
 class CrossAllReduce {
  public:
-  /// Collective over the ranks of `request`, whom `gloo` connects, too, and all others of `group` that have
+  /// Collective over the ranks of `request`, which `gloo` connects, too, and all others of `group` that have
   /// counterparts on its other hosts. Null where `request.all_reduce` is "gloo". Throws CommError.
   static std::unique_ptr<CrossAllReduce> make(const BackendRequest& group, const BackendRequest& request,
                                               c10d::Backend& gloo);

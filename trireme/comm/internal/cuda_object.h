@@ -1,7 +1,7 @@
 #pragma once
-// The functions of the optional CUDA object libtrireme_cuda.so, and how they are found. The object lies
-// next to the program or in its ../lib, or where TRIREME_CUDA_OBJECT says; it is loaded once, when a GPU is
-// there, and never unloaded. Thread-safe.
+// The functions of the optional CUDA object libtrireme_cuda.so, and its search. The object is next to the
+// program or in its ../lib, or at the path of TRIREME_CUDA_OBJECT. It is loaded once, when a GPU is there,
+// and never unloaded. Thread-safe.
 
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>

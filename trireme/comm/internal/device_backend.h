@@ -1,8 +1,8 @@
 #pragma once
-// A backend for tensors of the CPU and of a device: what lies on the CPU goes over `host`; what lies on the
-// device over `device`, or, where that is null, over `host` too, by way of a copy in its memory. Such an
-// operation begins when the device has computed what is sent, and waiting for it brings the result there: one
-// that nobody waits for leaves its output as it was. Works of `host` keep its promises.
+// A backend for tensors of the CPU and of a device: CPU tensors go over `host`; device tensors over `device`,
+// or, where that is null, over `host` too, through a copy in its memory. Such an operation begins when the
+// device has computed its input, and waiting for it copies the result back. Without a wait its output is
+// unchanged. Works of `host` keep their guarantees.
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 

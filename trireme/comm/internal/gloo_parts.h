@@ -79,7 +79,7 @@ class PartsWork : public c10d::ProcessGroupGloo::AsyncWork {
   const Operation operation_;
 };
 
-/// The input may lie at its place in the output.
+/// The input may be at its place in the output.
 class AllGatherWork : public PartsWork {
  public:
   using PartsWork::PartsWork;
@@ -103,9 +103,9 @@ class AllGatherWork : public PartsWork {
   }
 };
 
-/// Parts of the input go to the ranks, and parts of the output come from them. Gloo's own operation fills a
-/// part that is larger than what was sent in silence, and ends the process over one that is smaller. Here the
-/// size of a message is in its tag, so that another one is never received, and both ranks wait in vain.
+/// Parts of the input go to the ranks, and parts of the output come from them. Gloo's own operation silently
+/// fills a part that is larger than the message, and ends the process over one that is smaller. Here the size
+/// of a message is in its tag, so that another one is never received, and both ranks wait until the deadline.
 class UnequalPartsWork : public PartsWork {
  public:
   /// Numbers of elements, by rank.
@@ -150,8 +150,8 @@ class UnequalPartsWork : public PartsWork {
 /// Memory for parts of other ranks that have come and are not added up yet, of an operation.
 inline constexpr std::int64_t kArrivingBytes = 2 << 20;
 
-/// Sums in rank order, piece by piece: the next piece arrives while one is added up. The output may lie at
-/// its place in the input.
+/// Sums in rank order, piece by piece: the next piece arrives while one is added up. The output may be at its
+/// place in the input.
 class ReduceScatterWork : public PartsWork {
  public:
   ReduceScatterWork(const Operation& operation, const c10d::ReduceOp& op,

@@ -1,6 +1,6 @@
 #pragma once
-// What the copies of one Group handle share: the backend, the numbering and the ring of last operations, and
-// the first failure, which every later operation repeats. Issuing is for one thread at a time; ending,
+// Common state of the copies of one Group handle: the backend, the numbering and the ring of last operations,
+// and the first failure, which every later operation repeats. Issuing is for one thread at a time; ending,
 // failing and reading are allowed from any thread.
 
 #include <array>
@@ -26,7 +26,7 @@ class Watcher;
 using Work = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
-/// By which a backend's own deadline is behind the watcher's, which knows more.
+/// Time by which a backend's own deadline is after the watcher's, which has more information.
 constexpr double kBackendMargin_s = 5;
 
 /// Whether the caller waits at once; a backend may then work on the caller's thread.
@@ -39,7 +39,7 @@ struct StatusLine {
   std::mutex mutex;
 };
 
-/// What a Group is made from.
+/// Parts of a new Group.
 struct GroupParts {
   std::string name;
   std::string backend_name;
@@ -77,26 +77,26 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
   void end(std::uint64_t number, OperationRecord::State how, const c10d::Work* work = nullptr);
   /// Waits until the operation is over. Throws CommError after failing the group.
   void wait(const Operation& operation, c10d::Work& work);
-  /// Fails the group because of what happened to an operation.
+  /// Fails the group because of the failure of an operation.
   [[noreturn]] void fail_operation(const Operation& operation, const std::exception_ptr& error);
   void note_failure(const Operation& operation, const std::exception_ptr& error);
-  /// Takes over an operation that nobody waits for any more, and what it works on.
+  /// Keeps an operation without a waiting thread, and its tensors.
   void keep_dropped(const Operation& operation, Work work, Tensors tensors);
   /// Closes the records of those that are over; one that failed fails the group.
   void look_after_dropped();
 
-  /// Fails the group: the first cause stays, what is pending is aborted, the others are told.
+  /// Fails the group: the first cause stays, pending operations are aborted, the others are notified.
   void fail(const std::string& cause);
-  /// The same when another rank has told us.
+  /// The same for a failure that another rank has reported.
   void fail_told(const std::string& cause);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   /// Throws the first failure if there is one.
   void check() const;
   [[noreturn]] void throw_failure() const;
 
-  /// A group of some of its members, this one among them, named "NAME.WISH" or, where there was one,
-  /// "NAME.WISH#2". It fails with this one, and this one with it. Collective over those members, who have
-  /// made as many of that name.
+  /// A group of some of its members, this one among them, named "NAME.WISH" or, where that name is taken,
+  /// "NAME.WISH#2". It fails with this one, and this one with it. Collective over those members, which have
+  /// made the same number of that name.
   Group make_part(const std::vector<int>& members, const std::string& wish);
 
   /// From now on operations, and the waiting for them, are spans there; null: nowhere.
@@ -113,7 +113,7 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
    private:
     State& group_;
     const Operation& operation_;
-    std::int64_t begin_ns_ = 0;  ///< 0: nobody wants to know
+    std::int64_t begin_ns_ = 0;  ///< 0: not needed
   };
 
   /// Operations that are issued and not over, oldest first.
@@ -150,10 +150,10 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
   std::array<Operation, kRingSize> ring_;
   std::vector<Operation> waits_;
   std::vector<Dropped> dropped_;
-  Operation replaced_;  ///< what the last operation has taken the place of in the ring
+  Operation replaced_;  ///< the entry of the ring that the last operation has replaced
   std::atomic<bool> failed_ = false;
   std::string cause_;
-  std::weak_ptr<State> whole_;                            ///< what this is a part of
+  std::weak_ptr<State> whole_;                            ///< the group that this is a part of
   std::vector<std::weak_ptr<State>> parts_;               ///< those of this
   std::map<std::string, int> num_parts_;                  ///< made so far, by wish
   std::atomic<telemetry::TraceBuffer*> trace_ = nullptr;  ///< written to under the mutex

@@ -1,6 +1,5 @@
 #pragma once
-// What a rank tells the others of itself a few times per second, and how it finds out whether it makes
-// progress.
+// A rank's report to the others a few times per second, and its measure of progress.
 
 #include <cstdint>
 #include <ctime>

@@ -1,9 +1,9 @@
 #pragma once
 // The collectives of a group over several hosts: shared memory inside each host, and between hosts lists of
-// transfers (all-reduces, reduce-scatters, all-gathers) and gloo (the rest), so that between two hosts every
-// byte travels once each way instead of once per rank. Where every host has the same number of ranks each
-// rank talks to those at its place on the other hosts; elsewhere the first rank of each host stands for it.
-// Every call waits for its end; one at a time, in the same order on all ranks.
+// transfers (all-reduces, reduce-scatters, all-gathers) and gloo (the rest). So between two hosts every byte
+// is sent once each way instead of once per rank. Where every host has the same number of ranks, each rank
+// exchanges with those at its place on the other hosts; elsewhere the first rank of each host does so for all
+// of them. Every call waits for its end; one at a time, in the same order on all ranks.
 
 #include <ATen/core/Tensor.h>
 

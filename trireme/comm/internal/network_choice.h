@@ -23,10 +23,10 @@ struct NetworkChoice {
 /// those of the kernel, or of the folder TRIREME_INFINIBAND.
 std::string why_not_ucx();
 
-/// What the arrivals of all ranks decide without a measurement; none: it takes one.
+/// The choice from the arrivals of all ranks without a measurement; none: it needs one.
 std::optional<NetworkChoice> choose_unmeasured(const std::vector<Arrival>& arrivals);
 
-/// Of what a message takes over each: UCX where one of 4 MiB takes a tenth less, and a small one at most a
+/// By the time of a message over each: UCX where one of 4 MiB takes a tenth less, and a small one at most a
 /// tenth more.
 NetworkChoice choose_measured(const topology::MessageCost& tcp, const topology::MessageCost& ucx);
 
@@ -34,7 +34,7 @@ NetworkChoice choose_measured(const topology::MessageCost& tcp, const topology::
 void keep_network(c10d::Store& store, const NetworkChoice& choice);
 
 /// Of the ranks of `world`, a rank of each host measures. Collective over the world; the same on all ranks.
-/// Throws CommError where rank 0 says nothing by the deadline.
+/// Throws CommError where rank 0 does not answer by the deadline.
 NetworkChoice choose_network(const BackendRequest& world, const std::vector<Arrival>& arrivals);
 
 }  // namespace trireme::comm

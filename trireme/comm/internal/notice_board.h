@@ -1,12 +1,11 @@
 #pragma once
-// What the ranks of a world tell each other through the store, a few times per second, on a thread of its
-// own:
-// - the first failure of a group goes to the other ranks, and theirs come to us;
-// - every rank's beat: whether it makes progress, what it does, what it waits for;
-// - when an operation has stood still for a while anywhere, all ranks publish their last operations. This is
-//   how a mismatch gets both sides named without a message per operation.
-// Others are only looked at while an operation of ours stands still. The thread owns a connection of its own
-// and may wait for it; who wants to know something gets what was heard last, at once. Thread-safe.
+// Messages between the ranks of a world through the store, a few times per second, on a separate thread:
+// - the first failure of a group, to and from the other ranks;
+// - every rank's beat: its progress, its activity, and the ranks that it waits for;
+// - when an operation has made no progress for a while on any rank, all ranks publish their last operations.
+//   So an error of a mismatch names both sides without a message per operation.
+// Others are only read while an operation of this rank makes no progress. The thread owns a connection of its
+// own and may wait for it; readers get the last received state at once. Thread-safe.
 
 #include <atomic>
 #include <condition_variable>
@@ -48,7 +47,7 @@ struct NoticeBoardOptions {
   double stall_s = 0.5;  ///< an operation older than this makes all ranks publish theirs
 };
 
-/// What has been heard of another rank.
+/// The received state of another rank.
 struct PeerObservation {
   Heartbeat beat;
   double looked_s = 0;         ///< when it was looked for last; 0: never
@@ -62,35 +61,35 @@ class NoticeBoard {
   using Groups = GroupRegistry::Groups;
 
   NoticeBoard(NoticeBoardOptions options, GroupRegistry& registry);
-  /// Sends what is still to be told, within about a second, and stops.
+  /// Sends remaining messages, within about a second, and stops.
   ~NoticeBoard();
   NoticeBoard(const NoticeBoard&) = delete;
   NoticeBoard& operator=(const NoticeBoard&) = delete;
 
   /// Tells the other ranks. `group` may be Watcher::kAllGroups.
   void publish_failure(const std::string& group, const std::string& cause);
-  /// The operations of a group that ends here: others may still wait for what this rank has sent.
+  /// Keeps the operations of a group that ends here: others may still wait for messages of this rank.
   void keep_last_words(const std::string& group, const std::vector<Operation>& operations);
-  /// From now on the others hear that this rank has left in good order.
+  /// Announces to the others that this rank has left in good order.
   void announce_leave();
 
   PeerObservation observation(int world_rank) const;
   std::vector<PeerObservation> observations() const;
-  /// What members have published of their operations in a group.
+  /// Published operations of a group's members.
   Published published(const std::string& group) const;
-  /// The first failure, of whichever group, that a rank has told; empty: none was heard of.
+  /// The first failure, of any group, that a rank has reported; empty: none was received.
   std::string failure_told_by(int world_rank) const;
-  /// The first failure of any rank's that was heard, this rank's apart; empty: there was none.
+  /// The first received failure of any other rank; empty: there was none.
   std::string first_failure() const;
   /// Since when the store has not answered; empty: it does.
   std::optional<double> store_lost_s() const;
   /// Whether calls of the store have failed for so many seconds. Unlike the above, not where it is slow
   /// alone.
   bool has_lost_store(double for_s) const;
-  /// Whether any group of this rank has failed, or was told to.
+  /// Whether any group of this rank has failed, or was notified of a failure.
   bool saw_failure() const { return saw_failure_; }
 
-  /// Whether the store has been asked for causes since: what a rank that was gone by then had told is heard,
+  /// Whether the store has been read for causes since: a report of a rank that had ended by then is received,
   /// unless the store is out of reach.
   bool has_asked_since(double since_s) const;
   /// Rounds that have ended.
@@ -143,7 +142,7 @@ class NoticeBoard {
   bool leaves_ = false;
   std::atomic<bool> saw_failure_ = false;
 
-  // What follows is the thread's.
+  // The later members are the thread's.
   c10::intrusive_ptr<c10d::Store> store_;  ///< empty while it does not answer
   std::uint64_t num_beats_ = 0;
   std::uint64_t num_publications_ = 0;

@@ -1,6 +1,6 @@
 #pragma once
-// Comparing what the ranks of a group have issued: pure functions over lists of operations, and their text
-// form for the store.
+// Comparison of the operations that the ranks of a group have issued: pure functions over lists of
+// operations, and their text form for the store.
 
 #include <map>
 #include <optional>
@@ -22,7 +22,8 @@ std::optional<std::vector<Operation>> decode_operations(const std::string& encod
 /// Group ranks that `operation` of `rank` needs, without `rank` itself.
 std::vector<int> ranks_needed(const Operation& operation, int rank, int size);
 
-/// The counterpart of `operation`, which `rank` issued, among what `other` has published; null if not there.
+/// The counterpart of `operation`, which `rank` issued, among the published operations `other`; null if not
+/// there.
 const Operation* counterpart(const Operation& operation, int rank, const std::vector<Operation>& of_other);
 
 /// Whether a rank that has published these operations has come to `operation` of `rank`, and whether it has
@@ -34,7 +35,7 @@ bool has_finished(const Operation& operation, int rank, const std::vector<Operat
 std::vector<int> missing_ranks(const Operation& operation, int rank, const std::vector<int>& world_ranks,
                                const Published& published);
 
-/// Names both sides when somebody issued another operation where `rank` issued this one; else empty.
+/// Names both sides when a rank issued another operation where `rank` issued this one; else empty.
 std::string find_disagreement(const Operation& operation, int rank, const std::vector<int>& world_ranks,
                               const Published& published);
 

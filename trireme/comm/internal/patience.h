@@ -6,7 +6,7 @@
 
 namespace trireme::comm {
 
-/// What is known of a rank at one moment.
+/// State of a rank at one moment.
 struct WaitStatus {
   bool lost = false;           ///< dead, gone, stopped or silent: nothing will come from it
   double idle_s = 0;           ///< since it was seen to make progress, or looked at first
@@ -16,11 +16,10 @@ struct WaitStatus {
 };
 
 struct Verdict {
-  /// From the rank that is waited for, through those it waits for, to the one that caused it; empty: nobody
-  /// is.
+  /// From the awaited rank, through those it waits for, to the one that caused it; empty: there is none.
   std::vector<int> chain;
   bool in_circle = false;  ///< the last of the chain waits for an earlier one, or for the rank that asks
-  std::vector<int> slow;   ///< when nobody is that caused it: who makes progress, and holds all the others up
+  std::vector<int> slow;   ///< when no rank caused it: the ranks that make progress, and delay all others
 };
 
 /// `ranks`: by world rank. `missing`: those that `me` waits for. A rank may idle for `patience_s`.

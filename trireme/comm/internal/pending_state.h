@@ -50,7 +50,7 @@ struct Pending::State {
   const Operation operation;
   std::mutex mutex;
   Work work;
-  Tensors tensors;  // stay alive until the operation is over, whatever the backend does
+  Tensors tensors;  // stay alive until the operation is over, for any backend
   bool failed = false;
   bool closed = false;  // done() has ended its record
 };

@@ -1,7 +1,7 @@
 #pragma once
-// The threads of this process on some of their cores, for as long as the object lives: those that are there
-// and may run where the calling one may, and those that they start. Others were bound by somebody who knows
-// why, and stay. The destructor gives back what threads could run on, to those that are where they were put.
+// Binds the threads of this process to some of their cores, for as long as the object lives: the existing
+// ones that may run where the calling one may, and those that they start. Threads that other code has bound
+// stay. The destructor restores the cores of threads that are still bound as set here.
 
 #include <vector>
 
@@ -9,7 +9,7 @@ namespace trireme::comm {
 
 class PinnedThreads {
  public:
-  /// Throws InternalError where the kernel refuses.
+  /// Throws InternalError where the kernel rejects it.
   explicit PinnedThreads(const std::vector<int>& cores);
   ~PinnedThreads();
   PinnedThreads(const PinnedThreads&) = delete;

@@ -1,6 +1,5 @@
 #pragma once
-// Reduces what ranks have sent in the order of their rows, so that every rank that does it gets the same
-// bits.
+// Reduces the ranks' tensors in the order of their rows, so that every rank that does it gets the same bits.
 
 #include <ATen/core/Tensor.h>
 

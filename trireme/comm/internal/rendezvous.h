@@ -1,6 +1,6 @@
 #pragma once
-// How the ranks of a world find each other: the store that the launcher or rank 0 serves, and the arrival of
-// all ranks, who publish what they are and check that the others agree.
+// Rendezvous of the ranks of a world: the store of the launcher or rank 0, and the arrival of all ranks.
+// Ranks publish their settings and check that the others agree.
 
 #include <cstdint>
 #include <functional>
@@ -20,7 +20,7 @@ std::string own_process();
 /// 1, 2, 3, ... in this process.
 std::uint64_t next_attempt();
 
-/// What a rank tells the others on arrival.
+/// A rank's data for the others on arrival.
 struct Arrival {
   int world_size = 1;
   std::string version;
@@ -45,30 +45,30 @@ using StoreSource = std::function<c10::intrusive_ptr<c10d::Store>(double timeout
 struct WorldStore {
   wire::Endpoint endpoint;
   StoreSource source;
-  std::shared_ptr<wire::StoreServer> served{};  ///< by this rank; null: somebody else does
+  std::shared_ptr<wire::StoreServer> served{};  ///< by this rank; null: another process serves it
 };
 
-/// Finds out where the store is, and serves it if that is this rank's duty. What a process serves it serves
-/// until it ends: ranks that leave one world first find the store when they join the next. Throws CommError
-/// (port taken, another program there), InvalidArgument (open to other hosts without a secret).
+/// Finds the store, and serves it if this rank has to. A process serves it until it ends: ranks that leave
+/// one world first find the store when they join the next. Throws CommError (port taken, another program
+/// there), InvalidArgument (open to other hosts without a secret).
 WorldStore open_world_store(const LaunchEnvironment& environment, const Log& log, double timeout_s);
 
 /// Publishes `mine` in the first world of this start of the ranks that this process has not joined yet, and
 /// returns the end of the prefix of that world's keys: "" for the first one. All ranks join worlds in one
-/// order. Throws CommError where another process says that it is this rank.
+/// order. Throws CommError where another process has this rank.
 std::string claim_place(c10d::Store& store, const LaunchEnvironment& environment, const Arrival& mine);
 
-/// Waits for all ranks of a world in which claim_place() has published `mine`, and returns what they have
-/// published, by rank. Either all ranks return or all throw: CommError that names the ranks that were missing
-/// at the deadline, or both sides where ranks disagree about the world.
+/// Waits for all ranks of a world in which claim_place() has published `mine`, and returns their published
+/// data, by rank. Either all ranks return or all throw: CommError that names the ranks that were missing at
+/// the deadline, or both sides where ranks disagree about the world.
 std::vector<Arrival> arrive(c10d::Store& store, const LaunchEnvironment& environment, const Arrival& mine,
                             double timeout_s);
 
 /// Signs out, within the timeout.
 void leave_world(c10d::Store& store, int rank, double timeout_s);
 
-/// Waits until all ranks have signed out, or nobody else is connected (`is_alone`). Which ranks have not by
-/// the timeout.
+/// Waits until all ranks have signed out, or no other process is connected (`is_alone`). Returns the ranks
+/// that have not by the timeout.
 std::vector<int> wait_until_left(c10d::Store& store, int world_size, double timeout_s,
                                  const std::function<bool()>& is_alone);
 

@@ -1,6 +1,6 @@
 #pragma once
-// A c10d::Work that whoever runs the operation ends, once: with success, or with the reason of the failure.
-// Thread-safe. Waiting honours the given timeout and leaves the operation running when it expires.
+// A c10d::Work that the executor of the operation ends, once: with success, or with the reason of the
+// failure. Thread-safe. Waiting honours the given timeout and leaves the operation running when it expires.
 
 #include <atomic>
 #include <functional>

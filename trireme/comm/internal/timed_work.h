@@ -1,5 +1,5 @@
 #pragma once
-// For works that know when their operation ended: whoever waits finds out later. Thread-safe.
+// For works that record when their operation ended: a wait returns later. Thread-safe.
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -12,7 +12,7 @@ class TimedWork {
   virtual double ended_s() const = 0;
 };
 
-/// When the operation ended; `otherwise` when the backend does not say.
+/// When the operation ended; `otherwise` when the backend does not record it.
 inline double ended_s_of(const c10d::Work& work, double otherwise) {
   const auto* timed = dynamic_cast<const TimedWork*>(&work);
   const double ended_s = timed == nullptr ? 0 : timed->ended_s();

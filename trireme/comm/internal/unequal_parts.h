@@ -1,6 +1,6 @@
 #pragma once
-// All-gather and reduce-scatter of unequal parts, as exchanges (all_to_all) in which ranks send only what the
-// others need.
+// All-gather and reduce-scatter of unequal parts, as exchanges (all_to_all) in which ranks send only the
+// parts that the others need.
 
 #include <ATen/core/Tensor.h>
 

@@ -1,14 +1,13 @@
 #pragma once
-// Looks after the groups of a Context while they communicate, and is the one place that decides how long
-// other ranks are waited for:
+// Watches the groups of a Context while they communicate, and is the one place that decides the time to wait
+// for other ranks. It fails an operation because of:
 // - a process of this host that died, or a rank that left, while an operation still needs it: at once;
-// - a rank that issued something else: once the operation stands still;
+// - a rank that issued another operation: once the operation makes no progress;
 // - after the first deadline (comm.timeout_s): a rank that is frozen, cut off, stuck, or in a deadlock. A
-// live
 //   rank that makes progress is only reported as slow;
 // - after the second deadline (comm.slow_timeout_s): the slow one too.
-// What is known of other ranks comes from the NoticeBoard; the thread that decides never waits for the store,
-// and nothing it does delays an operation. Thread-safe.
+// The state of other ranks comes from the NoticeBoard. The deciding thread never waits for the store, and
+// does not delay operations. Thread-safe.
 
 #include <atomic>
 #include <condition_variable>
@@ -32,7 +31,7 @@ struct WatcherOptions {
   int rank = 0;
   std::vector<Arrival> arrivals;  ///< by world rank
   StoreSource connect;
-  std::string store_host = "this process";  ///< who serves the store, in words
+  std::string store_host = "this process";  ///< server of the store, in words
   std::shared_ptr<telemetry::StatusPage> status;
   Log log;
   double period_s = 0.25;
@@ -45,7 +44,7 @@ class Watcher {
 
   /// Made by the thread that computes, where ranks are threads of one process.
   explicit Watcher(WatcherOptions options);
-  /// Sends what is still to be told, within about a second, and stops.
+  /// Sends remaining messages, within about a second, and stops.
   ~Watcher();
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
@@ -55,21 +54,21 @@ class Watcher {
   void publish_failure(const std::string& group, const std::string& cause);
   /// The operations of a group that ends here.
   void keep_last_words(const std::string& group, const std::vector<Operation>& operations);
-  /// From now on the others hear that this rank has left in good order. The destructor says so too.
+  /// Announces to the others that this rank has left in good order. The destructor does so too.
   void announce_leave() { board_.announce_leave(); }
   /// Which ranks keep the operation from ending, as far as is known after looking for at most `patience_s`;
   /// empty when nothing is known.
   std::string explain(const Group::State& group, const Operation& operation, double patience_s);
-  /// A rank that has said goodbye is not waited for.
+  /// A rank that has announced its end is not waited for.
   bool has_left(int world_rank) const;
   bool is_dead(int world_rank) const;
   /// Whether the store has not answered for so many seconds.
   bool has_lost_store(double for_s) const { return board_.has_lost_store(for_s); }
-  /// Whether any group of this rank has failed, or was told to.
+  /// Whether any group of this rank has failed, or was notified of a failure.
   bool saw_failure() const { return board_.saw_failure(); }
 
  private:
-  /// What a thread of this rank waits for.
+  /// A wait of a thread of this rank.
   struct Wait {
     const Group::State& group;
     const Operation& operation;
@@ -81,7 +80,7 @@ class Watcher {
     std::uint64_t number;
     std::string cause;
   };
-  /// What has been said of a slow rank.
+  /// The logged warning about a slow rank.
   struct SlowWarning {
     double said_s = 0;
     double interval_s = 0;
@@ -120,7 +119,7 @@ class Watcher {
   std::condition_variable stopped_;
   bool stop_ = false;
   std::atomic<double> awake_since_s_ = 0;  ///< this rank may have been frozen itself
-  // What follows is the thread's.
+  // The later members are the thread's.
   std::vector<std::optional<double>> gone_s_;  ///< by world rank: when it was noticed
   /// When an operation that is waited for, by group and number, was first seen to be issued by all it needs.
   std::map<std::pair<std::string, std::uint64_t>, double> all_came_s_;

@@ -1,5 +1,5 @@
 #pragma once
-// The store of the world as c10d's backends know one. Every call ends by the timeout of the store
+// The store of the world as a c10d::Store. Every call ends by the timeout of the store
 // (c10d::Store::setTimeout), also when the server is frozen or cut off. Thread-safe, but for setTimeout.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -10,7 +10,7 @@ namespace trireme::comm {
 
 class WireStore : public c10d::Store {
  public:
-  /// Connects; throws what wire::StoreClient does.
+  /// Connects; throws the exceptions of wire::StoreClient.
   explicit WireStore(const wire::StoreClientOptions& options);
 
   c10::intrusive_ptr<c10d::Store> clone() override;

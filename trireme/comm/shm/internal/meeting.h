@@ -1,6 +1,6 @@
 #pragma once
-// How the ranks of a group on one host find each other's memory: rank 0 makes the group's control block and
-// publishes its address in the store; the others attach it and say so. Collective.
+// Exchange of shared memory between the ranks of a group on one host: rank 0 makes the group's control block
+// and publishes its address in the store; the others attach it and confirm. Collective.
 
 #include <memory>
 

@@ -51,8 +51,8 @@ class ShmBackend : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return last_number_; }
 
-  /// A flat tensor in memory that all ranks can address; freed when its last view dies. What it holds is not
-  /// defined. Throws CommError with the size when there is no memory.
+  /// A flat tensor in memory that all ranks can address; freed when its last view dies. Its content is
+  /// undefined. Throws CommError with the size when there is no memory.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
 
