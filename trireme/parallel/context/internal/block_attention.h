@@ -1,7 +1,7 @@
 #pragma once
 // Attention of some queries to one block of keys, and its derivative when the sum of weights is that over all
-// blocks: what a ring of blocks is made of. On the CPU by libtorch's flash kernel, elsewhere by products,
-// with (queries, keys) numbers for each head.
+// blocks: the step of a ring of blocks. On the CPU by libtorch's flash kernel, elsewhere by products, with
+// (queries, keys) numbers for each head.
 
 #include <ATen/core/Tensor.h>
 
@@ -15,12 +15,12 @@ struct BlockOptions {
 /// (batch, heads, queries, features) and (batch, heads, queries), in f32, or f64 where the inputs are.
 struct BlockResult {
   at::Tensor output;       ///< weighed by this block's weights, which add up to 1
-  at::Tensor log_weights;  ///< logarithm of what they added up to before
+  at::Tensor log_weights;  ///< logarithm of their sum before
 };
 BlockResult attend_to_block(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                             const BlockOptions& options);
 
-/// Becomes what attention to both blocks is.
+/// Merges: becomes the attention to both blocks.
 void merge_block(BlockResult& all, const BlockResult& block);
 
 /// Of the whole attention.

@@ -36,7 +36,7 @@ inline bool is_batch_norm(torch::nn::Module& module) {
   return as_batch_norm(module, [](auto&) {});
 }
 
-/// What the conversion is called in messages.
+/// Names for the conversion's messages.
 struct ConversionNames {
   std::string function;  ///< "convert_sync_batchnorm"
   std::string layer;     ///< "trireme::SyncBatchNorm"

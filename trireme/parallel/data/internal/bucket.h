@@ -2,8 +2,8 @@
 // A bucket: a flat tensor in the memory of the group's backend that holds the gradients of several parameters
 // of one dtype, one after another, and is reduced as one. Assigning parameters to buckets is a pure function
 // of their order, sizes and dtypes, so all ranks come to the same buckets. All buckets of one dtype and
-// device lie in one memory, taken once: for the backend it is the same whether they are many, and another
-// order of them needs no second one.
+// device are in one memory, allocated once: the backend needs no other memory for another number or order of
+// them.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -22,7 +22,7 @@
 
 namespace trireme::parallel {
 
-/// What of a parameter its place depends on.
+/// Properties of a parameter that decide its place.
 struct ParameterForm {
   at::ScalarType dtype = at::kFloat;
   c10::Device device = at::kCPU;
@@ -44,9 +44,9 @@ struct Parameter {
 
   std::string name;
   at::Tensor tensor;
-  bool learns = false;       ///< requires a gradient, as all ranks know; others are in no bucket
+  bool learns = false;       ///< requires a gradient, by agreement of all ranks; others are in no bucket
   ParameterForm form = {};   ///< of one that learns
-  bool is_prepared = false;  ///< the communication hook knows it
+  bool is_prepared = false;  ///< the communication hook has it
   HookName hook = {};        ///< on its gradient
   /// Its place in the bucket, with the parameter's shape and strides, in the bucket's storage.
   at::Tensor place = {};
@@ -57,7 +57,7 @@ struct Parameter {
   bool fired = false;                 ///< has its gradient in this backward pass
   bool used = false;                  ///< got a gradient since the last reduction (no_sync included)
   std::uint32_t used_version = 0;     ///< the view's version at that time
-  bool reduced = false;               ///< what lies in the view is the result of a reduction
+  bool reduced = false;               ///< the view holds the result of a reduction
   std::uint32_t reduced_version = 0;  ///< the view's version at that time
 };
 
@@ -89,20 +89,20 @@ struct Move {
   at::Tensor from;
   at::Tensor to;
 };
-/// Makes all of them. No two `from` overlap, nor two `to`, but a `to` may lie where others' `from`s are:
-/// those are set aside first, as few at a time as their order allows.
+/// Makes all of them. No two `from` overlap, nor two `to`, but a `to` may overlap others' `from`s: those are
+/// copied aside first, as few at a time as their order allows.
 void move_all(std::vector<Move> moves);
 
 class BucketMemory {
  public:
   BucketMemory() = default;
-  /// Takes from the group what any buckets of those parameters need that learn. Zeroed.
+  /// Allocates from the group the memory of any buckets of those parameters that are trainable. Zeroed.
   BucketMemory(const comm::Group& group, const std::vector<Parameter>& parameters);
-  /// The buckets of an assignment, in its order, and the parameters' views into them. Gradients that lay in
-  /// views move with them, and so do their aliases; what else a view holds is undefined.
+  /// The buckets of an assignment, in its order, and the parameters' views into them. Gradients in views move
+  /// with them, and so do their aliases; the other content of a view is undefined.
   std::vector<Bucket> lay_out(std::vector<Parameter>& parameters,
                               std::vector<std::vector<std::size_t>> assignment) const;
-  /// The bucket, with what lies in it, has another memory from now on, as long as its `flat`.
+  /// The bucket, with its content, has another memory from now on, as long as its `flat`.
   static void move_to(const at::Tensor& memory, Bucket& bucket, std::vector<Parameter>& parameters);
 
  private:

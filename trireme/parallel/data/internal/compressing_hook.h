@@ -1,9 +1,9 @@
 #pragma once
 // The common part of all gradient compressions. Each large gradient with several dims is compressed on its
 // own, independent of bucketing; small ones, vectors and the flag are sent uncompressed. Gradients are f32;
-// those of a device are compressed there, and what is kept of them stays there. A gradient that is not finite
-// is never hidden: it ends as NaN on all ranks, and what was kept of earlier ones stays as it was. Scaled
-// ones are divided by their scale before they are looked at, and what comes is multiplied by it. One thread.
+// those of a device are compressed there, and their residuals stay there. A gradient that is not finite is
+// never hidden: it ends as NaN on all ranks, and earlier residuals are unchanged. Scaled gradients are
+// divided by their scale before, and results are multiplied by it. One thread.
 
 #include <map>
 #include <set>
@@ -43,7 +43,7 @@ class CompressingHook : public CommHook {
   const CompressionOptions& options() const { return options_; }
   /// Whether a matrix of that size is compressed at all.
   virtual bool takes(std::int64_t rows, std::int64_t columns) const = 0;
-  /// A parameter that is taken, and where its gradients lie.
+  /// A compressed parameter, and the place of its gradients.
   struct Taken {
     std::string name;
     std::int64_t rows, columns;
@@ -53,7 +53,7 @@ class CompressingHook : public CommHook {
   virtual void add(const comm::Group& group, const Taken& parameter) = 0;
   /// Whether its next gradient is compressed, and does not go as it is for once; on all ranks alike.
   virtual bool is_due(const std::string& /*name*/) const { return true; }
-  /// The same of one that goes as it is; and what becomes of its reduced gradient, on all ranks alike.
+  /// The same of an uncompressed one; and the handling of its reduced gradient, on all ranks alike.
   virtual void add_uncompressed(const std::string& /*name*/, const at::Tensor& /*parameter*/) {}
   virtual void finish_uncompressed(const std::string& /*name*/, const at::Tensor& /*values*/) {}
   /// As CommHook::start(), of all compressed gradients of a bucket.
@@ -87,10 +87,10 @@ class CompressingHook : public CommHook {
 void require_gradient_scale(double scale);
 /// Throws InvalidArgument, with the name of the first that has gradients of another type.
 void require_f32(const std::string& compression, const optim::NamedTensors& parameters);
-/// What is said where a hook knows a parameter of that name.
+/// The message where a hook has a parameter of that name already.
 std::string kept_already(const std::string& compression, const std::string& parameter);
 
-/// What a rank of a ring sends in an all-reduce, and in an all-gather of which this is its part.
+/// Bytes that a rank of a ring sends in an all-reduce, and in an all-gather of which this is its part.
 std::int64_t all_reduce_bytes(const comm::Group& group, const at::Tensor& tensor);
 std::int64_t all_gather_bytes(const comm::Group& group, const at::Tensor& mine);
 

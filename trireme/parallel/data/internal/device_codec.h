@@ -1,10 +1,10 @@
 #pragma once
-// The codecs of compress/codec.h with tensor operations, for values and bytes that lie on a device: nothing
-// of them is read back. The bytes have the layout of the host's codec, and either decodes those of the other.
-// "fp16", "bf16", "int8" and "top-k" give the host's bytes. "qsgd" and "sign" give the host's up to rounding:
-// a device adds up a block's scale in f64 and its own order. A codec is a row of the table in
-// device_codec.cpp. Functions without state; any thread. Cost: some kernels for each call, whatever the size,
-// and temporary tensors as large as the values.
+// The codecs of compress/codec.h with tensor operations, for values and bytes on a device: nothing of them is
+// read back. The bytes have the layout of the host's codec, and either decodes those of the other. "fp16",
+// "bf16", "int8" and "top-k" give the host's bytes. "qsgd" and "sign" give the host's up to rounding: a
+// device adds up a block's scale in f64 and its own order. A codec is a row of the table in device_codec.cpp.
+// Functions without state; any thread. Cost: some kernels for each call, for any size, and temporary tensors
+// as large as the values.
 
 #include <ATen/core/Tensor.h>
 
@@ -24,11 +24,11 @@ class DeviceCodec {
                             const at::Tensor& bytes) const = 0;
   struct Said {
     at::Tensor values;  ///< f32, flat; of no meaning where it does not fit
-    Flag fits = true;   ///< whether the bytes say something of so many values
+    Flag fits = true;   ///< whether the bytes are an encoding of so many values
   };
-  /// `used`: what encode() returned, as it arrived: any number.
+  /// `used`: the result of encode(), as it arrived: any number.
   virtual Said decode(const at::Tensor& bytes, const at::Tensor& used, std::int64_t num_values) const = 0;
-  /// As compress::Codec::take_out(); `said` is what decode() made of what was encoded.
+  /// As compress::Codec::take_out(); `said` is the result of decode() for the encoded bytes.
   virtual void take_out(const at::Tensor& said, const at::Tensor& values) const;
 };
 
@@ -44,7 +44,7 @@ const DeviceCodec& device_qsgd_codec();
 const DeviceCodec& device_sign_codec();
 const DeviceCodec& device_top_k_codec();
 
-// What several of them need.
+// Common functions of several of them.
 
 constexpr std::int64_t kLow32 = 0xffffffff;  ///< the bits of u32 in i64
 
@@ -58,7 +58,7 @@ at::Tensor number_on(c10::Device device, std::int64_t number);
 at::Tensor rows_of(const at::Tensor& values, std::int64_t size);
 /// A flat tensor of the host, i64, copied there without a wait.
 at::Tensor to_device(const std::vector<std::int64_t>& numbers, c10::Device device);
-/// What the host's codecs begin the draws of each row with: i64 of 32 bits.
+/// Initial values of the host codecs' random numbers of each row: i64 of 32 bits.
 at::Tensor seeds_of_rows(std::int64_t rows, std::uint64_t seed, c10::Device device);
 /// Uniform bits of 32 for each of `size` values of each row, i64.
 at::Tensor drawn_for_rows(const at::Tensor& seeds, std::int64_t size);

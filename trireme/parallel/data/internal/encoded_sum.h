@@ -1,8 +1,8 @@
 #pragma once
 // Sums over the ranks in the bytes of a codec (compress/codec.h), each way: a rank encodes of its vectors a
-// piece for each rank, which adds up what it is sent (all-to-all), encodes the sums and hands them to all
-// (all-gather). A rank sends 2 (n - 1) / n of its encoded vectors, however many ranks there are. What a codec
-// leaves out stays with the rank that encoded, of sums, too. All ranks end with the same bits. One thread.
+// piece for each rank, which adds up the received pieces (all-to-all), encodes the sums and sends them to all
+// (all-gather). A rank sends 2 (n - 1) / n of its encoded vectors, for any number of ranks. The residual of a
+// codec stays on the encoding rank, of sums, too. All ranks end with the same bits. One thread.
 
 #include <functional>
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace trireme::parallel {
 
-/// What a rank does with a vector for all: the elements from `begin` on. The last ranks' may be empty.
+/// A rank's part of a vector: the elements from `begin` on. The last ranks' may be empty.
 struct PieceOfRank {
   std::int64_t begin, numel;
 };

@@ -1,7 +1,7 @@
 #pragma once
-// A condition that the host knows at once, or that is a number on a device, which nobody waits for: whether a
-// vector is finite. Tensors of a device are changed by selection, so that a step has no read from it. One
-// thread.
+// A condition that the host has at once, or that is a number on a device, for which the host does not wait:
+// whether a vector is finite. Tensors of a device are changed by selection, so a step reads nothing back for
+// it. One thread.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/where.h>
@@ -13,10 +13,10 @@ class Flag {
   Flag(bool value = true) : value_(value) {}  // NOLINT(google-explicit-constructor): a bool is one
   /// A bool without dims, on a device.
   explicit Flag(at::Tensor on_device) : on_device_(std::move(on_device)) {}
-  /// Whether all of `values` are finite. On the CPU the host knows.
+  /// Whether all of `values` are finite. On the CPU the host has the value.
   static Flag is_finite(const at::Tensor& values);
 
-  /// False where only the device knows.
+  /// False where only the device has the value.
   bool is_known(bool value) const { return !on_device_.defined() && value_ == value; }
   Flag operator&&(const Flag& other) const;
   Flag operator!() const;
@@ -38,7 +38,7 @@ class Flag {
 
  private:
   bool value_ = true;
-  at::Tensor on_device_;  ///< undefined: the host knows
+  at::Tensor on_device_;  ///< undefined: the host has the value
 };
 
 }  // namespace trireme::parallel

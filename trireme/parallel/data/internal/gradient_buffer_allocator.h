@@ -21,7 +21,7 @@ namespace trireme::parallel {
 
 class GradientBufferAllocator : public std::enable_shared_from_this<GradientBufferAllocator> {
  public:
-  /// Memory for the gradient of a parameter, in a tensor that nobody else lends out; undefined: none now.
+  /// Memory for the gradient of a parameter, in a tensor without other leases; undefined: none now.
   using MakeBuffer = std::function<at::Tensor(std::size_t parameter)>;
 
   /// To be held by a shared pointer.
@@ -29,22 +29,22 @@ class GradientBufferAllocator : public std::enable_shared_from_this<GradientBuff
   GradientBufferAllocator(const GradientBufferAllocator&) = delete;
   GradientBufferAllocator& operator=(const GradientBufferAllocator&) = delete;
 
-  /// What was learned in the step before is used from here on.
+  /// The assignment of the step before is used from here on.
   void begin_step();
-  /// What nodes of a backward allocate on this thread, and no more on another, is watched until stop().
-  /// Again: nothing. Others may watch the same.
+  /// Observes allocations of the nodes of a backward on this thread, and no more on another, until stop().
+  /// Again: no effect. Others may observe the same.
   void start();
   void stop();
   /// The parameter has got this gradient.
   void arrived(std::size_t parameter, const at::Tensor& gradient);
   /// Whether a tensor lives in the memory that was lent for the parameter.
   bool is_leased(std::size_t parameter) const;
-  /// The parameter's place is other memory from now on, which nobody has.
+  /// The parameter's place is other memory from now on, which has no lease.
   void moved(std::size_t parameter) { leases_[parameter].reset(); }
-  /// Nothing is lent any more. What has been is known until it is gone.
+  /// Ends leasing. Earlier leases are tracked until they are freed.
   void end_leasing();
 
-  /// While it lives, nobody watches this thread: what it allocates is no part of a backward.
+  /// While it lives, no allocator observes this thread: its allocations are no part of a backward.
   class Pause {
    public:
     Pause();
@@ -76,8 +76,8 @@ class GradientBufferAllocator : public std::enable_shared_from_this<GradientBuff
   bool lends_ = true;
 };
 
-/// Whether a gradient that has just come has its memory for itself: a hook of a user's may have kept a tensor
-/// over it, which must not change with what becomes of the gradient.
+/// Whether a new gradient alone uses its memory: a user's hook may have kept a tensor over it, which must not
+/// change with the gradient.
 bool has_memory_alone(const at::Tensor& gradient);
 
 }  // namespace trireme::parallel

@@ -1,8 +1,8 @@
 #pragma once
-// A compression between hosts alone: gradients are added up inside each host as they are, the sums of the
-// hosts go through another hook, and each host hands round what came. Each of the first ranks of a host, as
-// many as every host has, does that for some of the parameters, the same ones on all hosts, so that what the
-// other hook keeps is a host's, and does not depend on how many ranks a host has. One thread.
+// A compression between hosts only: gradients are added up uncompressed inside each host, the sums of the
+// hosts go through another hook, and each host distributes the result. Some first ranks of a host, as many as
+// every host has, do that for some of the parameters, the same ones on all hosts. So the other hook's state
+// is a host's, and does not depend on the number of its ranks. One thread.
 
 #include <memory>
 
@@ -14,7 +14,7 @@ namespace trireme::parallel {
 enum class CompressionScope {
   kAuto,   ///< where there are several hosts, one of them with several ranks
   kAll,    ///< never: each rank compresses
-  kHosts,  ///< always: of ranks on one host their sum is compressed, though nobody is sent to
+  kHosts,  ///< always: the sum of ranks on one host is compressed, without a transfer
 };
 /// "auto", "all", "hosts". Throws InvalidArgument for an unknown name, with the nearest known one.
 CompressionScope compression_scope_of(const std::string& name);

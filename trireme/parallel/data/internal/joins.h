@@ -1,7 +1,7 @@
 #pragma once
-// The Joins that are under way on a rank. A rank without a batch waits in its Join's next() and takes part in
-// what the Join's wrappers do, in nothing else: other reductions between the same ranks would be taken for
-// theirs. The list is written by the thread that makes wrappers and Joins, while no backward runs.
+// The open Joins of a rank. A rank without a batch waits in its Join's next() and joins only the reductions
+// of the Join's wrappers: other reductions between the same ranks would be taken for theirs. The list is
+// written by the thread that makes wrappers and Joins, while no backward runs.
 
 #include <memory>
 #include <vector>
@@ -16,10 +16,10 @@ struct JoinUnderWay {
 };
 using JoinsUnderWay = std::vector<JoinUnderWay>;
 
-/// Of the calling thread, which stands for a rank.
+/// Of the calling thread, which is a rank.
 std::shared_ptr<JoinsUnderWay> joins_of_this_thread();
 
-/// For wrappers, and for what has no part in a Join.
+/// For wrappers, and for reductions outside a Join.
 inline constexpr const char* kOneJoin =
     "make one Join over all wrappers, Join({{first, follow_first}, {second, follow_second}})";
 inline constexpr const char* kNoJoin = "give all ranks the same number of batches, and use no Join";

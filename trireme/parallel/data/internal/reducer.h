@@ -1,9 +1,8 @@
 #pragma once
-// The engine of DistributedDataParallel: hangs on the parameters' gradients, fills buckets, starts their
-// reductions in bucket order while backward runs, and waits for them at its end. (Li et al., arXiv
-// 2006.15704, section 3.2.) What is reduced is .grad as it stands at the end of backward; an undefined one
-// counts as zeros. Used from the thread that runs backward; gradients of CPU parameters arrive on that
-// thread.
+// The engine of DistributedDataParallel: it has hooks on the parameters' gradients, fills buckets, starts
+// their reductions in bucket order while backward runs, and waits for them at its end. (Li et al., arXiv
+// 2006.15704, section 3.2.) It reduces .grad at the end of backward; an undefined one counts as zeros. Used
+// from the thread that runs backward; gradients of CPU parameters arrive on that thread.
 
 #include <torch/nn/module.h>
 
@@ -29,7 +28,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
 
   /// Installs the hooks; they hold the reducer weakly, so that a model outlives its wrapper.
   void attach();
-  /// What is still under way fails the group: nobody is left to finish it.
+  /// Pending reductions fail the group: no one can finish them.
   void detach();
 
   /// Takes part in a pass of the others without one of its own (Join). Then calls `follow`, if there is one,
@@ -37,7 +36,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void join_reduction(const std::function<void()>& follow);
   /// Takes part in a pass of the others, and has its result in place like them.
   void join_and_keep();
-  /// Everybody takes over the parameters and buffers of rank `from`.
+  /// All ranks take over the parameters and buffers of rank `from`.
   void broadcast_state(int from);
   void start_reduction();
   void finish_reduction();
@@ -57,7 +56,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   DataParallelOptions options;
   bool synchronise = true;            ///< false under no_sync
   bool is_checked = false;            ///< under no_sync: check_module() has been called
-  bool compares = true;               ///< false in a Join whose ranks without a batch fall behind
+  bool compares = true;               ///< false in a Join whose ranks without a batch have older values
   int root = 0;                       ///< whose buffers and ready order count; Join: a rank that has a batch
   std::function<void()> before_pass;  ///< called when a synchronised pass begins; empty: nothing
   Statistics statistics;
@@ -104,11 +103,11 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void recognise_view(Parameter& parameter) const;
   bool keeps_gradient(const Parameter& parameter) const;
   void fill_missing_gradients(Role role);
-  /// What the ranks know of a pass together.
+  /// The ranks' common information on a pass.
   struct Usage {
-    /// For each parameter whether any rank has a gradient; all true where nobody asks.
+    /// For each parameter whether any rank has a gradient; all true where it is not needed.
     std::vector<bool> used;
-    /// Nobody was without a batch: what is seen is how it stays (kStatic).
+    /// No rank was without a batch: the observed usage stays (kStatic).
     bool of_all_ranks = false;
   };
   Usage exchange_used(Role role);
@@ -149,13 +148,13 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
 
   // The pass under way.
   bool running_ = false;
-  bool announced_ = false;        ///< other ranks know of it and take part
+  bool announced_ = false;        ///< other ranks were notified of it and join it
   bool backward_over_ = false;    ///< its last gradient is there, or will not come
   std::optional<Role> started_;   ///< all that it reduces is on its way: finish_reduction() does the rest
   bool buffers_over_ = false;     ///< they have come
   bool comparing_ = false;        ///< a comparison of the parameters is on its way
   std::vector<int> graph_tasks_;  ///< those whose end is awaited: more than one when backward is nested
-  std::string complaint_;         ///< what this reducer itself threw out of the pass
+  std::string complaint_;         ///< the error that this reducer itself threw out of the pass
   std::size_t next_bucket_ = 0;   ///< the next one to start
   std::size_t num_unready_ = 0;   ///< gradients still to come
   std::vector<Unreached> unreached_;

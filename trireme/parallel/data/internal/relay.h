@@ -1,7 +1,7 @@
 #pragma once
-// Reductions in stages: what follows the first stage of a bucket is begun when the next bucket comes, or when
-// its result is asked for, always in the order of the buckets. So the first stage runs concurrently with
-// backward, and all ranks issue the same operations in the same order. One thread.
+// Reductions in stages: the later stages of a bucket begin with the next bucket, or when its result is
+// requested, always in the order of the buckets. So the first stage runs concurrently with backward, and all
+// ranks issue the same operations in the same order. One thread.
 
 #include <deque>
 #include <functional>
@@ -14,8 +14,8 @@ class Relay {
  public:
   using Wait = std::function<void()>;
 
-  /// The first stage of a bucket is under way. `next` waits for it, starts what follows and returns what
-  /// waits for that. The returned function waits for all of it.
+  /// The first stage of a bucket is in progress. `next` waits for it, starts the later stages and returns a
+  /// function that waits for those. The returned function waits for all of it.
   Wait add(std::function<Wait()> next) {
     begin_next();
     waiting_.push_back(std::make_shared<Stage>(Stage{.next = std::move(next), .rest = nullptr}));

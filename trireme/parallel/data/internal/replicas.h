@@ -1,6 +1,6 @@
 #pragma once
-// What makes the tensors of ranks replicas of each other: the check that they can be, and the broadcast of
-// values in flat tensors of the group's memory. Everything here is collective.
+// Makes the tensors of ranks replicas of each other: the check that they can be, and the broadcast of values
+// in flat tensors of the group's memory. Everything here is collective.
 
 #include <string>
 #include <vector>
@@ -24,7 +24,7 @@ class Coalesced {
  public:
   Coalesced(const comm::Group& group, std::vector<at::Tensor> tensors);
   void start(comm::Group& group, int root);
-  /// Waits, and copies what came into the tensors of all ranks but the root.
+  /// Waits, and copies the received values into the tensors of all ranks but the root.
   void finish(const comm::Group& group);
   /// Waits, and leaves the tensors as they are.
   void give_up();

@@ -1,12 +1,12 @@
 #pragma once
-// In which order buckets of gradients are reduced, slice by slice: what the next forward needs first goes
-// first, of what all ranks have. Each rank decides for itself, and all decide the same, whatever their clocks
-// and threads do: a decision depends on the decisions before it, and on what reductions have brought, which
-// is the same everywhere. So it takes no rank that decides, and no message. With each slice goes how many
-// further buckets are there (num_here()); what all ranks say is there may be overtaken from a later slice on.
-// Where nothing is known to be there the next bucket is waited for, in the order in which they become ready:
-// first in, first out. (P3: Jayarajan et al., MLSys 2019; ByteScheduler: Peng et al.,
-// SOSP 2019, where one rank decides.) A value; not thread-safe.
+// Order of the reductions of gradient buckets, slice by slice: slices that the next forward needs first go
+// first, of those that all ranks have. Each rank decides alone, and all decide the same, for any clocks and
+// threads. A decision depends on the decisions before it, and on the results of reductions, which are the
+// same everywhere. So there is no leader and no message. Each slice carries the number of further ready
+// buckets (num_here()). Buckets that all ranks have may be overtaken from a later slice on. Where none is
+// ready the next bucket is waited for, in the order in which they become ready: first in, first out. (P3:
+// Jayarajan et al., MLSys 2019; ByteScheduler: Peng et al., SOSP 2019, where one rank decides.) A value; not
+// thread-safe.
 
 #include <cstdint>
 #include <map>
@@ -15,7 +15,7 @@ namespace trireme::parallel {
 
 class SliceOrder {
  public:
-  /// Of how many further buckets a slice can say whether they are there.
+  /// Number of further buckets whose readiness a slice can carry.
   static constexpr int kWindow = 64;
 
   /// A bucket is there on this rank: the next one of an order that all ranks have. `need`: its place in the

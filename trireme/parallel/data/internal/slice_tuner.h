@@ -1,8 +1,8 @@
 #pragma once
-// How large slices of gradients are best, by trying: the steps of each size are timed, ranks add up what each
-// has found, and all take the size with the least sum. What a step's slices are is a function of its number
-// and of sums that all ranks have alike, so that no rank takes another size than the others. What is asked
-// and what is known change at the begin of a step alone. A value; not thread-safe.
+// Finds the best slice size of gradients by trials: the steps of each size are timed, ranks add up their
+// times, and all take the size with the least sum. A step's slices are a function of its number and of sums
+// that all ranks have alike, so no rank takes another size than the others. The trial and the known sums
+// change at the begin of a step only. A value; not thread-safe.
 
 #include <array>
 #include <cstdint>
@@ -24,11 +24,11 @@ class SliceTuner {
 
   /// Of this step's slices.
   std::int64_t slice_bytes() const;
-  /// Which size, by its number, this step's slices tell the time of; -1: none.
+  /// Number of the size whose time this step's slices carry; -1: none.
   int told() const;
   /// This rank's, in seconds.
   double told_s() const { return median_s_; }
-  /// What a slice of this step has brought: the sum over the ranks. At the latest before the next step.
+  /// Result of a slice of this step: the sum over the ranks. At the latest before the next step.
   void learn(int size, double sum_s) { sums_s_[static_cast<std::size_t>(size)] = sum_s; }
   bool is_over() const { return step_ >= kFirst + kSteps * static_cast<std::int64_t>(kSizes.size()) + 1; }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The memory of flat tensors of the CPU, for loops of one's own.
+// The memory of flat tensors of the CPU, for loops over elements.
 
 #include <ATen/core/Tensor.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What is said of parameters that a backward pass did not reach.
+// Messages on parameters that a backward pass did not reach.
 
 #include <string>
 #include <vector>

@@ -27,7 +27,7 @@ class CommonParameters {
   void reduce();
 
  private:
-  std::optional<comm::Group> data_;  ///< none: nobody has replicas
+  std::optional<comm::Group> data_;  ///< none: there are no replicas
   const ReduceScale scale_;
   std::set<std::string> names_;
   optim::NamedTensors parameters_;

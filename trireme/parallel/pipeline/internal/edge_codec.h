@@ -1,7 +1,7 @@
 #pragma once
-// How tensors travel between stages (PipelineOptions::activations): which of them are encoded, by a rule that
-// both ends know, and what of. Only who encodes draws, from a seed that it is given, so the other end needs
-// nothing but the bytes, and nothing is kept from one message to the next. Any thread.
+// Encoding of tensors between stages (PipelineOptions::activations): a rule that both ends have selects the
+// encoded tensors. Only the encoding end draws random numbers, from a seed that it is given. So the other end
+// needs only the bytes, and there is no state from one message to the next. Any thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -19,15 +19,15 @@ std::string to_text(const ActivationCompression& compression);
 
 class EdgeCodec {
  public:
-  /// What arrives lies on `device`.
+  /// Received tensors are on `device`.
   EdgeCodec(const ActivationCompression& options, c10::Device device);
 
   /// Whether tensors like this one travel encoded: fewer bytes, of enough elements.
   bool encodes(const TensorSpec& spec) const;
   /// Room for a message, on the device.
   at::Tensor room_for(const TensorSpec& spec) const;
-  /// bf16, fp16: rounded where it lies. int8: by chance (compress/int8.cpp), in the host's memory; what is
-  /// not finite arrives as NaN.
+  /// bf16, fp16: rounded on its device. int8: stochastically (compress/int8.cpp), in the host's memory;
+  /// values that are not finite arrive as NaN.
   at::Tensor encode(const at::Tensor& tensor, std::uint64_t seed) const;
   /// As the sender had it, but for the rounding.
   at::Tensor decode(const at::Tensor& message, const TensorSpec& spec) const;

@@ -1,8 +1,8 @@
 #pragma once
-// What a rank of a pipeline does: runs its list of the program, action by action and update by update, for
-// micro-batches that a stream hands out in rising order. How a stage's weights are held, and its gradients
-// reduced, is behind a seam (stage_weights.h). A stage may stand on several ranks: each micro-batch runs on
-// the one that the program names, and the gradients of all are added up. One thread.
+// The engine of a pipeline's rank: runs its list of the program, action by action and update by update, for
+// the micro-batches of a stream in rising order. An interface hides the storage of a stage's weights and the
+// reduction of its gradients (stage_weights.h). A stage may be on several ranks: each micro-batch runs on the
+// one that the program names, and the gradients of all are added up. One thread.
 
 #include <cstdint>
 #include <functional>
@@ -118,7 +118,7 @@ class Engine {
   void recompute(const Action& action) { local(action.stage).recompute(action.microbatch); }
   void update();
   bool has_samples_of_update();
-  /// What goes to the stage after `stage`; for the last one it is nothing.
+  /// Tensors for the stage after `stage`; none for the last one.
   const EdgeSpec& edge_behind(int stage, int microbatch);
   void check_outputs(const Action& action, const Fields& outputs);
   Tensors take_output_gradients(const Action& action);
@@ -130,7 +130,7 @@ class Engine {
   comm::Group group_;
   const c10::Device device_;
   const bool exact_;
-  const std::uint64_t transfers_seed_;  ///< of what this replica draws for its messages
+  const std::uint64_t transfers_seed_;  ///< of this replica's random numbers for its messages
   const std::function<void()> update_;
   const std::function<void(int)> before_compute_;
   std::optional<comm::Group>
@@ -160,8 +160,8 @@ class Engine {
   std::vector<int> done_, done_before_;   ///< micro-batches since the last update, and the one before
   std::size_t next_receive_ = 0;          ///< in actions(): where to look for the next receive
   std::size_t num_steps_left_ = 0;        ///< stages whose STEP is still to come before the update
-  Arrivals inputs_, output_gradients_;    ///< what a stage gets
-  Departures outputs_, input_gradients_;  ///< what it gives to another rank
+  Arrivals inputs_, output_gradients_;    ///< inputs of a stage
+  Departures outputs_, input_gradients_;  ///< outputs to another rank
   struct Loss {
     double weight = 0;
     at::Tensor value;

@@ -1,8 +1,8 @@
 #pragma once
-// Parameters of layers that other ranks of a pipeline compute. This rank's module has values for them, those
-// that it was made with, which never learn: a torch::save() or a forward() of the module would use them
-// without a message. While a pipeline lives, they have no values here, and who uses them gets an error that
-// names the parameter. Pipelines of one module may overlap: the values return when the last one ends.
+// Parameters of layers that other ranks of a pipeline compute. This rank's module has initial values for
+// them, which are never trained: a torch::save() or a forward() of the module would silently use them. While
+// a pipeline lives, they have no values here, and a use is an error that names the parameter. Pipelines of
+// one module may overlap: the values return when the last one ends.
 
 #include <memory>
 #include <string>
@@ -19,10 +19,10 @@ class OtherStages {
   OtherStages& operator=(const OtherStages&) = delete;
 
   /// Takes a parameter's values away, until this object and all others that have taken it end. The caller
-  /// leaves out what a layer of this rank has too (a tied parameter). Deferred parameters and those on
-  /// devices of other makers stay as they are. Thread-safe.
+  /// leaves out parameters that a layer of this rank has too (a tied parameter). Deferred parameters and
+  /// those on devices of other vendors are unchanged. Thread-safe.
   void take(const std::string& name, const at::Tensor& parameter);
-  /// Gives the memory of what was taken back to the system: no values return at the end.
+  /// Frees the memory of taken parameters: no values return at the end.
   void free();
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
-// The shapes of what goes from stage to stage, so that receives can be posted before anything arrives. The
-// stages are asked once for all sizes of the inputs together, by a forward in evaluation mode that leaves no
-// trace; the first rank of each tells those with the next stage what it answers. Collective among the ranks
+// The shapes of the tensors between stages, so that receives can be posted before anything arrives. The
+// stages compute them once for all sizes of the inputs together, by a forward in evaluation mode without
+// effects. The first rank of each sends the result to those with the next stage. Collective among the ranks
 // of a pipeline. One thread.
 
 #include <map>

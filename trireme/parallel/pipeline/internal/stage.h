@@ -1,7 +1,7 @@
 #pragma once
-// The computations of one stage: forward and backward of micro-batches, each of which may be under way at the
-// same time. A stage maps fields to fields: what goes from layer to layer, skips that only pass
-// through included (model/skips.h). Knows nothing of other stages. One thread.
+// The computations of one stage: forward and backward of micro-batches, several of which may be in flight. A
+// stage maps fields to fields: the tensors between layers, with skips that only pass through (model/skips.h).
+// It does not depend on other stages. One thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -33,7 +33,7 @@ class Stage {
   Stage(std::vector<model::Layer> layers, const StageOptions& options,
         std::vector<model::SkipNames> carried = {});
 
-  /// What comes after the layers; null: nothing.
+  /// The function after the layers; null: none.
   void set_head(Head head) { head_ = std::move(head); }
 
   /// The stage's outputs, or its head's. Each floating-point input, but for those `without_gradient`, becomes
@@ -42,12 +42,12 @@ class Stage {
   /// Runs a dropped forward again; backward() does it where it was not done before.
   void recompute(int microbatch);
   /// Adds to the parameters' gradients. Takes the gradient of each output, undefined for one that needs none,
-  /// and returns that of each input, undefined where none is wanted. What was kept for the micro-batch is
-  /// given back. Throws InvalidArgument: an output that needs a gradient and gets none.
+  /// and returns that of each input, undefined where none is needed. Frees the saved tensors of the
+  /// micro-batch. Throws InvalidArgument: an output that needs a gradient and gets none.
   model::Tensors backward(int microbatch, const model::Tensors& output_gradients);
   /// backward() in two parts: the first returns the gradients of the inputs and touches none of the
   /// parameters', the second adds to those; it may come after other micro-batches' parts. Where no input has
-  /// a gradient, what the first layers make of them stands for them.
+  /// a gradient, the outputs of the first layers replace them.
   model::Tensors backward_input(int microbatch, const model::Tensors& output_gradients);
   void backward_weight(int microbatch);
   /// Operators whose weights had their gradients in the first part (split_backward.h), so far.

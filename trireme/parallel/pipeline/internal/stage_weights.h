@@ -1,9 +1,9 @@
 #pragma once
-// What a step program does with the weights of one stage on this rank: a seam, so that whoever runs the
-// program knows nothing of replicas, versions and shards. The executor's actions call it where the program
-// says so: UNSHARD and RESHARD gather the weights and give them back, REDUCE_GRAD starts what is left of the
-// reduction of the stage's gradients, which may begin during the last backward before it, and STEP waits for
-// it, then updates. One thread.
+// Operations of a step program on the weights of one stage on this rank: an interface, so that the engine
+// does not depend on replicas, versions and shards. The executor's actions call it at their places in the
+// program. UNSHARD and RESHARD gather the weights and free them. REDUCE_GRAD starts the rest of the reduction
+// of the stage's gradients, which may begin during the last backward before it. STEP waits for it, then
+// updates. One thread.
 
 #include <functional>
 #include <map>
@@ -81,7 +81,7 @@ class StageWeights {
   virtual double waited_s() const { return 0; }
 
  protected:
-  const optim::NamedTensors leaves_;  ///< what the stage computes with
+  const optim::NamedTensors leaves_;  ///< the stage's tensors for computation
 };
 
 /// By the number of the stage.

@@ -29,7 +29,7 @@ class TiedParameters {
   void make_equal();
   /// Before a step: gradients of the step alone are to be summed.
   void set_aside();
-  /// After a step: adds the sum over the holders to what was set aside.
+  /// After a step: adds the sum over the holders to the gradients set aside.
   void add_gradients();
 
  private:

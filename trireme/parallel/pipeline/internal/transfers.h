@@ -20,14 +20,14 @@
 
 namespace trireme::parallel {
 
-/// Shape, type and name of a tensor, known before it arrives, and how it lies.
+/// Shape, type and name of a tensor, known before it arrives, and its memory format.
 struct TensorSpec {
   std::vector<std::int64_t> sizes;
   at::ScalarType type = at::kFloat;
   std::string name = {};       ///< that of the field, if it has one
-  bool channels_last = false;  ///< images, pixel by pixel; what goes to another rank is brought to lie so
+  bool channels_last = false;  ///< images, pixel by pixel; tensors for another rank are converted to it
 
-  /// The same tensors, however they lie.
+  /// The same tensors, in any memory format.
   bool operator==(const TensorSpec& other) const {
     return sizes == other.sizes && type == other.type && name == other.name;
   }
@@ -36,21 +36,21 @@ struct TensorSpec {
   }
 };
 
-/// The values of a tensor in the order in which one of that spec lies: what goes over a group, and where what
-/// comes from it goes. A view, where the tensor lies so.
+/// The values of a tensor in the memory order of that spec: the form for sends and receives of a group. A
+/// view, where the tensor has that format.
 at::Tensor in_order(const at::Tensor& tensor, const TensorSpec& spec);
 
 TensorSpec spec_of(const at::Tensor& tensor, std::string name = {});
-/// "(8, 64, 32) Float", "'mask' (8, 64) Bool": types are called what libtorch calls them.
+/// "(8, 64, 32) Float", "'mask' (8, 64) Bool": types have libtorch's names.
 std::string to_text(const TensorSpec& spec);
 
-/// What goes from a stage to the next. Gradients come back for some of it.
+/// Tensors from a stage to the next. Gradients come back for some of them.
 struct EdgeSpec {
   std::vector<TensorSpec> tensors = {};
   std::vector<std::size_t> without_gradient = {};  ///< rising
 
   bool has_gradient(std::size_t tensor) const;
-  /// What comes back.
+  /// The gradients that come back.
   std::vector<TensorSpec> gradients() const;
 };
 
@@ -61,7 +61,7 @@ std::vector<TensorSpec> specs_of(const Fields& tensors);
 /// Tensors that are there, or on their way.
 struct Arrival {
   Fields tensors;
-  std::map<std::size_t, TensorSpec> encoded = {};  ///< of those that arrive as messages: what they are
+  std::map<std::size_t, TensorSpec> encoded = {};  ///< of those that arrive as messages: their specs
   std::vector<comm::Pending> pending = {};
 };
 
@@ -79,13 +79,13 @@ class Transfers {
     int destination = 0;
     std::vector<TensorSpec> specs;  ///< as Incoming's
     std::vector<std::size_t> as_they_are = {};
-    std::uint64_t seed = 0;  ///< of what is drawn where it is encoded
+    std::uint64_t seed = 0;  ///< of random numbers of the encoding
   };
 
-  /// What will be received next, asked a little ahead; empty: nothing more.
+  /// The next receive, requested a little ahead; empty: no more.
   using Announcement = std::function<std::optional<Incoming>()>;
 
-  /// What is received lies on `device`.
+  /// Received tensors are on `device`.
   Transfers(comm::Group group, c10::Device device, const ActivationCompression& compression);
   ~Transfers();
 
@@ -96,7 +96,7 @@ class Transfers {
   /// The tensors, once they are there.
   Fields wait(Arrival arrival);
   void send(const Fields& tensors, const Outgoing& how);
-  /// Waits for the sends; whatever was announced has to have been received.
+  /// Waits for the sends; all announced receives have to be done.
   void finish();
 
   double waited_s() const { return waited_s_; }

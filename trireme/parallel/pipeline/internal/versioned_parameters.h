@@ -30,7 +30,7 @@ class VersionedParameters {
 
   /// Starts to count from 0 again; nothing old may be in use.
   void restart();
-  /// How often release(v) comes for each version, from the start on; what has come already counts.
+  /// Number of release(v) calls for each version, from the start on; earlier calls count.
   void set_uses(std::vector<int> uses) { uses_ = std::move(uses); }
   /// The leaves are `version` from now on. Throws InternalError: it is not there.
   void show(int version);
@@ -50,7 +50,7 @@ class VersionedParameters {
 
   optim::NamedTensors leaves_, newest_;
   std::map<int, std::vector<at::Tensor>> old_;  ///< versions before the newest that are still used
-  std::vector<std::vector<at::Tensor>> spare_;  ///< storages that nobody uses
+  std::vector<std::vector<at::Tensor>> spare_;  ///< free storages
   std::vector<int> uses_, released_;            ///< by version
   int version_ = 0;
   static constexpr int kNone = -1;

@@ -1,6 +1,6 @@
 #pragma once
-// Weights of a stage that no other rank has, and whose updates somebody else makes: he is told of each
-// gradient as soon as nothing more is added to it, while the backward continues. One thread.
+// Weights of a stage that no other rank has, and that other code updates: it is notified of each gradient as
+// soon as it is complete, while the backward continues. One thread.
 
 #include <functional>
 #include <vector>

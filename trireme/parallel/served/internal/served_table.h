@@ -1,7 +1,8 @@
 #pragma once
-// Parameters that lie one after the other in a table of a parameter server. What is pushed and pulled goes
-// by chunks: each is pushed as soon as all of its gradients are there, and waited for when somebody needs one
-// of its parameters; of what waits for a connection goes first what the next forward uses first. One thread.
+// Parameters that are one after the other in a table of a parameter server. Pushes and pulls go by chunks:
+// each is pushed as soon as all of its gradients are there, and waited for when one of its parameters is
+// needed. Of the chunks that wait for a connection, those that the next forward uses first go first. One
+// thread.
 
 #include <cstdint>
 #include <deque>
@@ -26,16 +27,16 @@ struct ServedParameter {
 
 class ServedTable {
  public:
-  /// `states`: what the servers keep for each element, in their order. The table is opened. Throws what
-  /// ps::Client::open_table() does.
+  /// `states`: the servers' state of each element, in their order. Opens the table. Throws the exceptions of
+  /// ps::Client::open_table().
   ServedTable(ps::Client& client, ps::TableSpec spec, std::vector<std::string_view> states,
               const std::vector<ServedParameter>& parameters);
 
   std::size_t num_parameters() const { return items_.size(); }
   const std::string& name_of(std::size_t i) const { return items_[i].name; }
 
-  /// The gradient of parameter i is what it will be in this step; chunks that are whole are pushed. Throws
-  /// InvalidArgument: no gradient, or a second time in a step.
+  /// The gradient of parameter i is final for this step; whole chunks are pushed. Throws InvalidArgument: no
+  /// gradient, or a second time in a step.
   void give(std::size_t i, double lr, std::deque<ps::Pending>& pushes);
   /// Those that have not been given; the next step's come after it.
   void give_rest(double lr, std::deque<ps::Pending>& pushes);
@@ -44,17 +45,17 @@ class ServedTable {
   /// Nothing was given: of a step that was broken off, and whose pushes the servers have dropped or made.
   void forget_step();
 
-  /// What a compression of pushes has left out so far goes with none that come.
+  /// Drops the residual of a compression of pushes.
   void forget_left_out();
 
   /// All values are asked for. Waits for those that were asked for before: they come to the same memory.
   void pull();
-  /// Waits until all have come, and leaves the parameters as they are. Throws what became of the pull.
+  /// Waits until all have come, and leaves the parameters unchanged. Throws the error of the pull.
   void wait_for_pull();
   /// Whether the values of parameter i that were asked for are here, without waiting.
   bool has_arrived(std::size_t i) const;
-  /// Waits until parameter i has the values that were asked for. The lowest clock of a worker that they know
-  /// of; none where they were there. Throws what became of the pull, each time.
+  /// Waits until parameter i has the requested values. Returns the lowest clock of a worker that they
+  /// include; none where they were there. Throws the error of the pull, each time.
   std::optional<ps::WorkerClock> finish_pull(std::size_t i);
 
   /// This rank's values to the servers, and with them, where there is one, the optimizer's state of these
@@ -95,7 +96,7 @@ class ServedTable {
   std::vector<Item> items_;
   std::vector<Chunk> chunks_;
   std::vector<float> values_;  ///< as they were pulled
-  /// What is pushed; a buffer is used again when everybody has it.
+  /// Buffers of pushes; a buffer is used again when all receivers have it.
   std::vector<std::shared_ptr<std::vector<float>>> buffers_;
   std::shared_ptr<std::vector<float>> gradients_;  ///< of this step; null before the first
 };

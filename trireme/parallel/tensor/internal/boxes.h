@@ -10,8 +10,8 @@
 
 namespace trireme::parallel {
 
-/// One box for each part of the cut; together they fill `parameter`, which holds what `group`'s rank has, or
-/// would, where it has no memory now.
+/// One box for each part of the cut; together they fill `parameter`, which has the part of `group`'s rank, or
+/// its sizes, where it has no memory now.
 std::vector<model::ParameterBox> boxes_of(const std::string& name, const at::Tensor& parameter,
                                           const std::vector<std::int64_t>& global_sizes, std::int64_t dim,
                                           const DimCut& cut, const comm::Group& group);

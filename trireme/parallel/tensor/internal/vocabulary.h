@@ -14,8 +14,8 @@ struct OwnTokens {
 };
 OwnTokens own_tokens(const at::Tensor& tokens, const Range& own);
 
-/// Throws InvalidArgument, before anybody waits, when one of `tokens` is not in 0 to `vocabulary` - 1; on a
-/// device, whose numbers the host does not see, the device fails. `what` is "token" or "target".
+/// Throws InvalidArgument, before any exchange, when one of `tokens` is not in 0 to `vocabulary` - 1; on a
+/// device, whose numbers the host does not read, the device fails. `what` is "token" or "target".
 void check_tokens(const at::Tensor& tokens, std::int64_t vocabulary, const char* what);
 
 }  // namespace trireme::parallel

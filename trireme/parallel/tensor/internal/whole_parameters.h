@@ -1,5 +1,6 @@
 #pragma once
-// Who knows nothing of tensor parallelism cannot clip its gradients: their norm is over its ranks, too. Pure.
+// Code without support of tensor parallelism cannot clip its gradients: their norm is over its ranks, too.
+// Pure.
 
 #include <string>
 #include <vector>

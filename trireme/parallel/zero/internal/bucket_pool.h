@@ -1,7 +1,7 @@
 #pragma once
-// The buckets in which the stages of a rank reduce their gradients: their memory, and the reductions under
-// way. However many stages there are, only so many buckets have memory at a time (gradient_buckets.h); who
-// needs another one waits for the oldest reduction. One thread.
+// The buckets in which the stages of a rank reduce their gradients: their memory, and the pending reductions.
+// For any number of stages, only a fixed number of buckets has memory at a time (gradient_buckets.h); a
+// request for another one waits for the oldest reduction. One thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -28,20 +28,20 @@ class BucketPool {
 
   /// Buckets of so many elements, of that type and device, will be taken: memory is made for the largest.
   void expect(std::int64_t numel, const at::Tensor& like);
-  /// Memory for at least so many elements. What is in it is not defined. Throws what reductions end with.
+  /// Memory for at least so many elements. Its content is undefined. Throws the errors of reductions.
   at::Tensor take(std::int64_t numel, const at::Tensor& like);
   void give_back(at::Tensor flat);
   /// The same without a limit, for memory that takes the place of some that was taken.
   at::Tensor allocate(std::int64_t numel, const at::Tensor& like) const;
 
-  /// A reduction of what take() has given has begun; `wait` returns when it has ended, and then `done` is
-  /// called. They are waited for in the order of these calls. Before `done` the memory is given back, unless
-  /// the pool keeps all: then `done` has to see to it.
+  /// A reduction of memory of take() has begun; `wait` returns when it has ended, and then `done` is called.
+  /// They are waited for in the order of these calls. Before `done` the memory is freed, unless the pool
+  /// keeps all: then `done` has to free it.
   void reduce(const void* owner, at::Tensor flat, std::function<void()> wait, std::function<void()> done);
   /// Until all of the owner's are done.
   void wait_for(const void* owner);
   bool is_reducing(const void* owner) const;
-  /// The owner is gone: its reductions are nobody's.
+  /// The owner has ended: drops its reductions.
   void forget(const void* owner);
   /// Seconds for which this thread has waited for reductions.
   double waited_s() const { return waited_s_; }

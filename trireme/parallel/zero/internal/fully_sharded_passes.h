@@ -1,10 +1,10 @@
 #pragma once
-// What forward and the hooks of backward do with the layers of a FullyShardedDataParallel. Hooks on what
-// layers return, and on parameters, say where a pass of autograd is. A pass that accumulates into parameters
+// The layers of a FullyShardedDataParallel in forward and in the hooks of backward. Hooks on the outputs of
+// layers, and on parameters, track the place of a pass of autograd. A pass that accumulates into parameters
 // reduces their gradients; one that does not (autograd::grad) gathers weights and releases them, no more. The
-// graph of a pass with create_graph computes with weights in an order that no hook tells: it keeps the
-// weights of the layers that the pass went through, until it is gone or used up. The backward of a graph that
-// outlives this object is rejected. One thread.
+// graph of a pass with create_graph uses weights in an order that no hook sees: it keeps the weights of the
+// layers of the pass, until it is destroyed or used up. The backward of a graph that outlives this object is
+// rejected. One thread.
 
 #include <map>
 #include <memory>
@@ -24,7 +24,7 @@ namespace trireme::parallel {
 
 /// A forward of a unit whose graph lives.
 struct UnitUse {
-  std::vector<const torch::autograd::Node*> nodes = {};  ///< of what it returned
+  std::vector<const torch::autograd::Node*> nodes = {};  ///< of its outputs
   int pass = -1;                                         ///< the graph task that came to it last
 };
 

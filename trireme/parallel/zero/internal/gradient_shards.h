@@ -1,9 +1,9 @@
 #pragma once
-// The gradients of a stage whose weights lie in shards: taken from the parameters as backward brings them,
-// bucket by bucket, and reduced so that each rank gets the sum for its own part. A reduction is of one pass,
-// or of what several have added up: in the parameters, or, where those are rounded, in the buckets, whose
-// type is that of the sums. Buckets start in one order on all ranks, while backward continues. Collective but
-// for part(). One thread.
+// The gradients of a stage whose weights are sharded: taken from the parameters during backward, bucket by
+// bucket, and reduced so that each rank gets the sum for its own part. A reduction is of one pass, or of the
+// sum of several: in the parameters, or, where those are rounded, in the buckets, whose type is that of the
+// sums. Buckets start in one order on all ranks, while backward continues. Collective but for part(). One
+// thread.
 
 #include <map>
 #include <memory>
@@ -26,13 +26,13 @@ struct GradientShardOptions {
   std::shared_ptr<BucketPool> pool;  ///< of all stages of this rank
   std::optional<comm::Group> copies =
       {};  ///< ranks of other groups with the same part: sums go over them, too
-  std::shared_ptr<ShardingHook> hook = nullptr;  ///< null: gradients go as they are, and nobody counts
+  std::shared_ptr<ShardingHook> hook = nullptr;  ///< null: gradients are sent uncompressed, and not counted
 };
 
 class GradientShards {
  public:
-  /// `parameters` are those of the buckets; those that need no gradient get none.
-  /// `everybody` are the ranks of all groups.
+  /// `parameters` are those of the buckets; those that need no gradient get none. `everybody` has the ranks
+  /// of all groups.
   GradientShards(comm::Group everybody, comm::Group group, std::vector<Parameter> parameters,
                  std::vector<ShardBucket> buckets, const GradientShardOptions& options);
   /// Fails the group when reductions are under way.
@@ -42,12 +42,12 @@ class GradientShards {
 
   /// Of a step. Throws CommError where the one before has ended in the middle of a reduction.
   void begin();
-  /// Around what computes gradients of the stage.
+  /// Scope of a computation of the stage's gradients.
   void begin_backward();
   void end_backward();
   /// From here on gradients are taken as they come, for a reduction; else parameters keep them, and add up.
   void begin_pass();
-  /// Starts what the pass has left: what parameters keep counts, or zeros.
+  /// Starts the rest of the pass: kept gradients of parameters count, or zeros.
   void end_pass();
   /// The same after the last pass, or where there was none; nothing is added any more. All ranks have done
   /// with the weights of the step when finish() returns on one.
@@ -66,7 +66,7 @@ class GradientShards {
 
  private:
   struct Filling {
-    at::Tensor flat;  ///< undefined: nothing lies there yet
+    at::Tensor flat;  ///< undefined: it holds nothing yet
     std::size_t left = 0;
   };
 
@@ -121,11 +121,11 @@ class GradientShards {
 
   std::vector<Filling> filling_;  ///< by bucket
   std::vector<bool> taken_;       ///< by parameter: in this pass
-  std::vector<bool> adds_up_;     ///< by parameter: its slot has what passes before have left there
+  std::vector<bool> adds_up_;     ///< by parameter: its slot has the gradients of earlier passes
   bool is_reducing_ = false;      ///< a pass is, whose buckets are not all on their way
   std::size_t next_bucket_ = 0;   ///< to start
   std::vector<at::Tensor> sums_;  ///< by bucket
-  std::vector<at::Tensor> held_;  ///< by bucket: memory in which its sum lies, where the pool keeps all
+  std::vector<at::Tensor> held_;  ///< by bucket: memory of its sum, where the pool keeps all
   std::vector<bool> has_sum_;     ///< by bucket: of this step
   std::vector<bool> reached_;     ///< by parameter: here, in this step
   bool has_samples_ = false;      ///< any backward of this step has run here

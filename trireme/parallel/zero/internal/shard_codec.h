@@ -1,8 +1,8 @@
 #pragma once
-// Gradients of a bucket of shards in the bytes of a codec: what each rank is to have of a parameter is a run
-// of its elements, which is encoded by itself; all runs for a rank are a message to it. Where gradients go by
-// hosts, those of a host are added up first, each run by its rank at the place that the owner has on its own
-// host, and messages go between the ranks at one place. One thread.
+// Gradients of a bucket of shards in the bytes of a codec: each rank's part of a parameter is a range of its
+// elements, which is encoded by itself. All ranges for a rank are a message to it. Where gradients go by
+// hosts, those of a host are added up first, each range by the rank at the owner's place on its own host, and
+// messages go between the ranks at one place. One thread.
 
 #include <functional>
 #include <string>
@@ -22,12 +22,12 @@ class ShardCodec {
              std::shared_ptr<ShardingHook> hook);
 
   struct Reduction {
-    std::function<void()> wait;       ///< by hosts, sends there what the host has added up
+    std::function<void()> wait;       ///< by hosts, sends the sum of the host there
     std::function<at::Tensor()> sum;  ///< of this rank's part, when that has ended; once
   };
-  /// Encodes a bucket and sends to each rank what is for it. What ranks, or hosts, send is added up in their
-  /// order. A parameter that is not finite on one rank is NaN in the sums. The bucket's memory is free after
-  /// wait(). Collective.
+  /// Encodes a bucket and sends each rank its part. Parts of ranks, or hosts, are added up in their order. A
+  /// parameter that is not finite on one rank is NaN in the sums. The bucket's memory is free after wait().
+  /// Collective.
   Reduction start(const at::Tensor& flat);
 
  private:
@@ -43,8 +43,8 @@ class ShardCodec {
   const std::vector<std::string> names_;
   const std::shared_ptr<ShardingHook> hook_;
   const comm::HostGroups* const hosts_;        ///< null: ranks encode
-  comm::Group exchange_;                       ///< who sends to each other
-  std::vector<std::vector<ShardPiece>> runs_;  ///< of who gets a message, in the order of exchange_
+  comm::Group exchange_;                       ///< ranks that send to each other
+  std::vector<std::vector<ShardPiece>> runs_;  ///< of the receivers of messages, in the order of exchange_
 };
 
 }  // namespace trireme::parallel

@@ -1,9 +1,9 @@
 #pragma once
-// How parameters lie in flat shards (ZeRO: Rajbhandari et al., arXiv 1910.02054). The parameters of one dtype
-// are laid one after another into buckets; each bucket has as many elements as there are ranks times its
-// part, and rank r has the r-th part. What a rank has of a parameter is a piece: a run of its elements in
-// row-major order. Parameters and parts begin at whole cache lines, so that a kernel does with a piece what
-// it would do with the whole. A pure function of sizes and dtypes: all ranks come to the same. Values.
+// Layout of parameters in flat shards (ZeRO: Rajbhandari et al., arXiv 1910.02054). The parameters of one
+// dtype are placed one after another into buckets. Each bucket has as many elements as there are ranks times
+// its part, and rank r has the r-th part. A rank's part of a parameter is a piece: a range of its elements in
+// row-major order. Parameters and parts begin at whole cache lines, so a kernel computes the same for a piece
+// as for the whole. A pure function of sizes and dtypes: all ranks get the same layout. Values.
 
 #include <c10/core/ScalarType.h>
 
@@ -20,13 +20,13 @@ namespace trireme::parallel {
 /// Where the parts of a bucket may end.
 enum class ShardCut {
   kAnywhere,        ///< parts are alike, up to padding
-  kBetweenTensors,  ///< each parameter is one rank's: for who needs whole tensors; parts are as even as those
+  kBetweenTensors,  ///< each parameter is one rank's: for users of whole tensors; parts are as even as those
                     ///< allow
 };
 
 /// How the ranks use a parameter. A bucket holds parameters of one kind.
 struct ShardUse {
-  std::optional<c10::ScalarType> working_type = {};  ///< what they compute with is rounded to it
+  std::optional<c10::ScalarType> working_type = {};  ///< their copies for computation are rounded to it
   bool is_kept = true;                               ///< between uses
   bool is_encoded = false;  ///< its gradients, or weights, travel in the bytes of a codec
   bool operator==(const ShardUse&) const = default;
@@ -45,7 +45,7 @@ struct ShardBucket {
   ShardUse use = {};
 };
 
-/// What a rank has of a parameter.
+/// A rank's part of a parameter.
 struct ShardPiece {
   std::size_t parameter;
   std::size_t bucket;

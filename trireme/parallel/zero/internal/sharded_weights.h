@@ -1,9 +1,9 @@
 #pragma once
 // Weights of a stage that several pipelines hold together: each rank updates a part of them, from gradients
-// that are reduced for that part alone (ZeRO, arXiv 1910.02054; zero_options.h says what is sharded).
-// Parameters that other stages share stay whole, as replicas. Those that the options say are rounded are
-// computed with in a working type, while what is updated keeps theirs. Collective among the ranks that hold
-// the stage. One thread.
+// that are reduced for that part alone (ZeRO, arXiv 1910.02054; zero_options.h selects the sharded state).
+// Parameters that other stages share stay whole, as replicas. Rounded parameters, by the options, have copies
+// of a working type for computation, while the updated values keep theirs. Collective among the ranks that
+// hold the stage. One thread.
 
 #include <map>
 #include <optional>
@@ -47,8 +47,8 @@ class ShardedWeights final : public StageWeights {
   const Pieces& pieces() const override { return pieces_; }
   double waited_s() const override;
 
-  /// For who runs backward passes of its own, without a program: gradients of a pass are reduced in it, or
-  /// kept whole until one comes whose are.
+  /// For callers with backward passes of their own, without a program: gradients of a pass are reduced in it,
+  /// or kept whole until a pass that reduces.
   enum class Gradients { kKept, kReduced };
   void begin_step();
   void begin_backward(Gradients of_pass);
@@ -59,7 +59,7 @@ class ShardedWeights final : public StageWeights {
   }
 
  private:
-  /// What a rank updates, and where its gradient comes from.
+  /// The tensor that a rank updates, and the source of its gradient.
   struct Updated {
     at::Tensor tensor;
     ShardPiece piece;

@@ -1,9 +1,9 @@
 #pragma once
-// What make_shard_hook() makes: which gradients are encoded, by what draws, what was left out of them so far,
-// and how many bytes have been sent. By the names of parameters, and of whole ones, so that neither buckets
-// nor who owns which elements matter to what is kept. Where gradients are added up inside hosts before they
-// are encoded, what a host has left out is kept run by run, by the rank that encodes the run. Of compressions
-// that look at whole gradients it is the hook of replicas that does all of it. One thread.
+// Result of make_shard_hook(): the encoded gradients, their random numbers, residuals so far, and the number
+// of sent bytes. By the names of parameters, and of whole ones, so that the state depends neither on buckets
+// nor on owners of elements. Where gradients are added up inside hosts before they are encoded, a host's
+// residual is kept range by range, by the rank that encodes the range. For compressions of whole gradients
+// the hook of replicas does all of it. One thread.
 
 #include <map>
 #include <memory>
@@ -38,7 +38,7 @@ class ShardingHook final : public CommHook {
   std::string describe() const override;
   std::int64_t sent_bytes() const override { return sent_bytes_ + whole_->sent_bytes(); }
 
-  /// Whether gradients go through start(), bucket by bucket, and each rank takes its part of what comes.
+  /// Whether gradients go through start(), bucket by bucket, and each rank takes its part of the result.
   bool reduces_whole_gradients() const { return reduces_whole_; }
   /// Whether such a parameter is large enough to be encoded, if any is.
   bool takes(const at::Tensor& parameter) const {
@@ -51,7 +51,7 @@ class ShardingHook final : public CommHook {
   /// In which weights are gathered; null: as they are.
   const compress::Codec* weights() const { return weights_; }
   const compress::Codec& codec() const { return *codec_; }
-  /// By which gradients that come are divided before they are encoded, and what arrives is multiplied.
+  /// Divisor of gradients before they are encoded, and factor of the results.
   double gradient_scale() const { return gradient_scale_; }
   /// A parameter whose gradients will be. Throws InvalidArgument: of another type than f32, known already.
   void add(const std::string& name, const at::Tensor& parameter);
@@ -66,7 +66,7 @@ class ShardingHook final : public CommHook {
   void add_run(const std::string& name, RunOfPlace run) { kept_.at(name).runs.push_back(run); }
   /// How this rank's next gradient of it is encoded.
   compress::Codec::Options next(const std::string& name, int rank);
-  /// What was left out so far, to which gradients are added before they are encoded; undefined: nothing is.
+  /// Residual so far, which is added to the gradients before they are encoded; undefined: there is none.
   at::Tensor residual(const std::string& name) const { return kept_.at(name).residual; }
   /// That so many bytes have been sent.
   void count(std::int64_t bytes) { sent_bytes_ += bytes; }

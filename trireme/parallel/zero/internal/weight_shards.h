@@ -1,14 +1,13 @@
 #pragma once
-// The weights of a stage, of which each rank updates a part: where they lie, and how each rank comes to the
-// whole. On one host they lie there once, in memory that its ranks have in common, and gathering is waiting
-// until all have updated; else it is an all-gather of the ranks' parts, bucket by bucket, into memory that is
-// kept, or released when the whole is not needed any more, as their use says. Where what is computed with is
-// rounded, a part is memory of its own that nobody else sees, and the whole is made of the parts' roundings
-// whenever it is gathered; where what is gathered is encoded, it is made of what the parts' messages say, on
-// their own rank, too. Parts of what is not kept may live elsewhere (optim/offload.h): they are fetched
-// to be gathered, and ranks have no memory in common then. The parameters stay the same tensors throughout;
-// what autograd has saved of them is there again when they are. Everything here but release(), keep(),
-// lend() and piece() is collective. One thread.
+// The weights of a stage, of which each rank updates a part: their memory, and the gather of the whole. On
+// one host they are in memory once, shared by its ranks, and gathering is waiting until all have updated.
+// Else it is an all-gather of the ranks' parts, bucket by bucket, into memory that is kept, or released after
+// the last use of the whole. Where computation uses rounded weights, a part is private memory, and the whole
+// is made of the parts' roundings at every gather. Where gathers are encoded, the whole is made of the parts'
+// messages, on their own rank, too. Parts that are not kept may be offloaded (optim/offload.h): they are
+// fetched to be gathered, and ranks have no shared memory then. The parameters stay the same tensors
+// throughout; tensors that autograd has saved of them are valid again after a gather. Everything here but
+// release(), keep(), lend() and piece() is collective. One thread.
 
 #include <memory>
 #include <span>
@@ -24,7 +23,7 @@ namespace trireme::parallel {
 
 struct WeightShardOptions {
   std::shared_ptr<optim::Offload> offload = nullptr;  ///< where parts are that are not kept; null: here
-  std::shared_ptr<ShardingHook> hook = nullptr;       ///< null: nothing is encoded, and nobody counts
+  std::shared_ptr<ShardingHook> hook = nullptr;       ///< null: nothing is encoded, and bytes are not counted
 };
 
 /// A tensor of its own, no view of another, over part of the memory of `flat`, in row-major order.
@@ -37,20 +36,20 @@ class WeightShards {
   WeightShards(comm::Group group, const std::vector<Parameter>& parameters,
                const std::vector<ShardBucket>& buckets, const WeightShardOptions& options = {});
 
-  /// What this rank updates of a parameter of those sizes, in place, whether or not the whole is gathered:
-  /// with the same sizes where it has all of it, else with as many dims, all but the last of size 1. What
-  /// goes by the number of dims decides alike.
+  /// This rank's part of a parameter of those sizes, which it updates in place, with or without a gathered
+  /// whole: with the same sizes where it has all of it, else with as many dims, all but the last of size 1.
+  /// So rules by the number of dims decide alike.
   at::Tensor piece(const ShardPiece& piece, at::IntArrayRef of_whole) const;
 
-  /// Throws InvalidArgument, by name: a parameter that lies elsewhere or is of another type than it was, has
-  /// begun or ceased to need a gradient, or was written where nobody keeps what is written. Not collective.
+  /// Throws InvalidArgument, by name: a parameter that was moved or converted, has begun or ceased to need a
+  /// gradient, or was written where writes are not kept. Not collective.
   void check() const;
 
   /// Parts have other values from here on, or may have on some rank: the next gather() brings them.
   void changed() { current_ = false; }
   /// Starts to gather; nothing where the whole is there, or on its way.
   void gather();
-  /// Waits for what gather() has started.
+  /// Waits for the gather of gather().
   void wait();
   /// Seconds so far.
   double waited_s() const { return waited_s_; }
@@ -67,7 +66,7 @@ class WeightShards {
  private:
   struct Shard {
     at::Tensor whole;  ///< without memory while released
-    /// What this rank updates; inside `whole` unless that is released, rounded, encoded or elsewhere.
+    /// the part that this rank updates; inside `whole` unless that is released, rounded, encoded or offloaded
     at::Tensor part;
     bool rounded = false;
     bool kept = true;                                ///< between uses
@@ -75,15 +74,15 @@ class WeightShards {
     at::Tensor arriving = {};                        ///< messages of all ranks, on their way
 
     bool encoded() const { return !runs.empty(); }
-    /// What is computed with is made of it.
+    /// The weights for computation are made of it.
     bool is_exact() const { return rounded || encoded(); }
   };
   struct Leaf {
     at::Tensor parameter;
     at::Tensor view;      ///< of the whole
-    at::Tensor released;  ///< what stands there meanwhile: internal/released_parameter.h
+    at::Tensor released;  ///< its placeholder meanwhile: internal/released_parameter.h
     bool learns = false;
-    std::int64_t version = 0;  ///< of the parameter, which nobody is to write
+    std::int64_t version = 0;  ///< of the parameter, to detect writes
   };
 
   void take_memory(const ShardBucket& bucket, at::TensorOptions options);
@@ -108,19 +107,19 @@ class WeightShards {
   const std::shared_ptr<ShardingHook> hook_;
   std::vector<std::string> names_;    ///< of the parameters, by number
   std::vector<std::size_t> numbers_;  ///< of the leaves' parameters
-  bool releases_ = false;             ///< what is not kept, where that gains memory
+  bool releases_ = false;             ///< weights that are not kept, where that gains memory
   bool common_ = false;
   bool current_ = true;       ///< the whole that is gathered, or on its way, is that of the parts
   bool gathered_ = true;      ///< or on its way
   bool has_memory_ = true;    ///< the whole, gathered or kept
-  std::weak_ptr<void> kept_;  ///< by somebody
+  std::weak_ptr<void> kept_;  ///< by other code
   const std::shared_ptr<const void> alive_ = std::make_shared<char>();
   std::vector<Shard> shards_;
   std::vector<Leaf> leaves_;
   std::vector<std::size_t> first_leaf_;  ///< of each shard
   std::vector<comm::Pending> pending_;
   double waited_s_ = 0;
-  at::Tensor token_;  ///< what ranks exchange to know that all have updated
+  at::Tensor token_;  ///< exchanged between ranks as the sign that all have updated
 };
 
 }  // namespace trireme::parallel
