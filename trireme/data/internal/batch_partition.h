@@ -22,13 +22,13 @@ class BatchPartition {
   SharesInUse at(std::uint64_t step) const;
   /// This rank's share of a batch of StreamOptions::global_batch samples.
   std::int64_t share(std::uint64_t step) const;
-  /// Nobody asks for those any more.
+  /// Earlier steps are not requested any more.
   void forget_before(std::uint64_t step);
   void reset() { changes_.clear(); }
 
   /// Of the places of that batch, from 0 on, those of this rank's micro-batch `part`. Where full batches are
-  /// smaller than later ones the shares of those are taken in proportion; what is left at the end of an epoch
-  /// is dealt equally. Thread-safe.
+  /// smaller than later ones the shares of those are taken in proportion; the rest at the end of an epoch is
+  /// divided equally. Thread-safe.
   Slice slice(const SharesInUse& dealt, const BatchPlace& batch, std::int64_t part) const;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// A lock between processes, and threads, by a file: gone with the process that holds it. Not for files on
-// which lives depend: whoever cannot have it continues without.
+// A lock between processes, and threads, by a file: released with the process that holds it. Only for
+// optional work: a process without the lock continues without it.
 
 #include <filesystem>
 

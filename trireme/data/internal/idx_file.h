@@ -16,7 +16,7 @@ struct IdxFile {
 };
 
 /// Throws DataError when the file is missing, damaged, not idx, of another type or number of dims, shorter
-/// than its header says, or longer; the message names the path, what was expected and what was found.
+/// than its header says, or longer; the message names the path, the expected and the found value.
 IdxFile read_idx(const std::filesystem::path& path, std::size_t num_dims);
 
 }  // namespace trireme::data

@@ -1,6 +1,6 @@
 #pragma once
-// Decodes images: JPEG (libjpeg-turbo), PNG (libpng), WebP (libwebp) or BMP, told apart by their first bytes,
-// whatever the file is called. Stateless; thread-safe.
+// Decodes images: JPEG (libjpeg-turbo), PNG (libpng), WebP (libwebp) or BMP, distinguished by their first
+// bytes, for any file name. Stateless; thread-safe.
 
 #include <ATen/core/Tensor.h>
 
@@ -16,24 +16,24 @@ namespace trireme::data {
 
 /// u8 (3, height, width), red, green, blue, those of a pixel next to each other in memory, in the rows that
 /// are stored: EXIF orientation is not applied. Grey images get three equal channels; of 16 bits the high
-/// byte is taken; transparency is dropped, whatever lies beneath it stays; what a PNG says of gamma and
-/// profiles changes nothing; the inks of a CMYK JPEG (inverted, as Adobe has them) become c * k / 255. The
-/// pixels are those of Pillow's convert("RGB"), bit by bit, but for PNG of 16 grey bits, which Pillow
-/// saturates. Throws DataError when the file is missing, of another format, animated, truncated or damaged
-/// (of JPEG, whose decoder paints over missing data, a warning counts as damage), or has more than
-/// `most_pixels` or, of JPEG, more than kMaxScans scans, both of which are checked before pixels are
-/// decoded; the message names the path and the decoder's reason.
+/// byte is taken; transparency is dropped, and the colours beneath it stay; gamma and profiles of a PNG are
+/// ignored; the inks of a CMYK JPEG (inverted, as Adobe has them) become c * k / 255. The pixels are those of
+/// Pillow's convert("RGB"), bit by bit, but for PNG of 16 grey bits, which Pillow saturates. Throws DataError
+/// when the file is missing, of another format, animated, truncated or damaged (of JPEG, whose decoder paints
+/// over missing data, a warning counts as damage), or has more than `most_pixels` or, of JPEG, more than
+/// kMaxScans scans, both of which are checked before pixels are decoded; the message names the path and the
+/// decoder's reason.
 at::Tensor read_image(const std::filesystem::path& path, std::int64_t most_pixels = kMaxPixels);
 
 /// Each scan of a JPEG costs as much as all pixels. Encoders write 1 to 12.
 inline constexpr int kMaxScans = 64;
 
-/// The two halves of it: the bytes, and what they decode to.
+/// The two halves of it: the bytes, and their decoded image.
 std::string read_image_file(const std::filesystem::path& path);
 at::Tensor decode_image_file(std::string_view content, const std::filesystem::path& path,
                              std::int64_t most_pixels = kMaxPixels);
 
-/// The same of a file's content; the message of what it throws is the reason alone.
+/// The same of a file's content; the message of its exception is the reason alone.
 at::Tensor decode_image(std::string_view content, std::int64_t most_pixels = kMaxPixels);
 
 /// Extensions of files that are read, in lower case: ".jpg" and so on.

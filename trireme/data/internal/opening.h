@@ -1,5 +1,5 @@
 #pragma once
-// What the rows of data_table.cpp open a data set with, and those rows that have a file of their own.
+// Functions with which the rows of data_table.cpp open a data set, of rows that have a file of their own.
 
 #include <cstdint>
 
@@ -21,7 +21,7 @@ DataSource open_image_folder(const Opening& opening);
 /// The same with each image as the bytes of its file.
 Packable packable_image_folder(const Opening& opening);
 
-/// What a folder is that `trireme data pack` has made.
+/// Opens a folder that `trireme data pack` has made.
 DataSource open_packed(const Opening& opening);
 
 /// Images of any size, u8 (3, height, width), with class numbers.
@@ -29,11 +29,12 @@ struct ImageSplits {
   std::shared_ptr<const Dataset> train, test;
   std::string held_out;
 };
-/// The same resized, cropped, normalised, and for training augmented, as the options say; classes are not
+/// The same resized, cropped, normalised, and for training augmented, by the options; classes are not
 /// counted.
 DataSource images_brought_to_size(const ImageSplits& splits, const Opening& opening);
 
-/// Changes the training images, all of source.input_shape, as the options say; `black` is how they say black.
+/// Transforms the training images, all of source.input_shape, by the options; `black` is their value of
+/// black.
 void augment(DataSource& source, const Opening& opening, double black);
 
 /// Tables as text, and arrays of NumPy.

@@ -1,7 +1,7 @@
 #pragma once
-// The manifest of a folder of packed data: what its samples are, and which shards each split has. It is
-// written twice: when packing begins, saying that the folder is not complete, and when every shard is in its
-// place. It carries a checksum of its own. Functions are stateless; thread-safe.
+// The manifest of a folder of packed data: the format of its samples, and the shards of each split. It is
+// written twice: when packing begins, marked as incomplete, and when every shard is in its place. It has a
+// checksum of its own. Functions are stateless; thread-safe.
 
 #include <filesystem>
 #include <optional>
@@ -39,7 +39,7 @@ struct PackedManifest {
   std::int64_t targets_per_sample = 1;
   std::string held_out = "test";
   std::vector<std::string> classes = {};   ///< names; empty: they have none
-  double black = 0;                        ///< how its images say black
+  double black = 0;                        ///< its images' value of black
   RecordLayout layout = {};                ///< of samples
   std::optional<TokenLayout> tokens = {};  ///< of text
   PackedSplit train = {};

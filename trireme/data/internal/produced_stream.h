@@ -1,5 +1,5 @@
 #pragma once
-// The batches that producers fill: of the next steps, as far as `prefetch` says, rows are given away in
+// The batches that producers fill. Rows of the next steps, as many as `prefetch`, are given to producers in
 // order, and a micro-batch is complete when all of its rows are. Thread-safe; one consumer.
 
 #include <condition_variable>
@@ -23,7 +23,7 @@ class ProducedStream {
   /// A row to fill, when there is one. False: no more are wanted.
   bool fill(const std::function<void(Row&)>& make);
   bool is_wanted() const;
-  /// Nobody is given a row any more.
+  /// Producers get no more rows.
   void close();
   /// A thread has returned: by itself (null) or by an error.
   void thread_ended(std::exception_ptr error);
@@ -64,7 +64,7 @@ class ProducedStream {
   const BatchLayout layout_;
   mutable std::mutex mutex_;
   std::condition_variable room_, arrived_;
-  BatchPartition partition_;  // this and what follows: under the mutex
+  BatchPartition partition_;  // this and later members: under the mutex
   std::map<std::uint64_t, std::shared_ptr<Unit>> units_;
   std::uint64_t consumed_ = 0;  ///< steps
   LoadingReport reported_;

@@ -1,9 +1,9 @@
 #pragma once
-// Decides how many threads read ahead and how many steps, from what was measured: pure arithmetic on one
-// window of time after the other. A stall that threads which are always busy cause is answered by another
-// thread, which is taken back if batches do not come faster by it (the disk, or the cores, are the limit); a
-// stall next to idle threads comes of batches that take unequally long, and is answered by reading further
-// ahead, within the memory that there is for it. A thread that has had nothing to do for long goes.
+// Decides how many threads read ahead and how many steps, from measurements: pure arithmetic on one window of
+// time after the other. A stall that threads which are always busy cause is answered by another thread, which
+// is taken back if batches do not come faster by it (the disk, or the cores, are the limit); a stall next to
+// idle threads comes of batches that take unequally long, and is answered by reading further ahead, within
+// the memory that there is for it. A thread that has had nothing to do for long goes.
 
 #include <cstdint>
 #include <string>
@@ -20,7 +20,7 @@ struct ReadAheadLimits {
   std::int64_t memory_bytes = 0;  ///< of steps that were read ahead
 };
 
-/// What happened in a stretch of time.
+/// Measurements of a stretch of time.
 struct LoadingWindow {
   double wall_s = 0;
   double waited_s = 0;  ///< for data
@@ -34,7 +34,7 @@ class ReadAheadTuner {
   ReadAheadTuner(ReadAhead start, ReadAheadLimits limits) : now_(start), limits_(limits) {}
 
   const ReadAhead& now() const { return now_; }
-  /// Why `now()` changed, with the numbers that say so; empty when it did not.
+  /// Why `now()` changed, with the numbers; empty when it did not.
   std::string look(const LoadingWindow& window);
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
-// What a record of packed data is made of: the fields of a sample one after the other, without padding,
-// numbers little-endian. A field of one shape is its values. One whose dims vary has those dims, u64 each,
-// before them. An encoded image is a u8 field of one dim that varies. Values; const parts are thread-safe.
+// The format of a record of packed data: the fields of a sample one after the other, without padding, numbers
+// little-endian. A field of one shape is its values. One whose dims vary has those dims, u64 each, before
+// them. An encoded image is a u8 field of one dim that varies. Values; const parts are thread-safe.
 
 #include <ATen/core/Tensor.h>
 
@@ -53,7 +53,7 @@ void append_record(const RecordLayout& layout, const Example& sample, std::strin
 /// Room for samples of a fixed layout; none: for one, without a batch dim.
 Example empty_example(const RecordLayout& layout, std::optional<std::int64_t> rows);
 
-/// Puts a record of `layout.bytes()` bytes into a row of what empty_example has made.
+/// Puts a record of `layout.bytes()` bytes into a row of an example of empty_example.
 class RowWriter {
  public:
   RowWriter(const RecordLayout& layout, const Example& batch);
@@ -68,13 +68,13 @@ class RowWriter {
   std::vector<Part> parts_;
 };
 
-/// Of a layout that is not fixed; images of at most `most_pixels` are decoded, and what is not needed
-/// is left out. Throws DataError: what is wrong with the record.
+/// Of a layout that is not fixed; images of at most `most_pixels` are decoded, and fields that are not needed
+/// are left out. Throws DataError: the record's fault.
 Example parse_record(const RecordLayout& layout, std::string_view record, const Needed& needed = {},
                      std::int64_t most_pixels = kMaxPixels);
 
 nlohmann::ordered_json to_json(const RecordLayout& layout);
-/// Throws DataError: what is wrong with it.
+/// Throws DataError: its fault.
 RecordLayout layout_from_json(const nlohmann::ordered_json& json);
 /// "u8 (1, 28, 28) -> f32", "image file"
 std::string describe(const FieldLayout& field);

@@ -1,8 +1,8 @@
 #pragma once
 // One file of packed data: a header, records one after the other, an index of them, a trailer. Numbers are
 // little-endian; the layout byte by byte is in docs/data.md. Written once, read by calls and never mapped,
-// since a mapping answers a file that was cut short with SIGBUS. Nothing is allocated for which no bytes have
-// come. A shard is what it was when its index has the checksum that the manifest names.
+// since a mapping answers a file that was cut short with SIGBUS. It allocates memory only for bytes that have
+// come. A shard is unchanged when its index has the manifest's checksum.
 
 #include <cstdint>
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace trireme::data {
 
-/// What the manifest says of a shard.
+/// The manifest's entry of a shard.
 struct ShardSummary {
   std::string file;
   std::int64_t records = 0;
@@ -84,7 +84,7 @@ class ShardFile {
   void check_size(const ShardSummary& expected) const;
   void read_index(const ShardSummary& expected);
   void read_at(std::uint64_t offset, std::span<char> into) const;
-  /// The same of a record, which the message of what goes wrong names.
+  /// The same of a record, which an error names.
   void read_of(std::int64_t record, std::uint64_t offset, std::span<char> into) const;
   [[noreturn]] void refuse(const std::string& what) const;
   std::string spoken(std::int64_t record) const;

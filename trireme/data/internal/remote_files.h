@@ -1,6 +1,6 @@
 #pragma once
-// Opens what data.path names, a file or an URL, the latter through the cache that data.cache asks for. One
-// thread; what it has opened is thread-safe.
+// Opens the file or URL of data.path, the latter through the cache of data.cache. One thread; opened files
+// are thread-safe.
 
 #include <memory>
 #include <string>

@@ -1,8 +1,8 @@
 #pragma once
-// Rows of a batch, read by several threads. Who reads a batch begins alone; where that takes longer than
-// handing rows over does, the rest is open to the threads of its team, all of which take rows of the batch
-// that is needed first. So a step that waits for its data waits for one batch read by all, not for several
-// read side by side.
+// Rows of a batch, read by several threads. The reader of a batch begins alone. Where that takes longer than
+// a handover of rows, the rest is open to the threads of its team, all of which take rows of the batch that
+// is needed first. So a step that waits for its data waits for one batch read by all, not for several read
+// side by side.
 
 #include <condition_variable>
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace trireme::data {
 using ReadRow = std::function<void(std::size_t row)>;
 
 /// Calls `read` for rows 0 to `count` - 1, each once, on this thread and those of its team; without one, on
-/// this thread. Throws what the first of the rows has thrown that threw.
+/// this thread. Throws the exception of the first failed row.
 void for_each_row(std::size_t count, const ReadRow& read);
 
 /// Thread-safe. It outlives all calls.
@@ -34,8 +34,8 @@ class RowTeam {
   /// Rows of a batch, as for_each_row() reads them.
   void read(const Batch& batch, std::size_t count, const ReadRow& read);
   bool has_open_rows() const;
-  /// Reads a few open rows of the batch with the lowest number; none where there are none. What they throw
-  /// is thrown where the batch is read.
+  /// Reads a few open rows of the batch with the lowest number; none where there are none. The reader of the
+  /// batch throws their exceptions.
   void help();
 
   /// While it lives, this thread reads the `number`-th batch of the team.

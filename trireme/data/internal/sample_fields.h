@@ -1,5 +1,5 @@
 #pragma once
-// What a file that holds one field of a sample becomes. Stateless; thread-safe.
+// Decoding of a file that holds one field of a sample. Stateless; thread-safe.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,12 +9,12 @@
 namespace trireme::data {
 
 /// By the last part of its name: jpg, jpeg, png, webp, bmp: u8 (3, height, width), of at most `most_pixels`;
-/// cls: i64; npy: as internal/npy.h has it; json: a number, or lists of numbers that are a tensor, i64 where
-/// all are whole, else f32; txt: i64, a number per byte. Throws InvalidArgument for another name, DataError
-/// with the reason alone for what it does not hold.
+/// cls: i64; npy: by internal/npy.h; json: a number, or lists of numbers that are a tensor, i64 where all are
+/// whole, else f32; txt: i64, a number per byte. Throws InvalidArgument for another name, DataError with the
+/// reason alone for malformed content.
 at::Tensor decode_field(std::string_view field, std::string_view content, std::int64_t most_pixels);
 
-/// Throws InvalidArgument, with those that are known, for a name that says nothing.
+/// Throws InvalidArgument, with the known ones, for an unknown name.
 void check_field_name(std::string_view field);
 bool is_image_field(std::string_view field);
 bool is_class_field(std::string_view field);

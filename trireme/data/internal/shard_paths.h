@@ -18,9 +18,9 @@ struct SplitPaths {
   std::string held_out = "validation";
 };
 
-/// data.path is a file, a pattern, several of them with "::" between, or a folder. Of a folder: what is in
-/// its folder train, or begins with "train", and in val, validation or test; else all of its files. Throws
-/// DataError where there is none of that extension (".tar").
+/// data.path is a file, a pattern, several of them with "::" between, or a folder. Of a folder: the files in
+/// its folder train, or that begin with "train", and those of val, validation or test; else all of its files.
+/// Throws DataError where there is none of that extension (".tar").
 SplitPaths find_splits(const DataOptions& options, std::string_view extension);
 
 /// Every tenth sample is held out. Throws DataError: fewer than ten.

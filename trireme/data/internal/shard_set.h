@@ -15,9 +15,9 @@ namespace trireme::data {
 
 class ShardSet {
  public:
-  /// Throws as pack does. From here on the folder says that it is not complete.
+  /// Throws as pack does. From here on the folder is marked as incomplete.
   ShardSet(const PackOptions& options, const std::string& source);
-  /// What was written goes, unless finish has been called.
+  /// Removes the written files, unless finish has been called.
   ~ShardSet();
   ShardSet(const ShardSet&) = delete;
   ShardSet& operator=(const ShardSet&) = delete;
@@ -37,7 +37,7 @@ class ShardSet {
   bool made_ = false, finished_ = false;
 };
 
-/// What a manifest adds up to.
+/// The sizes in a manifest.
 PackedSize size_of(const PackedManifest& manifest);
 
 }  // namespace trireme::data

@@ -1,5 +1,5 @@
 #pragma once
-// For data sets that know the target of a sample without its input.
+// For data sets that have the target of a sample without its input.
 
 #include <cstdint>
 #include <functional>

@@ -1,8 +1,8 @@
 #pragma once
-// What one tar shard in the layout of WebDataset holds, and where. The members of a sample stand one after
-// the other and share a key: what stands in a member's name before the first dot of its last part; what
-// follows is the field. An index is made by one pass over the shard's headers, or taken from a file that such
-// a pass has left. Immutable once made; thread-safe.
+// Content of one tar shard in the layout of WebDataset, with places. The members of a sample are one after
+// the other and have a common key: the text in a member's name before the first dot of its last part; the
+// rest is the field. An index is made by one pass over the shard's headers, or taken from a file that such a
+// pass has left. Immutable once made; thread-safe.
 
 #include <cstdint>
 #include <filesystem>
@@ -22,8 +22,8 @@ struct Extent {
 
 class TarIndex {
  public:
-  /// One pass. Throws DataError, with file, offset and member: what for_each_member rejects, samples whose
-  /// fields differ, a key that comes again, a class that is no whole number from 0 on, no sample.
+  /// One pass. Throws DataError, with file, offset and member: members that for_each_member rejects, samples
+  /// whose fields differ, a key that comes again, a class that is no whole number from 0 on, no sample.
   static TarIndex scan(const ByteSource& shard);
   /// As to_bytes made it; none: damaged, or of another shard or version of it.
   static std::optional<TarIndex> from_bytes(std::string_view bytes, const ByteSource& shard);
@@ -55,8 +55,8 @@ class TarIndex {
 /// The class that a "cls" member holds, as decimal digits; none: it is something else.
 std::optional<std::int64_t> class_in(std::string_view content);
 
-/// From a file in `folder`, where an index of this very shard stands there, else by a pass, which then leaves
-/// it there. An empty folder: always by a pass. What the folder cannot take is a warning.
+/// From a file in `folder`, where it has an index of this very shard, else by a pass, which then writes it
+/// there. An empty folder: always by a pass. A failed write is a warning.
 TarIndex index_of(const ByteSource& shard, const std::filesystem::path& folder, const Log& log);
 
 }  // namespace trireme::data

@@ -40,13 +40,13 @@ class TokenReader {
   virtual std::int64_t bytes_read() const = 0;
 };
 
-/// What one pass over a file finds.
+/// Result of one pass over a file.
 struct TokenCensus {
   std::int64_t pieces = 0, tokens = 0;
   std::uint32_t largest = 0;  ///< kU16, kU32
 };
 
-/// `bytes` sees those of all texts; of numbers it is told nothing. Throws DataError.
+/// `bytes` sees those of all texts; of numbers it gets none. Throws DataError.
 TokenCensus take_census(const TextSource& source, const std::filesystem::path& path, ByteNumbers& bytes);
 
 /// Throws DataError.
