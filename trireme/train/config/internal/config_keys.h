@@ -13,7 +13,7 @@
 
 namespace trireme::train {
 
-/// Most of an int; a bound that nobody has to be told of.
+/// Most of an int; a bound that is not shown.
 constexpr double kMaxInt = std::numeric_limits<int>::max();
 
 struct ConfigKey {
@@ -24,11 +24,11 @@ struct ConfigKey {
   /// The value has the alternative that `get` returns.
   std::function<void(RunConfig&, const ConfigValue&)> set;
   OnResume on_resume = OnResume::kMayChange;
-  /// What runs did before there was the key; none: what its default says.
+  /// Value for runs before there was the key; none: its default.
   std::optional<ConfigValue> before_it_was = std::nullopt;
 };
 
-/// Whether somebody has chosen the value: a file or --set, or in code another one than the default.
+/// Whether the value was set: by a file or --set, or in code to another one than the default.
 bool is_named(const RunConfig& config, const ConfigKey& key);
 
 /// Names of a program's own parts, which keys take besides the shipped ones.

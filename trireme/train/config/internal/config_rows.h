@@ -49,8 +49,8 @@ inline ConfigKey updates_stay(ConfigKey row) {
   return row;
 }
 
-/// The same for one that a resume changes only where it is named. `before_it_was`: what runs did that have no
-/// such key.
+/// The same for one that a resume changes only where it is named. `before_it_was`: the value for runs without
+/// such a key.
 inline ConfigKey by_name(ConfigKey row, std::optional<ConfigValue> before_it_was = {}) {
   row.on_resume = OnResume::kMayChangeByName;
   row.before_it_was = std::move(before_it_was);

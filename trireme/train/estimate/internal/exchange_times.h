@@ -9,7 +9,7 @@ namespace trireme::train {
 /// Of a step, how the copies of a stage's weights share them out.
 struct WeightSharing {
   int copies = 1;  ///< of the stage, over all ranks
-  int shards = 1;  ///< ranks of a group that holds one copy of what is sharded
+  int shards = 1;  ///< ranks of a group that holds one copy of the sharded state
   int tensor = 1;  ///< ranks that hold parts of the same layers; copies are that far apart
   int zero = 0;
   bool keeps_gradients = false;

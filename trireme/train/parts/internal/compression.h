@@ -1,5 +1,5 @@
 #pragma once
-// parallel.compression: what it fits.
+// parallel.compression: the plans that allow it.
 
 #include <string>
 
@@ -8,7 +8,7 @@
 
 namespace trireme::train {
 
-/// Throws a PlanError: what cannot be had with a compression.
+/// Throws a PlanError: a setting that conflicts with a compression.
 void check_compression(const ParallelPlan& plan);
 /// The same where replicas share gradients out.
 void check_compression_of_shards(const ParallelPlan& plan);

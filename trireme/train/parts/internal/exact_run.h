@@ -8,8 +8,8 @@
 
 namespace trireme::train {
 
-/// Throws PlanError: what adds up in an order of its own, or a number of micro-batches that is no branch of
-/// the tree.
+/// Throws PlanError: a setting that adds up in an order of its own, or a number of micro-batches that is no
+/// branch of the tree.
 void check_exact(const ParallelPlan& plan);
 /// Throws InvalidArgument: layers whose numbers depend on which micro-batches a rank has seen (running
 /// statistics), or whose gradients are added within a stage before a micro-batch has ended.

@@ -1,5 +1,5 @@
 #pragma once
-// What a plan says of what lives elsewhere than in memory (optim/offload.h).
+// Offloaded state of a plan (optim/offload.h).
 
 #include <memory>
 
@@ -10,14 +10,14 @@
 
 namespace trireme::train {
 
-/// Throws PlanError: what cannot live elsewhere in such a plan.
+/// Throws PlanError: state that cannot be offloaded in such a plan.
 void check_offloading(const ParallelPlan& plan);
 
 /// Of this rank; null where nothing lives elsewhere.
 std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm::Context& context,
                                             c10::Device device);
 
-/// The same, as shards know it; null for null.
+/// The same, for shards; null for null.
 std::shared_ptr<const checkpoint::OffloadedStorage> offloaded_storage_of(
     const std::shared_ptr<optim::Offload>& offload);
 

@@ -1,5 +1,5 @@
 #pragma once
-// Which of a run's parameters ranks hold alike, and what each is called in a comparison.
+// The parameters of a run that ranks hold alike, and their names in a comparison.
 
 #include <memory>
 

@@ -1,6 +1,6 @@
 #pragma once
-// What each replica of a model, or each site, has for itself goes into a checkpoint as a row of one tensor.
-// Another number of them takes the rows up that replicas which are no more have left.
+// State of each replica of a model, or each site, is a row of one tensor in a checkpoint. Another number of
+// them takes over the rows of missing replicas.
 
 #include <cstdint>
 #include <string>
@@ -25,7 +25,7 @@ class StoredRows {
   void add(const std::string& name, const at::Tensor& row, std::int64_t index, std::int64_t num_rows,
            std::int64_t num_stored);
   const checkpoint::Shards& shards() const { return shards_; }
-  /// They have been filled: what was added becomes the sum of its rows; zeros where there are none.
+  /// They have been filled: added ones become the sum of their rows; zeros where there are none.
   void take_sums() const;
   /// The same with their mean; of whole numbers, the first.
   void take_means() const;

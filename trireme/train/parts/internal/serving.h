@@ -12,7 +12,7 @@
 
 namespace trireme::train {
 
-/// Throws a PlanError: what servers cannot do.
+/// Throws a PlanError: a setting that servers do not support.
 void check_serving(const ParallelPlan& plan);
 
 /// That of servers, or of this rank, whose parameters may be parts. Collective where servers have it.

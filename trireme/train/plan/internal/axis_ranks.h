@@ -8,7 +8,8 @@
 
 namespace trireme::train {
 
-/// What the axis' key says. Of the axis that has the rest of the ranks it may be 0, and counts all replicas.
+/// The value of the axis' key. Of the axis that has the rest of the ranks it may be 0, and counts all
+/// replicas.
 std::int64_t ranks_along(const AxisRow& row, const RunConfig& config);
 
 /// The product over all axes but the one that has the rest, and the one of that key.

@@ -16,7 +16,7 @@ struct ChainLink {
   bool is_first = false;
 };
 
-/// What goes into a layer, as leaves that want a gradient where the layer is not the first.
+/// Inputs of a layer, as leaves that need a gradient where the layer is not the first.
 inline Fields leaves_for(const ChainLink& link, const Fields& inputs) {
   Fields leaves = inputs.map([](const at::Tensor& tensor) { return tensor.detach(); });
   for (const auto& [name, leaf] : leaves) {

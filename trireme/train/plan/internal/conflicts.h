@@ -1,8 +1,8 @@
 #pragma once
-// Which features of a plan do not fit together. A feature is a row: how a configuration asks for it, what it
-// needs, and what it leaves without. A feature that needs what another one of the plan leaves without is
-// rejected; the message and the nearest plan follow from the two rows, so that a new feature is one row and
-// names no other feature.
+// Features of a plan that conflict. A feature is a row: its settings, the properties that it needs, and those
+// that it removes. A feature that needs a property which another one of the plan removes is rejected. The
+// message and the nearest plan follow from the two rows, so a new feature is one row and names no other
+// feature.
 
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@
 
 namespace trireme::train {
 
-/// What features need of a plan.
+/// Properties that features need of a plan.
 enum class Property {
   kWholeModel,
   kWholeLayers,

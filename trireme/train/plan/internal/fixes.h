@@ -1,5 +1,5 @@
 #pragma once
-// What may help a plan that is rejected (plan_error.h): changes of single keys, other pipelines, other
+// Possible fixes of a plan that is rejected (plan_error.h): changes of single keys, other pipelines, other
 // programs.
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace trireme::train {
 
-/// What is set to `value`.
+/// The field that is set to `value`.
 template <class Table, class Field, class Value>
 Fix set(Table RunConfig::*table, Field Table::*field, Value value) {
   return [=](RunConfig& config) { config.*table.*field = value; };
@@ -24,15 +24,15 @@ Fix synchronous_schedule();
 /// No sites that use local SGD.
 Fix replicas_together();
 
-/// "parallel.pipeline = 2: ", before what is wrong with it.
+/// "parallel.pipeline = 2: ", before the fault.
 std::string pipeline_in_words(const RunConfig& config);
 
 /// Pipelines of other lengths that the ranks can make up, from the nearest on; shorter ones come first, as a
 /// model that can be cut so often can be cut less often. None is shorter than `least`.
 Fixes other_pipelines(const RunConfig& config, int world_size, std::int64_t least = 1);
 
-/// Fewer or more ranks along the axis of that key (base/mesh_axes.h) that the ranks can make up, from the
-/// nearest on; fewer come first, as what can be cut so often can be cut less often. None where it is 1.
+/// Fewer or more ranks along the axis of that key (base/mesh_axes.h) that divide the ranks, from the nearest
+/// on. Fewer come first, as a valid cut allows fewer parts. None where it is 1.
 Fixes other_ranks_along(const std::string& key, const RunConfig& config, int world_size);
 
 /// Other groups that so many copies of the weights can be cut into, from the largest on; one group last.

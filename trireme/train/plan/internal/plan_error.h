@@ -1,7 +1,6 @@
 #pragma once
-// Why a plan cannot work, and what would have to change. The nearest plan that works is found by trying: the
-// fixes of a rejection one by one, then those of what is rejected instead, so that what is named has been
-// resolved.
+// The reason why a plan cannot work, and its fixes. The nearest plan that works is found by trials: the fixes
+// of a rejection one by one, then those of the next rejection, so that the named plan has been resolved.
 
 #include <functional>
 #include <string>
@@ -19,7 +18,7 @@ using Fixes = std::vector<Fix>;
 
 class PlanError : public InvalidArgument {
  public:
-  /// `fixes`: what is nearest comes first.
+  /// `fixes`: the nearest come first.
   PlanError(const std::string& reason, Fixes fixes) : InvalidArgument(reason), fixes_(std::move(fixes)) {}
   const Fixes& fixes() const { return fixes_; }
 
@@ -36,8 +35,8 @@ void reject_unless(bool sound, const Fixes& fixes, const Parts&... reason) {
 /// Keys and values in which `changed` is not `config`: "parallel.data = 0, train.clip_norm = 0.0".
 std::string differences(const RunConfig& config, const RunConfig& changed);
 
-/// The rejection's reason, and after it the changes of the nearest configuration that `check` lets pass; the
-/// reason alone where none is found. `check` throws like whoever has rejected.
+/// The rejection's reason, and after it the changes of the nearest configuration that passes `check`; the
+/// reason alone where none is found. `check` throws like the rejecting code.
 InvalidArgument suggest_fix(const RunConfig& config, const PlanError& plan_error, int world_size,
                             const std::function<void(const RunConfig&)>& check);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What replicas share out, and how, as a configuration says it. Pure.
+// Sharded state of replicas, by a configuration. Pure.
 
 #include <c10/core/ScalarType.h>
 
@@ -8,7 +8,7 @@
 
 namespace trireme::train {
 
-/// `autocast_to` is what linear layers compute in.
+/// `autocast_to` is the type of linear layers' computations.
 parallel::ZeroOptions zero_options(const RunConfig& config, c10::ScalarType autocast_to);
 
 }  // namespace trireme::train

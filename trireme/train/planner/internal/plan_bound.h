@@ -1,8 +1,7 @@
 #pragma once
-// What a plan takes at the least, without its program: seconds of a step and bytes of a rank, by formulas
-// over the sums of layers. No plan whose bounds exceed the best time or the memory needs an estimate. Three
-// bounds: of the mean rank, of each rank with its stages, and of layers that have to be recomputed. Not
-// thread-safe.
+// Lower bounds of a plan, without its program: seconds of a step and bytes of a rank, by formulas over the
+// sums of layers. No plan whose bounds exceed the best time or the memory needs an estimate. Three bounds: of
+// the mean rank, of each rank with its stages, and of layers that have to be recomputed. Not thread-safe.
 
 #include <cstdint>
 #include <map>
@@ -25,7 +24,8 @@ struct PlanBound {
       0;  ///< tensors of the rank that has most, with all layers recomputed where that is free
 };
 
-/// What ranks hold at once of micro-batches between forward and backward, by the order of a schedule alone.
+/// Number of micro-batches between forward and backward that ranks hold at once, by the order of a schedule
+/// alone.
 struct ScheduleFacts {
   bool splits_backward = true;
   std::vector<std::vector<int>> stages;  ///< by rank

@@ -30,7 +30,7 @@ struct PlanChoice {
 /// `config` with the keys of the choice.
 RunConfig with_choice(const RunConfig& config, const PlanChoice& choice);
 
-/// What a form of the model is measured with: before_planning() with the ranks of the form.
+/// The configuration for measuring a form of the model: before_planning() with the ranks of the form.
 RunConfig in_form(const RunConfig& config, const ModelForm& form, int world_size);
 
 /// Forms whose sizes divide the ranks, the whole model first. Kept keys stay.

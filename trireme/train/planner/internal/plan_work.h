@@ -14,7 +14,7 @@ inline constexpr std::int64_t kWorkOfLooseBound = 1, kWorkOfTightBound = 50;
 /// Of one more search for a schedule (MadeSchedules), with all orders that it simulates.
 inline constexpr std::int64_t kWorkOfScheduleSearch = 300'000;
 
-/// Of plan_step(): at least the actions of the plan's program, and what each layer of the model costs.
+/// Of plan_step(): at least the actions of the plan's program, and the costs of each layer of the model.
 std::int64_t work_of_estimate(const RunConfig& config, std::int64_t layers);
 
 /// Of the order from which PlanBounds::tight() has its facts, of as few micro-batches as it needs.

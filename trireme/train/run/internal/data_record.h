@@ -1,6 +1,6 @@
 #pragma once
-// What a checkpoint says of the data set of its run, so that a resume recognises it: a text of lines
-// "FACT VALUE".
+// A checkpoint's record of the data set of its run, by which a resume recognises it: a text of lines "FACT
+// VALUE".
 
 #include <string>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What an earlier start has left in the folder of a run: its end, with weights and summary, and its goodput.
+// Results of an earlier start in the folder of a run: its end, with weights and summary, and its goodput.
 
 #include <optional>
 
@@ -11,12 +11,13 @@
 
 namespace trireme::train {
 
-/// What the run in the folder ended with, when nothing is left to do for `trainer`; rank 0 says so.
-/// Collective. Throws DataError.
+/// Result of the run in the folder, when nothing is left to do for `trainer`; rank 0 decides. Collective.
+/// Throws DataError.
 std::optional<RunResult> earlier_end_of(const Trainer& trainer, comm::Context& context,
                                         const RunFolder& folder);
 
-/// The goodput that the folder records. None: there is no record, or, with a warning, one that cannot be read.
+/// The goodput that the folder records. None: there is no record, or, with a warning, one that cannot be
+/// read.
 std::optional<telemetry::GoodputRecord> earlier_goodput(const RunFolder& folder, const Log& log);
 
 }  // namespace trireme::train

@@ -19,7 +19,7 @@ class HeldRun {
 
   /// Copies a restored state: the next failure may come before the next copy is due. Collective.
   void before_first_step();
-  /// Copies what forward and backward change before the update (running statistics).
+  /// Copies tensors that forward and backward change before the update (running statistics).
   void before_step();
   /// Copies the state where that is due. Collective.
   void after_step();
@@ -38,7 +38,7 @@ class HeldRun {
   std::optional<checkpoint::PeerCopies> copies_;
   bool changes_in_forward_ = false;
   std::int64_t step_before_ = 0;    ///< the steps done when before_step_ was copied
-  checkpoint::Shards before_step_;  ///< values of what changes in forward
+  checkpoint::Shards before_step_;  ///< values of tensors that change in forward
 };
 
 }  // namespace trireme::train

@@ -7,8 +7,8 @@
 
 namespace trireme::train {
 
-/// Runs `work` on rank 0, and returns when it is done. An error that it throws is thrown on every rank, so
-/// that no rank has to tell of another's. Collective.
+/// Runs `work` on rank 0, and returns when it is done. An error of it is thrown on every rank, so every rank
+/// learns of it. Collective.
 void on_main(comm::Context& context, const std::function<void()>& work);
 
 }  // namespace trireme::train

@@ -1,5 +1,5 @@
 #pragma once
-// What ranks do together before a run: compare configurations, take the folder, find out what to resume.
+// Common steps of ranks before a run: compare configurations, take the folder, find the checkpoint to resume.
 
 #include <memory>
 

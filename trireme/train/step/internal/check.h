@@ -1,7 +1,7 @@
 #pragma once
-// What is rejected before a step is done, with the reason. Whoever trains goes through all of it: the command
-// line before it starts ranks, every Trainer when it is made, run_training() before it touches a file. In
-// this order: the plan (parallel_plan.h), the data, the model. Not collective.
+// Checks before a step is done, with the reason of a rejection. All training goes through all of it: the
+// command line before it starts ranks, every Trainer when it is made, run_training() before it touches a
+// file. In this order: the plan (parallel_plan.h), the data, the model. Not collective.
 
 #include <memory>
 #include <string>
@@ -48,14 +48,15 @@ std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own_mo
 
 /// Throws InvalidArgument, with step and sizes, where a micro-batch of the run has one sample and the model,
 /// which `what` names, has a batch norm that throws in training on one and not on two. Runs the model on them
-/// only where both may be. Nothing of it is changed. Throws DataError.
+/// only where both are possible. The model is not changed. Throws DataError.
 void check_single_samples(model::Model& model, const std::string& what, const ParallelPlan& plan,
                           const data::DataSource& data);
 
-/// The learning rate of the configuration, scaled with the batch where it says so. Throws InvalidArgument.
+/// The learning rate of the configuration, scaled with the batch where lr.scale_with_batch is set. Throws
+/// InvalidArgument.
 std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config, std::int64_t total_steps);
 
-/// What lr.scale_with_batch makes of `rate`, of a step of train.global_batch samples, in one of `batch`.
+/// `rate`, of a step of train.global_batch samples, scaled by lr.scale_with_batch for one of `batch`.
 double rate_for_batch(const RunConfig& config, double rate, std::int64_t batch);
 
 }  // namespace trireme::train

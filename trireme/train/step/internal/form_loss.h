@@ -7,7 +7,7 @@
 
 namespace trireme::train {
 
-/// What the loss of a micro-batch is made of.
+/// Inputs of the loss of a micro-batch.
 struct OutputsAndTargets {
   const Fields& outputs;  ///< of the form
   const Fields& targets;  ///< of whole samples

@@ -20,12 +20,13 @@ class InitialWeights {
   static std::shared_ptr<const InitialWeights> open(const std::string& path, comm::Context& context,
                                                     const model::Model& whole);
 
-  /// Gives layers of `model`, which have memory, the file's values; of what is cut over ranks, their parts'.
+  /// Gives layers of `model`, which have memory, the file's values; of parameters that are cut over ranks,
+  /// their parts'.
   void fill(const std::vector<model::Layer>& layers, const model::Model& model) const;
 
  private:
   InitialWeights(const std::string& path, const std::vector<std::filesystem::path>& files);
-  /// Throws DataError. What is there under a second name is left out.
+  /// Throws DataError. Copies under a second name are left out.
   void check(const model::Model& whole, const Log& log) const;
 
   const std::string path_;

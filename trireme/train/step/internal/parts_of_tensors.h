@@ -11,8 +11,8 @@
 
 namespace trireme::train {
 
-/// Null where no layer is cut, or nobody asks: the optimizer looks at single numbers. `held` may go.
-/// Collective over the group.
+/// Null where no layer is cut, or the optimizer does not need it: it uses single elements. `held` may be
+/// destroyed. Collective over the group.
 std::shared_ptr<const optim::TensorParts> parts_of_tensors(const std::optional<comm::Group>& tensor,
                                                            const ShardSpecs& held,
                                                            const std::string& optimizer);

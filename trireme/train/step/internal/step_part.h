@@ -31,8 +31,8 @@ namespace trireme::train {
 
 struct RunResult;
 
-/// What parts are made from, before the model is cut into stages. `context`, `data` and `model` outlive the
-/// part; the others are copied where they are needed later.
+/// Inputs of parts, before the model is cut into stages. `context`, `data` and `model` outlive the part; the
+/// others are copied where they are needed later.
 struct PartSetup {
   const ParallelPlan& plan;  ///< for this model; cuts that are measured are still open
   comm::Context& context;
@@ -44,7 +44,7 @@ struct PartSetup {
   c10::Device device;
 };
 
-/// What the pipeline will be made of.
+/// Inputs of the pipeline.
 struct PipelineSetup {
   const ParallelPlan& plan;  ///< with its cuts
   parallel::PipelineGroups groups;
@@ -73,7 +73,7 @@ struct ReportExchange {
   Bundling bundling = Bundling::kNone;
 };
 
-/// What makes state() whole after a step.
+/// Requirements of a complete state() after a step.
 enum class Completion {
   kNone,       ///< nothing: it is whole
   kOwn,        ///< complete_own_state(), or synchronize() and complete_state()
@@ -111,13 +111,13 @@ class StepPart {
   virtual void batch_arrived(Step& /*step*/, const data::StepBatch& /*batch*/) {}
   /// A micro-batch, whose losses get that weight, enters the pipeline.
   virtual void microbatch_enters(const data::Example& /*samples*/, double /*weight*/) {}
-  /// Whether its hooks have to know which steps are skipped, before their update.
+  /// Whether its hooks need the skipped steps, before their update.
   virtual bool asks_for_skips() const { return false; }
   /// All gradients are reduced; the part may change them, or set step.report.skipped: then skipped() of all
   /// parts comes next, in the place of the hooks up to and with updated(). Or it sets step.leave_out.
   /// Collective.
   virtual void gradients_ready(Step& /*step*/) {}
-  /// What observers of gradients get instead of this rank's own. Collective.
+  /// Gradients for observers that replace this rank's own. Collective.
   virtual std::optional<optim::NamedTensors> observed_gradients() { return std::nullopt; }
   /// The update comes next. Collective.
   virtual void before_update(Step& /*step*/) {}
@@ -142,7 +142,7 @@ class StepPart {
   virtual std::shared_ptr<void> evaluated_weights() { return nullptr; }
   /// May replace tensors of the model's state that replicas do not hold alike.
   virtual void change_model_state(StateParts& /*model*/) {}
-  /// Adds what it keeps from step to step; may change what is there: the state of model, optimizer, learning
+  /// Adds its state from step to step; may change existing entries: the state of model, optimizer, learning
   /// rate, and of the parts before it.
   virtual void add_state(StateParts& /*state*/) {}
   /// The state of the run after `steps_done` steps has been restored. Collective.

@@ -14,7 +14,7 @@
 
 namespace trireme::train {
 
-/// What a trainer is asked for.
+/// Inputs of a trainer.
 struct TrainerRequest {
   const ParallelPlan& plan;
   comm::Context& context;
@@ -39,7 +39,7 @@ struct TrainerSetup {
   std::shared_ptr<std::function<void()>> update = std::make_shared<std::function<void()>>();
 };
 
-/// Throws what is rejected (check.h). Collective.
+/// Throws the rejections of check.h. Collective.
 TrainerSetup set_up_trainer(const TrainerRequest& request);
 
 /// The optimizer of the pipeline's parameters, as the parts want it. Collective.
