@@ -1,10 +1,10 @@
 #pragma once
 // Bytes from one process to another through memory that both map: a ring with one writer and one reader. The
-// other end is not trusted: each end keeps its own place to itself, checks the other's before it counts on
-// it, and copies bytes before anybody looks at them. Whoever finds nothing to do says so in a word before it
-// sleeps and looks once more; the other, which sets its place first and reads the word then, has to wake it.
-// All four of these accesses are sequentially consistent, so that at least one of the two sees the other
-// (Dekker; byte_ring_test.cpp tries every order). One thread per end.
+// other end is not trusted: each end keeps its own place private, checks the other's before it uses it, and
+// copies bytes before they are parsed. An idle end sets a word before it sleeps and checks once more. The
+// other, which sets its place first and reads the word then, has to wake it. All four of these accesses are
+// sequentially consistent, so that at least one of the two sees the other (Dekker; byte_ring_test.cpp tries
+// every order). One thread per end.
 
 #include <sys/uio.h>
 
@@ -35,7 +35,7 @@ class RingWriter {
   explicit RingWriter(RingPlace place) : ring_(place) {}
   /// Copies as much as there is room for, at most `most` bytes; how much that was.
   std::size_t write(std::span<const iovec> parts, std::size_t most);
-  /// Whether the reader has to be woken, because of what was written. Once true, it is not said again.
+  /// Whether the reader has to be woken, because of the last writes. Returns true once.
   bool take_wake();
   /// Asks to be woken when there is room; true when there is some already.
   bool arm();

@@ -1,6 +1,6 @@
 #pragma once
 // One connection of a loop, from connect() or accept() to its end: a stream, the handshake, then frames both
-// ways. It tells its owner what happens and never calls it from within close(). Belongs to the loop's thread.
+// ways. It notifies its owner of events and never calls it from within close(). Belongs to the loop's thread.
 
 #include <memory>
 #include <vector>
@@ -23,22 +23,21 @@ class ChannelOwner {
   virtual ~ChannelOwner() = default;
   virtual void channel_opened(Channel& channel) = 0;
   virtual void channel_message(Channel& channel, Message message) = 0;
-  /// The owner closes it. `rejection` is a word for counters, empty where the cause says it all.
+  /// The owner closes it. `rejection` is a word for counters, empty where the cause is enough.
   virtual void channel_failed(Channel& channel, CloseCause cause, const std::string& refusal,
                               const std::string& reason) = 0;
 };
 
-/// What all channels of a loop have in common.
+/// Common settings of all channels of a loop.
 struct ChannelSettings {
-  HandshakeOptions handshake = {};  ///< without what belongs to one connection
+  HandshakeOptions handshake = {};  ///< without settings of one connection
   SendQueueOptions queue = {};
   FrameLimits limits = {};
   double handshake_s = 5, connect_s = 10;
   std::shared_ptr<BufferPool> pool = {};
   std::shared_ptr<TlsContext> tls = {};  ///< null: none
   std::size_t ring_bytes = 1 << 20;
-  std::vector<std::byte> stage =
-      std::vector<std::byte>(256 << 10);  ///< for what is read, of whichever channel
+  std::vector<std::byte> stage = std::vector<std::byte>(256 << 10);  ///< read buffer, for any channel
 };
 
 class Channel {
@@ -61,21 +60,21 @@ class Channel {
   int fd() const;
   /// Grows with every socket that it tries.
   int attempt() const { return attempt_; }
-  /// What epoll should tell of; 0: nothing at all.
+  /// The events to request from epoll; 0: none.
   std::uint32_t wanted_events() const;
   /// "worker 3 at tcp:10.0.0.2:41234", for messages.
   std::string peer_text() const;
   const PeerIdentity& peer() const { return handshake_->peer(); }
   const FrameLimits& peer_limits() const { return handshake_->peer_limits(); }
 
-  /// What the target stands for, and its addresses. Begins to connect.
+  /// The target and its addresses. Begins to connect.
   void connect(ChannelAddress target, std::vector<SocketAddress> addresses);
-  /// What epoll has told.
+  /// Handles the events of epoll.
   void serve(std::uint32_t events);
-  /// Reads and hands over what there is, up to a share; more_input() says whether that was all.
+  /// Reads and passes on the available bytes, up to a share; more_input() returns whether there are more.
   void receive();
   bool more_input();
-  /// Nobody looks at it before its descriptor says something; true when there is input already.
+  /// It is not served before its descriptor has an event; true when there is input already.
   bool arm() { return is_open() && !paused_ && stream_->arm(); }
   void send(Message message);
   void flush();

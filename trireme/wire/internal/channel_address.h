@@ -21,7 +21,7 @@ struct ChannelAddress {
   enum class Foreign : std::uint8_t { kRefused, kAllowed };
   static ChannelAddress parse(const Address& address, Foreign foreign = Foreign::kRefused);
   Address text() const;
-  /// Whether finding the numbers needs nobody's answer.
+  /// Whether the addresses are known without a name server.
   bool is_numeric() const;
 };
 
@@ -38,13 +38,14 @@ struct SocketAddress {
   bool is_local() const;
 };
 
-/// All that the name stands for. Throws CommError for an unknown host.
+/// All addresses of the name. Throws CommError for an unknown host.
 std::vector<SocketAddress> resolve(const ChannelAddress& address);
 
 /// The ends of a connected socket, in one form however the kernel writes them: "tcp:127.0.0.1:4444".
 std::string near_end(int fd);
 std::string far_end(int fd);
-/// Of the far end, in which whoever has one address may have others: all of the loopback, 64 bits of IPv6.
+/// Of the far end: the network in which the owner of one address may have others: all of the loopback, 64
+/// bits of IPv6.
 std::string network_of(int fd);
 
 }  // namespace trireme::wire

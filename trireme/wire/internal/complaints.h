@@ -14,13 +14,14 @@ class Complaints {
   /// Counts begin with `where`, and cover `every_s`.
   explicit Complaints(std::string where, double every_s = 60) : where_(std::move(where)), every_s_(every_s) {}
 
-  /// What to write now that the connection of `peer` was rejected: `line`, or nothing where it is counted.
+  /// The text to write now that the connection of `peer` was rejected: `line`, or nothing where it is
+  /// counted.
   std::optional<std::string> add(const std::string& line, const std::string& peer, double now_s);
   /// When the count is due; empty where nothing is counted.
   std::optional<double> due_s() const;
   /// WHERE"412 more connections were rejected in the last minute, last from ADDRESS"; empty before it is due.
   std::optional<std::string> take_count(double now_s);
-  /// The same of what is counted, due or not.
+  /// The same for counted ones, due or not.
   std::optional<std::string> take_rest();
 
  private:

@@ -4,11 +4,11 @@
 //   1 challenge, by the listening end:  how it proves, nonce, role, name, limits
 //   2 hello, by the connecting end:     the same, whether it wants shared memory, proof
 //   3 welcome, by the listening end:    verdict, whether shared memory follows, proof, reason of a rejection
-// A proof is an HMAC of who speaks, the addresses of both ends as each sees them, and every byte of the first
-// two records: it is of use in no other connection, between no other addresses and to nobody else. Its key is
-// that of the connecting end's role and name (Secret::of_role), in both directions: an end with that key
-// alone can connect as that role, and can tell who has the whole secret. The listening end proves nothing to
-// a peer that it does not believe. A state machine: bytes in, bytes out; no clock.
+// A proof is an HMAC of the side, the addresses of both ends as each sees them, and every byte of the first
+// two records: it is valid in no other connection, between no other addresses and for no other peer. Its key
+// is that of the connecting end's role and name (Secret::of_role), in both directions: an end with that key
+// alone can connect as that role, and can recognize an end with the whole secret. The listening end sends no
+// proof to a peer that it rejects. A state machine: bytes in, bytes out; no clock.
 
 #include <optional>
 #include <span>
@@ -26,10 +26,11 @@ inline constexpr std::size_t kMaxHandshakeBytes = 4096;
 struct HandshakeOptions {
   bool listening = false;
   Security::Kind security = Security::Kind::kLocal;
-  Secret secret = {};  ///< of kLocal the user's key, except where the kernel says whose the peer is
+  Secret secret = {};  ///< of kLocal the user's key, except where the kernel identifies the peer's user
   bool kernel_names_user = false;
   PeerIdentity self = {};
-  std::optional<PeerIdentity> proved = {};  ///< what the peer's certificate says: what it says counts no more
+  std::optional<PeerIdentity> proved = {};  ///< the identity in the peer's certificate, which replaces the
+                                            ///< stated one
   std::string listening_address = {};
   std::string connecting_address = {};
   FrameLimits limits = {};
@@ -43,9 +44,9 @@ class Handshake {
   explicit Handshake(HandshakeOptions options);
 
   State state() const { return state_; }
-  /// What has to be sent, also after a rejection. Empties it.
+  /// The bytes to send, also after a rejection. Empties it.
   std::string take_output() { return std::exchange(output_, {}); }
-  /// How many more bytes it can take: never one that belongs to what follows.
+  /// Number of further bytes that it can take: never one that belongs to the frames after it.
   std::size_t wanted() const;
   /// At most wanted() bytes.
   void take(std::string_view bytes);
@@ -64,7 +65,7 @@ class Handshake {
   void challenged(std::string_view body);
   void greeted(std::string_view body);
   void welcomed(std::string_view body);
-  /// Reads what both ends say of themselves; false after a rejection.
+  /// Reads the introductions of both ends; false after a rejection.
   bool take_introduction(class RecordReader& reader);
   std::string introduction() const;
   const char* words_of(Security::Kind kind) const;

@@ -1,6 +1,6 @@
 #pragma once
-// A socket that waits for peers at one address. A Unix socket lies in a folder that is its user's alone, and
-// goes with its listener; one that a killed process has left is replaced. Belongs to the loop's thread.
+// A socket that waits for peers at one address. A Unix socket is in a folder of its user alone, and is
+// removed with its listener; one that a killed process has left is replaced. Belongs to the loop's thread.
 
 #include <optional>
 
@@ -11,8 +11,8 @@ namespace trireme::wire {
 
 class Listener {
  public:
-  /// Throws InvalidArgument where others reach the address and nobody would have to prove anything, or where
-  /// the folder is open to others; CommError where the address cannot be had.
+  /// Throws InvalidArgument where others reach the address and no proof would be required, or where the
+  /// folder is open to others; CommError where the address cannot be bound.
   Listener(const Address& address, Security::Kind security);
   ~Listener();
   Listener(Listener&&) = default;

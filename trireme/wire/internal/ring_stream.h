@@ -1,7 +1,7 @@
 #pragma once
-// Two rings in memory next to the Unix socket over which their ends have met. The socket rings the bell, one
-// byte for a wake-up, and says when the other process is gone. The listening end makes the memory and passes
-// it over the socket; it is sealed, so that nobody can cut it off under the other (memfd_create(2),
+// Two rings in memory next to the Unix socket over which their ends have connected. The socket carries the
+// bell, one byte for a wake-up, and shows the end of the other process. The listening end makes the memory
+// and passes it over the socket; it is sealed, so that neither end can truncate it (memfd_create(2),
 // fcntl(2)).
 
 #include <memory>
@@ -17,7 +17,8 @@ class RingMemory {
  public:
   /// Throws CommError where there is none.
   static std::unique_ptr<RingMemory> create(std::size_t bytes_each_way);
-  /// What the peer has passed, whose descriptor it takes over; null where that is not what create() makes.
+  /// The memory that the peer has passed, whose descriptor it takes over; null where that was not made by
+  /// create().
   static std::unique_ptr<RingMemory> receive(int descriptor);
   ~RingMemory();
   RingMemory(const RingMemory&) = delete;

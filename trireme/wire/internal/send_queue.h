@@ -1,8 +1,8 @@
 #pragma once
-// What waits to be sent over one connection, and in which order it goes: messages are cut into frames, and
-// the next frame is of the message with the least priority number, first come first. A priority that was
-// passed over while `age_bytes` went by counts as one less, so that priority p gets a frame at the latest
-// when (p + 1) * age_bytes of others have gone. Not thread-safe.
+// Waiting messages of one connection, and their order: messages are cut into frames, and the next frame is of
+// the message with the least priority number, first come first. A priority that was passed over while
+// `age_bytes` were sent counts as one less, so that priority p gets a frame at the latest when (p + 1) *
+// age_bytes of others have gone. Not thread-safe.
 
 #include <sys/uio.h>
 
@@ -50,7 +50,7 @@ class SendQueue {
     std::deque<Waiting> messages;
     std::int64_t passed_over_since = 0;  ///< cut_bytes_ when it last had a turn, or began to wait
   };
-  /// A frame on its way. The parts lie in `message`, which it keeps alive.
+  /// A frame in transfer. The parts are in `message`, which it keeps alive.
   struct Frame {
     FrameHeaderBytes header;
     std::vector<std::byte> head;

@@ -1,7 +1,7 @@
 #pragma once
-// What a NodeLoop is made of: its channels, listeners and timers around one epoll descriptor, and what the
-// node sees of them. Everything but post(), post_or_run(), stop() and counts() belongs to whoever has the
-// turn: the thread in run(), and while that sleeps, one that has something to do.
+// The implementation of a NodeLoop: its channels, listeners and timers around one epoll descriptor, and the
+// node's view of them. Everything but post(), post_or_run(), stop() and counts() belongs to the thread with
+// the turn: the thread in run(), and while that sleeps, one that has work.
 
 #include <sys/epoll.h>
 
@@ -57,7 +57,7 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   struct Known {
     std::unique_ptr<Channel> channel;
     int attempt = 0;           ///< of the channel, whose socket epoll watches,
-    std::uint32_t events = 0;  ///< and for what
+    std::uint32_t events = 0;  ///< and the requested events
     std::string network = {};  ///< of an accepted one: network_of()
   };
 
@@ -125,16 +125,16 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
       guests_;                                  ///< accepted; not open, and open and no member; oldest first
   std::size_t num_accepted_ = 0;                ///< of channels_
   std::unordered_set<ConnectionId> unflushed_;  ///< have something to send
-  std::unordered_set<ConnectionId> busy_;       ///< have input that epoll does not know of
+  std::unordered_set<ConnectionId> busy_;       ///< have input that epoll does not report
   std::unordered_set<ConnectionId> unarmed_;    ///< have to be asked before the loop sleeps
   std::vector<std::unique_ptr<Channel>>
       closing_channels_;                      ///< closed, perhaps while one of its functions runs
-  std::vector<std::function<void()>> later_;  ///< what may not happen within a call of the node's
+  std::vector<std::function<void()>> later_;  ///< work that may not run within a call of the node's
   struct Ended {
     CloseCause cause;
     std::string reason;
   };
-  std::map<ConnectionId, Ended> ended_;  ///< what the node has not been told of
+  std::map<ConnectionId, Ended> ended_;  ///< connections whose end the node has not received yet
   double clock_at_s_ = 0;                ///< when look_at_clocks() is due
   bool rests_from_accepting_ = false;
   Complaints complaints_{""};        ///< of peers that failed
@@ -145,10 +145,10 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   bool sleeps_ = false;  ///< the thread in run(), and not longer than until
   std::int64_t sleeps_until_ns_ = 0;
 
-  mutable std::mutex mutex_;  ///< of what follows
+  mutable std::mutex mutex_;  ///< of the later members
   std::vector<std::function<void()>> posted_;
   bool stopped_ = false;
-  bool is_to_be_woken_ = false;           ///< for what is posted
+  bool is_to_be_woken_ = false;           ///< for posted work
   std::atomic<bool> has_posted_ = false;  ///< or stopped; written under the mutex
   ChannelCounts counts_;
 };

@@ -30,7 +30,7 @@ class SocketStream final : public Stream {
   int error_ = 0;
 };
 
-/// What recvmsg and sendmsg return, and errno after it; `error` gets the reason of a failure.
+/// The result of recvmsg and sendmsg, and errno after it; `error` gets the reason of a failure.
 Moved moved(ssize_t result, int& error);
 
 }  // namespace trireme::wire

@@ -1,12 +1,12 @@
 #pragma once
-// What a store's client and server say to each other. All numbers are little-endian.
+// Messages between a store's client and server. All numbers are little-endian.
 //   server: 8 bytes kGreeting, 32 bytes nonce
-//   client: 8 bytes kGreeting, 32 bytes nonce, 32 bytes proof that it knows the secret
-//   server: 1 byte verdict, 32 bytes proof that it knows the secret (zeros where it rejects)
+//   client: 8 bytes kGreeting, 32 bytes nonce, 32 bytes proof that it has the secret
+//   server: 1 byte verdict, 32 bytes proof that it has the secret (zeros where it rejects)
 // then frames, a request and its reply in turn: 4 bytes length, that many bytes, 32 bytes proof of the frame.
-// Proofs are HMACs of who speaks and both nonces; those of frames cover the frame and its number as well. No
-// proof is of use in another connection, to the other side, at another place or of another frame: who passes
-// a handshake on gets nothing done in the connection that follows.
+// Proofs are HMACs of the side and both nonces; those of frames cover the frame and its number as well. No
+// proof is valid in another connection, for the other side, at another place or for another frame: a relay of
+// a handshake cannot use the connection that follows.
 // Pure functions, and Session, which belongs to one connection.
 
 #include <cstdint>
@@ -48,9 +48,9 @@ enum class Action : std::uint8_t { kSet = 1, kGet, kAdd, kCheck, kWait, kCompare
 
 struct Request {
   Action action = Action::kCount;
-  std::int64_t number = 0;             ///< what is added; how long to wait, in milliseconds
+  std::int64_t number = 0;             ///< the addend; the timeout, in milliseconds
   std::vector<std::string> keys = {};  ///< one, but for kCheck and kWait
-  std::string_view value = {};         ///< values may be large: they are views of what others hold
+  std::string_view value = {};         ///< values may be large: they are views of memory of others
   std::string_view expected = {};      ///< of kCompareSet
 };
 
@@ -58,7 +58,7 @@ struct Reply {
   enum class Kind : std::uint8_t { kNo, kYes, kError };
   Kind kind = Kind::kYes;  ///< of kCheck, kWait: all there; of kGet, kDelete: it was there
   std::int64_t number = 0;
-  std::string_view value = {};  ///< or what is wrong with the key; a view of what others hold
+  std::string_view value = {};  ///< or the fault of the key; a view of memory of others
 };
 
 /// Seals the frames of one end of a connection, and checks those of the other.
@@ -73,7 +73,7 @@ class Session {
 
  private:
   struct Direction {
-    std::string prefix;  ///< of what is hashed
+    std::string prefix;  ///< of the hashed bytes
     std::uint64_t number = 0;
   };
   Direction direction(Side speaker, const Nonce& of_server, const Nonce& of_client) const;

@@ -1,5 +1,5 @@
 #pragma once
-// What a store holds, and who waits for what. Clients are known by a number of the caller's. Not thread-safe.
+// Keys and values of a store, and its waiting clients. The caller numbers clients. Not thread-safe.
 
 #include <string>
 #include <unordered_map>

@@ -1,6 +1,6 @@
 #pragma once
-// What a channel runs over: bytes both ways, none of which is ever waited for. The ways are a socket, TLS
-// over a socket, and shared memory next to a socket. One thread.
+// Transport of a channel: bytes both ways, without blocking. The kinds are a socket, TLS over a socket, and
+// shared memory next to a socket. One thread.
 
 #include <sys/uio.h>
 
@@ -11,10 +11,10 @@ namespace trireme::wire {
 
 enum class Flow : std::uint8_t {
   kMoved,   ///< some bytes
-  kNotNow,  ///< the descriptor will say when
+  kNotNow,  ///< the descriptor will have an event
   kEnded,   ///< the peer sends nothing more
   kFailed,  ///< see failure()
-  kBroken,  ///< the peer has done what it must not; see failure()
+  kBroken,  ///< the peer has violated the protocol; see failure()
 };
 
 struct Moved {
@@ -25,7 +25,7 @@ struct Moved {
 class Stream {
  public:
   virtual ~Stream() = default;
-  /// What to watch for input and output.
+  /// The descriptor to watch for input and output.
   virtual int fd() const = 0;
   virtual Moved read(std::span<const iovec> parts) = 0;
   virtual Moved write(std::span<const iovec> parts) = 0;
@@ -34,13 +34,13 @@ class Stream {
   virtual Flow flush() = 0;
   /// Whether read() gives something without the descriptor's saying so.
   virtual bool has_input() = 0;
-  /// Nobody looks before the descriptor says something: it has to, from now on. True when has_input().
+  /// The caller waits for the descriptor, which has to have events from now on. True when has_input().
   virtual bool arm() = 0;
   /// The descriptor is readable.
   virtual void notice() = 0;
   /// Whether "readable" may mean room for output, and "writable" means nothing.
   virtual bool tells_room_by_input() const = 0;
-  /// Whether to watch for input even while nobody reads.
+  /// Whether to watch for input even while no reader wants it.
   virtual bool watched_while_paused() const = 0;
   virtual std::string failure() const = 0;
 };

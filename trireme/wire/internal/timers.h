@@ -1,5 +1,5 @@
 #pragma once
-// Points in time that somebody waits for. Not thread-safe.
+// Deadlines of timers. Not thread-safe.
 
 #include <cstdint>
 #include <map>

@@ -17,21 +17,21 @@ struct ssl_st;
 
 namespace trireme::wire {
 
-/// What all connections of a participant have in common.
+/// Common state of all connections of a participant.
 class TlsContext {
  public:
   /// Throws InvalidArgument that names the file that cannot be used, and why.
   explicit TlsContext(const TlsFiles& files);
-  /// With keys of roles under this secret; `self`: who this end is where it connects.
+  /// With keys of roles under this secret; `self`: the identity of this end where it connects.
   TlsContext(Secret secret, const PeerIdentity& self);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
   ssl_ctx_st* get() const { return context_; }
   bool has_certificates() const { return secret_.empty(); }
-  /// What a connecting end that states to be this has to know.
+  /// The key that a connecting end of this stated identity needs.
   Secret key_of(const std::string& stated) const { return secret_.of_peer(stated); }
-  /// What this end says to be where it connects.
+  /// The stated identity of this end where it connects.
   const std::string& self() const { return self_; }
 
  private:
@@ -62,7 +62,7 @@ class TlsStream final : public Stream {
   bool watched_while_paused() const override { return false; }
   std::string failure() const override { return failure_; }
 
-  /// What OpenSSL reads from and writes to. Records wait here, so that many go with one call.
+  /// Input and output of OpenSSL. Records wait here, so that many go with one call.
   struct Wire {
     Socket socket;
     std::string output = {};
