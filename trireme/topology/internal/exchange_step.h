@@ -13,11 +13,11 @@
 
 namespace trireme::topology {
 
-/// What the transfers of a step work on.
+/// Memory of the transfers of a step.
 struct StepData {
   int rank = 0;
-  std::span<const std::byte> held;  ///< what this rank sends, and adds to what arrives
-  std::span<std::byte> result;      ///< where what arrives goes: the same memory, or a part of its own
+  std::span<const std::byte> held;  ///< the values that this rank sends, and adds to received ones
+  std::span<std::byte> result;      ///< destination of received values: the same memory, or a part of its own
   std::int64_t result_begin = 0;    ///< the element that `result` begins with
   wire::Element element = wire::Element::kF32;
   wire::Reduction reduction = wire::Reduction::kSum;
@@ -36,12 +36,12 @@ class ExchangeStep {
     Line line;
     std::span<const std::byte> left;
   };
-  /// What arrives replaces the target, or is added to it: block by block as it comes, or at the end of the
-  /// step where this rank sends the same elements, or several send them.
+  /// Received values replace the target, or are added to it: block by block as they come, or at the end of
+  /// the step where this rank sends the same elements, or several send them.
   struct Receive {
     Line line;
     std::span<std::byte> target;
-    const std::byte* held = nullptr;   ///< what this rank holds of the elements
+    const std::byte* held = nullptr;   ///< this rank's values of the elements
     std::span<std::byte> buffer = {};  ///< where it goes until it is added; empty where it replaces
     bool adds_at_end = false;
     std::size_t arrived = 0;  ///< bytes

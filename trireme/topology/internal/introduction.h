@@ -1,8 +1,7 @@
 #pragma once
-// How two ranks get a connection of which both know who is at the other end: who connects says its rank, and
-// both prove that they know the job's secret (HMAC over numbers that both have drawn, and the address that
-// one dialed and the other listens at: who passes proofs on has another one). Sockets have TCP_NODELAY.
-// Belongs to one thread.
+// Authenticated connections between two ranks: the connecting end sends its rank, and both prove that they
+// have the job's secret (HMAC over numbers that both have drawn, and the address that one dialed and the
+// other listens at: a relay of proofs has another one). Sockets have TCP_NODELAY. Belongs to one thread.
 
 #include <cstdint>
 #include <deque>
@@ -15,7 +14,7 @@
 
 namespace trireme::topology {
 
-/// What both ends have to agree about.
+/// Settings that have to be equal at both ends.
 struct Terms {
   int from = 0;  ///< the rank that connects
   int to = 0;
@@ -26,7 +25,7 @@ struct Terms {
 wire::Socket connect_introduced(const wire::Endpoint& endpoint, const wire::Secret& secret,
                                 const Terms& terms, const Deadline& deadline);
 
-/// What who connects says of itself.
+/// The introduction of a connecting end.
 struct Introduction {
   std::int64_t from = 0;
   wire::Nonce nonce{};
@@ -38,15 +37,15 @@ struct Introduced {
   wire::Socket socket;
 };
 
-/// Takes whoever comes to a listening socket and reads all of their proofs side by side: one that says
-/// nothing, or not all of it, holds up nobody. Of too many that have proved nothing, the oldest of the host
-/// that most of them come from makes room.
+/// Accepts connections of a listening socket and reads all of their proofs side by side: one without bytes,
+/// or with a part of them, delays no other. Of too many without a proof, the oldest of the host with most of
+/// them is closed.
 class Reception {
  public:
   /// `listening` and `secret` outlive it. `terms.from` is not looked at.
   Reception(const wire::Socket& listening, const wire::Secret& secret, Terms terms);
-  /// The next one that proves to be a rank that `expects` says yes to, and has been told so. Whoever else
-  /// comes is sent away without ending the wait. Throws CommError at the deadline, which says how many.
+  /// The next one that proves to be a rank that `expects` accepts, and was notified of it. Other connections
+  /// are closed without ending the wait. Throws CommError at the deadline, with their number.
   Introduced next(const std::function<bool(int from)>& expects, const Deadline& deadline);
 
  private:
@@ -61,7 +60,7 @@ class Reception {
   void accept_all();
   void make_room();
   void send_away(Stranger& stranger);
-  /// Reads what is there. Who it is, once that is proved and expected.
+  /// Reads the available bytes. Returns the rank, once it is proved and expected.
   std::optional<int> hear(Stranger& stranger, const std::function<bool(int from)>& expects);
   [[noreturn]] void throw_nobody_came() const;
 

@@ -1,6 +1,6 @@
 #pragma once
-// One pair of a probe: how it connects, and what it measures. The lower rank connects and drives; the other
-// answers until it is told that this was all. Belongs to one thread.
+// One pair of a probe: its connection and its measurements. The lower rank connects and drives; the other
+// answers until the last message. Belongs to one thread.
 
 #include <utility>
 
@@ -10,7 +10,7 @@
 
 namespace trireme::topology {
 
-/// What both ends of a connection have to agree about.
+/// Settings that have to be equal at both ends of a connection.
 struct MatchTerms {
   int from = 0;  ///< the rank that connects
   int to = 0;
@@ -20,7 +20,7 @@ struct MatchTerms {
 /// Throws CommError, as all of these.
 wire::Socket connect_match(const wire::Endpoint& endpoint, const wire::Secret& secret,
                            const MatchTerms& terms, const Deadline& deadline);
-/// Whoever proves nothing, or is of another match, is sent away without ending the wait.
+/// Connections without a proof, or of another match, are closed without ending the wait.
 wire::Socket accept_match(const wire::Socket& listening, const wire::Secret& secret, const MatchTerms& terms,
                           const Deadline& deadline);
 

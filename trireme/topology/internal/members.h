@@ -11,8 +11,8 @@ namespace trireme::topology {
 /// By member; none for this one.
 using Lane = std::vector<wire::Socket>;
 
-/// Lanes from number `first` on. Collective; members who are still about other lanes send each other away, so
-/// that all have to be done with those before. Throws CommError that names the member.
+/// Lanes from number `first` on. Collective; members that still connect other lanes reject each other, so all
+/// have to be done with those before. Throws CommError that names the member.
 std::vector<Lane> connect_members(const wire::Socket& listening, const Membership& membership, int first,
                                   int lanes, const Deadline& deadline);
 

@@ -1,7 +1,7 @@
 #pragma once
-// The functions of the optional UCX object libtrireme_ucx.so, and how they are found. The object lies next to
-// the program or in its ../lib, or where TRIREME_UCX_OBJECT says; it is loaded once, when comm.network asks
-// for it, and never unloaded.
+// The functions of the optional UCX object libtrireme_ucx.so, and its search. The object is next to the
+// program or in its ../lib, or at the path of TRIREME_UCX_OBJECT; it is loaded once, when comm.network needs
+// it, and never unloaded.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,8 +29,8 @@ class UcxWorker {
   virtual Request receive(std::uint64_t tag, std::span<std::byte> bytes) = 0;
   /// The request that is over is gone, and null; also where it has failed, and this throws.
   virtual bool is_over(Request& request) = 0;
-  /// The tag of the first message that has come and that nobody receives, of those whose tag has the bits of
-  /// `tag` where `mask` has any.
+  /// The tag of the first message without a receive, of those whose tag has the bits of `tag` where `mask`
+  /// has any.
   virtual std::optional<std::uint64_t> first_left(std::uint64_t tag, std::uint64_t mask) = 0;
 
   /// Whether anything has moved.
