@@ -1,7 +1,6 @@
 #pragma once
-// How a safetensors file names what is a part of a tensor only: the entry "NAME[0:4,8:16]", and what it is a
-// part of in the file's metadata "boxes", so that each file says by itself what it holds. Stateless;
-// thread-safe.
+// Names of parts of tensors in a safetensors file: the entry "NAME[0:4,8:16]", and the whole tensor in the
+// file's metadata "boxes", so that each file describes its own content. Stateless; thread-safe.
 
 #include <map>
 #include <string>
@@ -11,7 +10,7 @@
 
 namespace trireme::checkpoint {
 
-/// What an entry of a file is.
+/// The meaning of an entry of a file.
 struct StoredBox {
   std::string name;  ///< of the tensor
   std::vector<std::int64_t> global_sizes;

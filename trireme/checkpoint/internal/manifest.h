@@ -1,7 +1,7 @@
 #pragma once
 // The manifest of a training checkpoint: place of the run and, of every file, size and XXH3. It is written
-// last, carries a checksum of its own, and may hold no key that we do not know, so that damage to it is
-// found, too. Proven damage (DamagedCheckpoint) is told from what only cannot be read here and now (a plain
+// last, has a checksum of its own, and may hold no unknown key, so that damage to it is found, too. Proven
+// damage (DamagedCheckpoint) is distinguished from files that cannot be read here and now (a plain
 // DataError). Stateless; thread-safe.
 
 #include <cstdint>
@@ -21,7 +21,7 @@ enum class FileKind { kModel, kOptimizer, kConfig };
 
 /// Of writer `number` of `num_parts`: "model.safetensors", "model-00002-of-00004.safetensors".
 std::string name_of_file(FileKind kind, int number, int num_parts);
-/// What a file of a checkpoint is by its name; empty for a foreign one.
+/// The kind of a checkpoint's file by its name; empty for a foreign one.
 std::optional<FileKind> kind_of(const std::string& name);
 
 struct FileRecord {
@@ -47,14 +47,15 @@ FileRecord record_of(const std::filesystem::path& folder, const std::string& nam
 /// Throws DataError when it cannot be written.
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest);
 
-/// Not a checkpoint at all, whatever its name.
+/// Not a checkpoint at all, with any name.
 class ForeignFolder : public DataError {
  public:
   using DataError::DataError;
 };
 
-/// Throws what names the file and says what is wrong: ForeignFolder; DamagedCheckpoint (missing, or not as it
-/// was written); DataError for what cannot be opened, for another version, and for what has no checksum.
+/// Throws an error that names the file and its fault: ForeignFolder; DamagedCheckpoint (missing, or not as it
+/// was written); DataError for files that cannot be opened, for another version, and for files without a
+/// checksum.
 Manifest read_manifest(const std::filesystem::path& folder);
 
 /// How the file in `folder` has been damaged ("is truncated: ..."), by its record; empty when it has not.

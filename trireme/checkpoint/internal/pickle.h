@@ -1,8 +1,8 @@
 #pragma once
-// A pickle of Python as values, none of which is executed: calls and classes remain names. Values lie in one
-// row and name each other by their number, so that no nesting of a file goes onto the stack of a thread.
-// Source: CPython's Lib/pickletools.py, protocols 0 to 5; opcodes that neither torch.save nor libtorch writes
-// are errors. Immutable; thread-safe.
+// A pickle of Python as values, none of which is executed: calls and classes remain names. Values are in one
+// row and refer to each other by number, so that no nesting of a file uses a thread's stack. Source:
+// CPython's Lib/pickletools.py, protocols 0 to 5; opcodes that neither torch.save nor libtorch writes are
+// errors. Immutable; thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +34,7 @@ struct PickleValue {
     kDict,        ///< an OrderedDict, too
     kGlobal,      ///< a function or class
     kCall,        ///< of a global, with a tuple of arguments
-    kPersistent,  ///< what stands outside the pickle, by its id
+    kPersistent,  ///< a value outside the pickle, by its id
     kObject,      ///< of a class of libtorch's modules
   };
 

@@ -1,5 +1,5 @@
 #pragma once
-// The JSON header of a safetensors file, read strictly: after parse_header every entry lies inside the data,
+// The JSON header of a safetensors file, read strictly: after parse_header every entry is inside the data,
 // has exactly the bytes of its shape and type, and the entries cover the data without gap or overlap.
 // Stateless; thread-safe.
 
@@ -30,8 +30,8 @@ struct SafetensorsHeader {
 /// The specification's limit on the header.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
-/// `data_bytes` follow the header. Time and memory are linear in the header. Throws DataError that says what
-/// is wrong with `file`, a name for messages.
+/// `data_bytes` follow the header. Time and memory are linear in the header. Throws DataError with the fault
+/// of `file`, a name for messages.
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t data_bytes, const std::string& file);
 
 struct SafetensorsLayout {

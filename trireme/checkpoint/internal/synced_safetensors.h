@@ -11,7 +11,7 @@
 
 namespace trireme::checkpoint {
 
-/// As write_safetensors; who reads the folder sees the file before it is complete.
+/// As write_safetensors; readers of the folder see the file before it is complete.
 FileDigest write_safetensors_synced(const std::filesystem::path& path,
                                     const std::vector<TensorLayout>& tensors,
                                     const std::map<std::string, std::string>& metadata,

@@ -33,7 +33,7 @@ class Xxh3 {
 
 struct TensorLayout;
 
-/// What xxh3_of says of tensors, which come one after the other in name order, each in pieces.
+/// The xxh3_of of tensors, which come one after the other in name order, each in pieces.
 class TensorMapXxh3 {
  public:
   void begin(const TensorLayout& tensor);
