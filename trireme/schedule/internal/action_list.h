@@ -1,6 +1,6 @@
 #pragma once
-// Words for writing programs: one function per computation, and a rank's list that counts micro-batches by
-// itself, as the orders of most papers are told without them. Values; one thread at a time.
+// Functions for writing programs: one per computation, and a rank's list that counts micro-batches by itself,
+// in the form of most papers. Values; one thread at a time.
 
 #include <map>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
-// The functions behind the rows of schedule_table.cpp, each in a file of its own in generators/, with its
-// source. Their options have been checked against the row; chunks are set. Pure and thread-safe.
+// The functions of the rows of schedule_table.cpp, each in a file of its own in generators/, with its source.
+// Their options have been checked against the row; chunks are set. Pure and thread-safe.
 
 #include "trireme/schedule/schedule_table.h"
 

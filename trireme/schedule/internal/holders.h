@@ -47,13 +47,13 @@ class Holders {
     return action.kind == ActionKind::kForward || action.kind == ActionKind::kSendForward ? action.stage + 1
                                                                                           : action.stage - 1;
   }
-  /// Whether what a computation makes goes to another rank.
+  /// Whether the result of a computation goes to another rank.
   bool crosses(const Action& action) const {
     if (action.kind != ActionKind::kForward && !makes_input_gradient(action.kind)) return false;
     const int receiver = rank_of(receiver_stage(action), action.microbatch);
     return receiver != kNobody && receiver != rank_of(action.stage, action.microbatch);
   }
-  /// SEND_F or SEND_B for what a computation makes.
+  /// SEND_F or SEND_B for the result of a computation.
   static Action send_of(const Action& action) {
     const bool forward = action.kind == ActionKind::kForward;
     return {action.stage, forward ? ActionKind::kSendForward : ActionKind::kSendBackward, action.microbatch};
@@ -71,7 +71,7 @@ class Holders {
   std::vector<int> rank_of_;
 };
 
-/// What the computations of a program have made so far: outputs and gradients by stage and micro-batch.
+/// Results of the computations of a program so far: outputs and gradients by stage and micro-batch.
 class Made {
  public:
   explicit Made(const Holders& holders)
@@ -82,7 +82,7 @@ class Made {
     if (action.kind == ActionKind::kForward) forward_[index] = 1;
     if (makes_input_gradient(action.kind)) gradient_[index] = 1;
   }
-  /// Whether what `action` needs of the neighbour stages has been made.
+  /// Whether the inputs of `action` from the neighbour stages have been made.
   bool has_inputs_of(const Action& action) const {
     if (action.kind == ActionKind::kForward) return action.stage == 0 || made(forward_, action, -1);
     if (makes_input_gradient(action.kind)) {

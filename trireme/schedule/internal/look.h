@@ -1,5 +1,5 @@
 #pragma once
-// What the drawings of this module have in common: the colours of actions, numbers and XML text.
+// Common parts of the drawings of this module: the colours of actions, numbers and XML text.
 
 #include <span>
 #include <string>
@@ -21,8 +21,8 @@ std::span<const Look> looks();
 /// Null: actions of this kind are not drawn.
 const Look* look_of(ActionKind kind);
 
-/// Of what continues concurrently with a rank's computations: weights that are gathered, gradients that are
-/// reduced.
+/// Of actions that continue concurrently with a rank's computations: weights that are gathered, gradients
+/// that are reduced.
 std::span<const Look> looks_beside();
 
 /// Two decimals at most, none where they are zeros.

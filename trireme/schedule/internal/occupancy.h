@@ -1,6 +1,6 @@
 #pragma once
-// What a rank holds in the course of its list, counted without times: a rank takes up and gives back in its
-// own order. Pure and thread-safe.
+// Memory of a rank in the course of its list, counted without times: a rank allocates and frees in its own
+// order. Pure and thread-safe.
 
 #include <vector>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Where an action stands, for messages: rank, position in cells, text. A value.
+// Place of an action, for messages: rank, position in cells, text. A value.
 
 #include <string>
 

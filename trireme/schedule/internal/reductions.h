@@ -1,6 +1,6 @@
 #pragma once
-// REDUCE_GRAD of a stage that stands on several ranks lasts until all of them are there; the k-th of one rank
-// belongs to the k-th of the others. For whatever walks programs. One thread at a time.
+// REDUCE_GRAD of a stage that is on several ranks lasts until all of them are there; the k-th of one rank
+// belongs to the k-th of the others. For traversals of programs. One thread at a time.
 
 #include <map>
 

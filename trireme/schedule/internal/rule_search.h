@@ -11,14 +11,14 @@ namespace trireme::schedule {
 
 class RuleSearch {
  public:
-  /// `shape` says how many stages and micro-batches; its ranks are not used.
+  /// `shape` has the numbers of stages and micro-batches; its ranks are not used.
   RuleSearch(Program shape, const Costs& costs, double memory_limit)
       : shape_(std::move(shape)), costs_(costs), memory_limit_(memory_limit) {}
 
   std::vector<int> homes;                   ///< rank of each stage
   std::vector<std::vector<int>> in_flight;  ///< values to try for GreedyRules::max_in_flight
 
-  /// Offers an order of somebody else's; ignored where it needs more memory than there is.
+  /// Offers an order of another origin; ignored where it needs more memory than there is.
   void consider(Program order);
 
   /// Throws InvalidArgument when no order fits into the memory.
@@ -34,8 +34,8 @@ class RuleSearch {
   /// Tries all values of one rule with the others as they are.
   template <class Value>
   void improve(Value GreedyRules::*rule, const std::vector<Value>& values);
-  /// Lets neighbours change places, from the end on, as long as that makes the cost less or, at the same
-  /// cost, what other ranks wait for earlier.
+  /// Swaps neighbours, from the end on, as long as that reduces the cost or, at the same cost, makes results
+  /// that other ranks wait for earlier.
   void polish(Found& found, std::size_t budget) const;
   bool fits(const Timeline& timeline) const;
 
