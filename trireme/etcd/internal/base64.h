@@ -8,7 +8,7 @@
 namespace trireme::etcd {
 
 std::string to_base64(std::string_view bytes);
-/// Empty for what is not base64.
+/// Empty for text that is not base64.
 std::optional<std::string> from_base64(std::string_view text);
 
 }  // namespace trireme::etcd

@@ -1,8 +1,8 @@
 #pragma once
-// What is used of etcd's interface, version 3, over its JSON gateway: reads, transactions, leases. The
+// The used part of etcd's interface, version 3, over its JSON gateway: reads, transactions, leases. The
 // members are tried in turn, beginning with the one that answered last, each for a limited time. A call that
-// throws Unreachable may have happened all the same, or may happen yet: whoever writes compares revisions, so
-// that the same again does no harm. One thread.
+// throws Unreachable may have happened all the same, or may happen yet: writes compare revisions, so that a
+// repetition has no effect. One thread.
 
 #include <cstdint>
 #include <optional>
@@ -15,7 +15,7 @@
 
 namespace trireme::etcd {
 
-/// No member has answered; it says who was asked, and what came of it.
+/// No member has answered; it has the asked members and their errors.
 class Unreachable : public CommError {
  public:
   using CommError::CommError;
@@ -37,7 +37,7 @@ struct KeyValue {
   LeaseId lease = 0;
 };
 
-/// What happens when all conditions hold, as one revision.
+/// Writes that happen when all conditions hold, as one revision.
 struct Transaction {
   struct Condition {
     std::string key;

@@ -1,9 +1,9 @@
 #pragma once
 // A leader's Disk in etcd. A file is a head, PREFIX/files/NAME, and parts of at most a mebibyte, since a
-// request to etcd holds 1.5: PREFIX/parts/NAME/GENERATION/NUMBER. Readers see what the head names, and the
-// head changes in one transaction, so a file is the old one or the new one. Every write names the leader's
-// key and the head as it was: a leader that was deposed writes nothing, and a request that comes late, or
-// twice, does nothing. One thread.
+// request to etcd holds 1.5: PREFIX/parts/NAME/GENERATION/NUMBER. Readers see the parts that the head names,
+// and the head changes in one transaction, so a file is the old one or the new one. Every write names the
+// leader's key and the earlier head: a leader that was deposed writes nothing, and a request that comes late,
+// or twice, has no effect. One thread.
 
 #include <map>
 #include <memory>
@@ -43,7 +43,7 @@ class Disk final : public wire::Disk {
   struct File {
     Head head;
     Revision modified = 0;         ///< of the head; 0: there is none
-    bool known = false;            ///< whether the two above are what etcd has, unless a late request came
+    bool known = false;            ///< whether the two above equal etcd's, unless a late request came
     bool damaged = false;          ///< a write has failed
     std::vector<std::byte> added;  ///< and not synced
   };
@@ -56,7 +56,7 @@ class Disk final : public wire::Disk {
   void take_head(File& file, const std::string& name, const std::optional<KeyValue>& pair);
   Outcome commit(const Transaction& transaction);
   [[noreturn]] void deposed();
-  /// After what the file holds, or in place of it.
+  /// After the file's content, or in place of it.
   enum class How : std::uint8_t { kAppend, kReplace };
   void write(const std::string& name, File& file, std::span<const std::byte> bytes, How how);
 

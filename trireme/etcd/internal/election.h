@@ -1,7 +1,7 @@
 #pragma once
-// Leads, or waits to: whoever makes the key of the leader, which lives as long as a lease that its maker
-// keeps alive. A thread of its own campaigns, keeps the lease, and campaigns again when it is lost. The key's
-// value is the address where members find the leader. Thread-safe.
+// Leader election: the leader is the process that makes the leader's key, which lives as long as a lease that
+// its maker keeps alive. A thread of its own campaigns, keeps the lease, and campaigns again when it is lost.
+// The key's value is the address where members find the leader. Thread-safe.
 
 #include <condition_variable>
 #include <functional>
@@ -19,7 +19,7 @@ struct ElectionOptions {
   std::string key;
   std::string address;            ///< of this candidate
   double lease_s = 5;             ///< whole seconds are used, and no less than 2: etcd has no shorter ones
-  double look_s = 0.5;            ///< how often who waits looks whether the leader is gone
+  double look_s = 0.5;            ///< interval at which waiting candidates check for the leader
   double try_s = 1;               ///< for an answer of one member
   std::function<void()> changed;  ///< term() is another one
   std::function<void(const std::string& line)> trouble;  ///< for people
@@ -39,7 +39,7 @@ class Election {
   std::string leader() const;
   /// Another may lead now; this one campaigns again after a lease. No effect while it does not lead.
   void resign();
-  /// Resigns, and only reads from now on who leads.
+  /// Resigns, and only reads the leader from now on.
   void stand_down();
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 // A node as long as a term holds: it has etcd's disk in place of the loop's, and before every event it is
-// asked whether this process still leads. When it does not, the node is told of nothing any more. One thread.
+// checked whether this process still leads. When it does not, the node gets no more events. One thread.
 
 #include <functional>
 

@@ -1,8 +1,8 @@
 #pragma once
-// One leadership of this process: a key under a lease, known by the revision that made it. Every write names
-// that revision, so that etcd refuses the writes of a leader whose key is gone, whatever it believes itself.
-// What is no write, such as promises to members, is bounded by holds(): it ends, by this process's own clock,
-// before etcd gives the key to another. Thread-safe.
+// One leadership of this process: a key under a lease, identified by the revision that made it. Every write
+// names that revision, so etcd rejects the writes of a leader whose key is gone. Other effects, such as
+// promises to members, are bounded by holds(): it ends, by this process's own clock, before etcd gives the
+// key to another. Thread-safe.
 
 #include <atomic>
 #include <string>
