@@ -1,5 +1,5 @@
 #pragma once
-// What agents say to each other, over what endpoint.h does by itself. Values.
+// Messages between agents, besides those of endpoint.h. Values.
 
 #include <cstdint>
 #include <optional>
@@ -14,8 +14,8 @@ namespace trireme::rpc {
 enum class MessageKind : std::uint16_t {
   kRequest = Endpoint::kLastOwnKind + 1,  ///< with a parcel
   kAnswer,                                ///< with a parcel
-  kCancel,                                ///< nobody waits for the answer any more
-  kIntroduced,                            ///< to an owner: somebody else has a reference now
+  kCancel,                                ///< no caller waits for the answer any more
+  kIntroduced,                            ///< to an owner: another worker has a reference now
   kDropped,                               ///< to an owner
   kDone,                                  ///< to those that wait to leave: so does this one
 };
@@ -50,7 +50,7 @@ struct CancelHead {
 
 struct IntroducedHead {
   RefId id;
-  WorkerId holder = kNobody;  ///< the introducer is who says it
+  WorkerId holder = kNobody;  ///< the introducer sends it
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.id, self.holder);
@@ -59,7 +59,7 @@ struct IntroducedHead {
 
 struct DroppedHead {
   RefId id;
-  WorkerId introducer = kNobody;  ///< the holder was who says it
+  WorkerId introducer = kNobody;  ///< the holder sent it
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.id, self.introducer);

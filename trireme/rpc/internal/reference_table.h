@@ -1,12 +1,13 @@
 #pragma once
-// What a worker keeps for others: values that references of other workers refer to, and who has such a
-// reference. A value goes when nobody has one.
+// State that a worker keeps for others: values of references of other workers, and the holders of such
+// references. A value is destroyed when it has no holder.
 //
-// Whoever hands a reference on tells the owner of it before, and is the new one's *introducer*; whoever drops
-// one tells the owner who had introduced it. So each pair of introducer and holder has a count of its own.
-// The two messages come over different links, in any order, and the count may be below zero for a while; but
-// the introducer's own reference is there until it drops it, and that message follows the other on the same
-// link. So a value never goes early, and no hand-over waits for an answer. A value: not thread-safe.
+// A worker that passes a reference on notifies the owner before, and is the new one's *introducer*. A worker
+// that drops one sends the owner its introducer. So each pair of introducer and holder has a count of its
+// own. The two messages come over different links, in any order, and the count may be below zero for a while.
+// But the introducer's own reference is there until it drops it, and that message follows the other on the
+// same link. So a value is never destroyed early, and no hand-over waits for an answer. A value: not
+// thread-safe.
 
 #include <cstdint>
 #include <map>
@@ -28,16 +29,16 @@ class ReferenceTable {
 
   /// A new reference to a value of this worker, which has one.
   RefId make_own();
-  /// The call that makes this reference has come from its creator, who has one.
+  /// The call that makes this reference has come from its creator, which has one.
   void arrived(const RefId& id);
   /// Another reference on this worker, to a value of its own.
   void hold_here(const RefId& id);
-  /// What nobody refers to any more: to be destroyed where no lock is held.
+  /// The value without references: to be destroyed where no lock is held.
   [[nodiscard]] std::shared_ptr<RemoteValue> release_here(const RefId& id);
   [[nodiscard]] std::shared_ptr<RemoteValue> introduced(const RefId& id, WorkerId introducer,
                                                         WorkerId holder);
   [[nodiscard]] std::shared_ptr<RemoteValue> dropped(const RefId& id, WorkerId introducer, WorkerId holder);
-  /// It has none any more. What it was to create never comes: those that wait for it get `reason`.
+  /// It has none any more. Values that it was to create never come: those that wait for them get `reason`.
   [[nodiscard]] std::vector<std::shared_ptr<RemoteValue>> worker_gone(WorkerId worker,
                                                                       const std::string& reason);
 
