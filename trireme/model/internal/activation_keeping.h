@@ -1,6 +1,6 @@
 #pragma once
-// Where an ActivationStore keeps memory: in a file, or in the host's memory next to a device. Nothing here
-// knows of autograd. Thread-safe.
+// Storage of an ActivationStore's memory: in a file, or in the host's memory next to a device. It does not
+// depend on autograd. Thread-safe.
 
 #include <ATen/core/Tensor.h>
 
@@ -16,7 +16,7 @@
 namespace trireme::model {
 
 /// The memory of a storage that is kept, as it was when a tensor of it was saved first. Under the mutex of
-/// who keeps it.
+/// its keeper.
 struct KeptMemory {
   /// Where it is: still in memory; elsewhere; on its way back; back.
   enum class State { kLeaving, kAway, kComing, kBack };
@@ -35,11 +35,12 @@ struct KeptMemory {
   State state = State::kLeaving;
   bool wanted = true;
   bool changed = false;        ///< in place, before it had left
-  at::Tensor on_host;          ///< bytes: what is written or read, for a device; its home without a file
+  at::Tensor on_host;          ///< bytes: the buffer of writes and reads, for a device; its home without a
+                               ///< file
   at::Tensor back;             ///< bytes, on the device
   std::exception_ptr failure;  ///< of its way back
   std::uint64_t place = 0;     ///< in a file
-  bool is_ahead = false;       ///< fetched before anybody has asked
+  bool is_ahead = false;       ///< fetched before its first use
 };
 
 class ActivationStore::Keeping : public std::enable_shared_from_this<Keeping> {
@@ -51,7 +52,7 @@ class ActivationStore::Keeping : public std::enable_shared_from_this<Keeping> {
 
   const ActivationStoreOptions& options() const { return options_; }
 
-  /// Somebody who needs the memory again; it goes with the last.
+  /// A use of the memory; it is freed with the last.
   class Use;
   /// Of the tensor's whole storage, one for all tensors of it that are of one version. Throws DataError.
   std::shared_ptr<Use> keep(const at::Tensor& tensor);
@@ -62,9 +63,9 @@ class ActivationStore::Keeping : public std::enable_shared_from_this<Keeping> {
  protected:
   /// It is to leave. Throws DataError; then it is not kept.
   virtual void begin(const std::shared_ptr<KeptMemory>& memory) = 0;
-  /// On the device, until nobody needs it. Throws DataError; InvalidArgument: it was changed.
+  /// On the device, until it has no use. Throws DataError; InvalidArgument: it was changed.
   virtual c10::Storage bring(const std::shared_ptr<KeptMemory>& memory) = 0;
-  /// Nobody needs it.
+  /// It has no use any more.
   virtual void end(const std::shared_ptr<KeptMemory>& memory) = 0;
 
   const ActivationStoreOptions options_;

@@ -1,8 +1,8 @@
 #pragma once
 // One run of a checkpointed forward. Each tensor that autograd saves in it gets a number, in order; a second
 // run saves the same ones in the same order, and so finds each by its number. The graph's saved variables own
-// the frame. What a frame needs of its inputs it saves as autograd would, so that of a checkpointed forward
-// within another the outer one has them.
+// the frame. A frame saves its inputs as autograd would, so that the outer one of two nested checkpointed
+// forwards has them.
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/saved_variable.h>

@@ -19,7 +19,7 @@ struct Geometry {
   std::int64_t groups = 1;
 };
 
-/// What gradients are made of.
+/// Inputs of gradients.
 struct BackwardOf {
   at::Tensor grad_output, input, weight;
   at::OptionalIntArrayRef bias_sizes;
@@ -28,9 +28,9 @@ struct BackwardOf {
 /// Of input, weight and bias; those that were not asked for are undefined.
 using ConvolutionGradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-/// kAten: any convolution, as if nothing stood between ATen and its caller. Others: those of a
-/// ConvolutionShape in f32. kOnednn throws where this libtorch was built without it. Outputs lie as inputs
-/// do, those of kProduct as channels_last.
+/// kAten: any convolution, as if called directly. Others: those of a ConvolutionShape in f32. kOnednn throws
+/// where this libtorch was built without it. Outputs have the memory format of inputs, those of kProduct are
+/// channels_last.
 at::Tensor convolution_by(ConvolutionKernel kernel, const at::Tensor& input, const at::Tensor& weight,
                           const std::optional<at::Tensor>& bias, const Geometry& geometry);
 ConvolutionGradients gradients_by(ConvolutionKernel kernel, const BackwardOf& of, const Geometry& geometry,

@@ -1,9 +1,9 @@
 #pragma once
 // A convolution as one matrix product over a whole batch (Chellapilla et al. 2006, "High performance
-// convolutional neural networks for document processing"): the patches that the kernel meets are laid out as
-// rows, and the weights are multiplied by them. Rows are pixels, so inputs and outputs lie as (batch, height,
-// width, channels), and a 1x1 kernel with stride 1 needs no copy. Small planes gain: their samples are not
-// multiplied one by one. f32 on the CPU, without groups and dilation; weights lie as PyTorch's do.
+// convolutional neural networks for document processing"): the patches of the kernel are copied as rows, and
+// the weights are multiplied by them. Rows are pixels, so inputs and outputs have the memory order (batch,
+// height, width, channels), and a 1x1 kernel with stride 1 needs no copy. Small planes gain: their samples
+// are not multiplied one by one. f32 on the CPU, without groups and dilation; weights have PyTorch's order.
 
 #include "trireme/model/internal/convolution_kernels.h"
 

@@ -1,6 +1,6 @@
 #pragma once
-// How long the passes of a convolution take with each kernel. On one thread it is processor time of that
-// thread: what else runs on the machine takes caches from it, but no turns. On several it is the clock's.
+// Times of the passes of a convolution with each kernel. On one thread it is processor time of that thread:
+// other processes on the machine affect its caches, but not its time slices. On several it is the clock's.
 
 #include <ATen/core/Tensor.h>
 
@@ -17,8 +17,8 @@ class ConvolutionTimer {
   ConvolutionTimer(const ConvolutionShape& shape, std::int64_t batch);
 
   /// Of the ways that differ on this machine, with this number of threads: the least of `turns` turns, in
-  /// each of which all run, as what disturbs them only adds. The turns end early, after one at least, when
-  /// they have taken `enough_us`.
+  /// each of which all run, as disturbances only add time. The turns end early, after one at least, when they
+  /// have taken `enough_us`.
   ConvolutionTimes time(int turns, double enough_us) const;
 
  private:

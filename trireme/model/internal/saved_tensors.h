@@ -1,7 +1,7 @@
 #pragma once
-// Who keeps the tensors that autograd saves for a backward. While a SavedTensorsScope lives, those that this
-// thread's operators save go to its keeper, by way of libtorch's hooks of saved variables
-// (torch/csrc/autograd/saved_variable_hooks.h), which C++ reaches through an engine of its own: the first
+// Keepers of the tensors that autograd saves for a backward. While a SavedTensorsScope lives, those that this
+// thread's operators save go to its keeper, through libtorch's hooks of saved variables
+// (torch/csrc/autograd/saved_variable_hooks.h). C++ reaches them through an engine of its own: the first
 // scope puts one before libtorch's for the life of the process, which has libtorch's run every backward.
 // Scopes nest; the inner one counts.
 
@@ -26,7 +26,7 @@ class SavedTensorsScope {
   SavedTensorsScope(const SavedTensorsScope&) = delete;
   SavedTensorsScope& operator=(const SavedTensorsScope&) = delete;
 
-  /// Who keeps them around it; null: autograd.
+  /// The keeper of the outer scope; null: autograd.
   SavedTensorKeeper* outer() const { return before_; }
 
  private:
