@@ -12,10 +12,11 @@ namespace trireme::http {
 
 class Answer {
  public:
-  /// `most_bytes` of a body. `follows`: redirections, whose bodies nobody reads.
+  /// `most_bytes` of a body. `follows`: redirections, whose bodies are not read.
   Answer(std::size_t most_bytes, bool follows) : max_bytes_(most_bytes), follows_(follows) {}
 
-  /// A line with its end. False where the headers are too long: failure() says so, and the answer is over.
+  /// A line with its end. False where the headers are too long: failure() has the reason, and the answer is
+  /// over.
   bool take_header(std::string_view line);
   /// The same of the next bytes of the body.
   bool take_body(std::string_view bytes);

@@ -1,5 +1,5 @@
 #pragma once
-// What a client asks the small server (http_server.h) for, as its bytes say it. Pure; thread-safe.
+// A client's request to the small server (http_server.h), parsed from its bytes. Pure; thread-safe.
 
 #include <string>
 #include <string_view>
@@ -14,10 +14,10 @@ struct HttpRequest {
   std::string query_token;   ///< of "?token=TOKEN"
 };
 
-/// Whether its empty line is there: what follows it is not read.
+/// Whether its empty line is there: later bytes are not read.
 bool is_whole(std::string_view request);
 
-/// Whatever the bytes are; what is missing is empty.
+/// For any bytes; missing parts are empty.
 HttpRequest parse_request(std::string_view request);
 
 }  // namespace trireme::http

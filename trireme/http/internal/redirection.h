@@ -1,6 +1,7 @@
 #pragma once
-// Where a redirection may lead: a server of the internet shall not make this host ask servers that only this
-// host and its neighbours reach, nor give up what HTTPS protects. Pure functions, but for proxy_of().
+// Allowed targets of a redirection: a server of the internet must not make this host ask servers that only
+// this host and its neighbours reach, nor give up the protection of HTTPS. Pure functions, but for
+// proxy_of().
 
 #include <string>
 
@@ -8,29 +9,29 @@ struct sockaddr;
 
 namespace trireme::http {
 
-/// What counts of an address that a redirection leads to, in small letters.
+/// The relevant parts of an address that a redirection leads to, in small letters.
 struct Target {
   std::string scheme;  ///< "https"
   std::string host;    ///< without brackets
   std::string port;    ///< empty: that of the scheme
-  std::string user;    ///< with what is secret, and '@'; empty: none
+  std::string user;    ///< with its secret part, and '@'; empty: none
 
-  /// Of an URL as libcurl gives it. What is missing is empty.
+  /// Of a URL in libcurl's form. Missing parts are empty.
   static Target parse(const std::string& url);
-  /// For messages: "https://host:port", without what may be secret.
+  /// For messages: "https://host:port", without secret parts.
   std::string text() const;
   bool same_server(const Target& other) const;
 };
 
 /// Whether an address is loopback, of a link, private (RFC 1918, 4193, 6598), unspecified, multicast or
-/// reserved. IPv4 inside of IPv6 (mapped, compatible, NAT64, 6to4) is looked at as IPv4. So is what is
-/// neither.
+/// reserved. IPv4 inside of IPv6 (mapped, compatible, NAT64, 6to4) is checked as IPv4. Addresses that are
+/// neither count as private.
 bool is_private(const sockaddr& address);
 /// The same of an address in digits, in every form that inet_aton(3) takes, and of "localhost". False for
 /// other names.
 bool is_private(const std::string& host);
 
-/// Why nobody goes from one to the other, whatever their addresses; empty: one may.
+/// The reason why a redirection from one to the other is not allowed, for any addresses; empty: it is.
 std::string objection(const Target& from, const Target& to);
 
 /// `to`, with the user of `from` where it is of the same server and has none of its own.
