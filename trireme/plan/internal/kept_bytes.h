@@ -1,5 +1,5 @@
 #pragma once
-// What a layer keeps of a micro-batch from its forward to its backward.
+// Bytes that a layer keeps of a micro-batch from its forward to its backward.
 
 #include "trireme/plan/recomputation.h"
 
@@ -9,13 +9,13 @@ inline bool keeps_input(const Recomputable& layer, bool recomputed) {
   return recomputed || layer.saves_input;
 }
 
-/// Of a layer and what it returns, given whether the layer after keeps that.
+/// Of a layer and its outputs, given whether the layer after keeps those.
 inline double kept_bytes(const Recomputable& layer, bool recomputed, bool is_kept_behind) {
   const bool keeps_output = is_kept_behind || (!recomputed && layer.saves_output);
   return (recomputed ? 0 : layer.inner_bytes) + (keeps_output ? layer.output_bytes : 0);
 }
 
-/// Beside what it kept, in its backward.
+/// In its backward, besides the kept bytes.
 inline double made_again_bytes(const Recomputable& layer, bool recomputed) {
   return recomputed ? layer.inner_bytes + (layer.saves_output ? layer.output_bytes : 0) : 0;
 }

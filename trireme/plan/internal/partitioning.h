@@ -1,5 +1,5 @@
 #pragma once
-// What the partitioners are made of. All are pure.
+// Common functions of the partitioners. All are pure.
 
 #include <vector>
 
@@ -8,7 +8,7 @@
 
 namespace trireme::plan {
 
-/// min_max_cuts() over the cuts of a profile, between which a stage can lie.
+/// min_max_cuts() over the cuts of a profile, between which a stage can be.
 std::vector<std::size_t> best_cuts(const Profile& profile, std::size_t num_stages, const CostOfPart& cost);
 
 /// Time of `bytes` forward and as many backward over a link.

@@ -1,6 +1,5 @@
 #pragma once
-// What is wrong with a list of states, in parts, so that each reader can say where it stands in its own
-// terms.
+// The fault of a list of states, in parts, so that each reader can name its place in its own terms.
 
 #include <optional>
 #include <span>
@@ -17,7 +16,7 @@ struct StateProblem {
   std::string expected;
 };
 
-/// The first figure that breaks what a Profile promises. `states` has at least one.
+/// The first figure that violates an invariant of a Profile. `states` has at least one.
 std::optional<StateProblem> find_problem(std::span<const State> states);
 
 }  // namespace trireme::plan
