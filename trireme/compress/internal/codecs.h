@@ -1,6 +1,6 @@
 #pragma once
-// The codecs of the table in codec.cpp, each in a source of its own, and numbers that stand in bytes, where
-// nothing is aligned.
+// The codecs of the table in codec.cpp, each in a source of its own, and access to unaligned numbers in
+// bytes.
 
 #include <algorithm>
 #include <bit>
@@ -27,7 +27,7 @@ inline std::size_t max_named(std::size_t num_values, const Codec::Options& optio
   return std::max<std::size_t>(share, 1);
 }
 
-/// A number in the order of magnitudes: zero is 0, then what is finite, infinity, NaN.
+/// A number in the order of magnitudes: zero is 0, then finite ones, infinity, NaN.
 TRIREME_INLINE std::uint32_t magnitude(float value) {
   return std::bit_cast<std::uint32_t>(value) & 0x7fffffffU;
 }
@@ -39,7 +39,7 @@ TRIREME_INLINE std::uint32_t hashed(std::uint32_t x) {
   return x ^ (x >> 16);
 }
 
-/// A number where it lies, wherever that is.
+/// A number in place, at any alignment.
 template <class Number>
 struct [[gnu::packed, gnu::may_alias]] Unaligned {
   Number value;

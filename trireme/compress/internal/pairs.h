@@ -1,6 +1,6 @@
 #pragma once
-// Codecs that name some of the values store these as they are, and where they stand. Values are in ranges of
-// 65536. What is named of all ranges is in their order, rising in each. Bytes:
+// Codecs that send some of the values store these uncompressed, with their places. Values are in ranges of
+// 65536. The chosen values of all ranges are in their order, rising in each. Bytes:
 //
 //   u32 counts[ceil(n / 65536)] | f32 values[m] | u16 places[m], in their range; m is the sum of the counts
 //
@@ -20,7 +20,7 @@ using Places = std::vector<std::uint32_t>;
 /// Of the values whose magnitude() reaches `threshold`, rising; room is made for `expected`.
 Places places_from(std::span<const float> values, std::uint32_t threshold, std::size_t expected);
 
-/// A codec whose bytes are these: what remains is to choose.
+/// A codec with these bytes: only the choice of values remains.
 class PairsCodec : public Codec {
  public:
   bool leaves_out() const final { return true; }
