@@ -12,7 +12,7 @@ class TensorCollector {
  public:
   /// This thread's.
   static TensorCollector& here();
-  /// Forgets what came before.
+  /// Drops earlier tensors.
   void begin() {
     tensors_.clear();
     is_open_ = true;

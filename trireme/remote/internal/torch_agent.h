@@ -1,5 +1,5 @@
 #pragma once
-// What libtorch's distributed autograd takes for its agent: what the engine sends are calls of an rpc::Agent.
+// The agent of libtorch's distributed autograd: messages of the engine are calls of an rpc::Agent.
 
 #include <torch/csrc/distributed/rpc/rpc_agent.h>
 
@@ -24,7 +24,7 @@ class TorchAgent final : public torch_rpc::RpcAgent {
 
   /// Of the group that it speaks for. Until then, messages wait.
   void set_core(const std::shared_ptr<rpc::AgentCore>& core);
-  /// What this process remembers of contexts, until forget().
+  /// Contexts of this process, until forget().
   static void note(std::int64_t context);
   static std::vector<std::int64_t> noted();
   /// The engine makes texts of errors. The first that a message of this context met, as it was; or the other.
