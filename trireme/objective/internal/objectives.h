@@ -1,5 +1,5 @@
 #pragma once
-// The objectives that objective_table.cpp lists, and what they take of targets that are classes.
+// The objectives of objective_table.cpp, and their checks of targets that are classes.
 
 #include <memory>
 #include <utility>

@@ -1,5 +1,5 @@
 #pragma once
-// What objectives ask of targets and outputs alike.
+// Common checks of targets and outputs.
 
 #include <span>
 #include <string>
@@ -17,7 +17,8 @@ std::string batch_in_words(std::span<const std::int64_t> indices);
 /// Throws DataError when a field of the targets has not one row for each sample.
 void check_rows(const data::Example& batch, std::span<const std::int64_t> indices);
 
-/// Bounds of numbers, both included; what lies outside is in words "not a finite number" or "outside 0 to 1".
+/// Bounds of numbers, both included; the text for values outside is "not a finite number" or "outside 0 to
+/// 1".
 struct NumberRange {
   double least, most;
   const char* otherwise;
