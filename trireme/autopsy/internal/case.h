@@ -1,5 +1,5 @@
 #pragma once
-// The evidence prepared for the rows of the table: who waits for whom, and which ranks may have caused a
+// The evidence prepared for the rows of the table: waits between ranks, and the ranks that may have caused a
 // stall. Preparing takes time in proportion to the ranks and to the ranks that they name.
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class Case {
 
   /// Ranks that ended by themselves and not well, first the one that ended first.
   const std::vector<const RankEvidence*>& failed() const { return failed_; }
-  /// Ranks that other ranks wait for and that wait for none, first the one that stands still longest; where
-  /// no rank waits, all that have not ended.
+  /// Ranks that other ranks wait for and that wait for none, first the one that stalls longest; where no rank
+  /// waits, all that have not ended.
   const std::vector<const RankEvidence*>& suspects() const { return suspects_; }
   /// Ranks that wait for each other; empty: there is no cycle.
   const std::vector<int>& cycle() const { return cycle_; }

@@ -30,7 +30,7 @@ std::optional<Verdict> mismatched(const Case& about);
 std::optional<Verdict> threw(const Case& about);
 std::optional<Verdict> crashed(const Case& about);
 std::optional<Verdict> lost_contact(const Case& about);
-// Of ranks that stand still.
+// Of ranks without progress.
 std::optional<Verdict> stopped(const Case& about);
 std::optional<Verdict> cut_off(const Case& about);
 std::optional<Verdict> swapping(const Case& about);
