@@ -26,7 +26,7 @@ class KeptBytes {
   virtual void read(std::uint64_t offset, std::span<std::byte> into) const = 0;
   virtual void write(std::uint64_t offset, std::span<const std::byte> from) = 0;
   virtual bool in_memory() const = 0;
-  /// Where they lie, one run after the other; none in a file.
+  /// Their memory, one range after the other; none in a file.
   virtual std::vector<at::Tensor> memory(std::uint64_t offset, std::uint64_t bytes) const = 0;
 };
 
