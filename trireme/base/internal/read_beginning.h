@@ -1,5 +1,5 @@
 #pragma once
-// What reading a file, and reading one with a limit, have in common. Thread-safe.
+// The common part of reading a file, and reading one with a limit. Thread-safe.
 
 #include <cstddef>
 #include <filesystem>
