@@ -82,6 +82,7 @@ using parallel::AsynchronousTraining;
 using parallel::MicroBatch;
 using parallel::Pipe;
 using parallel::Pipeline;
+using parallel::StepOutputs;
 using parallel::PipelineOptions;
 
 // Models and layers

@@ -159,6 +159,37 @@ TEST(Pipeline, EvaluatesLikeTheWholeModel) {
   });
 }
 
+TEST(Pipeline, ReturnsOutputsAndLossesOfMicrobatches) {
+  constexpr std::int64_t kSize = 10;  // micro-batches of 3, 3, 2 and 2 samples
+  const at::Tensor expected = torch::nn::Sequential(chain())->forward(inputs(kSize)).detach();
+  const auto targets_of = targets(kSize).tensor_split(4), outputs_of = expected.tensor_split(4);
+  for (const bool recompute : {false, true}) {
+    for (const std::string schedule : {"gpipe", "1f1b", "zb-h1", "interleaved-1f1b"}) {
+      if (recompute && schedule == "zb-h1") continue;
+      comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+        Pipeline pipe(context, model::layers_of(chain()),
+                      {.schedule = schedule, .num_microbatches = 4, .recompute = recompute});
+        StepOutputs of;
+        for (int step = 0; step < 2; ++step) {
+          pipe.zero_grad();
+          pipe.step(inputs(kSize), targets(kSize), mean_square, &of);
+          if (!pipe.has_last_stage()) {
+            EXPECT_TRUE(of.outputs.empty() && of.losses.empty()) << schedule;
+            continue;
+          }
+          EXPECT_TRUE(of.outputs.at(0).allclose(expected, 1e-6, 1e-6)) << schedule;
+          EXPECT_FALSE(of.outputs.at(0).requires_grad()) << schedule;
+          ASSERT_EQ(of.losses.size(), 4U) << schedule;
+          for (std::size_t m = 0; m < 4; ++m)
+            EXPECT_NEAR(of.losses[m].item<double>(), mean_square(outputs_of[m], targets_of[m]).item<double>(),
+                        1e-5)
+                << schedule << ", micro-batch " << m;
+        }
+      });
+    }
+  }
+}
+
 TEST(Pipeline, HoldsNoMoreMicrobatchesThanPromised) {
   const auto peak_of = [](const char* name) {
     int peak = 0;

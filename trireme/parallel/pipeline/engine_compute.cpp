@@ -146,6 +146,7 @@ at::Tensor Engine::loss_of(const Fields& outputs, int number) {
   if (loss.numel() != 1)
     throw InvalidArgument(
         text("the loss of a micro-batch has to be one number, found ", to_text(spec_of(loss))));
+  if (stream_.on_loss) stream_.on_loss(number, outputs, loss);
   return loss.reshape({});
 }
 

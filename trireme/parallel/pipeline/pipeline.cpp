@@ -1,5 +1,6 @@
 #include "trireme/parallel/pipeline/pipeline.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
@@ -17,6 +18,18 @@ Fields part_of(const Fields& batch, int index, int num_parts) {
   const auto begin_of = [&](std::int64_t i) { return i * least + std::min(i, longer); };
   return batch.map(
       [&](const at::Tensor& tensor) { return tensor.slice(0, begin_of(index), begin_of(index + 1)); });
+}
+
+/// The same fields, one micro-batch after the other.
+Fields in_a_row(const std::vector<Fields>& parts) {
+  Fields rows = parts.front();
+  std::size_t place = 0;
+  return rows.map([&](const at::Tensor& /*first*/) {
+    std::vector<at::Tensor> column;
+    for (const Fields& part : parts) column.push_back(part.at(place));
+    ++place;
+    return at::cat(column);
+  });
 }
 
 bool has_rows(const Fields& batch, std::int64_t rows) {
@@ -45,7 +58,7 @@ Pipeline::Pipeline(comm::Context& context, PipelineGroups groups, const std::vec
 
 Pipeline::~Pipeline() = default;
 
-double Pipeline::step(const Fields& input, const Fields& target, const Loss& loss) {
+double Pipeline::step(const Fields& input, const Fields& target, const Loss& loss, StepOutputs* outputs) {
   require(!is_asynchronous(options_), "schedule '", program().name,
           "' never flushes: there is no step of its own; use start() and advance()");
   const int parts = program().num_microbatches;
@@ -61,14 +74,27 @@ double Pipeline::step(const Fields& input, const Fields& target, const Loss& los
     part.weight = static_cast<double>(part.rows()) / static_cast<double>(samples);
     return part;
   };
+  std::vector<Fields> of_parts;
+  std::vector<at::Tensor> losses;
+  const auto keep = [&](int m, const Fields& values, const at::Tensor& its_loss) {
+    const auto place = static_cast<std::size_t>(m);
+    of_parts.resize(static_cast<std::size_t>(parts));
+    losses.resize(static_cast<std::size_t>(parts));
+    of_parts[place] = values.map([](const at::Tensor& value) { return value.detach(); });
+    losses[place] = its_loss.detach().reshape({});
+  };
   const std::uint64_t number = num_steps_ + 1;
   const auto run = [&] {
-    start({.next = next, .loss = loss});
+    Stream stream{.next = next, .loss = loss};
+    if (outputs != nullptr) stream.on_loss = keep;
+    start(std::move(stream));
     return advance(++num_steps_);
   };
   const double mine = within([number] { return text("step ", number); }, run);
   at::Tensor sum = at::scalar_tensor(mine, at::kDouble).reshape({1});
   group_.all_reduce(sum);  // what each rank with the last stage has seen
+  if (outputs != nullptr)
+    *outputs = {.outputs = losses.empty() ? Fields() : in_a_row(of_parts), .losses = std::move(losses)};
   return sum.item<double>();
 }
 

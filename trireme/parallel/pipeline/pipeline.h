@@ -49,6 +49,12 @@ struct MicroBatch {
   std::int64_t rows() const { return input.empty() ? target.rows() : input.rows(); }
 };
 
+/// Results of the last stage in a step, without gradients: for metrics of your own.
+struct StepOutputs {
+  Fields outputs;                  ///< of the last layer, a row for each sample of the batch, in its order
+  std::vector<at::Tensor> losses;  ///< of the micro-batches, in their order; no dims, on the device
+};
+
 class Engine;
 
 class Pipeline {
@@ -76,8 +82,9 @@ class Pipeline {
   /// the rank with the first stage, `target` (batch, ...) by the one with the last; of the others only the
   /// size of `input` counts. Gradients are added to those that are there. Returns the mean loss over the
   /// batch, on every rank. Throws InvalidArgument (a batch smaller than the number of micro-batches, a layer
-  /// that returns another shape than in its first forward), CommError.
-  double step(const Fields& input, const Fields& target, const Loss& loss);
+  /// that returns another shape than in its first forward), CommError. `outputs`: filled on the rank with the
+  /// last stage, empty on the others; its memory is that of all outputs of the batch.
+  double step(const Fields& input, const Fields& target, const Loss& loss, StepOutputs* outputs = nullptr);
 
   /// The micro-batches of a pipeline from its start until it is drained, for callers that cut their batches
   /// and weigh the losses themselves. Adds the gradients of gradient_scale * sum(weight * loss).
@@ -93,6 +100,9 @@ class Pipeline {
     /// all micro-batches are asked for at the start.
     std::vector<Fields> shapes = {};
     Loss loss;
+    /// Called after the loss of micro-batch m was computed, on the rank with the last stage, and once more
+    /// where a stage is recomputed; null: nothing.
+    std::function<void(int m, const Fields& outputs, const at::Tensor& loss)> on_loss = nullptr;
     double gradient_scale = 1;
     /// The same as a number of the device (no dims) that is not read on the host; undefined: that above.
     at::Tensor gradient_scale_there = {};
