@@ -221,6 +221,7 @@ std::vector<TensorMap> LoopCheckpoints::rooms_of_schedulers(const TensorMap& hel
     if (rooms.back().empty() && context_.is_main())
       context_.log().warning(source, " holds nothing of learning-rate scheduler ", i,
                              ": it stays as it is, at its own first step");
+    if (!rooms.back().empty()) options_.schedulers[i].check_fits(rooms.back());
   }
   const bool has_more = !room_for(held, of_scheduler(options_.schedulers.size())).empty();
   if (has_more && context_.is_main())
@@ -253,7 +254,8 @@ std::int64_t LoopCheckpoints::restore() {
   add(shards, kOfOthers, options_.others);
   const TensorMap counted = counters();
   add(shards, kOfCounters, counted);
-  const std::vector<TensorMap> of_schedulers = rooms_of_schedulers(held, source);
+  std::vector<TensorMap> of_schedulers;
+  comm::on_every_rank(context_.world(), [&] { of_schedulers = rooms_of_schedulers(held, source); });
   for (std::size_t i = 0; i < of_schedulers.size(); ++i) add(shards, of_scheduler(i), of_schedulers[i]);
   const TensorMap of_generators = room_of_generators(held, source);
   add(shards, of_generators_of(context_.rank()), of_generators);

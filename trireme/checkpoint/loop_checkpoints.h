@@ -51,8 +51,8 @@ class LoopCheckpoints {
 
   /// Brings everything to the newest checkpoint and returns its step; 0 when there is none. With another
   /// number of ranks than it was saved by, generators stay as they are, which is a warning; so do schedulers
-  /// of which it holds nothing. Throws DataError on every rank: another model's or optimizer's, or other
-  /// names.
+  /// of which it holds nothing. Throws DataError on every rank, and changes nothing: another model's,
+  /// optimizer's or scheduler's, or other names.
   std::int64_t restore();
   /// Saves the state after that many steps; returns when it is on disk. An exception of one rank is thrown on
   /// every rank: DataError where it cannot be written, and those of models.

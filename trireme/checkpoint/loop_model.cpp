@@ -131,6 +131,7 @@ Shards LoopModel::room_for(const TensorMap& held, const std::string& source) {
           text(source, " holds nothing of this loop's optimizer ", i,
                ": it was saved with fewer of them, or with another kind (of Trireme instead of ",
                "torch::optim, or of a run); restore it with the optimizers that it was saved with"));
+    check_fits(parameters, *optimizers_[i], rooms_[i], source);
     add(all, of_optimizer(i), rooms_[i]);
   }
   return weights_->shards_of(all);

@@ -60,9 +60,9 @@ class LoopModel {
   Shards optimizer_state() const;
   /// Tensors into which a checkpoint is read that holds `held` (by those names, without memory): the present
   /// state of optimizers, or new tensors, which state_filled() gives to them. Throws DataError: it has no
-  /// state of an optimizer; `source` names the checkpoint.
+  /// state of an optimizer, or that of another type; `source` names the checkpoint.
   Shards room_for(const TensorMap& held, const std::string& source);
-  /// Throws DataError: it is the state of another type of optimizer. Called on all ranks.
+  /// The rooms have their values. Called on all ranks.
   void state_filled(const std::string& source);
 
  private:

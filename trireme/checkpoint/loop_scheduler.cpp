@@ -73,7 +73,7 @@ TensorMap LoopScheduler::state() const {
   return state;
 }
 
-void LoopScheduler::restore(const TensorMap& state) const {
+void LoopScheduler::check_fits(const TensorMap& state) const {
   for (const auto& [name, expected] : this->state()) {
     const auto found = state.find(name);
     if (found == state.end() || found->second.scalar_type() != expected.scalar_type())
@@ -81,6 +81,10 @@ void LoopScheduler::restore(const TensorMap& state) const {
           text("the state of a learning-rate scheduler lacks '", name,
                "': it is another type's; restore it into a scheduler of the type that was saved"));
   }
+}
+
+void LoopScheduler::restore(const TensorMap& state) const {
+  check_fits(state);
   std::visit(
       [&](auto* scheduler) {
         each_number(*scheduler, [&](const char* name, auto& number) {

@@ -23,6 +23,8 @@ class LoopScheduler {
 
   /// Copies: whole numbers of type i64 and the metric of type f64, each without dims.
   TensorMap state() const;
+  /// Throws what restore() would throw for a state of these names and dtypes.
+  void check_fits(const TensorMap& state) const;
   /// The scheduler continues from there. Throws DataError where the state is another type's.
   void restore(const TensorMap& state) const;
 

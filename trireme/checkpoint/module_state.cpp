@@ -131,6 +131,31 @@ struct Take {
   }
 };
 
+using StatesOfParameters = std::map<void*, std::unique_ptr<optim::OptimizerParamState>>;
+
+/// What the optimizer takes of the state. Throws DataError: it has no place for some of it.
+StatesOfParameters taken_from(const TensorMap& state, const trireme::optim::NamedTensors& parameters,
+                              optim::Optimizer& optimizer, const std::string& source) {
+  std::set<std::string> taken;
+  StatesOfParameters restored;
+  with_state_type(optimizer, [&](auto&& fresh) {
+    using State = std::decay_t<decltype(fresh)>;
+    for (const auto& [name, parameter] : parameters_of(parameters, optimizer)) {
+      auto own = std::make_unique<State>();
+      Take take{name, state, taken};
+      visit_fields(*own, take);
+      if (take.found) restored[parameter.unsafeGetTensorImpl()] = std::move(own);
+    }
+  });
+  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) taken.insert(lr_of_group(i));
+  for (const auto& [name, tensor] : state) {
+    if (taken.contains(name)) continue;
+    throw DataError(text(source, " holds '", name,
+                         "', for which this optimizer has no place: it is of another optimizer or module"));
+  }
+  return restored;
+}
+
 }  // namespace
 
 TensorMap state_of(const torch::nn::Module& module) {
@@ -175,25 +200,14 @@ void restore(const torch::nn::Module& module, optim::Optimizer& optimizer, const
   restore(parameters_of(module), optimizer, state, source);
 }
 
+void check_fits(const trireme::optim::NamedTensors& parameters, optim::Optimizer& optimizer,
+                const TensorMap& state, const std::string& source) {
+  taken_from(state, parameters, optimizer, source);
+}
+
 void restore(const trireme::optim::NamedTensors& parameters, optim::Optimizer& optimizer,
              const TensorMap& state, const std::string& source) {
-  std::set<std::string> taken;
-  std::map<void*, std::unique_ptr<optim::OptimizerParamState>> restored;
-  with_state_type(optimizer, [&](auto&& fresh) {
-    using State = std::decay_t<decltype(fresh)>;
-    for (const auto& [name, parameter] : parameters_of(parameters, optimizer)) {
-      auto own = std::make_unique<State>();
-      Take take{name, state, taken};
-      visit_fields(*own, take);
-      if (take.found) restored[parameter.unsafeGetTensorImpl()] = std::move(own);
-    }
-  });
-  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) taken.insert(lr_of_group(i));
-  for (const auto& [name, tensor] : state) {
-    if (taken.contains(name)) continue;
-    throw DataError(text(source, " holds '", name,
-                         "', for which this optimizer has no place: it is of another optimizer or module"));
-  }
+  StatesOfParameters restored = taken_from(state, parameters, optimizer, source);
   optimizer.state().clear();
   for (auto& [parameter, own] : restored) optimizer.state()[parameter] = std::move(own);
   std::size_t number = 0;

@@ -33,6 +33,10 @@ void restore(const torch::nn::Module& module, torch::optim::Optimizer& optimizer
 void restore(const trireme::optim::NamedTensors& parameters, torch::optim::Optimizer& optimizer,
              const TensorMap& state, const std::string& source = "the state");
 
+/// Throws what restore() would throw for a state of these names and dtypes, and changes nothing.
+void check_fits(const trireme::optim::NamedTensors& parameters, torch::optim::Optimizer& optimizer,
+                const TensorMap& state, const std::string& source = "the state");
+
 at::Tensor state_of(at::Generator generator);
 void restore(at::Generator generator, const at::Tensor& state);
 

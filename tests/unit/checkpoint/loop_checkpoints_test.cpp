@@ -189,7 +189,16 @@ TEST_F(LoopCheckpointsTest, RejectAnotherModuleOrOptimizerByName) {
     loop.train(1);
     checkpoints.save(1);
   });
-  const auto restores = [](comm::Context&, LoopCheckpoints& checkpoints, Loop&) { checkpoints.restore(); };
+  const auto restores = [](comm::Context&, LoopCheckpoints& checkpoints, Loop& loop) {
+    TensorMap before;
+    for (const auto& [name, tensor] : state_of(*loop.net)) before.emplace(name, tensor.clone());
+    try {
+      checkpoints.restore();
+    } catch (const Error&) {
+      expect_same(state_of(*loop.net), before);
+      throw;
+    }
+  };
   EXPECT_THAT([&] { on_ranks(1, restores, adamw, 6); },
               ThrowsMessage<DataError>(AllOf(HasSubstr("step-00000001"), HasSubstr("'0.weight'"))));
   const MakeOptimizer sgd = [](const std::vector<at::Tensor>& of) {
