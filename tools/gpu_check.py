@@ -104,6 +104,10 @@ class Check:
         """Ranks share the one GPU by way of the host's memory: nccl takes one rank for each GPU."""
         return [f"train.device={self.options.device}"] + (["comm.backend=shm"] if ranks > 1 else [])
 
+    def graphs(self):
+        """Other devices have none: with "auto" layers run as they are there."""
+        return f"train.graph={'on' if self.options.device == 'cuda' else 'auto'}"
+
     def summary(self, name):
         path = self.options.work / "runs" / name / "summary.json"
         return json.loads(path.read_text()) if path.exists() else {}
@@ -191,17 +195,16 @@ def verify(check):
     images = ["data.name=synthetic", f"train.global_batch={8 if check.options.short else 32}"]  # a processor's fp16 is slow
     cases = [("gpt", "gpt_char.toml", small), ("resnet18", "resnet18.toml", images)]
     for model, example, settings in cases:
-        for precision in ("fp32", "bf16", "fp16"):
+        for way, more in (("fp32", []), ("bf16", []), ("fp16", ["scaler.initial=1024"]), ("bf16 graphs", [check.graphs()])):
             if check.is_over():
-                check.tell(f"{model} {precision}", skipped="the time of the section is over")
+                check.tell(f"{model} {way}", skipped="the time of the section is over")
                 continue
-            command = [BIN / "trireme", "verify", EXAMPLES / example, "-n", 2, "--steps", 2]
-            for setting in [*check.on_device(2), *settings, f"train.precision={precision}", "scaler.initial=1024"]:
-                if precision != "fp16" and setting.startswith("scaler"):
-                    continue
+            # From the fourth step on layers are replayed.
+            command = [BIN / "trireme", "verify", EXAMPLES / example, "-n", 2, "--steps", 6 if "graphs" in way else 2]
+            for setting in [*check.on_device(2), *settings, f"train.precision={way.split()[0]}", *more]:
                 command += ["--set", setting]
             code, output, seconds = check.run(*command, most=30)
-            check.tell(f"{model} {precision}", code == 0, seconds=seconds, verdict=tail(output, 3))
+            check.tell(f"{model} {way}", code == 0, seconds=seconds, verdict=tail(output, 3))
 
 
 def resume(check):
@@ -329,10 +332,10 @@ def figures(check):
     shape = ["model.layers=12", "model.heads=12", "model.width=768", "data.block=1024"] if not short else ["model.layers=2", "data.block=32"]
     shared = [f"data.path={TEXT}", *shape, "train.global_batch=8", f"train.max_steps={30 if not short else 4}", "lr.schedule=constant",
               "lr.warmup_steps=0", "lr.decay_steps=0", "eval.every_steps=100000", "train.precision=bf16", "run.log_every_steps=5"]
-    cases = [("trainer", 1, []), ("optimizer state in pinned memory", 1, ["offload.optimizer=host"]),
+    cases = [("trainer", 1, []), ("trainer with graphs", 1, [check.graphs()]), ("optimizer state in pinned memory", 1, ["offload.optimizer=host"]),
              ("two stages on one device", 2, ["parallel.pipeline=2", "parallel.partition=parameters"])]
     if place == "cpu":  # the host's memory is its own
-        cases.pop(1)
+        cases = [case for case in cases if "pinned" not in case[0]]
     for name, ranks, settings in cases:
         if check.is_over():
             check.tell(f"gpt: {name}", skipped="the time of the section is over")

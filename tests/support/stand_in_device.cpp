@@ -24,6 +24,7 @@
 
 #include "tests/support/stand_in_graph.h"
 #include "tests/support/stand_in_memory.h"
+#include "tests/support/stand_in_operators.h"
 #include "tests/support/stand_in_streams.h"
 
 namespace trireme::test {
@@ -326,65 +327,68 @@ const at::Tensor& resize(const at::Tensor& tensor, at::IntArrayRef sizes,
   return tensor;
 }
 
-std::optional<at::Tensor> seen_by_cpu(const std::optional<at::Tensor>& tensor) {
-  if (!tensor || !tensor->defined()) return std::nullopt;
-  return seen_by_cpu(*tensor);
-}
-
 /// With what ATen chooses its kernels by: whether a backward is to come.
 at::Tensor seen_by_convolution(const at::Tensor& tensor) {
   return seen_by_cpu(tensor).requires_grad_(tensor.requires_grad());
+}
+
+/// An operator that the fallback does not see: `compute` gets tensors that the host can read. Its results are
+/// those on the device, of the first argument.
+template <class Compute>
+std::vector<at::Tensor> computed(const char* name, const std::vector<at::Tensor>& arguments,
+                                 const Compute& compute) {
+  for (const at::Tensor& read : arguments) use(read, /*writes=*/false, name);
+  const OperatorScope scope;
+  queue().work();
+  std::vector<at::Tensor> results = compute(arguments);
+  for (at::Tensor& result : results) {
+    if (result.defined()) result = result.to(arguments.front().device());
+  }
+  if (StandInGraph* graph = StandInGraph::capturing()) {
+    for (const at::Tensor& result : results) graph->made(result);
+    const std::vector<c10::IValue> read(arguments.begin(), arguments.end()),
+        made(results.begin(), results.end());
+    graph->add(name, read, made, [compute](const auto& again, const auto& places) {
+      const OperatorScope replayed;
+      std::vector<at::Tensor> given;
+      for (const c10::IValue& value : again) given.push_back(value.toTensor());
+      const std::vector<at::Tensor> now = compute(given);
+      for (std::size_t i = 0; i < now.size(); ++i) {
+        if (now[i].defined()) seen_by_cpu(places[i].toTensor()).copy_(now[i]);
+      }
+    });
+  }
+  return results;
 }
 
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, at::IntArrayRef stride, at::IntArrayRef padding,
                        at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
                        std::int64_t groups) {
-  for (const at::Tensor& read : {input, weight, bias.value_or(at::Tensor())})
-    use(read, /*writes=*/false, "aten::convolution");
-  const OperatorScope scope;
-  queue().work();
-  return at::convolution(seen_by_convolution(input), seen_by_convolution(weight), seen_by_cpu(bias), stride,
-                         padding, dilation, transposed, output_padding, groups)
-      .to(input.device());
+  const auto compute = [stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(), transposed,
+                        output_padding = output_padding.vec(), groups](const std::vector<at::Tensor>& of) {
+    return std::vector{at::convolution(seen_by_convolution(of[0]), seen_by_convolution(of[1]),
+                                       seen_by_cpu(of[2]), stride, padding, dilation, transposed,
+                                       output_padding, groups)};
+  };
+  return computed("aten::convolution", {input, weight, bias.value_or(at::Tensor())}, compute).front();
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
     const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
     at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
     std::int64_t groups, std::array<bool, 3> mask) {
-  for (const at::Tensor& read : {gradient, input, weight})
-    use(read, /*writes=*/false, "aten::convolution_backward");
-  const OperatorScope scope;
-  queue().work();
-  const auto there = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.to(input.device()) : tensor;
+  const auto compute = [stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(), transposed,
+                        output_padding = output_padding.vec(), groups,
+                        mask](const std::vector<at::Tensor>& of) {
+    const auto [of_input, of_weight, of_bias] = at::convolution_backward(
+        seen_by_cpu(of[0]), seen_by_cpu(of[1]), seen_by_cpu(of[2]), {{of[0].size(1)}}, stride, padding,
+        dilation, transposed, output_padding, groups, mask);
+    return std::vector{of_input, of_weight, of_bias};
   };
-  const std::vector<std::int64_t> bias_sizes = {gradient.size(1)};
-  const auto [of_input, of_weight, of_bias] =
-      at::convolution_backward(seen_by_cpu(gradient), seen_by_cpu(input), seen_by_cpu(weight), bias_sizes,
-                               stride, padding, dilation, transposed, output_padding, groups, mask);
-  return {there(of_input), there(of_weight), there(of_bias)};
-}
-
-/// A device computes with what lies on it, and with numbers (tensors without dims) of the host; only indices
-/// may lie elsewhere.
-void check_one_device(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  const std::string& name = op.schema().name();
-  if (name.starts_with("aten::index")) return;
-  std::optional<c10::Device> first;
-  const auto check = [&](const at::Tensor& tensor) {
-    if (!tensor.defined() || (tensor.is_cpu() && tensor.dim() == 0)) return;
-    TORCH_CHECK(first.value_or(tensor.device()) == tensor.device(), "the stand-in device cannot compute ",
-                name, " of tensors on ", *first, " and ", tensor.device(), ": one was not copied");
-    first = tensor.device();
-  };
-  const std::size_t begin = stack.size() - op.schema().arguments().size();
-  for (std::size_t i = begin; i < stack.size(); ++i) {
-    if (stack[i].isTensor()) check(stack[i].toTensor());
-    if (!stack[i].isTensorList()) continue;
-    for (const at::Tensor& tensor : stack[i].toTensorList()) check(tensor);
-  }
+  const std::vector<at::Tensor> results =
+      computed("aten::convolution_backward", {gradient, input, weight}, compute);
+  return {results[0], results[1], results[2]};
 }
 
 /// What it reads and writes comes after what other streams do with that.
@@ -398,12 +402,6 @@ void check_streams(const c10::OperatorHandle& op, const torch::jit::Stack& stack
     if (!value.isTensorList()) continue;
     for (const at::Tensor& tensor : value.toTensorList()) use(tensor, writes, op.schema().name());
   }
-}
-
-void for_each_tensor(const c10::IValue& value, const std::function<void(const at::Tensor&)>& see) {
-  if (value.isTensor()) see(value.toTensor());
-  if (!value.isTensorList()) return;
-  for (const at::Tensor& tensor : value.toTensorList()) see(tensor);
 }
 
 /// Once more, into the tensors that came out the first time.

@@ -105,4 +105,14 @@ Fields run_layer(const Layer& layer, const Fields& values, const SkipNames& carr
   return next;
 }
 
+std::function<Fields(const Fields&)> forward_of_chain(std::vector<Layer> layers) {
+  std::vector<SkipNames> carried = carried_skips(layers);
+  return [layers = std::move(layers), carried = std::move(carried)](const Fields& inputs) {
+    Fields values = inputs;
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      values = run_layer(layers[i], values, carried[i], carried[i + 1]);
+    return values;
+  };
+}
+
 }  // namespace trireme::model

@@ -2,6 +2,7 @@
 // Skip connections: tensors that a layer of a chain passes to a later one that is not its neighbour. They are
 // sent with the outputs from layer to layer, after them, up to the last layer that takes them. Pure.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,5 +22,9 @@ std::vector<SkipNames> carried_skips(const std::vector<Layer>& layers);
 /// InvalidArgument, with the layer: it gets several tensors and takes one, or returns fewer than it declares.
 Fields run_layer(const Layer& layer, const Fields& values, const SkipNames& carried,
                  const SkipNames& carried_on);
+
+/// The forward of all layers, one after the other. Throws what carried_skips() throws; the forward throws
+/// what run_layer() throws.
+std::function<Fields(const Fields&)> forward_of_chain(std::vector<Layer> layers);
 
 }  // namespace trireme::model

@@ -2,86 +2,36 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/text.h"
+#include "trireme/parallel/internal/graph_capture.h"
+#include "trireme/parallel/on_stream.h"
 
 namespace trireme::parallel {
 namespace {
 
-/// `later` continues when all that `earlier` was given is done.
-void order(const c10::Stream& earlier, const c10::Stream& later) {
-  c10::Event passed(earlier.device_type());
-  passed.record(earlier);
-  passed.block(later);
-}
-
-/// What is issued while it lives goes to `stream`, after what was issued before and before what is issued
-/// later.
-class OnStream {
- public:
-  OnStream(const c10::Stream& outside, const c10::Stream& stream) : outside_(outside), stream_(stream) {
-    order(outside_, stream_);
-    guard_.emplace(stream_);
-  }
-  ~OnStream() {
-    guard_.reset();
-    order(stream_, outside_);
-  }
-  OnStream(const OnStream&) = delete;
-  OnStream& operator=(const OnStream&) = delete;
-
- private:
-  const c10::Stream outside_, stream_;
-  std::optional<c10::StreamGuard> guard_;
-};
-
-bool are_alike(const Fields& one, const Fields& other) {
-  return std::equal(one.begin(), one.end(), other.begin(), other.end(),
-                    [](const auto& left, const auto& right) {
-                      return left.name == right.name && left.tensor.sizes() == right.tensor.sizes() &&
-                             left.tensor.scalar_type() == right.tensor.scalar_type();
-                    });
-}
-
-std::atomic<int> captures_under_way = 0;
-
-/// Ends what begin() began, whatever has happened in between.
-class Capture {
- public:
-  explicit Capture(comm::DeviceGraph& graph) : graph_(graph) {
-    graph_.begin();
-    ++captures_under_way;
-  }
-  void end() {
-    ended_ = true;
-    --captures_under_way;
-    graph_.end();
-  }
-  ~Capture() {
-    if (ended_) return;
-    --captures_under_way;
-    try {
-      graph_.end();
-    } catch (const std::exception&) {
-      // The body's own error is thrown already.
-    }
-  }
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
-
- private:
-  comm::DeviceGraph& graph_;
-  bool ended_ = false;
-};
+constexpr std::array<std::pair<const char*, GraphUse>, 3> kUses{
+    {{"off", GraphUse::kOff}, {"auto", GraphUse::kAuto}, {"on", GraphUse::kOn}}};
 
 }  // namespace
+
+std::vector<std::string> graph_use_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, use] : kUses) names.emplace_back(name);
+  return names;
+}
+
+GraphUse graph_use_of(const std::string& name) {
+  const auto* row = std::ranges::find_if(kUses, [&](const auto& each) { return name == each.first; });
+  require(row != kUses.end(), "unknown use of graphs '", name, "'", suggest(name, graph_use_names()));
+  return row->second;
+}
 
 GraphedStep::GraphedStep(c10::Device device, Body body, const GraphOptions& options)
     : device_(device), body_(std::move(body)), options_(options) {

@@ -46,6 +46,11 @@ enum class GraphUse {
   kOn,    ///< where it cannot be captured its call throws InvalidArgument
 };
 
+/// Throws InvalidArgument with the nearest of graph_use_names().
+GraphUse graph_use_of(const std::string& name);
+/// "off", "auto", "on"
+std::vector<std::string> graph_use_names();
+
 /// When and whether a step is captured.
 struct GraphOptions {
   GraphUse use = GraphUse::kAuto;

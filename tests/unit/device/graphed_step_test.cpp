@@ -9,8 +9,7 @@
 #include <algorithm>
 
 #include "tests/support/graphed_loops.h"
-#include "tests/support/stand_in_device.h"
-#include "tests/support/stand_in_graph.h"
+#include "tests/support/stand_in_device_graphs.h"
 #include "trireme/base/error.h"
 #include "trireme/parallel/zero/internal/update_watch.h"
 
@@ -21,24 +20,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-class StandInDeviceGraph final : public comm::DeviceGraph {
- public:
-  void begin() override { graph_->begin(); }
-  void end() override { graph_->end(); }
-  void replay() override { graph_->replay(); }
-
- private:
-  const std::unique_ptr<test::StandInGraph> graph_ = test::make_stand_in_graph();
-};
-
 class GraphedStepTest : public testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    comm::register_device_graphs(c10::DeviceType::PrivateUse1,
-                                 [](c10::Device) -> std::unique_ptr<comm::DeviceGraph> {
-                                   return std::make_unique<StandInDeviceGraph>();
-                                 });
-  }
+  static void SetUpTestSuite() { test::register_stand_in_graphs(); }
 };
 
 class GraphedLoop : public GraphedStepTest, public testing::WithParamInterface<test::GraphedRow> {};

@@ -27,9 +27,10 @@ constexpr std::string_view kOwnFunction = "torch::autograd::CppNode<";
 
 /// In the names of types: functions of one's own, and the operators of derivatives.yaml that have one formula
 /// for the gradients of input and weights and no mask of those that are wanted.
-constexpr std::array<std::string_view, 8> kIndivisible = {"CppNode",
+constexpr std::array<std::string_view, 9> kIndivisible = {"CppNode",
                                                           "Attention",  // of learned queries
                                                           "CudnnBatchNormBackward",
+                                                          "GraphedBackward",  // graphed_layer.h
                                                           "MiopenBatchNormBackward",
                                                           "MkldnnRnnLayerBackward",
                                                           "PreluKernelBackward",

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/model/untouched.h"
+#include "trireme/parallel/internal/layer_inputs.h"
 
 namespace trireme::parallel {
 namespace {
@@ -19,28 +19,6 @@ at::Tensor detached(const at::Tensor& tensor) { return tensor.detach(); }
 /// The same memory, with versions of its own: micro-batches are views of one batch, and writing one is no
 /// change of the others.
 at::Tensor apart(const at::Tensor& microbatch) { return microbatch.variable_data(); }
-
-/// The same memory as a tensor that is neither a leaf nor a view of one: a layer may change it in place.
-struct Entry : torch::autograd::Function<Entry> {
-  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& input) {
-    return input.detach();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
-                                                 const torch::autograd::variable_list& gradients) {
-    return gradients;
-  }
-};
-
-at::Tensor entered(const at::Tensor& input) {
-  return at::GradMode::is_enabled() && input.requires_grad() ? Entry::apply(input) : input;
-}
-
-std::vector<std::int64_t> versions_of(const Fields& tensors) {
-  std::vector<std::int64_t> versions;
-  for (const auto& [name, tensor] : tensors)
-    versions.push_back(tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version()));
-  return versions;
-}
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include "trireme/base/text.h"
 #include "trireme/data/transform.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/graphed_step.h"
 #include "trireme/train/config/internal/config_rows.h"
 #include "trireme/train/config/registry.h"
 #include "trireme/train/parts/convolutions.h"
@@ -241,6 +242,10 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           "steps between measurements of the gradient noise scale, which gives the largest useful batch; 0: "
           "none",
           zero_up),
+      key("train.graph", &C::train, &Train::graph,
+          "CUDA graphs: the forward and backward of layers are captured once and replayed; on: a layer that "
+          "cannot be captured ends the run; auto: it runs as it is; off: none is captured",
+          {.names = parallel::graph_use_names}),
       key("train.adapt", &C::train, &Train::adapt,
           "adaptive training: one controller changes one setting at a time, keeps what shortens the steps, "
           "and "

@@ -58,8 +58,9 @@ struct TrainOptions {
   std::vector<std::string> recompute_layers = {};  ///< only their inputs are kept; a * matches any text
   std::string activation_budget = "";  ///< bytes of activations, for which layers are chosen; empty: none
   std::int64_t noise_scale_every_steps = 0;  ///< the gradient noise scale is measured; 0: it is not
-  bool adapt = false;    ///< one controller keeps changes that shorten steps (parts/adaptation.h)
-  double ema_decay = 0;  ///< evaluate a moving average of the parameters; 0: the parameters
+  std::string graph = "off";  ///< layers are captured in graphs of the device: a name of graph_use_names()
+  bool adapt = false;         ///< one controller keeps changes that shorten steps (parts/adaptation.h)
+  double ema_decay = 0;       ///< evaluate a moving average of the parameters; 0: the parameters
 };
 
 struct EvalOptions {

@@ -183,14 +183,10 @@ RecomputedLayers within_budget(const ParallelPlan& plan, const std::vector<plan:
 
 /// The whole model as one layer, which runs the chain.
 void run_chain(model::Layer& whole, const ParallelPlan& plan, std::vector<model::Layer> chain) {
-  whole.forward = [chain = std::move(chain), precision = plan.precision(),
+  whole.forward = [forward = model::forward_of_chain(std::move(chain)), precision = plan.precision(),
                    device = plan.device()](const Fields& inputs) {
     const PrecisionScope scope(precision, device);
-    const std::vector<model::SkipNames> carried = model::carried_skips(chain);
-    Fields values = inputs;
-    for (std::size_t i = 0; i < chain.size(); ++i)
-      values = model::run_layer(chain[i], values, carried[i], carried[i + 1]);
-    return values;
+    return forward(inputs);
   };
 }
 

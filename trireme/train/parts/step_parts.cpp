@@ -13,6 +13,7 @@ constexpr std::array kParts = {
     MakePart{make_memory_accounting},  // before what is allocated in an update
     MakePart{make_recomputation},      // wraps layers first
     MakePart{make_activation_offload},
+    MakePart{make_layer_graphs},  // wraps layers last
     MakePart{make_exact_sums},
     MakePart{make_server_updates},
     MakePart{make_asynchronous_updates},

@@ -13,42 +13,6 @@ namespace {
 using Parallel = ParallelOptions;
 using Train = TrainOptions;
 
-const char* words_of(Property property) {
-  switch (property) {
-    case Property::kWholeModel:
-      return "the whole model on each rank";
-    case Property::kWholeLayers:
-      return "unsharded layers on each rank";
-    case Property::kWholeSequences:
-      return "unsharded sequences on each rank";
-    case Property::kReplicatedState:
-      return "all parameters and optimizer state on each replica";
-    case Property::kStateInMemory:
-      return "parameters and optimizer state in memory";
-    case Property::kUpdateAtEnd:
-      return "one update of all stages at the end of a step";
-    case Property::kUpdatesOnRanks:
-      return "updates on the ranks";
-    case Property::kCommonSteps:
-      return "synchronous steps of all replicas";
-    case Property::kGradientNorm:
-      return "the norm of all gradients before the update";
-    case Property::kJointSkips:
-      return "a joint decision on skipped steps and the loss scale";
-    case Property::kEveryUpdate:
-      return "all updates of a step at its end";
-    case Property::kMeanGradient:
-      return "the mean of all gradients on a rank";
-    case Property::kGradientsAtOnce:
-      return "all gradients at the end of a reduction";
-    case Property::kPlainGradients:
-      return "uncompressed gradients";
-    case Property::kRankIndependentBits:
-      return "results independent of the number of ranks";
-  }
-  return "";
-}
-
 struct Reason {
   Property property;
   const char* why;
@@ -74,6 +38,12 @@ struct Feature {
 /// An asynchronous schedule; the program need not be there.
 bool updates_on_its_own_time(const ParallelPlan& plan) {
   return plan.config().parallel.pipeline > 1 && updates_under_way(plan.config());
+}
+
+bool recomputes(const ParallelPlan& plan) {
+  const TrainOptions& train = plan.config().train;
+  return plan.config().parallel.recompute || !train.recompute_layers.empty() ||
+         !train.activation_budget.empty();
 }
 
 /// In the order in which they are given up: earlier rows are turned off first.
@@ -156,15 +126,43 @@ const std::vector<Feature>& features() {
        .is_on = [](const ParallelPlan& plan) { return plan.config().parallel.zero > 0; },
        .off = [] { return set(&RunConfig::parallel, &Parallel::zero, std::int64_t{0}); },
        .lacks = {{P::kReplicatedState, "it shards updates over ranks, which gather the results"}}},
+      {.name = "`parallel.zero = 3`",
+       .key = "parallel.zero",
+       .is_on = [](const ParallelPlan& plan) { return plan.config().parallel.zero == 3; },
+       .off = [] { return set(&RunConfig::parallel, &Parallel::zero, std::int64_t{2}); },
+       .lacks = {{P::kFixedWeights, "it gathers weights before each use and frees them afterwards"}}},
+      {.name = "`train.recompute_layers`, `train.activation_budget`, `parallel.recompute`",
+       .key = "train.recompute_layers",
+       .is_on = recomputes,
+       .key_of =
+           [](const ParallelPlan& plan) {
+             if (plan.config().parallel.recompute) return "parallel.recompute";
+             return plan.config().train.activation_budget.empty() ? "train.recompute_layers"
+                                                                  : "train.activation_budget";
+           },
+       .off = []() -> Fix {
+         return [](RunConfig& changed) {
+           changed.parallel.recompute = false;
+           changed.train.recompute_layers.clear();
+           changed.train.activation_budget.clear();
+         };
+       },
+       .lacks = {{P::kDeviceLayers, "the host restores random states before it runs a forward again"}}},
+      {.key = "offload.activations",
+       .is_on = [](const ParallelPlan& plan) { return plan.offloads_activations(); },
+       .off = [] { return set(&RunConfig::offload, &optim::OffloadOptions::activations, "none"); },
+       .lacks = {{P::kDeviceLayers, "the host copies activations while layers compute"}}},
       {.key = "parallel.tensor",
        .is_on = [](const ParallelPlan& plan) { return plan.tensor_ranks() > 1; },
        .off = [] { return set(&RunConfig::parallel, &Parallel::tensor, std::int64_t{1}); },
        .lacks = {{P::kWholeLayers, "it shards layers"},
+                 {P::kDeviceLayers, "the host starts the collectives inside layers"},
                  {P::kRankIndependentBits, "it adds partial sums of a layer in a different order"}}},
       {.key = "parallel.context",
        .is_on = [](const ParallelPlan& plan) { return plan.context_ranks() > 1; },
        .off = [] { return set(&RunConfig::parallel, &Parallel::context, std::int64_t{1}); },
        .lacks = {{P::kWholeSequences, "it shards sequences"},
+                 {P::kDeviceLayers, "the host starts the collectives inside layers"},
                  {P::kRankIndependentBits, "it adds partial sums of sequences in a different order"}}},
       {.key = "parallel.expert",
        .is_on = [](const ParallelPlan& plan) { return plan.expert_ranks() > 1; },
@@ -185,6 +183,7 @@ const std::vector<Feature>& features() {
        .is_on = updates_on_its_own_time,
        .off = synchronous_schedule,
        .lacks = {{P::kUpdateAtEnd, "it updates stages asynchronously"},
+                 {P::kFixedWeights, "its stages compute with several versions of their weights"},
                  {P::kGradientNorm,
                   "its stages update at different times, and the norm of all gradients together is never "
                   "known"},
@@ -225,6 +224,7 @@ const std::vector<Feature>& features() {
        .lacks =
            {{P::kGradientNorm,
              "the norm of all gradients is known only after the last one, and no layer could start earlier"},
+            {P::kDeviceLayers, "each layer waits on the host for its own update"},
             {P::kJointSkips, "whether a step is skipped is known only after the last gradient"},
             {P::kEveryUpdate, "the updates of a step run one by one, on demand of the layers"},
             {P::kGradientsAtOnce,
@@ -241,6 +241,7 @@ const std::vector<Feature>& features() {
                  {P::kReplicatedState, "the servers hold the state that would be sharded"},
                  {P::kStateInMemory, "the state is on the servers, not on the ranks"}},
        .lacks = {{P::kUpdatesOnRanks, "servers update, with their own priorities"},
+                 {P::kDeviceLayers, "each layer waits on the host for its values"},
                  {P::kGradientNorm, "no rank has the sum of all gradients, whose norm is needed"},
                  {P::kJointSkips, "ranks with a parameter server cannot decide together on a step"},
                  {P::kEveryUpdate, "ranks do not see every update"},
@@ -276,6 +277,12 @@ const std::vector<Feature>& features() {
        .off = []() -> Fix { return [](RunConfig& changed) { changed.train = without_ramp(changed.train); }; },
        .needs = {{P::kUpdateAtEnd, "the batch grows after a step of all stages"},
                  {P::kCommonSteps, "the batch grows on all ranks at the same step"}}},
+      {.name = "`train.graph = \"on\"`",
+       .key = "train.graph",
+       .is_on = [](const ParallelPlan& plan) { return plan.config().train.graph == "on"; },
+       .off = [] { return set(&RunConfig::train, &TrainOptions::graph, "auto"); },
+       .needs = {{P::kFixedWeights, "a graph reads them where they were when it was captured"},
+                 {P::kDeviceLayers, "a replay repeats the work of the device alone"}}},
       {.key = "train.adapt",
        .is_on = [](const ParallelPlan& plan) { return plan.config().train.adapt; },
        .off = [] { return set(&RunConfig::train, &TrainOptions::adapt, false); },
@@ -297,6 +304,46 @@ const Reason* find(const std::vector<Reason>& reasons, Property property) {
 }
 
 }  // namespace
+
+const char* words_of(Property property) {
+  switch (property) {
+    case Property::kWholeModel:
+      return "the whole model on each rank";
+    case Property::kWholeLayers:
+      return "unsharded layers on each rank";
+    case Property::kWholeSequences:
+      return "unsharded sequences on each rank";
+    case Property::kReplicatedState:
+      return "all parameters and optimizer state on each replica";
+    case Property::kStateInMemory:
+      return "parameters and optimizer state in memory";
+    case Property::kUpdateAtEnd:
+      return "one update of all stages at the end of a step";
+    case Property::kUpdatesOnRanks:
+      return "updates on the ranks";
+    case Property::kCommonSteps:
+      return "synchronous steps of all replicas";
+    case Property::kGradientNorm:
+      return "the norm of all gradients before the update";
+    case Property::kJointSkips:
+      return "a joint decision on skipped steps and the loss scale";
+    case Property::kEveryUpdate:
+      return "all updates of a step at its end";
+    case Property::kMeanGradient:
+      return "the mean of all gradients on a rank";
+    case Property::kGradientsAtOnce:
+      return "all gradients at the end of a reduction";
+    case Property::kPlainGradients:
+      return "uncompressed gradients";
+    case Property::kFixedWeights:
+      return "weights at fixed addresses";
+    case Property::kDeviceLayers:
+      return "layers without work of the host";
+    case Property::kRankIndependentBits:
+      return "results independent of the number of ranks";
+  }
+  return "";
+}
 
 bool lacks(const ParallelPlan& plan, Property property) {
   return std::ranges::any_of(features(), [&](const Feature& feature) {

@@ -28,8 +28,13 @@ enum class Property {
   kMeanGradient,
   kGradientsAtOnce,
   kPlainGradients,
+  kFixedWeights,  ///< between steps, and from a forward to its backward
+  kDeviceLayers,
   kRankIndependentBits,
 };
+
+/// "weights at fixed addresses"
+const char* words_of(Property property);
 
 /// Whether a feature of the plan leaves it without that. The program of the plan need not be there.
 bool lacks(const ParallelPlan& plan, Property property);

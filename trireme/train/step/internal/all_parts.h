@@ -16,6 +16,7 @@ std::unique_ptr<StepPart> make_clipping(const PartSetup& setup);
 std::unique_ptr<StepPart> make_exact_sums(const PartSetup& setup);
 std::unique_ptr<StepPart> make_gradient_compression(const PartSetup& setup);
 std::unique_ptr<StepPart> make_kernel_choices(const PartSetup& setup);
+std::unique_ptr<StepPart> make_layer_graphs(const PartSetup& setup);
 std::unique_ptr<StepPart> make_lazy_updates(const PartSetup& setup);
 std::unique_ptr<StepPart> make_load_balancing(const PartSetup& setup);
 std::unique_ptr<StepPart> make_local_sgd(const PartSetup& setup);
