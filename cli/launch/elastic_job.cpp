@@ -10,6 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/etcd/store_address.h"
+#include "trireme/wire/socket.h"
 
 namespace trireme::cli {
 namespace {
@@ -17,8 +18,8 @@ namespace {
 constexpr double kSilentStore_s = 15;
 // A lease, an election, and the time for a store to be found.
 constexpr double kNoLeader_s = 60;
-constexpr double kTryStore_s = 3;
-constexpr double kWriteAgain_s = 60;
+constexpr double kTryStore_s = 3, kTryFirst_s = 1;
+constexpr double kWriteAgain_s = 60, kTryToWriteAgain_s = 1;
 constexpr auto kLookForLeader = std::chrono::milliseconds(50);
 
 wire::Endpoint parse_leader(const wire::Address& address) {
@@ -40,7 +41,7 @@ std::string own_address(const ElasticJobOptions& options) {
 ElasticJob::ElasticJob(ElasticJobOptions options) : options_(std::move(options)) {
   if (options_.rendezvous.empty()) {
     const wire::StoreClientOptions store = store_at(options_.store);
-    wire::StoreClient client(store);
+    wire::StoreClient client = reach_first(store);
     const int node =
         options_.is_first ? 0 : static_cast<int>(client.add(wire::kElasticHostsKey, 1, store.timeout_s));
     start_id_ = client.compare_set(wire::kJobStartKey, "", options_.start_id, store.timeout_s);
@@ -57,11 +58,30 @@ ElasticJob::ElasticJob(ElasticJobOptions options) : options_(std::move(options))
   write_store_file();
 }
 
+/// The launcher of the first host may be started later.
+wire::StoreClient ElasticJob::reach_first(const wire::StoreClientOptions& store) const {
+  const auto deadline = Deadline::after_s(store.timeout_s);
+  for (bool has_said = false;; std::this_thread::sleep_for(kLookForLeader)) {
+    // A slow one has the whole time, once it listens.
+    if (wire::try_connect(store.endpoint, Deadline::after_s(kTryFirst_s))) return wire::StoreClient(store);
+    if (deadline.expired())
+      throw CommError(text("no launcher serves the store of the job at ", store.endpoint.text(), " within ",
+                           human_duration(store.timeout_s),
+                           "; start `trireme launch --elastic` on the first host, and check --master-addr "
+                           "and --master-port"));
+    give_up_if_told();
+    if (!std::exchange(has_said, true))
+      options_.say(text("elastic: no launcher serves the store of the job at ", store.endpoint.text(),
+                        " yet; trying for ", human_duration(store.timeout_s)));
+  }
+}
+
 /// etcd may be started at the same time.
 int ElasticJob::claim_number() {
   const auto deadline = Deadline::after_s(kNoLeader_s);
   for (bool has_said = false;; std::this_thread::sleep_for(kLookForLeader)) {
     try {
+      check_secret();
       const int node = leadership_->claim_number();
       start_id_ = leadership_->agree("start", options_.start_id);
       return node;
@@ -74,9 +94,21 @@ int ElasticJob::claim_number() {
   }
 }
 
+/// Before this launcher may be elected. A key that is derived from the secret tells nothing of it.
+void ElasticJob::check_secret() const {
+  const std::string own =
+      options_.secret.empty() ? "none" : options_.secret.of_role("launcher.etcd-prefix").reveal();
+  require(leadership_->agree("secret", own) == own, "a job with another secret uses ", options_.rendezvous,
+          ": give this job a prefix of its own, or give all launchers of the job the same secret "
+          "(TRIREME_SECRET, TRIREME_SECRET_FILE, --secret-file)");
+}
+
 void ElasticJob::give_up_if_told() const {
-  if (options_.is_told_to_stop())
-    throw CommError(text("told to stop before a leader of the job was found in ", options_.rendezvous));
+  if (!options_.is_told_to_stop()) return;
+  throw CommError(
+      options_.rendezvous.empty()
+          ? text("told to stop before a launcher served the store of the job at ", options_.store.text())
+          : text("told to stop before a leader of the job was found in ", options_.rendezvous));
 }
 
 wire::StoreClientOptions ElasticJob::store_at(const wire::Endpoint& endpoint) const {
@@ -87,6 +119,7 @@ std::string ElasticJob::store_file() const { return folder_ ? folder_->path() + 
 
 /// A new one for each candidacy: a store of an earlier term has worlds that are past.
 void ElasticJob::serve_own_store() {
+  leadership_->stand_down();  // with a store that is gone
   own_store_.reset();
   const wire::Endpoint endpoint{own_address(options_), options_.port};
   try {
@@ -175,20 +208,29 @@ void ElasticJob::use(const wire::Endpoint& store) {
 /// Readers find the old address or the new one. It is written again from time to time: programs that clean
 /// temporary folders remove old files.
 void ElasticJob::write_store_file() {
-  written_s_ = now_s();
+  write_again_s_ = now_s() + kTryToWriteAgain_s;
   const std::filesystem::path next = store_file() + ".next";
   std::error_code error;
   std::filesystem::create_directories(folder_->path(), error);
-  std::ofstream(next) << host_->store().text() << '\n';
-  std::filesystem::rename(next, store_file(), error);
-  if (error) throw CommError(text("cannot write ", store_file(), ": ", error.message()));
+  std::ofstream file(next);
+  file << host_->store().text() << '\n';
+  file.close();
+  if (file) std::filesystem::rename(next, store_file(), error);
+  if (!file || error)
+    throw CommError(text("cannot write ", store_file(), ", where ranks look for the store of the job: ",
+                         error ? error.message() : "the disk may be full",
+                         "; free space there, or set TMPDIR"));
+  write_again_s_ = now_s() + kWriteAgain_s;
 }
 
 /// Another launcher may lead now, or this one.
 void ElasticJob::follow_leader() {
   if (!own_store_) serve_own_store();  // it could not, before
   if (const std::int64_t term = leadership_->term(); term != 0) {
-    if (term != term_) begin_to_lead(term);
+    if (term == term_) return;
+    cannot_lead_ = true;  // unless nothing is thrown
+    begin_to_lead(term);
+    cannot_lead_ = false;
     return;
   }
   const wire::Address address = leadership_->leader();
@@ -209,9 +251,15 @@ bool ElasticJob::exchange(std::vector<wire::MemberReport> members) {
     return answers;
   }
   if (!host_->job().end) or_later([this] { follow_leader(); });
-  if (now_s() - written_s_ > kWriteAgain_s) or_later([this] { write_store_file(); });
+  if (now_s() > write_again_s_) or_later([this] { write_store_file(); });
   const bool answers = host_->exchange(std::move(members));
-  if (leader_) or_later([this] { leader_->look(); });
+  if (leader_) {
+    or_later([this] {
+      cannot_lead_ = true;
+      leader_->look();
+      cannot_lead_ = false;
+    });
+  }
   if (!leader_ && host_->job().end) leadership_->stand_down();
   return answers && !has_ended_ && !waits_in_vain();
 }
@@ -226,16 +274,22 @@ void ElasticJob::or_later(const Call& call) {
   }
 }
 
-/// The ranks have lost their world, and this launcher, which has led, may not form the next one.
+/// The ranks have lost their world, and this launcher, which has led, may not or cannot form the next one; or
+/// it was elected and cannot lead.
 bool ElasticJob::waits_in_vain() {
-  const bool waits = leader_ && host_->is_lost() && leadership_->term() == 0;
+  const bool is_elected = leadership_->term() != 0;
+  const bool waits = leader_ ? host_->is_lost() && (!is_elected || cannot_lead_) : is_elected && cannot_lead_;
   if (!waits) waits_since_s_ = 0;
   if (waits && waits_since_s_ == 0) waits_since_s_ = now_s();
   return waits && now_s() - waits_since_s_ > kNoLeader_s;
 }
 
 std::string ElasticJob::why_over() const {
-  if (has_ended_) return "it has ended on the other hosts";
+  if (has_ended_)
+    return text("it has ended on the other hosts, or etcd has lost its data: ", options_.rendezvous,
+                " has no record of the job any more");
+  if (cannot_lead_)
+    return text("this launcher could not lead it for ", human_duration(kNoLeader_s), ": ", trouble_);
   const std::string silent = text("the store of the job, ", host_->store().text(), ", does not answer");
   return leadership_ ? text(silent, ", and no other launcher leads in ", options_.rendezvous) : silent;
 }

@@ -68,7 +68,9 @@ class ElasticJob {
 
  private:
   wire::StoreClientOptions store_at(const wire::Endpoint& endpoint) const;
+  wire::StoreClient reach_first(const wire::StoreClientOptions& store) const;
   int claim_number();
+  void check_secret() const;
   void give_up_if_told() const;
   void serve_own_store();
   void join_leader(int node);
@@ -93,9 +95,10 @@ class ElasticJob {
   std::int64_t term_ = 0;                ///< with etcd: in which this launcher leads, or has led
   std::optional<std::string> saved_;     ///< with etcd: the record of the job, by this launcher
   bool has_ended_ = false;               ///< the job, without this host
+  bool cannot_lead_ = false;             ///< as the leader: the last attempt to read, decide and write failed
   std::string trouble_;                  ///< the last that was told
   double waits_since_s_ = 0;
-  double written_s_ = 0;  ///< the file with the store's address
+  double write_again_s_ = 0;  ///< the file with the store's address
 };
 
 }  // namespace trireme::cli

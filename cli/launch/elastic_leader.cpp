@@ -63,6 +63,7 @@ void ElasticLeader::take_over(const JobRecord& record) {
     host.view.num_placed = number;
   }
   if (world_.generation < 0) return;
+  is_taken_over_ = true;
   store_.set(wire::elastic_world_key(world_.generation), to_text(world_), kOwnStoreCall_s);
   state_.generation = world_.generation;
   state_.wants_next = true;
@@ -93,9 +94,19 @@ void ElasticLeader::look() {
     }
     read_waiting();
   }
-  const Decision decision = decide(view(at_s), options_.limits);
+  const JobView seen = view(at_s);
+  say_if_hosts_are_missing(seen);
+  const Decision decision = decide(seen, options_.limits);
   const bool is_done = decision.kind == Decision::Kind::kEnd && decision.end.exit_code == kExitOk;
   if (is_done || options_.leads()) carry_out(decision);
+}
+
+void ElasticLeader::say_if_hosts_are_missing(const JobView& view) {
+  const int found = hosts_for_a_world(view, options_.limits);
+  const bool waits = (view.world.generation < 0 || view.starts_again) && found < options_.limits.min_hosts;
+  if (!waits || found == said_hosts_) return;
+  said_hosts_ = found;
+  options_.say(text("elastic: waiting for hosts: ", found, " of ", options_.limits.min_hosts, " (--nnodes)"));
 }
 
 void ElasticLeader::read_hosts(double at_s) {
@@ -135,6 +146,8 @@ JobView ElasticLeader::view(double at_s) const {
                .waiting = waiting_,
                .is_lost = is_lost_,
                .wants_next = state_.wants_next,
+               .asked_to_leave = asked_to_leave_,
+               .starts_again = is_taken_over_,
                .stop_signal = state_.stop_signal,
                .sizes = sizes_,
                .settled_s = at_s - joined_s_,
@@ -142,6 +155,9 @@ JobView ElasticLeader::view(double at_s) const {
   for (const auto& [node, host] : hosts_) {
     view.hosts.push_back(host.view);
     view.hosts.back().silent_s = host.silent_s(at_s, options_.limits);
+    const bool is_of_world = std::ranges::any_of(
+        world_.ranks, [&](const wire::ElasticMember& each) { return each.node == host.view.node; });
+    if (is_of_world && host.has_reported) view.starts_again = false;
   }
   return view;
 }
@@ -153,6 +169,9 @@ void ElasticLeader::carry_out(const Decision& decision) {
     case Decision::Kind::kNextWorld:
       return begin(decision.next, decision.num_restarts);
     case Decision::Kind::kAskForNext:
+      for (const auto& [node, host] : hosts_) {
+        if (host.view.report.is_leaving) asked_to_leave_.insert(node);
+      }
       state_.wants_next = true;
       return write_state();
     case Decision::Kind::kStop:
@@ -179,7 +198,8 @@ void ElasticLeader::begin(const wire::ElasticWorld& world, int num_restarts) {
   for (const auto& [node, number] : next.num_placed) hosts_[node].view.num_placed = number;
   world_ = world;
   waiting_.clear();
-  is_lost_ = false;
+  asked_to_leave_.clear();
+  is_lost_ = is_taken_over_ = false;
   store_.set(wire::elastic_world_key(world.generation), to_text(world), kOwnStoreCall_s);
   state_.generation = world.generation;
   state_.wants_next = false;

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,7 @@ class ElasticLeader {
     bool has_reported = false;  ///< to this leader; the leader before may have known it
     double silent_s(double at_s, const JobLimits& limits) const;
   };
+  void say_if_hosts_are_missing(const JobView& view);
   void read_hosts(double at_s);
   void read_waiting();
   JobView view(double at_s) const;
@@ -72,8 +74,11 @@ class ElasticLeader {
   wire::JobState state_;
   std::map<int, Host> hosts_;
   std::map<std::string, wire::WaitingMember> waiting_;  ///< for the next world, as far as known
-  std::vector<int> sizes_;  ///< of worlds, as the first process has said that waits
+  std::vector<int> sizes_;        ///< of worlds, as the first process has said that waits
+  std::set<int> asked_to_leave_;  ///< hosts that were leaving when the ranks were asked for the next world
   bool is_lost_ = false;
+  bool is_taken_over_ = false;  ///< the present world is of the leader before
+  int said_hosts_ = -1;         ///< that a world lacks
   int num_restarts_ = 0;
   double looked_s_ = 0, joined_s_ = 0;
 };

@@ -17,6 +17,10 @@ using wire::MemberReport;
 using wire::MemberState;
 using Kind = Decision::Kind;
 
+bool can_take_ranks(const HostView& host, const JobLimits& limits) {
+  return host.lives(limits.silent_host_s) && !host.report.is_leaving && host.report.capacity > 0;
+}
+
 Decision end_with(int exit_code, std::string reason) {
   return {.kind = Kind::kEnd, .end = {.exit_code = exit_code, .reason = std::move(reason)}};
 }
@@ -40,6 +44,8 @@ class Processes {
   }
 
   std::vector<ElasticMember> living{}, staying{};  ///< ranks; staying: on hosts that do not leave
+  /// Ranks of the next world: without those that have handed their state over to the others.
+  std::vector<ElasticMember> remaining{};
   int num_done = 0, num_failed = 0;
   std::optional<int> exit_code{};  ///< of a rank that has failed
   bool is_final = false;           ///< it would fail again
@@ -75,6 +81,7 @@ class Processes {
     } else if (state == MemberState::kRunning && is_there) {
       living.push_back(member);
       if (!host->report.is_leaving) staying.push_back(member);
+      if (!view_.asked_to_leave.contains(member.node)) remaining.push_back(member);
     } else {
       note_failure(member, report);
       lost_on_.insert(member.node);
@@ -155,17 +162,20 @@ std::optional<NextWorld> next_of(const JobView& view, const JobLimits& limits, P
   return next;
 }
 
+/// For a world without ranks of an earlier one.
+bool has_hosts(const JobView& view, const JobLimits& limits) {
+  const int hosts = hosts_for_a_world(view, limits);
+  return hosts >= limits.min_hosts && (hosts >= limits.wanted_hosts || view.settled_s >= limits.join_wait_s);
+}
+
 Decision first_world(const JobView& view, const JobLimits& limits) {
+  if (!has_hosts(view, limits)) return {};
   wire::ElasticWorld world{.generation = 0};
-  int hosts = 0;
   for (const HostView& host : view.hosts) {
-    if (!host.lives(limits.silent_host_s) || host.report.is_leaving || host.report.capacity == 0) continue;
-    ++hosts;
+    if (!can_take_ranks(host, limits)) continue;
     for (int rank = 0; rank < host.report.capacity && world.size() < limits.wanted_ranks; ++rank)
       world.ranks.push_back({.id = text(host.node, ".0-", rank), .node = host.node});
   }
-  const bool is_time = hosts >= limits.wanted_hosts || view.settled_s >= limits.join_wait_s;
-  if (hosts < limits.min_hosts || !is_time) return {};
   return {.kind = Kind::kNextWorld, .next = std::move(world)};
 }
 
@@ -193,9 +203,10 @@ Decision after_failure(const JobView& view, const JobLimits& limits, const Proce
     return end_with(kExitComm, text("no rank has ended, and the ranks have lost their world: ", cause,
                                     "; no restart is left (--max-restarts ", limits.max_restarts, ")"));
   }
-  auto next = next_of(view, limits, processes, processes.staying);
+  if (view.starts_again && processes.living.empty() && !has_hosts(view, limits)) return {};
+  auto next = next_of(view, limits, processes, processes.remaining);
   // Hosts that leave have ranks in one more world, in which all save and end.
-  if (!next && processes.staying.size() < processes.living.size())
+  if (!next && processes.remaining.size() < processes.living.size())
     next = next_of(view, limits, processes, processes.living);
   if (!next && processes.num_done > 0) {
     return end_with(processes.exit_code.value_or(kExitComm),
@@ -205,7 +216,7 @@ Decision after_failure(const JobView& view, const JobLimits& limits, const Proce
   if (!next) {
     return end_with(
         processes.exit_code.value_or(kExitComm),
-        text(processes.staying.size(), " rank(s) and ", processes.spares.size(),
+        text(processes.remaining.size(), " rank(s) and ", processes.spares.size(),
              " spare(s) are left, and no world can be formed of them (--min-ranks ", limits.min_ranks, ")"));
   }
   return {.kind = Kind::kNextWorld,
@@ -214,6 +225,11 @@ Decision after_failure(const JobView& view, const JobLimits& limits, const Proce
 }
 
 }  // namespace
+
+int hosts_for_a_world(const JobView& view, const JobLimits& limits) {
+  return static_cast<int>(
+      std::ranges::count_if(view.hosts, [&](const HostView& host) { return can_take_ranks(host, limits); }));
+}
 
 Decision decide(const JobView& view, const JobLimits& limits) {
   if (view.world.generation < 0) return first_world(view, limits);

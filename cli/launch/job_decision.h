@@ -2,6 +2,7 @@
 // What the leader of an elastic job does next, from what it knows of hosts and processes. Pure.
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,10 @@ struct JobView {
   std::map<std::string, wire::WaitingMember> waiting = {};  ///< by id: processes that have lost the world
   bool is_lost = false;                                     ///< by a rank at least
   bool wants_next = false;                                  ///< ranks were asked to leave the world
-  int stop_signal = 0;                                      ///< that all ranks were told; 0: none
+  std::set<int> asked_to_leave = {};  ///< hosts that were leaving when the ranks were asked
+  /// A new leader has the world from the record of the job, and no host of that world has reported to it.
+  bool starts_again = false;
+  int stop_signal = 0;          ///< that all ranks were told; 0: none
   std::vector<int> sizes = {};  ///< of worlds that the program can run in, rising; empty: not known
   double settled_s = 0;         ///< since a host has joined
   int num_restarts = 0;         ///< used so far
@@ -52,6 +56,9 @@ struct Decision {
   int num_restarts = 0;  ///< that the next world uses
   wire::JobEnd end = {};
 };
+
+/// Hosts that live, do not leave, and take ranks.
+int hosts_for_a_world(const JobView& view, const JobLimits& limits);
 
 Decision decide(const JobView& view, const JobLimits& limits);
 

@@ -336,12 +336,20 @@ WorldStory run_world(Launcher& launcher, int restart) {
   return supervisor.run();
 }
 
+/// SIGINT, SIGTERM or SIGHUP, if one has arrived; 0: none. Others are no request to stop.
+int stop_signal(SignalQueue& signals) {
+  for (int signal = signals.next(); signal != 0; signal = signals.next()) {
+    if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) return signal;
+  }
+  return 0;
+}
+
 /// The ranks of other hosts still need the store to leave in good order.
 void wait_for_other_hosts(Launcher& launcher) {
   if (!launcher.job.served || launcher.options.num_nodes == 1) return;
   const auto deadline = Deadline::after_s(kGoodbye_s), patience = Deadline::after_s(kSilent_s);
   for (bool said = false; !launcher.job.served->wait_until_left(kLookForSignals_s);) {
-    if (launcher.signals.next() != 0) return;
+    if (stop_signal(launcher.signals) != 0) return;
     if (!said && patience.expired()) {
       said = true;
       launcher.screen.note(
@@ -363,7 +371,7 @@ void end_elastic_job(Launcher& launcher) {
   const bool is_leaving = launcher.elastic->host().is_leaving() && !launcher.elastic->host().job().end;
   if (is_leaving) launcher.elastic->hand_over();
   const auto deadline = Deadline::after_s(kGoodbye_s);
-  while (launcher.elastic->hears_others() && !deadline.expired() && launcher.signals.next() == 0)
+  while (launcher.elastic->hears_others() && !deadline.expired() && stop_signal(launcher.signals) == 0)
     std::this_thread::sleep_for(std::chrono::duration<double>(kLookForSignals_s));
   if (!is_leaving) launcher.elastic->finish();
 }
@@ -427,7 +435,7 @@ std::unique_ptr<ElasticJob> join_elastic_job(Launcher& launcher) {
       .start_id = launcher.job.start_id,
       .say = [&screen = launcher.screen](const std::string& line) { screen.note(line); },
       .note = [&notes = launcher.notes](const std::string& line) { notes.add(line); },
-      .is_told_to_stop = [&signals = launcher.signals] { return signals.next() != 0; }};
+      .is_told_to_stop = [&signals = launcher.signals] { return stop_signal(signals) != 0; }};
   return std::make_unique<ElasticJob>(std::move(job));
 }
 

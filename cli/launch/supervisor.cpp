@@ -28,6 +28,10 @@ std::string prefix_of(const LaunchOptions& options, const RankProcess& process) 
   return process.is_spare() ? "[spare] " : text("[", process.rank(), "] ");
 }
 
+std::string name_of(const RankProcess& process) {
+  return process.is_spare() ? "a spare" : text("rank ", process.rank());
+}
+
 /// A rank that was told to stop has stopped all ranks.
 bool ends_each_time(int exit_code) {
   return ends_the_job(exit_code) || exit_code == 128 + SIGINT || exit_code == 128 + SIGTERM;
@@ -183,7 +187,8 @@ void Supervisor::interrupt(int signal) {
   witness_.note_stop(signal, signals_.sender());
   if (job_ != nullptr && signal == SIGTERM && job_->can_leave()) {
     screen_.note("SIGTERM: this host leaves the job; SIGTERM again kills its ranks");
-    return job_->host().leave();
+    job_->host().leave();
+    return ask_ranks();  // before the leader knows it, and asks for the next world
   }
   screen_.note(text(autopsy::signal_name(signal), ": stopping ", members_.size(), " rank(s)",
                     signal == SIGINT ? "; Ctrl-C again kills them" : ""));
@@ -203,12 +208,11 @@ void Supervisor::look_after_ranks() {
 void Supervisor::note_change(Member& member, RankProcess::Change change) {
   const auto& rank = *member.process;
   if (phase_ == Phase::kRunning && change == RankProcess::Change::kStopped) {
-    screen_.note(text("rank ", rank.rank(), " (pid ", rank.pid(), ") was frozen by ",
-                      autopsy::signal_name(rank.stopped_by()),
-                      "; the others wait for it until their deadline (kill -CONT ", rank.pid(),
-                      " continues it)"));
+    screen_.note(
+        text(name_of(rank), " (pid ", rank.pid(), ") was frozen by ", autopsy::signal_name(rank.stopped_by()),
+             "; the others wait for it until their deadline (kill -CONT ", rank.pid(), " continues it)"));
   } else if (phase_ == Phase::kRunning && change == RankProcess::Change::kContinued) {
-    screen_.note(text("rank ", rank.rank(), " continues"));
+    screen_.note(text(name_of(rank), " continues"));
   } else if (change == RankProcess::Change::kEnded &&
              (WIFSIGNALED(rank.wait_status()) || WEXITSTATUS(rank.wait_status()) != 0)) {
     fail(rank);
@@ -278,9 +282,18 @@ void Supervisor::follow_job() {
     next_world_ = host.next_world();
   } else if (is_regrouping) {
     end_those_who_do_not_come();
-  } else if (host.job().wants_next) {
-    for (auto& member : members_) member.process->ask_for_generation(host.world().generation + 1);
+  } else {
+    ask_ranks();
   }
+}
+
+/// For the next world, where the leader asks for it; and says whether this host will be in it.
+void Supervisor::ask_ranks() {
+  const ElasticHost& host = job_->host();
+  if (!host.job().wants_next && !host.is_leaving()) return;
+  const int generation = host.world().generation + (host.job().wants_next ? 1 : 0);
+  for (auto& member : members_)
+    member.process->ask_for_generation(generation | (host.is_leaving() ? wire::kHostLeaves : 0));
 }
 
 void Supervisor::follow_end(const wire::JobEnd& end) {
@@ -311,6 +324,7 @@ void Supervisor::end_those_who_do_not_come() {
   const double grace_s = all_are_frozen ? 0 : options_.frozen_grace_s;
   if ((grace_s == 0 && !all_are_frozen) || now_s() - all_but_some_wait_s_ < grace_s) return;
   for (Member* member : late) {
+    if (std::exchange(member->came_too_late, true)) continue;  // SIGKILL is on its way
     if (member->process->frozen()) member->frozen_by = member->process->stopped_by();
     screen_.note(text("rank ", member->process->rank(), " (pid ", member->process->pid(),
                       ") does not come to the next world", member->frozen_by != 0 ? ": it is frozen" : "",

@@ -28,7 +28,8 @@ struct SupervisedRank {
   bool out_open = true;
   bool err_open = true;
   int frozen_by = 0;
-  double frozen_for_s = 0;  ///< as seen by a launcher that was not frozen itself
+  bool came_too_late = false;  ///< to the next world, and was killed
+  double frozen_for_s = 0;     ///< as seen by a launcher that was not frozen itself
   bool stopped = false;
 };
 
@@ -71,6 +72,7 @@ class Supervisor {
   std::vector<wire::MemberReport> member_reports() const;
   void begin_regrouping();
   void follow_end(const wire::JobEnd& end);
+  void ask_ranks();
   void end_those_who_do_not_come();
   void end_spares();
   void look_for_stalls();

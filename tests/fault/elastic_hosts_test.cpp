@@ -61,6 +61,15 @@ TEST_F(ElasticHosts, NewHostReplacesLostHost) {
                               {"parallel.zero=3"}));
 }
 
+TEST_F(ElasticHosts, WaitingLauncherCanBeStopped) {
+  const auto second = start(1, {}, {});
+  ASSERT_TRUE(second->wait_for_output("trying for 1m 00s", 30));
+  second->send_signal(SIGINT);
+  const ChildResult result = second->wait(20);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_THAT(result.err, HasSubstr("told to stop before a launcher served the store of the job at "));
+}
+
 TEST_F(ElasticHosts, StoppedHostHandsItsStateOver) {
   const Words settings = {"parallel.zero=3"};
   const auto first = start(0, {}, settings), second = start(1, {}, settings);

@@ -43,14 +43,14 @@ class ElasticLeaders : public testing::Test {
                    "-n",
                    "2",
                    "--nnodes",
-                   text("1:", most_hosts),
+                   text(least_hosts_, ":", most_hosts),
                    "--elastic",
                    "--rendezvous",
                    etcd_->address(),
                    "--join-wait",
                    join_wait_,
                    "--secret-file",
-                   (folder_ / "secret").string()};
+                   (folder_ / secret_).string()};
     words.insert(words.end(), options_.begin(), options_.end());
     words.push_back("--");
     const Words command = runs_.command("run", settings);
@@ -68,7 +68,8 @@ class ElasticLeaders : public testing::Test {
   }
   const TemporaryFolder folder_;
   const RunsOfWorlds runs_{folder_.path()};
-  std::string join_wait_ = "30";
+  std::string join_wait_ = "30", secret_ = "secret";
+  int least_hosts_ = 1;
   Words options_;
   std::unique_ptr<EtcdCluster> etcd_;
   std::vector<std::unique_ptr<ChildProcess>> launchers_;
@@ -106,6 +107,62 @@ TEST_F(ElasticLeaders, LeaderThatLeavesHandsJobOver) {
   const int step = step_of_world(second.out + second.err, 1);
   EXPECT_GE(step, 50) << "handed over, without copies before";
   EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, runs_.undisturbed({{4, step}, {2}}, {"parallel.zero=3"}));
+}
+
+/// Their copies are on each other's host.
+TEST_F(ElasticLeaders, NeighborsThatLeaveTogetherKeepState) {
+  ASSERT_NO_FATAL_FAILURE(start_hosts(3, {"parallel.zero=3", "train.epochs=8"}));
+  ASSERT_TRUE(evaluates(*launchers_[0], 50));
+  launchers_[1]->send_signal(SIGTERM);
+  launchers_[2]->send_signal(SIGTERM);
+  const ChildResult second = launchers_[1]->wait(60), third = launchers_[2]->wait(60);
+  EXPECT_EQ(second.exit_code, 143) << second.err;
+  EXPECT_EQ(third.exit_code, 143) << third.err;
+  const ChildResult first = launchers_[0]->wait(120);
+  ASSERT_EQ(first.exit_code, 0) << first.out << first.err;
+  const std::string said = first.out + first.err;
+  std::vector<RunsOfWorlds::World> worlds = {{6, step_of_world(said, 1)}};
+  EXPECT_GE(worlds[0].end, 50) << "handed over, without copies before";
+  // The second may have left after the ranks were asked for a world without the first.
+  const bool one_by_one = said.find("elastic: world 1 has 4 rank(s)") != std::string::npos;
+  if (one_by_one) worlds.push_back({4, step_of_world(said, 2)});
+  worlds.push_back({2});
+  EXPECT_THAT(said, HasSubstr(text("elastic: world ", one_by_one ? 2 : 1, " has 2 rank(s)")));
+  EXPECT_EQ(read_run(folder_ / "run").weights_xxh3,
+            runs_.undisturbed(worlds, {"parallel.zero=3", "train.epochs=8"}));
+}
+
+/// As at the end of a reservation.
+TEST_F(ElasticLeaders, HostsThatComeBackAwaitEachOther) {
+  least_hosts_ = 2;
+  join_wait_ = "0";
+  ASSERT_NO_FATAL_FAILURE(start_hosts(2, {"checkpoint.every_steps=50"}));
+  ASSERT_TRUE(evaluates(*launchers_[0], 50));
+  for (const auto& launcher : launchers_) launcher->send_signal(SIGTERM);
+  for (const auto& launcher : launchers_) EXPECT_EQ(launcher->wait(60).exit_code, 143);
+  launchers_.clear();
+  const auto first = start(0, 2, {"checkpoint.every_steps=50"});
+  ASSERT_TRUE(first->wait_for_output("elastic: waiting for hosts: 1 of 2", 60)) << first->wait(1).err;
+  const auto second = start(1, 2, {"checkpoint.every_steps=50"});
+  const ChildResult one = first->wait(120), other = second->wait(120);
+  EXPECT_EQ(one.exit_code, 0) << one.out << one.err;
+  EXPECT_EQ(other.exit_code, 0) << other.out << other.err;
+  EXPECT_EQ(read_run(folder_ / "run").world_size, 4);
+}
+
+TEST_F(ElasticLeaders, AnotherSecretIsAnotherJob) {
+  ASSERT_NO_FATAL_FAILURE(start_hosts(2, {"train.epochs=8"}));
+  ASSERT_TRUE(evaluates(*launchers_[0], 50));
+  std::ofstream(folder_ / "other") << "the secret of other hosts\n";
+  std::filesystem::permissions(folder_ / "other", std::filesystem::perms(0600));
+  secret_ = "other";
+  const ChildResult other = start(2, 2, {})->wait(60);
+  EXPECT_EQ(other.exit_code, 2) << other.err;
+  EXPECT_THAT(other.err, HasSubstr("a job with another secret uses etcd://"));
+  for (const auto& launcher : launchers_) {
+    const ChildResult result = launcher->wait(120);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
 }
 
 /// As at the end of a reservation.
@@ -159,7 +216,7 @@ TEST_F(ElasticLeaders, WakingLeaderLearnsTheJobHasEnded) {
   launchers_[0]->send_signal(SIGCONT);
   const ChildResult first = launchers_[0]->wait(120);
   EXPECT_FALSE(first.timed_out);
-  EXPECT_THAT(first.err, HasSubstr("it has ended on the other hosts"));
+  EXPECT_THAT(first.err, HasSubstr("it has ended on the other hosts, or etcd has lost its data"));
 }
 
 TEST_F(ElasticLeaders, JobContinuesWithoutEtcd) {
@@ -178,6 +235,7 @@ TEST_F(ElasticLeaders, LauncherWaitsForEtcd) {
   etcd_->signal(0, SIGSTOP);
   const auto launcher = start(0, 2, {"train.epochs=1"});
   EXPECT_TRUE(launcher->wait_for_output("trying for 1m 00s", 30));
+  launcher->send_signal(SIGUSR1);  // no request to stop
   etcd_->signal(0, SIGCONT);
   const ChildResult result = launcher->wait(60);
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -191,6 +249,19 @@ TEST_F(ElasticLeaders, LauncherWaitingForEtcdCanBeStopped) {
   const ChildResult result = launcher->wait(20);
   EXPECT_FALSE(result.timed_out);
   EXPECT_THAT(result.err, HasSubstr("told to stop before a leader of the job was found"));
+}
+
+TEST_F(ElasticLeaders, DamagedRecordEndsLauncherWithReason) {
+  join_wait_ = "0";
+  const etcd::StoreAddress store = etcd::StoreAddress::parse(etcd_->address());
+  etcd::Client(store.members)
+      .commit({.when = {},
+               .writes = {{.key = store.prefix + "/job/files/record", .value = "no record"}},
+               .removals = {}});
+  const ChildResult result = start(0, 2, {})->wait(120);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("this launcher could not lead it for 1m 00s: "));
 }
 
 TEST_F(ElasticLeaders, EndOfJobLeavesNothingInEtcd) {

@@ -80,7 +80,7 @@ class Worlds {
     std::string address;
     if (!environment_.store_file.empty()) std::getline(std::ifstream(environment_.store_file), address);
     if (!address.empty()) {
-      const auto endpoint = wire::Endpoint::parse(address, environment_.store_file);
+      const wire::Endpoint endpoint = parse_store(address);
       const bool has_moved =
           endpoint.host != environment_.master_addr || endpoint.port != environment_.master_port;
       if (has_moved) store_.reset();
@@ -94,6 +94,15 @@ class Worlds {
         .secret = environment_.secret,
         .timeout_s = environment_.store_file.empty() ? most_s : std::min(most_s, kMovableStoreCall_s)});
     has_registered_ = false;
+  }
+
+  /// What is no address is read again: the file is damaged, and the launcher writes it again.
+  wire::Endpoint parse_store(const std::string& address) const {
+    try {
+      return wire::Endpoint::parse(address, environment_.store_file);
+    } catch (const InvalidArgument& error) {
+      throw CommError(error.what());
+    }
   }
 
   void wait_in_store(const std::string& cause, double timeout_s) {
@@ -133,8 +142,11 @@ class Worlds {
 
 bool next_world_is_asked(Context& context) {
   const LaunchEnvironment& environment = context.environment();
-  return !environment.member.empty() && context.status().asked_generation() > environment.restart_count;
+  const int asked = context.status().asked_generation() & ~wire::kHostLeaves;
+  return !environment.member.empty() && asked > environment.restart_count;
 }
+
+bool host_leaves(Context& context) { return (context.status().asked_generation() & wire::kHostLeaves) != 0; }
 
 void run_elastic(const ElasticOptions& options, const std::function<void(Context&)>& body) {
   const LaunchEnvironment first = read_launch_environment();

@@ -71,6 +71,9 @@ struct JobEnd {
   friend bool operator==(const JobEnd&, const JobEnd&) = default;
 };
 
+/// Added to the generation of a world that ranks are asked for, on a host that leaves the job.
+inline constexpr int kHostLeaves = 1 << 30;
+
 /// State that the launcher of the first host writes for those of all hosts.
 struct JobState {
   int generation = -1;          ///< of the present world; -1: there is none yet

@@ -125,8 +125,44 @@ TEST(JobDecision, AHostLeavesIfEnoughRanksStay) {
   EXPECT_EQ(decide(view, limits_of(3, 2)).kind, Kind::kAskForNext);
   EXPECT_EQ(decide(view, limits_of(3, 3)).kind, Kind::kStop);
   view.wants_next = view.is_lost = true;
+  view.asked_to_leave = {1};
   for (const char* id : {"0.0-0", "0.0-1", "1.0-0", "1.0-1"}) view.waiting[id] = {};
   EXPECT_THAT(ids(decide(view, limits_of(3, 2))), ElementsAre("0.0-0", "0.0-1"));
+}
+
+/// Ranks hand the state of the hosts over that leave when they are asked for the next world.
+TEST(JobDecision, HostLeavesOnlyAfterHandOver) {
+  JobView view = failed_job();
+  for (HostView& host : view.hosts)
+    for (wire::MemberReport& each : host.report.members) each.state = MemberState::kRunning;
+  for (const char* id : {"0.0-0", "0.0-1", "1.0-0", "1.0-1"}) view.waiting[id] = {};
+  view.wants_next = view.is_lost = true;
+  view.hosts[1].report.is_leaving = true;  // since then
+  const Decision next = decide(view, limits_of(3, 2));
+  EXPECT_THAT(ids(next), ElementsAre("0.0-0", "0.0-1", "1.0-0", "1.0-1"));
+  view.world = next.next;
+  view.waiting.clear();
+  view.wants_next = view.is_lost = false;
+  EXPECT_EQ(decide(view, limits_of(3, 2)).kind, Kind::kAskForNext);
+}
+
+/// All launchers of a job were lost, and come back one after the other.
+TEST(JobDecision, JobThatStartsAgainAwaitsItsHosts) {
+  JobView view = failed_job();
+  view.hosts = {host_of(2, 2, {}, 0)};
+  view.waiting.clear();
+  view.is_lost = view.wants_next = false;
+  JobLimits limits = limits_of(0, 4);
+  limits.min_hosts = limits.wanted_hosts = 2;
+  EXPECT_EQ(decide(view, limits).kind, Kind::kEnd);
+  view.starts_again = true;
+  view.settled_s = 1000;
+  EXPECT_EQ(decide(view, limits).kind, Kind::kNone);
+  view.hosts.push_back(host_of(3, 2, {}, 0));
+  EXPECT_THAT(ids(decide(view, limits)), ElementsAre("2.1-0", "2.1-1", "3.1-0", "3.1-1"));
+  limits.wanted_hosts = 3;
+  view.settled_s = 0;
+  EXPECT_EQ(decide(view, limits).kind, Kind::kNone) << "within --join-wait";
 }
 
 TEST(JobDecision, CountsLostWorldsWithoutFailedRank) {
@@ -257,6 +293,7 @@ class SimulatedJob {
     leader_ = candidates[static_cast<std::size_t>(pick(0, static_cast<int>(candidates.size()) - 1))];
     view_.waiting.clear();
     view_.sizes.clear();
+    view_.asked_to_leave.clear();
     view_.is_lost = false;
     view_.wants_next = true;
     return true;
@@ -294,7 +331,11 @@ class SimulatedJob {
   }
 
   void carry_out(const Decision& decision) {
-    if (decision.kind == Kind::kAskForNext) view_.wants_next = true;
+    if (decision.kind == Kind::kAskForNext) {
+      view_.wants_next = true;
+      for (const HostView& host : view_.hosts)
+        if (host.report.is_leaving) view_.asked_to_leave.insert(host.node);
+    }
     if (decision.kind == Kind::kStop) view_.stop_signal = 15;
     if (decision.kind == Kind::kEnd) check_end(decision.end);
     if (decision.kind == Kind::kNextWorld) begin(decision);
@@ -327,7 +368,7 @@ class SimulatedJob {
       HostView* host = host_of_member(each);
       if (!there.insert(each.id).second) wrong_ = each.id + " has two ranks";
       if (host == nullptr || host->silent_s >= limits_.silent_host_s) wrong_ = each.id + " is on no host";
-      if (host != nullptr && host->report.is_leaving && step_of_sizes_ <= 1 &&
+      if (host != nullptr && view_.asked_to_leave.contains(host->node) && step_of_sizes_ <= 1 &&
           num_staying() >= limits_.min_ranks)
         wrong_ = each.id + " is on a host that leaves";
       if (host != nullptr && host->silent_s == 0 && !runs(each)) wrong_ = each.id + " has ended";
@@ -340,6 +381,7 @@ class SimulatedJob {
     for (HostView& host : view_.hosts) start_on(host, next);
     view_.world = next;
     view_.waiting.clear();
+    view_.asked_to_leave.clear();
     view_.is_lost = view_.wants_next = false;
   }
 

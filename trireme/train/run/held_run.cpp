@@ -5,14 +5,21 @@
 #include <map>
 #include <utility>
 
+#include "trireme/comm/elastic.h"
+
 namespace trireme::train {
 namespace {
 
-/// The host of each rank: ids of processes begin with it.
-std::vector<int> hosts_of(comm::Context& context) {
+constexpr const char* kLeaving = "-1";
+
+/// The host of each rank: ids of processes begin with it. Before a world ends, hosts that leave the job count
+/// as one, so that another host has a copy of all that they have.
+std::vector<int> hosts_of(comm::Context& context, bool world_ends) {
   const std::string& member = context.environment().member;
+  const bool leaves = world_ends && comm::host_leaves(context);
   std::vector<int> hosts;
-  for (const std::string& host : context.world().all_gather_text(member.substr(0, member.find('.'))))
+  for (const std::string& host :
+       context.world().all_gather_text(leaves ? kLeaving : member.substr(0, member.find('.'))))
     hosts.push_back(std::stoi(host));
   return hosts;
 }
@@ -29,7 +36,7 @@ HeldRun::HeldRun(RunMemory& memory, Trainer& trainer, const Progress& progress, 
       every_steps_(trainer.plan().config().checkpoint.in_memory_every_steps) {
   const checkpoint::Shards mine = state_to_save(trainer_, progress_);
   names_ = checkpoint::names_of_all(context_.world(), mine);
-  if (every_steps_ > 0) copies_.emplace(context_.world(), mine, hosts_of(context_));
+  if (every_steps_ > 0) copies_.emplace(context_.world(), mine, hosts_of(context_, /*world_ends=*/false));
   changes_in_forward_ = std::ranges::any_of(trainer_.state(), [](const StatePart& part) {
     return is_changed_in_forward(part) && !part.shards.empty();
   });
@@ -37,7 +44,7 @@ HeldRun::HeldRun(RunMemory& memory, Trainer& trainer, const Progress& progress, 
 
 void HeldRun::before_first_step() {
   if (trainer_.steps_done() == 0) return;
-  if (every_steps_ > 0) hand_over();
+  if (every_steps_ > 0) hand_over(/*world_ends=*/false);
   context_.world().barrier();  // until all ranks have the restored state, none forgets what it is from
 }
 
@@ -57,14 +64,14 @@ void HeldRun::before_step() {
 
 void HeldRun::after_step() {
   if (every_steps_ == 0 || trainer_.steps_done() % every_steps_ != 0 || !trainer_.drained()) return;
-  hand_over();
+  hand_over(/*world_ends=*/false);
 }
 
-void HeldRun::hand_over() {
+void HeldRun::hand_over(bool world_ends) {
   const telemetry::OwnWork work(context_.status(), "copying the state to the memory of another rank");
   trainer_.complete_state();
   const checkpoint::Shards mine = state_to_save(trainer_, progress_);
-  if (!copies_) copies_.emplace(context_.world(), mine, hosts_of(context_));
+  if (!copies_ || world_ends) copies_.emplace(context_.world(), mine, hosts_of(context_, world_ends));
   checkpoint::HeldState copy = copies_->copy(mine, trainer_.steps_done());
   copy.world = context_.environment().restart_count;
   memory_.keep_copy(std::move(copy));

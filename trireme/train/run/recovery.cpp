@@ -165,6 +165,15 @@ std::int64_t newest_step_on_disk(const Resumable& run, comm::Context& context) {
   return std::stoll(context.world().all_gather_text(std::to_string(newest)).front());
 }
 
+/// Some ranks have kept a state, and others that are lost had parts of it. Collective.
+void warn_of_lost_state(comm::Context& context, const std::vector<checkpoint::HeldState>& held) {
+  const std::vector<std::string> kept = context.world().all_gather_text(held.empty() ? "" : "kept");
+  if (context.is_main() && std::ranges::count(kept, "kept") > 0)
+    context.log().warning(
+        "the state in the memory of the ranks is incomplete: ranks that are lost had parts of it. The run "
+        "continues from its newest checkpoint, or from its start");
+}
+
 StateParts parts_to_save(Trainer& trainer, const Progress& progress) {
   StateParts parts = trainer.state();
   for (StatePart& part : run_parts(progress, trainer.data())) parts.push_back(std::move(part));
@@ -184,6 +193,7 @@ bool resume_from_memory(const Resumable& run, comm::Context& context,
                         const std::vector<checkpoint::HeldState>& held) {
   comm::Group& world = context.world();
   const checkpoint::HeldStates states(world, held);
+  if (!states.newest()) warn_of_lost_state(context, held);
   if (!states.newest() || newest_step_on_disk(run, context) > states.newest()->step) return false;
   const telemetry::OwnWork work(context.status(), "restoring the state from the memory of the ranks");
   StoredSizes stored;

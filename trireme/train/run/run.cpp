@@ -243,7 +243,7 @@ void Run::step(int stop_signal) {
 
 /// Of an elastic job: the next world continues after this step.
 void Run::leave_world() {
-  held_->hand_over();  // first: a host that leaves does not wait for a slow disk
+  held_->hand_over(/*world_ends=*/true);  // first: a host that leaves does not wait for a slow disk
   if (const Destinations due = destinations_due(Moment::kOnTheWay); !due.empty()) save(due);
   end_background_saves();
   throw comm::WorldChange();

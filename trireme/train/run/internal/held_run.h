@@ -25,8 +25,9 @@ class HeldRun {
   void after_step();
   /// Keeps the trainer's state, if it is that of a step.
   void keep_own() noexcept;
-  /// Copies the state after this step, as all ranks leave the world, and some of them the job. Collective.
-  void hand_over();
+  /// Copies the state after this step to the memory of another host. `world_ends`: to one that does not leave
+  /// the job. Collective.
+  void hand_over(bool world_ends);
 
  private:
   RunMemory& memory_;
