@@ -181,6 +181,26 @@ TEST(FrozenRank, IsAwaitedWithoutLimitOnRequest) {
   EXPECT_THAT(result.out, AllOf(HasSubstr("[0] awake"), HasSubstr("[1] awake")));
 }
 
+/// Both are stopped for longer than comm.timeout_s, and the one that waits for the other continues first.
+TEST(FrozenRank, CountsItsPauseAgainstNoOther) {
+  ChildProcess launcher({bin("trireme"), "launch", "-n", "2", "--", bin("rank_fault_loop"), "3", "8"});
+  ASSERT_TRUE(launcher.wait_for_output("[1] step 20", 60));
+  const auto ranks = launcher.children();
+  ASSERT_EQ(ranks.size(), 2U);
+  const auto pause = [](int milliseconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  };
+  ::kill(ranks[1], SIGSTOP);
+  pause(200);
+  ::kill(ranks[0], SIGSTOP);
+  pause(4000);
+  ::kill(ranks[0], SIGCONT);
+  pause(1000);
+  ::kill(ranks[1], SIGCONT);
+  const ChildResult result = launcher.wait(kLaunchBound_s);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
 TEST(FrozenRank, OutlivesTimeInWhichLauncherIsFrozen) {
   FrozenWorld world("4");
   ASSERT_TRUE(world.froze());
