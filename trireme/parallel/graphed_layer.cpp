@@ -22,6 +22,8 @@ using model::Tensors;
 using torch::autograd::variable_list;
 
 constexpr int kMostMoves = 8;
+/// Graphs of one size keep its activations.
+constexpr std::size_t kMostSizes = 16;
 
 /// Graphs of one forward and its backward, and the memory that they read and write.
 struct GraphedPass {
@@ -87,16 +89,19 @@ class GraphedLayer {
     if (!at::GradMode::is_enabled() || GraphedStep::is_capturing() || options_.use == GraphUse::kOff)
       return plain_.forward(inputs);
     if (why_not_.empty()) why_not_ = obstacle();
-    Shape* shape = why_not_.empty() ? &shape_for(inputs) : nullptr;
+    Shape* shape = why_not_.empty() ? shape_for(inputs) : nullptr;
     if (shape != nullptr && shape->num_warm >= options_.warm_up) {
       if (const std::shared_ptr<GraphedPass> pass = free_pass(*shape, inputs)) return replay(pass, inputs);
     }
-    if (!why_not_.empty()) {
-      require(options_.use != GraphUse::kOn, "layer '", plain_.name,
-              "' cannot be captured in a graph: ", why_not_);
-      counts_->why_not = text("layer '", plain_.name, "': ", why_not_);
-    } else {
+    std::string reason = why_not_;
+    if (reason.empty() && shape == nullptr)
+      reason = text("it gets inputs of more than ", kMostSizes, " sizes, each of which needs its own graphs");
+    if (reason.empty()) {
       ++shape->num_warm;
+    } else {
+      require(options_.use != GraphUse::kOn, "layer '", plain_.name,
+              "' cannot be captured in a graph: ", reason);
+      counts_->why_not = text("layer '", plain_.name, "': ", reason);
     }
     return plain_.forward(inputs);
   }
@@ -129,18 +134,20 @@ class GraphedLayer {
     return flags;
   }
 
-  Shape& shape_for(const Fields& inputs) {
+  /// Null: of too many sizes.
+  Shape* shape_for(const Fields& inputs) {
     forget_moved_weights();
     std::vector<bool> flags = flags_for(inputs);
     for (const auto& shape : shapes_) {
-      if (are_alike(shape->like, inputs) && shape->flags == flags) return *shape;
+      if (are_alike(shape->like, inputs) && shape->flags == flags) return shape.get();
     }
+    if (shapes_.size() == kMostSizes) return nullptr;
     shapes_.push_back(std::make_unique<Shape>(
         Shape{.like = inputs.map([](const at::Tensor& tensor) { return tensor.detach().to(at::kMeta); }),
               .flags = std::move(flags),
               .num_warm = 0,
               .passes = {}}));
-    return *shapes_.back();
+    return shapes_.back().get();
   }
 
   /// A graph reads its weights where they were when it was captured.

@@ -28,9 +28,9 @@ struct GraphCounts {
 };
 
 /// `layer`, captured. Its parameters and buffers stay at their addresses while it trains; graphs are captured
-/// again after a change, eight times at most. Forwards have to run on a stream that can be captured, which
-/// the default one is not. With GraphUse::kOn its forward throws InvalidArgument, with the layer and the
-/// reason, where it cannot be captured; with kAuto it runs as it is.
+/// again after a change, eight times at most. The first 16 sizes of inputs are captured. Forwards have to run
+/// on a stream that can be captured, which the default one is not. With GraphUse::kOn its forward throws
+/// InvalidArgument, with the layer and the reason, where it cannot be captured; with kAuto it runs as it is.
 model::Layer graphed(model::Layer layer, c10::Device device, const GraphOptions& options,
                      std::shared_ptr<GraphCounts> counts);
 

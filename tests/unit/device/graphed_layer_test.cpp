@@ -194,6 +194,16 @@ TEST_F(GraphedLayerTest, EndsWhereWeightsMoveEachStep) {
     EXPECT_TRUE(graphed.state[i].equal(plain.state[i])) << i;
 }
 
+TEST_F(GraphedLayerTest, CapturesNoMoreThanSixteenSizes) {
+  const ChainStep step = [](Chain& chain, int number) { loss_for(chain, number, 4 + number / 3).backward(); };
+  const Trained plain = train_chain(GraphUse::kOff, step, 60),
+                graphed = train_chain(GraphUse::kAuto, step, 60);
+  EXPECT_THAT(graphed.counts.why_not, HasSubstr("inputs of more than 16 sizes"));
+  EXPECT_EQ(graphed.counts.num_graphs, 16 * 4);
+  for (std::size_t i = 0; i < plain.state.size(); ++i)
+    EXPECT_TRUE(graphed.state[i].equal(plain.state[i])) << i;
+}
+
 TEST_F(GraphedLayerTest, NamesLayerThatReadsDevice) {
   comm::run_ranks_as_threads(
       1,

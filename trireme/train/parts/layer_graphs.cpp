@@ -5,7 +5,6 @@
 #include "trireme/model/skips.h"
 #include "trireme/parallel/graphed_layer.h"
 #include "trireme/parallel/on_stream.h"
-#include "trireme/train/plan/internal/conflicts.h"
 #include "trireme/train/step/internal/all_parts.h"
 
 namespace trireme::train {
@@ -75,8 +74,12 @@ class LayerGraphs final : public StepPart {
 
 /// Empty: layers can be captured.
 std::string obstacle(const PartSetup& setup) {
-  for (const Property property : {Property::kFixedWeights, Property::kDeviceLayers}) {
-    if (lacks(setup.plan, property)) return text("the plan has no ", words_of(property));
+  RunConfig asked = setup.plan.config();
+  asked.train.graph = "on";
+  try {
+    resolve_plan(asked, setup.plan.world_size());
+  } catch (const InvalidArgument& conflict) {
+    return conflict.what();
   }
   return comm::graphs_unavailable_because(setup.device);
 }

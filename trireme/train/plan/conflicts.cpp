@@ -13,6 +13,46 @@ namespace {
 using Parallel = ParallelOptions;
 using Train = TrainOptions;
 
+const char* words_of(Property property) {
+  switch (property) {
+    case Property::kWholeModel:
+      return "the whole model on each rank";
+    case Property::kWholeLayers:
+      return "unsharded layers on each rank";
+    case Property::kWholeSequences:
+      return "unsharded sequences on each rank";
+    case Property::kReplicatedState:
+      return "all parameters and optimizer state on each replica";
+    case Property::kStateInMemory:
+      return "parameters and optimizer state in memory";
+    case Property::kUpdateAtEnd:
+      return "one update of all stages at the end of a step";
+    case Property::kUpdatesOnRanks:
+      return "updates on the ranks";
+    case Property::kCommonSteps:
+      return "synchronous steps of all replicas";
+    case Property::kGradientNorm:
+      return "the norm of all gradients before the update";
+    case Property::kJointSkips:
+      return "a joint decision on skipped steps and the loss scale";
+    case Property::kEveryUpdate:
+      return "all updates of a step at its end";
+    case Property::kMeanGradient:
+      return "the mean of all gradients on a rank";
+    case Property::kGradientsAtOnce:
+      return "all gradients at the end of a reduction";
+    case Property::kPlainGradients:
+      return "uncompressed gradients";
+    case Property::kFixedWeights:
+      return "weights at fixed addresses";
+    case Property::kDeviceLayers:
+      return "layers without work of the host";
+    case Property::kRankIndependentBits:
+      return "results independent of the number of ranks";
+  }
+  return "";
+}
+
 struct Reason {
   Property property;
   const char* why;
@@ -304,46 +344,6 @@ const Reason* find(const std::vector<Reason>& reasons, Property property) {
 }
 
 }  // namespace
-
-const char* words_of(Property property) {
-  switch (property) {
-    case Property::kWholeModel:
-      return "the whole model on each rank";
-    case Property::kWholeLayers:
-      return "unsharded layers on each rank";
-    case Property::kWholeSequences:
-      return "unsharded sequences on each rank";
-    case Property::kReplicatedState:
-      return "all parameters and optimizer state on each replica";
-    case Property::kStateInMemory:
-      return "parameters and optimizer state in memory";
-    case Property::kUpdateAtEnd:
-      return "one update of all stages at the end of a step";
-    case Property::kUpdatesOnRanks:
-      return "updates on the ranks";
-    case Property::kCommonSteps:
-      return "synchronous steps of all replicas";
-    case Property::kGradientNorm:
-      return "the norm of all gradients before the update";
-    case Property::kJointSkips:
-      return "a joint decision on skipped steps and the loss scale";
-    case Property::kEveryUpdate:
-      return "all updates of a step at its end";
-    case Property::kMeanGradient:
-      return "the mean of all gradients on a rank";
-    case Property::kGradientsAtOnce:
-      return "all gradients at the end of a reduction";
-    case Property::kPlainGradients:
-      return "uncompressed gradients";
-    case Property::kFixedWeights:
-      return "weights at fixed addresses";
-    case Property::kDeviceLayers:
-      return "layers without work of the host";
-    case Property::kRankIndependentBits:
-      return "results independent of the number of ranks";
-  }
-  return "";
-}
 
 bool lacks(const ParallelPlan& plan, Property property) {
   return std::ranges::any_of(features(), [&](const Feature& feature) {

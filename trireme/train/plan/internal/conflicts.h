@@ -33,9 +33,6 @@ enum class Property {
   kRankIndependentBits,
 };
 
-/// "weights at fixed addresses"
-const char* words_of(Property property);
-
 /// Whether a feature of the plan leaves it without that. The program of the plan need not be there.
 bool lacks(const ParallelPlan& plan, Property property);
 
