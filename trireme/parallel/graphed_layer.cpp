@@ -5,9 +5,11 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/nn/module.h>
 
+#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -77,6 +79,27 @@ NodePointer make_backward(std::shared_ptr<GraphedPass> pass) {
     return std::make_shared<Backward>(std::move(pass));
   else
     return c10::make_intrusive<Backward>(std::move(pass));
+}
+
+/// Whether the backward of `roots` would reach a leaf that is none of `learners`.
+bool reaches_others(const Tensors& roots, const Tensors& learners) {
+  std::set<const at::TensorImpl*> known;
+  for (const at::Tensor& learner : learners) known.insert(learner.unsafeGetTensorImpl());
+  std::set<const torch::autograd::Node*> seen;
+  std::vector<const torch::autograd::Node*> left;
+  const auto visit = [&](const torch::autograd::Node* node) {
+    if (node != nullptr && seen.insert(node).second) left.push_back(node);
+  };
+  for (const at::Tensor& root : roots) visit(torch::autograd::impl::gradient_edge(root).function.get());
+  while (!left.empty()) {
+    const torch::autograd::Node* node = left.back();
+    left.pop_back();
+    if (const auto* leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(node)) {
+      if (!known.contains(leaf->variable.unsafeGetTensorImpl())) return true;
+    }
+    for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
+  }
+  return false;
 }
 
 class GraphedLayer {
@@ -217,6 +240,10 @@ class GraphedLayer {
     }
     for (const auto& [name, parameter] : plain_.parameters) {
       if (parameter.requires_grad()) pass.learners.push_back(parameter);
+    }
+    if (reaches_others(pass.roots, pass.learners)) {
+      why_not_ = "it computes with a parameter that it does not list";
+      return;
     }
     for (const at::Tensor& root : pass.roots) pass.output_gradients.push_back(at::empty_like(root.detach()));
     Capture capture(*pass.backward);

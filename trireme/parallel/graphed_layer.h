@@ -5,8 +5,9 @@
 //
 // The first forwards for inputs of some sizes run as they are (warm-up). Then both graphs are captured, and
 // replayed from that forward on. Each micro-batch between its forward and its backward has graphs of its own.
-// A layer that reads the device on the host, or changes what it does from call to call by a number of the
-// host, cannot be captured. Forwards without gradients run as they are.
+// A layer that reads the device on the host, changes an input in place, or computes with a parameter that it
+// does not list cannot be captured, and is found. Numbers of the host keep the value of the capture. Forwards
+// without gradients run as they are.
 //
 // Cost of a replay: two launches, and one copy of each input, output and gradient. Memory: the activations of
 // the layer stay allocated between steps. One thread.

@@ -57,6 +57,12 @@ struct Chain {
   }
 };
 
+/// A stream that can be captured, while it lives.
+OnStream side_stream(comm::Context& context) {
+  const c10::impl::VirtualGuardImpl device(context.device().type());
+  return {device.getStream(context.device()), device.getStreamFromGlobalPool(context.device())};
+}
+
 struct Trained {
   std::vector<at::Tensor> state;
   GraphCounts counts;
@@ -208,9 +214,7 @@ TEST_F(GraphedLayerTest, NamesLayerThatReadsDevice) {
   comm::run_ranks_as_threads(
       1,
       [](comm::Context& context) {
-        const c10::impl::VirtualGuardImpl device(context.device().type());
-        const OnStream scope(device.getStream(context.device()),
-                             device.getStreamFromGlobalPool(context.device()));
+        const OnStream scope = side_stream(context);
         const at::Tensor weight =
             at::linspace(0, 1, test::kFeatures).to(context.device()).requires_grad_(true);
         const model::Layer reads{.name = "gate",
@@ -243,9 +247,7 @@ TEST_F(GraphedLayerTest, ReportsChangeOfInputInPlace) {
   comm::run_ranks_as_threads(
       1,
       [](comm::Context& context) {
-        const c10::impl::VirtualGuardImpl device(context.device().type());
-        const OnStream scope(device.getStream(context.device()),
-                             device.getStreamFromGlobalPool(context.device()));
+        const OnStream scope = side_stream(context);
         const auto counts = std::make_shared<GraphCounts>();
         const model::Layer relu = graphed(
             {.name = "relu", .forward = [](const Fields& inputs) { return Fields(inputs.at(0).relu_()); }},
@@ -257,6 +259,31 @@ TEST_F(GraphedLayerTest, ReportsChangeOfInputInPlace) {
           EXPECT_TRUE(input.cpu().equal(output.cpu())) << "the caller's tensor is changed";
         }
         EXPECT_THAT(counts->why_not, HasSubstr("layer 'relu': it changes its input in place"));
+      },
+      {.device = test::kStandInDevice});
+}
+
+TEST_F(GraphedLayerTest, ReportsParameterThatIsNotListed) {
+  comm::run_ranks_as_threads(
+      1,
+      [](comm::Context& context) {
+        const OnStream scope = side_stream(context);
+        const at::Tensor hidden =
+            at::linspace(0, 1, test::kFeatures).to(context.device()).requires_grad_(true);
+        const auto counts = std::make_shared<GraphCounts>();
+        const model::Layer layer =
+            graphed({.name = "head",
+                     .forward = [hidden](const Fields& inputs) { return Fields(inputs.at(0) * hidden); }},
+                    context.device(), {.warm_up = 1}, counts);
+        const at::Tensor input = batch_of(0, 4).at(0).to(context.device());
+        for (int call = 0; call < 3; ++call) {
+          hidden.mutable_grad().reset();
+          layer.forward(input).at(0).sum().backward();
+          ASSERT_TRUE(hidden.grad().defined()) << call;
+          EXPECT_TRUE(hidden.grad().cpu().allclose(input.sum(0).cpu())) << call;
+        }
+        EXPECT_THAT(counts->why_not,
+                    HasSubstr("layer 'head': it computes with a parameter that it does not list"));
       },
       {.device = test::kStandInDevice});
 }

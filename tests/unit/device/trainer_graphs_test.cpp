@@ -126,6 +126,35 @@ TEST_P(GraphedTrainer, HasBitsOfPlainTrainer) {
 INSTANTIATE_TEST_SUITE_P(Of, GraphedTrainer, testing::ValuesIn(kGraphedModes),
                          [](const auto& row) { return std::string(row.param.name); });
 
+/// The first is destroyed while the second trains.
+TEST(TrainerGraphs, TwoTrainersOfThreadKeepBits) {
+  test::register_stand_in_graphs();
+  RunConfig config = graphed_config(), other = graphed_config();
+  other.run.seed = config.run.seed + 1;
+  std::vector<at::Tensor> weights;
+  const std::int64_t before = test::StandInDeviceGraph::num_replays;
+  comm::run_ranks_as_threads(1,
+                             [&](comm::Context& context) {
+                               const data::DataSource data = open_data(config);
+                               auto first = std::make_unique<Trainer>(config, context, data);
+                               Trainer second(other, context, data);
+                               for (int i = 0; i < 8; ++i) {
+                                 if (i < 5) first->step();
+                                 if (i == 5) first.reset();
+                                 second.step();
+                               }
+                               second.evaluate();
+                               for (const auto& [name, weight] : second.parameters())
+                                 weights.push_back(weight.detach().cpu());
+                             },
+                             {.device = test::kStandInDevice});
+  EXPECT_GE(test::StandInDeviceGraph::num_replays - before, 2 * 2 + 2 * 5);
+  other.train.graph = "off";
+  const TrainedSteps plain = train_steps(other);
+  ASSERT_EQ(weights.size(), plain.weights.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) EXPECT_TRUE(weights[i].equal(plain.weights[i])) << i;
+}
+
 struct RejectedGraph {
   std::function<void(RunConfig&)> change;
   const char* says;
