@@ -74,6 +74,7 @@ double Pipeline::step(const Fields& input, const Fields& target, const Loss& los
     part.weight = static_cast<double>(part.rows()) / static_cast<double>(samples);
     return part;
   };
+  if (outputs != nullptr) *outputs = {};  // after an error they are not those of an earlier step
   std::vector<Fields> of_parts;
   std::vector<at::Tensor> losses;
   const auto keep = [&](int m, const Fields& values, const at::Tensor& its_loss) {
