@@ -227,12 +227,10 @@ void ElasticJob::write_store_file() {
 void ElasticJob::follow_leader() {
   if (!own_store_) serve_own_store();  // it could not, before
   if (const std::int64_t term = leadership_->term(); term != 0) {
-    if (term == term_) return;
-    cannot_lead_ = true;  // unless nothing is thrown
-    begin_to_lead(term);
-    cannot_lead_ = false;
+    if (term != term_) try_to_lead([&] { begin_to_lead(term); });
     return;
   }
+  if (!leader_) cannot_lead_ = false;  // it is not elected any more
   const wire::Address address = leadership_->leader();
   const bool is_own = address == own_store_->endpoint().text();
   if (address.empty() || is_own) return;
@@ -253,13 +251,7 @@ bool ElasticJob::exchange(std::vector<wire::MemberReport> members) {
   if (!host_->job().end) or_later([this] { follow_leader(); });
   if (now_s() > write_again_s_) or_later([this] { write_store_file(); });
   const bool answers = host_->exchange(std::move(members));
-  if (leader_) {
-    or_later([this] {
-      cannot_lead_ = true;
-      leader_->look();
-      cannot_lead_ = false;
-    });
-  }
+  if (leader_) or_later([this] { try_to_lead([this] { leader_->look(); }); });
   if (!leader_ && host_->job().end) leadership_->stand_down();
   return answers && !has_ended_ && !waits_in_vain();
 }
@@ -272,6 +264,13 @@ void ElasticJob::or_later(const Call& call) {
   } catch (const Error& error) {
     if (std::exchange(trouble_, error.what()) != error.what()) options_.note("elastic: " + trouble_);
   }
+}
+
+template <class Call>
+void ElasticJob::try_to_lead(const Call& call) {
+  cannot_lead_ = true;  // unless nothing is thrown
+  call();
+  cannot_lead_ = false;
 }
 
 /// The ranks have lost their world, and this launcher, which has led, may not or cannot form the next one; or

@@ -83,6 +83,8 @@ class ElasticJob {
   void make_leader(const wire::Endpoint& store);
   template <class Call>
   void or_later(const Call& call);
+  template <class Call>
+  void try_to_lead(const Call& call);
   bool waits_in_vain();
 
   const ElasticJobOptions options_;

@@ -56,7 +56,13 @@ class ElasticLeaders : public testing::Test {
     const Words command = runs_.command("run", settings);
     words.insert(words.end(), command.begin(), command.end());
     return std::make_unique<ChildProcess>(
-        words, std::map<std::string, std::string>{{"TRIREME_HOST_ID", text("host", host)}});
+        words, std::map<std::string, std::string>{{"TRIREME_HOST_ID", text("host", host)},
+                                                  {"TMPDIR", temporary_of(host).string()}});
+  }
+  std::filesystem::path temporary_of(int host) const {
+    const std::filesystem::path folder = folder_ / text("tmp", host);
+    std::filesystem::create_directories(folder);
+    return folder;
   }
   /// The first host leads: the others start when it does.
   void start_hosts(int num_hosts, const Words& settings) {
@@ -249,6 +255,23 @@ TEST_F(ElasticLeaders, LauncherWaitingForEtcdCanBeStopped) {
   const ChildResult result = launcher->wait(20);
   EXPECT_FALSE(result.timed_out);
   EXPECT_THAT(result.err, HasSubstr("told to stop before a leader of the job was found"));
+}
+
+/// As after a write to a full disk. The launcher writes it anew when the job has another leader.
+TEST_F(ElasticLeaders, PartialStoreAddressIsReadAgain) {
+  ASSERT_NO_FATAL_FAILURE(start_hosts(2, {"checkpoint.in_memory_every_steps=1"}));
+  ASSERT_TRUE(evaluates(*launchers_[0], 50));
+  int damaged = 0;
+  for (const auto& folder : std::filesystem::directory_iterator(temporary_of(1))) {
+    if (!std::filesystem::exists(folder.path() / "store")) continue;
+    std::ofstream(folder.path() / "store") << "127.0.\n";
+    ++damaged;
+  }
+  ASSERT_EQ(damaged, 1);
+  launchers_[0]->send_signal(SIGKILL);
+  const ChildResult second = launchers_[1]->wait(120);
+  EXPECT_EQ(second.exit_code, 0) << second.out << second.err;
+  EXPECT_THAT(second.err, HasSubstr("elastic: world 1 has 2 rank(s)"));
 }
 
 TEST_F(ElasticLeaders, DamagedRecordEndsLauncherWithReason) {

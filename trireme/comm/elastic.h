@@ -24,7 +24,8 @@ class WorldChange : public CommError {
 /// the next world finds it, and throw WorldChange. A program that never asks joins the next world after the
 /// next failure. Costs one read of memory; thread-safe.
 bool next_world_is_asked(Context& context);
-/// Whether the launcher of this rank's host was told to leave the job: the next world has no rank there.
+/// Whether the launcher of this rank's host was told to leave the job: once the ranks have handed the host's
+/// state over, a next world has no rank there.
 bool host_leaves(Context& context);
 
 struct ElasticOptions {
