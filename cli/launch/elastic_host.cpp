@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 
@@ -15,14 +14,15 @@ constexpr int kMostBeats = 1 << 30;
 
 }  // namespace
 
-ElasticHost::ElasticHost(wire::StoreClientOptions store, int node, int capacity, double patience_s)
-    : store_(std::make_unique<wire::StoreClient>(std::move(store))), node_(node), patience_s_(patience_s) {
+ElasticHost::ElasticHost(JobSurroundings& surroundings, const wire::StoreClientOptions& store, int node,
+                         int capacity, double patience_s)
+    : surroundings_(surroundings), store_(surroundings.connect(store)), node_(node), patience_s_(patience_s) {
   report_.capacity = capacity;
   join(*store_);
 }
 
 /// The leader reads the reports of hosts up to the highest number.
-void ElasticHost::join(wire::StoreClient& store) const {
+void ElasticHost::join(JobStore& store) const {
   std::string highest = store.get(wire::kElasticHostsKey, kStoreCall_s).value_or("");
   while (highest.empty() || std::stoi(highest) < node_) {
     const std::string found = store.compare_set(wire::kElasticHostsKey, highest, text(node_), kStoreCall_s);
@@ -34,7 +34,7 @@ void ElasticHost::join(wire::StoreClient& store) const {
 void ElasticHost::move_to(const wire::StoreClientOptions& store) {
   wire::StoreClientOptions options = store;
   options.timeout_s = kStoreCall_s;
-  auto next = std::make_unique<wire::StoreClient>(std::move(options));
+  auto next = surroundings_.connect(options);
   join(*next);
   store_ = std::move(next);
   job_ = {};
@@ -56,7 +56,7 @@ void ElasticHost::enter(const wire::ElasticWorld& world) {
 
 void ElasticHost::leave() {
   report_.is_leaving = true;
-  left_s_ = now_s();
+  left_s_ = surroundings_.now_s();
 }
 
 /// A store that does not answer is asked again by the next call.
@@ -66,12 +66,12 @@ void ElasticHost::call(const Call& call) {
     call();
     silent_since_s_ = 0;
   } catch (const CommError&) {
-    if (silent_since_s_ == 0) silent_since_s_ = now_s();
+    if (silent_since_s_ == 0) silent_since_s_ = surroundings_.now_s();
   }
 }
 
 bool ElasticHost::exchange(std::vector<wire::MemberReport> members) {
-  const double at_s = now_s();
+  const double at_s = surroundings_.now_s();
   const bool has_changed = members != report_.members;
   report_.members = std::move(members);
   if (has_changed || at_s - reported_s_ >= kBeat_s) call([&] { write_report(at_s); });
@@ -80,7 +80,7 @@ bool ElasticHost::exchange(std::vector<wire::MemberReport> members) {
     read_s_ = at_s;
     call([&] { read_job(); });
   }
-  return silent_since_s_ == 0 || now_s() - silent_since_s_ < patience_s_;
+  return silent_since_s_ == 0 || surroundings_.now_s() - silent_since_s_ < patience_s_;
 }
 
 void ElasticHost::write_report(double at_s) {
@@ -95,7 +95,7 @@ void ElasticHost::read_job() {
     if (const auto told = store_->get(wire::elastic_world_key(job_.generation), kStoreCall_s))
       next_ = wire::parse_elastic_world(*told);
   } else if (world_.generation >= 0 && !is_lost_) {
-    is_lost_ = store_->check({wire::lost_world_key(world_.generation)}, kStoreCall_s);
+    is_lost_ = store_->check(wire::lost_world_key(world_.generation), kStoreCall_s);
   }
 }
 
@@ -108,8 +108,7 @@ bool ElasticHost::waits(const std::string& id) {
   if (waiting_.contains(id)) return true;
   if (silent_since_s_ != 0) return false;
   call([&] {
-    if (store_->check({wire::waiting_member_key(world_.generation + 1, id)}, kStoreCall_s))
-      waiting_.insert(id);
+    if (store_->check(wire::waiting_member_key(world_.generation + 1, id), kStoreCall_s)) waiting_.insert(id);
   });
   return waiting_.contains(id);
 }

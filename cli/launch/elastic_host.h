@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/launch/job_surroundings.h"
 #include "trireme/wire/elastic_world.h"
 #include "trireme/wire/store_client.h"
 
@@ -17,11 +18,12 @@ class ElasticHost {
  public:
   /// `node`: a number that no other host of the job has had. `patience_s`: for a store that does not answer.
   /// Throws CommError.
-  ElasticHost(wire::StoreClientOptions store, int node, int capacity, double patience_s);
+  ElasticHost(JobSurroundings& surroundings, const wire::StoreClientOptions& store, int node, int capacity,
+              double patience_s);
 
   /// The number of this host.
   int node() const { return node_; }
-  const wire::Endpoint& store() const { return store_->options().endpoint; }
+  const wire::Endpoint& store() const { return store_->endpoint(); }
   /// The job has another store now. Throws CommError, after which the old one is used.
   void move_to(const wire::StoreClientOptions& store);
   /// An id for a spare of this host.
@@ -34,6 +36,8 @@ class ElasticHost {
   /// not answered for some seconds, and the job is over.
   bool exchange(std::vector<wire::MemberReport> members);
   const wire::JobState& job() const { return job_; }
+  /// The job has ended on the other hosts, and its store is gone.
+  void learn_end(const wire::JobEnd& end) { job_.end = end; }
   /// The one after the present one, once the leader has formed it.
   const std::optional<wire::ElasticWorld>& next_world() const { return next_; }
   /// Whether a rank of the present world has lost it, so that all of them have to come to the next one.
@@ -50,13 +54,14 @@ class ElasticHost {
   double left_s() const { return left_s_; }  ///< when, on the monotonic clock
 
  private:
-  void join(wire::StoreClient& store) const;
+  void join(JobStore& store) const;
   void write_report(double at_s);
   void read_job();
   template <class Call>
   void call(const Call& call);
 
-  std::unique_ptr<wire::StoreClient> store_;
+  JobSurroundings& surroundings_;
+  std::unique_ptr<JobStore> store_;
   const int node_;
   const double patience_s_;
   int num_spares_ = 0;

@@ -1,12 +1,9 @@
 #include "cli/launch/elastic_job.h"
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 #include <utility>
 
-#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/etcd/store_address.h"
@@ -20,10 +17,16 @@ constexpr double kSilentStore_s = 15;
 constexpr double kNoLeader_s = 60;
 constexpr double kTryStore_s = 3, kTryFirst_s = 1;
 constexpr double kWriteAgain_s = 60, kTryToWriteAgain_s = 1;
-constexpr auto kLookForLeader = std::chrono::milliseconds(50);
+constexpr double kLookForLeader_s = 0.05;
 
 wire::Endpoint parse_leader(const wire::Address& address) {
   return wire::Endpoint::parse(address, "the leader of the job in etcd");
+}
+
+/// Of the job with that start id, as finish() has written it.
+std::optional<wire::JobEnd> end_of(const std::string& written, const std::string& start_id) {
+  if (!written.starts_with(start_id + ' ')) return std::nullopt;
+  return wire::parse_job_state(written.substr(start_id.size() + 1)).end;
 }
 
 std::string own_address(const ElasticJobOptions& options) {
@@ -41,17 +44,16 @@ std::string own_address(const ElasticJobOptions& options) {
 ElasticJob::ElasticJob(ElasticJobOptions options) : options_(std::move(options)) {
   if (options_.rendezvous.empty()) {
     const wire::StoreClientOptions store = store_at(options_.store);
-    wire::StoreClient client = reach_first(store);
+    const std::unique_ptr<JobStore> client = reach_first(store);
     const int node =
-        options_.is_first ? 0 : static_cast<int>(client.add(wire::kElasticHostsKey, 1, store.timeout_s));
-    start_id_ = client.compare_set(wire::kJobStartKey, "", options_.start_id, store.timeout_s);
-    host_.emplace(store, node, options_.capacity, kSilentStore_s);
+        options_.is_first ? 0 : static_cast<int>(client->add(wire::kElasticHostsKey, 1, store.timeout_s));
+    start_id_ = client->compare_set(wire::kJobStartKey, "", options_.start_id, store.timeout_s);
+    host_.emplace(options_.surroundings, store, node, options_.capacity, kSilentStore_s);
     if (options_.is_first) make_leader(options_.store);
     return;
   }
   folder_ = std::make_unique<TemporaryFolder>();
-  leadership_ = std::make_unique<etcd::JobLeadership>(
-      etcd::JobLeadershipOptions{.store = options_.rendezvous, .trouble = options_.note});
+  leadership_ = options_.surroundings.election(options_.rendezvous, options_.note);
   const int node = claim_number();
   serve_own_store();
   join_leader(node);
@@ -59,12 +61,13 @@ ElasticJob::ElasticJob(ElasticJobOptions options) : options_(std::move(options))
 }
 
 /// The launcher of the first host may be started later.
-wire::StoreClient ElasticJob::reach_first(const wire::StoreClientOptions& store) const {
-  const auto deadline = Deadline::after_s(store.timeout_s);
-  for (bool has_said = false;; std::this_thread::sleep_for(kLookForLeader)) {
+std::unique_ptr<JobStore> ElasticJob::reach_first(const wire::StoreClientOptions& store) const {
+  JobSurroundings& surroundings = options_.surroundings;
+  const double end_s = surroundings.now_s() + store.timeout_s;
+  for (bool has_said = false;; surroundings.sleep(kLookForLeader_s)) {
     // A slow one has the whole time, once it listens.
-    if (wire::try_connect(store.endpoint, Deadline::after_s(kTryFirst_s))) return wire::StoreClient(store);
-    if (deadline.expired())
+    if (surroundings.listens(store.endpoint, kTryFirst_s)) return surroundings.connect(store);
+    if (surroundings.now_s() > end_s)
       throw CommError(text("no launcher serves the store of the job at ", store.endpoint.text(), " within ",
                            human_duration(store.timeout_s),
                            "; start `trireme launch --elastic` on the first host, and check --master-addr "
@@ -78,15 +81,15 @@ wire::StoreClient ElasticJob::reach_first(const wire::StoreClientOptions& store)
 
 /// etcd may be started at the same time.
 int ElasticJob::claim_number() {
-  const auto deadline = Deadline::after_s(kNoLeader_s);
-  for (bool has_said = false;; std::this_thread::sleep_for(kLookForLeader)) {
+  const double end_s = options_.surroundings.now_s() + kNoLeader_s;
+  for (bool has_said = false;; options_.surroundings.sleep(kLookForLeader_s)) {
     try {
       check_secret();
       const int node = leadership_->claim_number();
       start_id_ = leadership_->agree("start", options_.start_id);
       return node;
     } catch (const CommError& error) {
-      if (deadline.expired()) throw;
+      if (options_.surroundings.now_s() > end_s) throw;
       give_up_if_told();
       if (!std::exchange(has_said, true))
         options_.say(text("elastic: ", error.what(), "; trying for ", human_duration(kNoLeader_s)));
@@ -123,9 +126,7 @@ void ElasticJob::serve_own_store() {
   own_store_.reset();
   const wire::Endpoint endpoint{own_address(options_), options_.port};
   try {
-    own_store_ = std::make_shared<wire::StoreServer>(
-        wire::listen_at(endpoint),
-        wire::StoreServerOptions{.secret = options_.secret, .complain = options_.note});
+    own_store_ = options_.surroundings.serve(endpoint, options_.secret, options_.note);
   } catch (const CommError& error) {
     throw CommError(text("cannot serve a store at ", endpoint.text(), ": ", error.what()));
   }
@@ -134,9 +135,10 @@ void ElasticJob::serve_own_store() {
 
 /// A leader that is lost has a successor after its lease.
 void ElasticJob::join_leader(int node) {
-  const auto deadline = Deadline::after_s(kNoLeader_s);
-  for (std::string trouble = "there is none"; !host_; std::this_thread::sleep_for(kLookForLeader)) {
-    if (deadline.expired())
+  JobSurroundings& surroundings = options_.surroundings;
+  const double end_s = surroundings.now_s() + kNoLeader_s;
+  for (std::string trouble = "there is none"; !host_; surroundings.sleep(kLookForLeader_s)) {
+    if (surroundings.now_s() > end_s)
       throw CommError(text("no launcher that leads the job in ", options_.rendezvous, " was found within ",
                            human_duration(kNoLeader_s), ": ", trouble, "; check that etcd answers"));
     give_up_if_told();
@@ -145,7 +147,7 @@ void ElasticJob::join_leader(int node) {
     try {
       wire::StoreClientOptions store = store_at(parse_leader(address));
       store.timeout_s = kTryStore_s;
-      host_.emplace(store, node, options_.capacity, kNoLeader_s);
+      host_.emplace(surroundings, store, node, options_.capacity, kNoLeader_s);
     } catch (const CommError& error) {
       trouble = error.what();
     }
@@ -153,8 +155,11 @@ void ElasticJob::join_leader(int node) {
 }
 
 void ElasticJob::make_leader(const wire::Endpoint& store) {
-  ElasticLeaderOptions options{
-      .store = store_at(store), .node = host_->node(), .limits = options_.limits, .say = options_.say};
+  ElasticLeaderOptions options{.store = store_at(store),
+                               .node = host_->node(),
+                               .limits = options_.limits,
+                               .say = options_.say,
+                               .surroundings = options_.surroundings};
   if (leadership_) {
     options.leads = [this] { return leadership_->term() != 0 && leadership_->term() == term_; };
     options.save = [this](const JobRecord& record) {
@@ -169,15 +174,19 @@ void ElasticJob::begin_to_lead(std::int64_t term) {
   const std::optional<std::string> saved = leadership_->load();
   const bool has_led = leader_.has_value();
   if (has_led && saved != saved_) return start_over();  // another launcher has led in between
-  if (!has_led && !saved && host_->world().generation >= 0) {
-    has_ended_ = true;
-    return;
-  }
+  if (!has_led && !saved && host_->world().generation >= 0) return learn_end();
   if (!has_led) {
     saved_ = saved;
     take_over(saved ? parse_job_record(*saved) : JobRecord());
   }
   term_ = term;
+}
+
+/// There is no record of a job that this host is in.
+void ElasticJob::learn_end() {
+  const auto end = end_of(leadership_->last_end().value_or(""), start_id_);
+  if (end) host_->learn_end(*end);
+  has_lost_record_ = !end;
 }
 
 void ElasticJob::take_over(const JobRecord& record) {
@@ -208,7 +217,7 @@ void ElasticJob::use(const wire::Endpoint& store) {
 /// Readers find the old address or the new one. It is written again from time to time: programs that clean
 /// temporary folders remove old files.
 void ElasticJob::write_store_file() {
-  write_again_s_ = now_s() + kTryToWriteAgain_s;
+  write_again_s_ = options_.surroundings.now_s() + kTryToWriteAgain_s;
   const std::filesystem::path next = store_file() + ".next";
   std::error_code error;
   std::filesystem::create_directories(folder_->path(), error);
@@ -220,7 +229,7 @@ void ElasticJob::write_store_file() {
     throw CommError(text("cannot write ", store_file(), ", where ranks look for the store of the job: ",
                          error ? error.message() : "the disk may be full",
                          "; free space there, or set TMPDIR"));
-  write_again_s_ = now_s() + kWriteAgain_s;
+  write_again_s_ = options_.surroundings.now_s() + kWriteAgain_s;
 }
 
 /// Another launcher may lead now, or this one.
@@ -249,11 +258,11 @@ bool ElasticJob::exchange(std::vector<wire::MemberReport> members) {
     return answers;
   }
   if (!host_->job().end) or_later([this] { follow_leader(); });
-  if (now_s() > write_again_s_) or_later([this] { write_store_file(); });
+  if (options_.surroundings.now_s() > write_again_s_) or_later([this] { write_store_file(); });
   const bool answers = host_->exchange(std::move(members));
   if (leader_) or_later([this] { try_to_lead([this] { leader_->look(); }); });
   if (!leader_ && host_->job().end) leadership_->stand_down();
-  return answers && !has_ended_ && !waits_in_vain();
+  return answers && !has_lost_record_ && !waits_in_vain();
 }
 
 /// What etcd or a store prevents now is tried again by the next exchange().
@@ -279,13 +288,13 @@ bool ElasticJob::waits_in_vain() {
   const bool is_elected = leadership_->term() != 0;
   const bool waits = leader_ ? host_->is_lost() && (!is_elected || cannot_lead_) : is_elected && cannot_lead_;
   if (!waits) waits_since_s_ = 0;
-  if (waits && waits_since_s_ == 0) waits_since_s_ = now_s();
-  return waits && now_s() - waits_since_s_ > kNoLeader_s;
+  if (waits && waits_since_s_ == 0) waits_since_s_ = options_.surroundings.now_s();
+  return waits && options_.surroundings.now_s() - waits_since_s_ > kNoLeader_s;
 }
 
 std::string ElasticJob::why_over() const {
-  if (has_ended_)
-    return text("it has ended on the other hosts, or etcd has lost its data: ", options_.rendezvous,
+  if (has_lost_record_)
+    return text("etcd has lost its data, or the job has ended more than an hour ago: ", options_.rendezvous,
                 " has no record of the job any more");
   if (cannot_lead_)
     return text("this launcher could not lead it for ", human_duration(kNoLeader_s), ": ", trouble_);
@@ -309,7 +318,7 @@ void ElasticJob::finish() {
   if (!leadership_ || !leader_) return;
   try {
     if (leadership_->term() == 0) throw CommError("this launcher does not lead any more");
-    leadership_->remove_all();
+    leadership_->end(text(start_id_, ' ', to_text(wire::JobState{.end = host_->job().end})));
   } catch (const Error& error) {
     options_.note(text("elastic: the keys of the job stay in ", options_.rendezvous, ": ", error.what(),
                        ". Give the next job another prefix"));

@@ -13,9 +13,8 @@
 
 #include "cli/launch/elastic_host.h"
 #include "cli/launch/elastic_leader.h"
+#include "cli/launch/job_surroundings.h"
 #include "cli/launch/temporary_folder.h"
-#include "trireme/etcd/job_leadership.h"
-#include "trireme/wire/store_server.h"
 
 namespace trireme::cli {
 
@@ -32,6 +31,7 @@ struct ElasticJobOptions {
   std::function<void(const std::string&)> say;   ///< for the launcher's output
   std::function<void(const std::string&)> note;  ///< the same, from any thread
   std::function<bool()> is_told_to_stop = [] { return false; };  ///< while it waits for etcd and the leader
+  JobSurroundings& surroundings = real_surroundings();
 };
 
 class ElasticJob {
@@ -68,7 +68,7 @@ class ElasticJob {
 
  private:
   wire::StoreClientOptions store_at(const wire::Endpoint& endpoint) const;
-  wire::StoreClient reach_first(const wire::StoreClientOptions& store) const;
+  std::unique_ptr<JobStore> reach_first(const wire::StoreClientOptions& store) const;
   int claim_number();
   void check_secret() const;
   void give_up_if_told() const;
@@ -76,6 +76,7 @@ class ElasticJob {
   void join_leader(int node);
   void follow_leader();
   void begin_to_lead(std::int64_t term);
+  void learn_end();
   void take_over(const JobRecord& record);
   void start_over();
   void use(const wire::Endpoint& store);
@@ -88,15 +89,15 @@ class ElasticJob {
   bool waits_in_vain();
 
   const ElasticJobOptions options_;
-  std::unique_ptr<TemporaryFolder> folder_;          ///< with etcd: of the store's address
-  std::shared_ptr<wire::StoreServer> own_store_;     ///< with etcd
-  std::unique_ptr<etcd::JobLeadership> leadership_;  ///< with etcd; ends before the store
+  std::unique_ptr<TemporaryFolder> folder_;  ///< with etcd: of the store's address
+  std::unique_ptr<ServedStore> own_store_;   ///< with etcd
+  std::unique_ptr<JobElection> leadership_;  ///< with etcd; ends before the store
   std::string start_id_;
   std::optional<ElasticHost> host_;
   std::optional<ElasticLeader> leader_;  ///< while this launcher leads
   std::int64_t term_ = 0;                ///< with etcd: in which this launcher leads, or has led
   std::optional<std::string> saved_;     ///< with etcd: the record of the job, by this launcher
-  bool has_ended_ = false;               ///< the job, without this host
+  bool has_lost_record_ = false;         ///< of the job: etcd has neither its record nor its end
   bool cannot_lead_ = false;             ///< as the leader: the last attempt to read, decide and write failed
   std::string trouble_;                  ///< the last that was told
   double waits_since_s_ = 0;

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 
@@ -47,8 +46,8 @@ JobRecord parse_job_record(const std::string& text) {
 }
 
 ElasticLeader::ElasticLeader(ElasticLeaderOptions options)
-    : options_(std::move(options)), store_(options_.store) {
-  joined_s_ = now_s();
+    : options_(std::move(options)), store_(options_.surroundings.connect(options_.store)) {
+  joined_s_ = options_.surroundings.now_s();
 }
 
 void ElasticLeader::take_over(const JobRecord& record) {
@@ -57,14 +56,14 @@ void ElasticLeader::take_over(const JobRecord& record) {
   for (const auto& [node, number] : record.num_placed) {
     Host& host = hosts_[node];
     // That host is why there is another leader: it has the time in which a launcher that lives follows.
-    host.heard_s = now_s();
+    host.heard_s = options_.surroundings.now_s();
     if (node == record.leader) host.heard_s -= options_.limits.silent_host_s - kFollows_s;
     host.view.node = node;
     host.view.num_placed = number;
   }
   if (world_.generation < 0) return;
   is_taken_over_ = true;
-  store_.set(wire::elastic_world_key(world_.generation), to_text(world_), kOwnStoreCall_s);
+  store_->set(wire::elastic_world_key(world_.generation), to_text(world_), kOwnStoreCall_s);
   state_.generation = world_.generation;
   state_.wants_next = true;
   write_state();
@@ -77,7 +76,7 @@ double ElasticLeader::Host::silent_s(double at_s, const JobLimits& limits) const
 }
 
 void ElasticLeader::look() {
-  const double at_s = now_s();
+  const double at_s = options_.surroundings.now_s();
   if (state_.end || at_s - looked_s_ < (is_lost_ ? kLookWhileLost_s : kLook_s)) return;
   // A launcher that was stopped itself has heard of nobody.
   const double missed_s = looked_s_ > 0 ? at_s - looked_s_ - 1 : 0;
@@ -86,11 +85,11 @@ void ElasticLeader::look() {
   looked_s_ = at_s;
   read_hosts(at_s);
   if (world_.generation >= 0) {
-    if (!is_lost_ && store_.check({wire::lost_world_key(world_.generation)}, kOwnStoreCall_s)) {
+    if (!is_lost_ && store_->check(wire::lost_world_key(world_.generation), kOwnStoreCall_s)) {
       is_lost_ = true;
       // Ranks that still wait in its rendezvous would wait for those that have left.
-      store_.compare_set(wire::rendezvous_outcome_key(world_.generation), "", "a rank has lost this world",
-                         kOwnStoreCall_s);
+      store_->compare_set(wire::rendezvous_outcome_key(world_.generation), "", "a rank has lost this world",
+                          kOwnStoreCall_s);
     }
     read_waiting();
   }
@@ -110,9 +109,9 @@ void ElasticLeader::say_if_hosts_are_missing(const JobView& view) {
 }
 
 void ElasticLeader::read_hosts(double at_s) {
-  const int num_hosts = 1 + std::stoi(store_.get(wire::kElasticHostsKey, kOwnStoreCall_s).value_or("-1"));
+  const int num_hosts = 1 + std::stoi(store_->get(wire::kElasticHostsKey, kOwnStoreCall_s).value_or("-1"));
   for (int node = 0; node < num_hosts; ++node) {
-    const auto told = store_.get(wire::elastic_host_key(node), kOwnStoreCall_s);
+    const auto told = store_->get(wire::elastic_host_key(node), kOwnStoreCall_s);
     if (!told) continue;  // it writes its first report
     const bool is_new = !hosts_.contains(node);
     Host& host = hosts_[node];
@@ -133,7 +132,7 @@ void ElasticLeader::read_waiting() {
   if (!is_lost_) return;
   for (const wire::ElasticMember& each : world_.ranks) {
     if (waiting_.contains(each.id)) continue;
-    const auto told = store_.get(wire::waiting_member_key(world_.generation + 1, each.id), kOwnStoreCall_s);
+    const auto told = store_->get(wire::waiting_member_key(world_.generation + 1, each.id), kOwnStoreCall_s);
     if (!told) continue;
     wire::WaitingMember member = wire::parse_waiting_member(*told);
     if (!member.sizes.empty()) sizes_ = member.sizes;
@@ -200,14 +199,14 @@ void ElasticLeader::begin(const wire::ElasticWorld& world, int num_restarts) {
   waiting_.clear();
   asked_to_leave_.clear();
   is_lost_ = is_taken_over_ = false;
-  store_.set(wire::elastic_world_key(world.generation), to_text(world), kOwnStoreCall_s);
+  store_->set(wire::elastic_world_key(world.generation), to_text(world), kOwnStoreCall_s);
   state_.generation = world.generation;
   state_.wants_next = false;
   write_state();
 }
 
 bool ElasticLeader::hears_others() {
-  const double at_s = now_s();
+  const double at_s = options_.surroundings.now_s();
   read_hosts(at_s);
   return std::ranges::any_of(hosts_, [&](const auto& host) {
     return host.first != options_.node && at_s - host.second.heard_s < kStillHeard_s;
@@ -225,6 +224,6 @@ void ElasticLeader::end(const wire::JobEnd& end) {
   write_state();
 }
 
-void ElasticLeader::write_state() { store_.set(wire::kJobStateKey, to_text(state_), kOwnStoreCall_s); }
+void ElasticLeader::write_state() { store_->set(wire::kJobStateKey, to_text(state_), kOwnStoreCall_s); }
 
 }  // namespace trireme::cli

@@ -5,11 +5,13 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "cli/launch/job_decision.h"
+#include "cli/launch/job_surroundings.h"
 #include "trireme/wire/store_client.h"
 
 namespace trireme::cli {
@@ -34,6 +36,7 @@ struct ElasticLeaderOptions {
   std::function<bool()> leads = [] { return true; };
   /// Saves the record before a world is published. Throws CommError, and then it is not published.
   std::function<void(const JobRecord&)> save = [](const JobRecord&) {};
+  JobSurroundings& surroundings = real_surroundings();
 };
 
 class ElasticLeader {
@@ -69,7 +72,7 @@ class ElasticLeader {
   void write_state();
 
   const ElasticLeaderOptions options_;
-  wire::StoreClient store_;
+  std::unique_ptr<JobStore> store_;
   wire::ElasticWorld world_{.generation = -1};
   wire::JobState state_;
   std::map<int, Host> hosts_;

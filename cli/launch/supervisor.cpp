@@ -298,6 +298,10 @@ void Supervisor::ask_ranks() {
 
 void Supervisor::follow_end(const wire::JobEnd& end) {
   const bool ends_already = told_to_stop_ != 0 && !job_->host().is_leaving();
+  // All ranks are done: a process that still runs has no rank in the last world.
+  for (auto& member : members_) {
+    if (end.exit_code == 0 && !member.process->ended()) member.process->set_rank(-1);
+  }
   if (end.exit_code == 0 || job_exit_code_ != 0 || ends_already) return;
   job_exit_code_ = end.exit_code;
   if (end.exit_code > 128) {  // its ranks end as they have agreed

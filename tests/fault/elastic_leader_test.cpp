@@ -221,8 +221,7 @@ TEST_F(ElasticLeaders, WakingLeaderLearnsTheJobHasEnded) {
   EXPECT_THAT(second.err, HasSubstr("elastic: world 1 has 2 rank(s)"));
   launchers_[0]->send_signal(SIGCONT);
   const ChildResult first = launchers_[0]->wait(120);
-  EXPECT_FALSE(first.timed_out);
-  EXPECT_THAT(first.err, HasSubstr("it has ended on the other hosts, or etcd has lost its data"));
+  EXPECT_EQ(first.exit_code, 0) << first.out << first.err;
 }
 
 TEST_F(ElasticLeaders, JobContinuesWithoutEtcd) {

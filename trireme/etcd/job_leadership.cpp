@@ -15,9 +15,12 @@ namespace trireme::etcd {
 namespace {
 
 constexpr const char* kRecord = "record";
+constexpr const char* kEnd = "/end";
 // Above it somebody starts launchers in a loop.
 constexpr int kMostHosts = 1 << 20;
 constexpr double kLook_s = 0.25;
+// A launcher that was stopped for longer than that does not learn how its job has ended.
+constexpr std::int64_t kEndIsKept_s = 3600;
 
 /// What belongs to a job, apart from a parameter server with the same prefix.
 std::string job_prefix(const StoreAddress& store) { return store.prefix + "/job"; }
@@ -132,15 +135,24 @@ void JobLeadership::save(const std::string& record) {
       [&](Disk& disk) { disk.replace(kRecord, std::vector<std::byte>(first, first + record.size())); });
 }
 
-void JobLeadership::remove_all() {
+void JobLeadership::end(const std::string& how) {
   const std::shared_ptr<Term> term = state_->present_term();
   if (!term || !term->holds()) return;
-  Transaction removal{.when = {term->condition()}, .writes = {}, .removals = {}};
+  Transaction removal{.when = {term->condition()},
+                      .writes = {{.key = state_->prefix + kEnd,
+                                  .value = how,
+                                  .lease = state_->client.grant(kEndIsKept_s)}},
+                      .removals = {}};
   for (const char* each : {"/hosts/", "/agreed/", "/files/", "/parts/"}) {
     const std::string first = state_->prefix + each;
     removal.removals.push_back({.first = first, .end = end_of(first)});
   }
   state_->client.commit(removal);
+}
+
+std::optional<std::string> JobLeadership::last_end() {
+  const std::optional<KeyValue> found = state_->client.get(state_->prefix + kEnd);
+  return found ? std::optional(found->value) : std::nullopt;
 }
 
 }  // namespace trireme::etcd

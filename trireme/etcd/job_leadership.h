@@ -48,8 +48,10 @@ class JobLeadership {
   std::optional<std::string> load();
   /// Replaces it. Throws as load() does; it may have happened then.
   void save(const std::string& record);
-  /// Removes all that etcd has of the job, which has ended.
-  void remove_all();
+  /// The job has ended: removes all that etcd has of it, and keeps `how` for an hour. Call it on the leader.
+  void end(const std::string& how);
+  /// The last end of a job with this prefix; nothing: none within the hour. Throws CommError.
+  std::optional<std::string> last_end();
 
  private:
   struct State;

@@ -86,7 +86,9 @@ TEST_F(JobLeadershipTest, RemovalBeginsTheJobAnew) {
   first->campaign("one:1");
   ASSERT_TRUE(comes_true([&] { return first->term() != 0; }));
   first->save("world 0");
-  first->remove_all();
+  EXPECT_EQ(first->last_end(), std::nullopt);
+  first->end("well");
+  EXPECT_EQ(launcher()->last_end(), "well");
   EXPECT_EQ(first->claim_number(), 0);
   EXPECT_EQ(first->agree("start", "two"), "two");
   EXPECT_EQ(first->load(), std::nullopt);
