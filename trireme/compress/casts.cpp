@@ -1,4 +1,4 @@
-// fp16, bf16: half of the bytes, each value rounded to the nearest even one.
+// fp16, bf16: half of the bytes. Each value is rounded to nearest, ties to even.
 
 #include "trireme/base/short_floats.h"
 #include "trireme/compress/internal/codecs.h"

@@ -1,8 +1,8 @@
 #pragma once
-// Encoding of values in fewer bytes for messages: gradients between ranks and to servers, values back from
-// them (docs/compression.md, ADR 0045). A codec is a row of the table in codec.cpp. Decoded values are f32
-// again, before anything is added up: optimizers, logs and replicas do not depend on codecs. The same values,
-// options and bytes give the same bits on every machine. Functions without state; any thread.
+// Compression of values for messages: gradients between ranks and to servers, values back from them
+// (docs/compression.md, ADR 0045). A codec is a row of the table in codec.cpp. Decoded values are f32 again
+// before any sum: optimizers, logs and replicas do not depend on codecs. The same values, options and bytes
+// give the same bits on every machine. Functions without state; any thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +21,8 @@ class Codec {
   };
 
   virtual ~Codec() = default;
-  /// It is biased: it leaves a part of the values out. The encoding side keeps that part and adds it to the
-  /// next values, so nothing is lost (error feedback: Karimireddy et al., ICML 2019).
+  /// The codec is biased: it drops a part of the values. The encoding side keeps that part and adds it to the
+  /// next values (error feedback: Karimireddy et al., ICML 2019).
   virtual bool leaves_out() const { return false; }
   /// That encode() may take for so many values.
   virtual std::size_t most_bytes(std::size_t num_values, const Options& options) const = 0;

@@ -1,6 +1,6 @@
-// int8: blocks of 512 values share a scale, so that the greatest of them is 127; each value goes up or down
-// by chance, as far as it is from the one and the other, so its expectation is itself; or to the nearest.
-// What is not finite comes as NaN where it stood. Bytes:
+// int8: blocks of 512 values share one scale (block-wise absmax): the largest finite magnitude becomes 127.
+// Stochastic rounding keeps the expectation equal to the value; the other mode rounds to nearest. A
+// non-finite value is decoded as NaN. Bytes:
 //
 //   f32 scales[ceil(n / 512)] | i8 values[n], -128: NaN
 
@@ -20,10 +20,10 @@ constexpr int kGreatest = 127;
 constexpr std::int8_t kNaN = -128;
 constexpr std::uint32_t kInfinite = 0x7f800000, kQuietNaN = 0x7fc00000;
 
-/// All bits or none: what a choice leaves out could not be computed ahead in vectors.
+/// All bits set or none: a branch here would prevent vectorization.
 TRIREME_INLINE std::uint32_t finite_mask(float value) { return magnitude(value) < kInfinite ? ~0U : 0U; }
 
-/// Bits of the greatest magnitude that is finite; those of magnitudes are in the order of these.
+/// Bits of the largest finite magnitude. The bit patterns of magnitudes have the order of the magnitudes.
 TRIREME_INLINE std::uint32_t greatest_finite(const float* values, std::size_t count) {
   std::uint32_t greatest = 0;
   for (std::size_t i = 0; i < count; ++i) {
@@ -33,7 +33,7 @@ TRIREME_INLINE std::uint32_t greatest_finite(const float* values, std::size_t co
   return greatest;
 }
 
-/// Neither its inverse nor what it makes of 127 is infinite.
+/// Neither the inverse of the scale nor 127 times the scale is infinite.
 TRIREME_INLINE float scale_of(std::uint32_t greatest_bits) {
   float scale = std::max(std::bit_cast<float>(greatest_bits) / kGreatest, FLT_MIN);
   while (scale * kGreatest > FLT_MAX) scale = std::nextafterf(scale, 0);
@@ -45,7 +45,8 @@ enum class Rounding { kByChance, kNearest };
 template <Rounding rounding>
 TRIREME_INLINE void quantise(const float* from, std::int8_t* to, std::size_t count, float scale,
                              std::uint32_t seed) {
-  // Between 1 and 255 a float has 16 places after the point: so many are drawn, and their sum is exact.
+  // A float between 1 and 255 has at least 16 binary places after the point. The drawn number has 16, so the
+  // sum is exact.
   constexpr float kShift = 128, kPlace = 0x1p-16F;
   const float inverse = 1 / scale;
   TRIREME_NO_CARRIED_DEPENDENCE

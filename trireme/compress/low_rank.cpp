@@ -9,7 +9,7 @@
 namespace trireme::compress {
 namespace {
 
-/// Of a column's length, what rounding may leave of it when the others make it up.
+/// Fraction of a column's length that can be rounding error when the column depends on the others.
 constexpr double kRounding = 1e-6;
 
 class Columns {
@@ -22,7 +22,7 @@ class Columns {
     for (std::size_t row = 0; row < rows_; ++row)
       at(row, column) = static_cast<float>(by * static_cast<double>(at(row, column)));
   }
-  /// Takes out what the columns before it, of length 1, say of it.
+  /// Subtracts the projections on the columns before it, which have length 1.
   void take_out_others(std::size_t column) {
     for (std::size_t other = 0; other < column; ++other) {
       const double along = product(other, column);
@@ -50,19 +50,19 @@ class Columns {
   const std::size_t rank_, rows_;
 };
 
-/// Whether something of the column was left, which has length 1 then.
+/// True: the column was independent of the ones before it, and has length 1 now.
 bool make_orthonormal(Columns& columns, std::size_t column) {
   for (int times = 0; times < 2; ++times) {
     const double before = columns.length(column);
     columns.take_out_others(column);
     const double left = columns.length(column);
-    if (!(left > kRounding * before)) return std::isnan(left);  // what is not a number is to be seen
+    if (!(left > kRounding * before)) return std::isnan(left);  // NaN must stay visible
     columns.scale(column, 1 / left);
   }
   return true;
 }
 
-/// One row for each column.
+/// The transpose: one row for each column.
 std::vector<float> turned(std::span<const float> matrix, std::size_t columns) {
   const std::size_t rows = matrix.size() / columns;
   std::vector<float> result(matrix.size());
@@ -75,8 +75,7 @@ std::vector<float> turned(std::span<const float> matrix, std::size_t columns) {
 
 constexpr std::size_t kAtOnce = 4, kLanes = 16;
 
-/// Scalar products of a row with `count` others, which lie one after the other; the matrix is read once for
-/// several of them.
+/// Dot products of a row with `count` consecutive others. The matrix is read once for several of them.
 template <std::size_t count>
 TRIREME_INLINE void products(const float* row, const float* others, std::size_t length, float* out) {
   float sums[count][kLanes] = {};

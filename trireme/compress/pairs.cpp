@@ -8,7 +8,7 @@
 namespace trireme::compress {
 namespace {
 
-constexpr std::size_t kRange = 65536;  // that a place numbers
+constexpr std::size_t kRange = 65536;  // a u16 place numbers these
 constexpr std::size_t kPairBytes = sizeof(std::uint16_t) + sizeof(float);
 
 TRIREME_INLINE bool reaches(const float* values, std::size_t count, std::uint32_t threshold) {
@@ -20,7 +20,7 @@ TRIREME_INLINE bool reaches(const float* values, std::size_t count, std::uint32_
 std::size_t num_ranges(std::size_t num_values) { return (num_values + kRange - 1) / kRange; }
 std::size_t count_bytes(std::size_t num_values) { return num_ranges(num_values) * sizeof(std::uint32_t); }
 
-/// The parts of bytes that fit.
+/// The sections of bytes that fit the format.
 struct Parts {
   Parts(std::span<const std::byte> bytes, std::size_t num_values)
       : counts(numbers_at<std::uint32_t>(bytes.data())),
@@ -34,7 +34,7 @@ struct Parts {
   const Unaligned<std::uint16_t>* places;
 };
 
-/// Calls `use(place, value)` for all; `bytes` fit.
+/// Calls `use(place, value)` for every pair; `bytes` must fit the format.
 template <class Use>
 void for_each_pair(std::span<const std::byte> bytes, std::size_t num_values, const Use& use) {
   const Parts parts(bytes, num_values);

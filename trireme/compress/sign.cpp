@@ -1,8 +1,8 @@
-// sign: one bit for each value, and for each block of 4096 the mean of their magnitudes, which is what stands
-// for all of them (Seide et al., Interspeech 2014; scaled as in Karimireddy et al., ICML 2019, eq. 4). A
-// block that holds something that is not finite comes as NaN. Bytes:
+// sign (1-bit quantization): one bit per value. Each block of 4096 has one scale, the mean magnitude, which
+// replaces all magnitudes (Seide et al., Interspeech 2014; scaled as in Karimireddy et al., ICML 2019, eq.
+// 4). A block with a non-finite value is decoded as NaN. Bytes:
 //
-//   f32 scales[ceil(n / 4096)] | bits[n], in bytes from the lowest on; set: negative
+//   f32 scales[ceil(n / 4096)] | bits[n], from the lowest bit of each byte; set: negative
 
 #include <algorithm>
 #include <array>
@@ -19,7 +19,7 @@ constexpr std::size_t kBlock = 4096, kLanes = 16, kByte = 8;
 std::size_t num_blocks(std::size_t num_values) { return (num_values + kBlock - 1) / kBlock; }
 std::size_t bit_bytes(std::size_t num_values) { return (num_values + kByte - 1) / kByte; }
 
-/// In an order of its own, that vectors of any width keep.
+/// Adds in a fixed order of lanes, so that vectors of any width give the same bits.
 TRIREME_INLINE float mean_magnitude(const float* values, std::size_t count) {
   std::array<float, kLanes> sums{};
   const std::size_t whole = count / kLanes * kLanes;
@@ -34,8 +34,8 @@ TRIREME_INLINE float mean_magnitude(const float* values, std::size_t count) {
   return sums[0] / static_cast<float>(count);
 }
 
-/// Of at most a block. First a byte for each sign, then eight of these in one: each product of the factor's
-/// bits puts one of them where it belongs.
+/// For at most one block. Writes a byte per sign first, then packs eight of them into one byte. Each bit of
+/// the factor moves one of them to its place.
 TRIREME_INLINE void write_bits(const float* values, std::byte* bits, std::size_t count) {
   constexpr std::uint64_t kGather = 0x0102040810204080;
   std::array<std::uint8_t, kBlock> signs;
@@ -50,7 +50,8 @@ TRIREME_INLINE void write_bits(const float* values, std::byte* bits, std::size_t
 
 enum class Use { kSet, kAdd, kTakeOut };
 
-/// Of at most a block. First a byte for each sign, 0x80 or 0, so that values are computed in vectors.
+/// For at most one block. Expands each sign to a byte first, 0x80 or 0, so that the values are computed in
+/// vectors.
 template <Use use>
 TRIREME_INLINE void read_bits(const std::byte* bits, float* values, std::size_t count, float scale) {
   constexpr std::uint64_t kSpread = 0x0101010101010101, kEach = 0x8040201008040201,
@@ -111,7 +112,7 @@ class SignCodec final : public Codec {
       for (std::size_t first = 0; first < values.size(); first += kBlock, ++scales) {
         const std::size_t count = std::min(kBlock, values.size() - first);
         if (use == Use::kTakeOut && !std::isfinite(scales->value)) {
-          std::fill_n(values.data() + first, count, 0.0F);  // all of it has been sent
+          std::fill_n(values.data() + first, count, 0.0F);  // the whole block was sent as NaN
         } else {
           read_bits<use>(bits + first / kByte, values.data() + first, count, scales->value);
         }

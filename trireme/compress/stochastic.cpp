@@ -1,6 +1,6 @@
-// qsgd (Alistarh et al., NeurIPS 2017, section 3.1): a sign and one of 8 levels for each value, up or down by
-// chance, so that its expectation is itself. Blocks of 512 share a scale, which stands for the highest level:
-// their Euclidean norm. A block that holds something that is not finite comes as NaN. Bytes:
+// qsgd (Alistarh et al., NeurIPS 2017, section 3.1): a sign and one of 8 levels per value. Stochastic
+// rounding keeps the expectation equal to the value. Blocks of 512 share a scale, their Euclidean norm, which
+// is the highest level. A block with a non-finite value is decoded as NaN. Bytes:
 //
 //   f32 scales[ceil(n / 512)] | codes[n], 4 bits each from the lowest on: level, and the sign above it
 
@@ -21,8 +21,8 @@ constexpr std::uint32_t kQuietNaN = 0x7fc00000;
 
 std::size_t scale_bytes(std::size_t num_values) { return (num_values + kBlock - 1) / kBlock * sizeof(float); }
 
-/// In an order of its own, that vectors of any width keep. Of what was divided by the greatest, so that no
-/// square is lost.
+/// Adds in a fixed order of lanes, so that vectors of any width give the same bits. The values are divided by
+/// the largest first, so that the squares of very large or very small values are not lost.
 TRIREME_INLINE float norm_of(const float* values, std::size_t count, float greatest) {
   if (!(greatest > 0) || !std::isfinite(greatest)) return greatest;
   std::array<float, kLanes> sums{};
@@ -42,7 +42,7 @@ TRIREME_INLINE float norm_of(const float* values, std::size_t count, float great
   return greatest * std::sqrt(sum);
 }
 
-/// NaN where one is.
+/// NaN if any value is NaN.
 TRIREME_INLINE float greatest_of(const float* values, std::size_t count) {
   std::uint32_t greatest = 0;
   for (std::size_t i = 0; i < count; ++i) greatest = std::max(greatest, magnitude(values[i]));
@@ -51,7 +51,7 @@ TRIREME_INLINE float greatest_of(const float* values, std::size_t count) {
 
 TRIREME_INLINE void quantise(const float* values, std::uint8_t* codes, std::size_t count, float scale,
                              std::uint32_t seed) {
-  // A value that is the scale itself has the highest level, whatever rounding makes of the quotient.
+  // A value that equals the scale gets the highest level, however the quotient is rounded.
   const float per_level = scale > 0 ? static_cast<float>(kTop) / scale : 0;
   TRIREME_NO_CARRIED_DEPENDENCE
   for (std::size_t i = 0; i < count; ++i) {

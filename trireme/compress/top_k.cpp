@@ -1,5 +1,5 @@
-// top-k: the values of the greatest magnitude as they are, and where they stand; the others are left out. The
-// threshold comes from a sample, so a push may name fewer than it may, and never more.
+// top-k: the values of largest magnitude, uncompressed, with their places; the others are dropped. The
+// threshold is estimated from a sample, so fewer values than the limit may be sent, and never more.
 
 #include <algorithm>
 #include <functional>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kSample = 4096;
 
-/// That so many of `magnitudes` reach; at least 1, as there is no need to name zeros.
+/// The threshold that `count` of `magnitudes` reach. At least 1, so that zeros are not sent.
 std::uint32_t threshold_for(std::vector<std::uint32_t> magnitudes, std::size_t count) {
   const std::size_t last = std::clamp<std::size_t>(count, 1, magnitudes.size()) - 1;
   const auto nth = magnitudes.begin() + static_cast<std::ptrdiff_t>(last);
@@ -27,7 +27,7 @@ std::uint32_t exact_threshold(std::span<const float> values, std::size_t count) 
   return threshold_for(std::move(magnitudes), count);
 }
 
-/// For half as many more than `count`: a sample misses some, and what is too much is seen.
+/// Aims at one and a half times `count`, because a sample can miss some; the caller removes the surplus.
 std::uint32_t sampled_threshold(std::span<const float> values, std::size_t count, std::uint64_t seed) {
   Random random(seed);
   const std::size_t stride = values.size() / kSample;
@@ -37,7 +37,7 @@ std::uint32_t sampled_threshold(std::span<const float> values, std::size_t count
   return threshold_for(std::move(magnitudes), (count * kSample + count * kSample / 2) / values.size());
 }
 
-/// At most `count`, rising.
+/// At most `count` places, in ascending order.
 Places greatest(std::span<const float> values, std::size_t count, std::uint64_t seed) {
   Places places;
   if (values.size() > kSample)
