@@ -41,7 +41,7 @@ const KindRow& row_of(ActionKind kind) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Takes the digits at the front of `rest`; false when there are none or too many.
+/// Removes the number at the front of `rest`; false if there is none or it overflows.
 bool take_number(std::string_view& rest, int& number) {
   const auto end = std::find_if_not(rest.begin(), rest.end(), is_digit);
   const auto length = static_cast<std::size_t>(end - rest.begin());
@@ -60,7 +60,7 @@ bool take_number(std::string_view& rest, int& number) {
            "(0F3;1B0)OVERLAP_F_B, (0SEND_F3;0RECV_B1)BATCH"));
 }
 
-/// The word after the brackets says what may stand in them.
+/// `word`, after the brackets, defines which actions may be inside them.
 void check_joined(const std::vector<Action>& actions, std::string_view word, std::string_view token) {
   if (word == kOverlap) {
     require(actions.size() == 2 && actions[0].kind == ActionKind::kForward &&

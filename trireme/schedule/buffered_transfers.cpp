@@ -1,4 +1,4 @@
-// The order that _add_send_recv of torch.distributed.pipelining.schedules writes down, told again.
+// The same order as _add_send_recv of torch.distributed.pipelining.schedules, implemented again.
 
 #include "trireme/base/error.h"
 #include "trireme/schedule/internal/reductions.h"

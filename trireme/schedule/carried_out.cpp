@@ -5,7 +5,7 @@
 namespace trireme::schedule {
 namespace {
 
-/// Empty: it is carried out.
+/// Empty: a run executes this kind.
 std::string reason_against(ActionKind kind, Activations activations, Weights weights) {
   const bool gathers = kind == ActionKind::kUnshard || kind == ActionKind::kReshard;
   if (gathers && weights == Weights::kWhole)

@@ -11,7 +11,7 @@ namespace trireme::schedule {
 /// How a run holds activations.
 enum class Activations {
   kKept,     ///< from forward to backward
-  kDropped,  ///< and computed again, at RECOMPUTE or at the backward
+  kDropped,  ///< and recomputed at RECOMPUTE or at the backward
 };
 
 /// How a run holds the weights of a stage.

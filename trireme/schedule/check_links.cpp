@@ -6,14 +6,14 @@
 namespace trireme::schedule {
 namespace {
 
-/// What goes over one link, as either end has it.
+/// The transfers of one link, as each of its two ranks lists them.
 struct Link {
   std::vector<Place> sends, receives;
 };
 
 using Links = std::map<std::pair<int, int>, Link>;  // by sending and receiving rank
 
-/// The SEND that a RECV waits for.
+/// The SEND that matches a RECV.
 Action send_for(const Action& receive) {
   return receive.kind == ActionKind::kReceiveForward
              ? Action{receive.stage - 1, ActionKind::kSendForward, receive.microbatch}

@@ -7,13 +7,13 @@
 namespace trireme::schedule {
 namespace {
 
-/// What has been done so far for one micro-batch of one stage.
+/// Actions done so far for one micro-batch of one stage.
 struct Work {
   bool forward = false, input_gradient = false, weight_gradient = false, recomputed = false;
   bool received_input = false, received_gradient = false, sent_output = false, sent_gradient = false;
 };
 
-/// What has been done so far for one stage on one rank.
+/// Actions done so far for one stage on one rank.
 struct Holding {
   int share = 0;      ///< micro-batches of the stage that run on this rank
   int backwards = 0;  ///< with their weight gradient
@@ -23,7 +23,7 @@ struct Holding {
   bool shards = false, unsharded = false, finished = false;
 };
 
-/// One action, an overlapped forward and backward, or transfers.
+/// One action, an overlapped forward and backward, or transfers only.
 bool may_run_together(Cell cell) {
   if (cell.size() == 1) return true;
   if (is_transfer(cell.front().kind)) {
@@ -33,7 +33,7 @@ bool may_run_together(Cell cell) {
   return cell.size() == 2 && cell[0].kind == ActionKind::kForward && makes_input_gradient(cell[1].kind);
 }
 
-/// A backward next to the very forward that it needs.
+/// The backward is in the same cell as the forward that it needs.
 bool waits_for_itself(Cell cell) {
   return cell.size() == 2 && is_compute(cell[0].kind) && cell[0].stage == cell[1].stage &&
          cell[0].microbatch == cell[1].microbatch;
@@ -50,7 +50,7 @@ class ListCheck {
     for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
       for (const Action& action : program_.ranks[rank]) settle(static_cast<int>(rank), action);
     }
-    // Work in the wrong place would show as work that is missing in the right one.
+    // Checked first: otherwise work on the wrong rank would be reported as missing on the right one.
     for_each_action([this](const Place& place, Cell) { check_home(place); });
     for_each_action([this](const Place& place, Cell cell) { take(place, cell); });
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) check_complete(static_cast<int>(stage));
@@ -62,7 +62,8 @@ class ListCheck {
   bool is_asynchronous() const { return program_.update_every > 0; }
   bool has_updates() const { return form_ == Form::kStep || is_asynchronous(); }
 
-  /// Before the walk: the rank of each stage where the program does not say it, and each rank's share.
+  /// Runs before the walk. Finds the rank of each stage when the program has no replicas, and the
+  /// micro-batches of each rank.
   void settle(int rank, const Action& action) {
     if (action.kind == ActionKind::kIdle || action.stage < 0 || action.stage >= program_.num_stages) return;
     if (program_.replicas.empty() && stages_[at(action.stage)].empty()) stages_[at(action.stage)] = {rank};
@@ -198,7 +199,7 @@ class ListCheck {
     ++holding.backwards;
   }
 
-  /// What the computation needs of the stage next to it: made before on this rank, or received.
+  /// The input from the neighbour stage: computed before on this rank, or received.
   void demand_neighbour(const Place& place, int stage, bool received, bool Work::*made,
                         const char* what) const {
     const int microbatch = place.action.microbatch;
@@ -229,7 +230,7 @@ class ListCheck {
     received = true;
   }
 
-  /// A transfer needs a stage at its other end, and that on another rank.
+  /// The other end of a transfer must be an existing stage on another rank.
   void check_ends(const Place& place, int other) const {
     demand(other >= 0 && other < program_.num_stages, place,
            "there is no stage at the other end; stages are 0 to ", program_.num_stages - 1);
@@ -245,7 +246,7 @@ class ListCheck {
     return other != Holders::kNobody && other != static_cast<int>(place.rank);
   }
 
-  /// Backwards on this rank that the next update of the stage covers, with those before.
+  /// Backwards of the stage on this rank up to and including the next update.
   int due(const Holding& holding) const {
     if (!is_asynchronous()) return program_.replicas.empty() ? program_.num_microbatches : holding.share;
     return std::min(holding.share, (holding.updates + 1) * program_.update_every);

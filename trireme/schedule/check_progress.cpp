@@ -8,8 +8,8 @@
 namespace trireme::schedule {
 namespace {
 
-/// All ranks at once, each in its own cell. What can continue continues; no choice ever closes another, so a
-/// stand still is one in every execution.
+/// Runs all ranks at once, each in its own cell. Every action that can run does. No choice disables another
+/// one, so a deadlock here is a deadlock in every execution.
 class ProgressCheck {
  public:
   ProgressCheck(const Program& program, const Holders& holders, const ValidateOptions& options)
@@ -46,7 +46,7 @@ class ProgressCheck {
     std::size_t at = 0;
   };
 
-  /// Transfers of the cell are posted as soon as the rank gets there.
+  /// Transfers of a cell are posted as soon as the rank enters it.
   void enter(std::size_t rank) {
     Rank& here = ranks_[rank];
     if (here.at == here.cells.size()) return;
@@ -74,14 +74,14 @@ class ProgressCheck {
 
   static constexpr int kNobody = Holders::kNobody;
 
-  /// The rank without which `action` cannot end now.
+  /// The rank that `action` waits for now.
   int waits_for(std::size_t rank, const Action& action) {
     if (is_transfer(action.kind)) {
       if (is_send(action.kind) && options_.transport == Transport::kBuffered) return kNobody;
       const Action other = partner(action);
       return posted_.contains(other) ? kNobody : holders_.rank_of(other.stage, other.microbatch);
     }
-    // With transfers, check_lists has seen that what a computation needs stands before it in its own list.
+    // With transfers, check_lists has verified that a computation's inputs come before it in its own list.
     if (is_compute(action.kind) && options_.form == Form::kOrder && !made_.has_inputs_of(action)) {
       const int stage = action.kind == ActionKind::kForward ? action.stage - 1 : action.stage + 1;
       return holders_.rank_of(stage, action.microbatch);
@@ -101,7 +101,7 @@ class ProgressCheck {
     }
   }
 
-  /// Follows who waits for whom until a rank comes up again or has nothing left to do.
+  /// Follows the waiting ranks until one repeats or has no action left.
   [[noreturn]] void refuse(std::size_t first) {
     std::string story;
     std::vector<std::size_t> seen;

@@ -53,7 +53,7 @@ std::string to_csv(const Program& program) {
 
 Program parse_csv(std::string_view csv) {
   Program program{.name = "csv", .ranks = {}};
-  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // of UTF-8: spreadsheets begin with it
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // of UTF-8: spreadsheets write it first
   if (csv.starts_with(kByteOrderMark)) csv.remove_prefix(kByteOrderMark.size());
   while (!csv.empty() && (csv.back() == '\n' || csv.back() == '\r')) csv.remove_suffix(1);
   const std::vector<std::string> lines = split(csv, '\n');

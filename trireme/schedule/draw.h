@@ -12,8 +12,8 @@
 
 namespace trireme::schedule {
 
-/// One line per rank, cells below each other. Where stages update while others are under way, "0F4:v1" is a
-/// forward with version 1 of its stage's weights (schedule/weight_versions.h), and a last line explains it.
+/// One line per rank, cells below each other. If stages update while others are in flight, "0F4:v1" is a
+/// forward with version 1 of its stage's weights. A last line then explains it (schedule/weight_versions.h).
 std::string to_table(const Program& program);
 
 enum class View {

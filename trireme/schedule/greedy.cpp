@@ -10,7 +10,7 @@ namespace trireme::schedule {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kSlack = 1e-9;  // rounding of sums of times
+constexpr double kSlack = 1e-9;  // rounding error of sums of times
 
 class GreedyRun {
  public:
@@ -27,7 +27,7 @@ class GreedyRun {
 
   std::vector<std::vector<Action>> run() {
     while (true) {
-      // The rank that can start something first; what starts later cannot change that choice.
+      // The rank with the earliest start: actions that start later cannot change its choice.
       double now = kNever;
       std::size_t chosen = 0;
       for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -47,8 +47,8 @@ class GreedyRun {
 
  private:
   struct Stage {
-    int forwards = 0, inputs = 0, weights = 0;  ///< done or under way
-    std::vector<double> input_at, gradient_at;  ///< when they are on the rank
+    int forwards = 0, inputs = 0, weights = 0;  ///< done or running
+    std::vector<double> input_at, gradient_at;  ///< times of arrival on the rank
   };
   struct Rank {
     std::vector<int> stages;
@@ -79,7 +79,7 @@ class GreedyRun {
 
   bool may_take_forward(std::size_t index, int stage) {
     const Rank& rank = ranks_[index];
-    // The first stages of a rank leave room for the later ones, without which nothing is ever given back.
+    // The first stages of a rank leave memory for the later ones: without their backwards no memory is freed.
     double room = 1;
     for (const int other : rank.stages) {
       if (other > stage && state(other).forwards < m_) room += 1;

@@ -13,7 +13,7 @@ namespace {
 
 using Actions = std::vector<Action>;
 
-/// Of each cell the next `count` different stages that the rank computes from there on.
+/// For each cell: the next `count` different stages that the rank computes from that cell on.
 std::vector<std::vector<int>> next_stages(const std::vector<Cell>& cells, std::size_t count) {
   std::vector<std::vector<int>> next(cells.size());
   std::vector<int> all;  // by their first use after the cell
@@ -28,7 +28,7 @@ std::vector<std::vector<int>> next_stages(const std::vector<Cell>& cells, std::s
   return next;
 }
 
-/// UNSHARD for the stages that come next, RESHARD for the others.
+/// UNSHARD for the stages that are used next, RESHARD for the others.
 Actions with_sharding(const Actions& actions, int max_stages) {
   const std::vector<Cell> cells = cells_of(actions);
   const std::vector<std::vector<int>> next_of = next_stages(cells, static_cast<std::size_t>(max_stages));
@@ -52,10 +52,10 @@ Actions with_sharding(const Actions& actions, int max_stages) {
   return result;
 }
 
-/// REDUCE_GRAD once a stage has all its gradients, after the transfers that wait to go out; where replicas
-/// wait for each other, after everything. STEP for every stage at the end.
+/// REDUCE_GRAD once a stage has all its gradients, after the transfers that follow the backward. With
+/// replicas, which wait for each other, all REDUCE_GRADs come at the end. STEP for every stage comes last.
 Actions with_update(const Actions& actions, bool replicated) {
-  std::map<int, int> left;  // backwards of each stage
+  std::map<int, int> left;  // remaining backwards of each stage
   for (const Action& action : actions) left[action.stage] += makes_weight_gradient(action.kind) ? 1 : 0;
   Actions result, ready;
   for (const Cell cell : cells_of(actions)) {

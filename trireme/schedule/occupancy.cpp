@@ -9,7 +9,7 @@
 namespace trireme::schedule {
 namespace {
 
-/// The position of the last use of each stage's versions in a rank's list.
+/// Position of the last use of each version of each stage in a rank's list.
 std::map<std::pair<int, int>, std::size_t> last_uses(const std::vector<Action>& actions,
                                                      const std::vector<std::vector<int>>& versions) {
   std::map<std::pair<int, int>, std::size_t> last;
@@ -48,7 +48,7 @@ std::vector<int> peak_weight_versions(const Program& program) {
   std::vector<int> peaks;
   for (const std::vector<Action>& actions : program.ranks) {
     const auto last = last_uses(actions, versions);
-    std::map<int, std::set<int>> kept;  // of each stage: versions that are there
+    std::map<int, std::set<int>> kept;  // stored versions of each stage
     std::map<int, int> newest;
     int peak = 1;
     for (std::size_t i = 0; i < actions.size(); ++i) {

@@ -1,7 +1,7 @@
-// The ranks are walked in time, with F, I and W of one unit each. A message is handed over when both its
-// ranks are between two computations; what happens there on one rank between the same two computations is one
-// batch. The walk itself is an execution of the result under the rendezvous model, and as a transfer that can
-// run never takes another's place, every execution comes to the same end.
+// Simulates the ranks, with F, I and W of one unit each. A message is transferred when both its ranks are
+// between two computations. All transfers of a rank between the same two computations form one batch. The
+// simulation is itself an execution of the result under the rendezvous model. A transfer that can run never
+// blocks another, so every execution has the same end.
 
 #include <algorithm>
 
@@ -32,7 +32,7 @@ class RendezvousWalk {
   std::vector<std::vector<Action>> run() {
     for (long now = 0; now != kNever; now = next_end(now)) {
       for (std::size_t rank = 0; rank < ranks_.size(); ++rank) finish(rank, now);
-      // What takes no time makes room for more at the same instant.
+      // Actions without duration enable others at the same time.
       while (hand_over() || start_all(now)) {
       }
     }
@@ -52,7 +52,7 @@ class RendezvousWalk {
     std::vector<Cell> cells;
     std::size_t next = 0;  ///< the cell to start
     long busy_until = kNever;
-    int unsent = 0;                  ///< messages that this rank waits to get rid of
+    int unsent = 0;                  ///< messages to transfer before this rank may continue
     std::vector<Action> batch = {};  ///< transfers since the last computation
     std::vector<Action> list = {};
   };
@@ -78,7 +78,7 @@ class RendezvousWalk {
     }
   }
 
-  /// Hands over every message whose ranks are both free; in the order in which they were made.
+  /// Transfers every message whose two ranks are free, in the order in which the messages were made.
   bool hand_over() {
     const auto handed = std::erase_if(unsent_, [&](const Action& send) {
       const Action receive = Holders::receive_of(send);
@@ -97,7 +97,7 @@ class RendezvousWalk {
     return handed > 0;
   }
 
-  /// Starts the next cell of every free rank that can; true when one of them is over at once.
+  /// Starts the next cell of every free rank that can; true if a started cell has no duration.
   bool start_all(long now) {
     bool instant = false;
     for (std::size_t index = 0; index < ranks_.size(); ++index) {

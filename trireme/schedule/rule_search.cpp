@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kSlack = 1e-9;
 constexpr int kMaxRounds = 3;
-constexpr std::size_t kMaxPolishedActions = 8'000'000;  // simulated in all; under a second
+constexpr std::size_t kMaxPolishedActions = 8'000'000;  // simulated in total; under a second
 constexpr std::size_t kMaxPolishedOrders = 4;
 
 /// 0 to `last` in equal steps.
@@ -30,7 +30,7 @@ std::size_t num_actions(const Program& order) {
   return count;
 }
 
-/// What polish() makes less: the cost, then the ends of what other ranks may wait for.
+/// What polish() minimizes: the cost, then the sum of the ends of all actions but W, which no rank waits for.
 struct Merit {
   double cost;
   double ends;
@@ -51,14 +51,14 @@ Merit merit_of(const Program& order, const Timeline& timeline) {
   return merit;
 }
 
-/// Micro-batches of a stage stay in order, and what belongs to one micro-batch stays as it is.
+/// Micro-batches of a stage stay in order, and so do the actions of one micro-batch.
 bool may_swap(const Action& first, const Action& second) {
   return !first.joined && !second.joined && first.microbatch != second.microbatch &&
          (first.stage != second.stage || first.kind != second.kind) && first.kind != ActionKind::kIdle &&
          second.kind != ActionKind::kIdle;
 }
 
-/// Nothing where the order waits for itself.
+/// Empty if the order deadlocks.
 std::optional<Timeline> try_simulate(const Program& order, const Costs& costs) {
   try {
     return simulate(order, costs);

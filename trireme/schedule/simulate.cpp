@@ -17,7 +17,7 @@ void check(const Program& program, const Costs& costs) {
   require(costs.stages.size() <= 1 || static_cast<int>(costs.stages.size()) == program.num_stages,
           "costs are for ", costs.stages.size(), " stages, the program '", program.name, "' has ",
           program.num_stages, "; give one for all or one for each");
-  // So far from the largest number that a step of them is none beyond it.
+  // Small enough that the sum over a step does not overflow.
   constexpr double kMost = 1e100;
   const auto demand = [&](const char* what, double cost) {
     require(cost >= 0 && cost <= kMost, "costs are 0 to ", kMost, "; found ", cost, " for ", what);
@@ -80,14 +80,14 @@ class Simulator {
   struct Rank {
     std::vector<Cell> cells;
     std::size_t cell = 0;
-    std::size_t action = 0;  ///< of the cell's first action in the rank's list
+    std::size_t action = 0;  ///< index of the cell's first action in the rank's list
     double free_at = 0;
-    double link_free_at = 0;  ///< of what gathers weights and reduces gradients
+    double link_free_at = 0;  ///< of the link that gathers weights and reduces gradients
   };
   /// A stage on one of its ranks.
   struct Held {
     double gathered_at = 0;
-    Span last_backward = {};  ///< that makes gradients of weights
+    Span last_backward = {};  ///< that computes weight gradients
     std::vector<double> reduced_at = {};
   };
 
@@ -112,8 +112,8 @@ class Simulator {
 
   Held& held(int stage, std::size_t rank) { return held_[{stage, rank}]; }
 
-  /// When the weights that the action needs, or the gradients, are there; kNotYet while a rank that also
-  /// holds the stage has not come to its REDUCE_GRAD.
+  /// Time at which the weights or gradients that the action needs are on the rank. kNotYet while a rank that
+  /// also holds the stage has not reached its REDUCE_GRAD.
   double weights_ready(const Action& action, std::size_t rank) {
     if (is_compute(action.kind) || action.kind == ActionKind::kRecompute)
       return held(action.stage, rank).gathered_at;
@@ -128,7 +128,7 @@ class Simulator {
     return ready;
   }
 
-  /// What the rank loses of an exchange, as it begins.
+  /// The share of an exchange that occupies the rank, charged when the exchange begins.
   void lose(std::size_t index, double exchange) {
     ranks_[index].free_at += costs_.share_of_core * exchange;
     timeline_.exchanged[index] += costs_.share_of_core * exchange;
@@ -156,7 +156,8 @@ class Simulator {
     return rank.link_free_at;
   }
 
-  /// When what `action` needs of the neighbour stage is on its rank; kNotYet while nobody has made it.
+  /// Time at which the output or gradient of the neighbour stage is on the action's rank; kNotYet before it
+  /// is computed.
   double inputs_ready(const Action& action) const {
     if (action.kind == ActionKind::kForward && action.stage > 0) {
       return output_ready_[holders_.index(action.stage - 1, action.microbatch)];
@@ -220,7 +221,7 @@ class Simulator {
     ready[holders_.index(action.stage, action.microbatch)] = arrival;
   }
 
-  /// A transfer begins where it stands and ends with the arrival.
+  /// A transfer's span begins at its position in the list and ends with the arrival.
   void show_transfers() {
     for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
       for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i) {
@@ -279,7 +280,7 @@ class Simulator {
   Holders holders_;
   Reductions reductions_;
   std::map<std::pair<int, std::size_t>, Held> held_;   ///< by stage and rank
-  std::vector<double> output_ready_, gradient_ready_;  ///< at the receiver, by the stage that makes them
+  std::vector<double> output_ready_, gradient_ready_;  ///< arrival times, by the stage that computes
   std::map<std::pair<int, int>, double> link_free_at_;
   std::vector<Rank> ranks_;
   Timeline timeline_;

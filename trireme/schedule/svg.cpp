@@ -24,7 +24,7 @@ constexpr double kSlot = 24;
 constexpr double kMinWidth = 640;
 constexpr double kMaxWidth = 2400;
 constexpr double kMinForNumber = 11;
-constexpr double kDigit = 6;  ///< of the numbers in boxes
+constexpr double kDigit = 6;  ///< width of a digit in a box
 
 constexpr std::string_view kStyle =
     "<style>.a{stroke:#fff;stroke-width:.8;rx:2px}.n{text-anchor:middle;font-size:10px;fill:#10222f}"
@@ -34,8 +34,8 @@ constexpr std::string_view kVersionStyle = "<style>.v{font-size:7px}</style>\n";
 
 using CellRows = std::vector<std::vector<Cell>>;
 
-/// [r][i]: the slot of rank r's cell i, when every cell takes one slot, from the first on in which all that
-/// it needs has been made in slots before. For programs that can be simulated.
+/// [r][i]: the slot of rank r's cell i, if every cell takes one slot. It is the first slot after all inputs
+/// of the cell have been computed. For programs that can be simulated.
 std::vector<std::vector<std::size_t>> slots_of(const Program& program, const CellRows& cells) {
   const Holders holders(program);
   Made made(holders);
@@ -163,7 +163,7 @@ class Drawing {
     return kTitle + static_cast<double>(cells_.size()) * kRow;
   }
 
-  /// W is left out: nothing waits for it, and several stages may do theirs at the same time.
+  /// W is not drawn: no stage waits for it, and several stages may run theirs at the same time.
   double microbatches(double top) {
     title("Micro-batches: which stage works on them", top);
     const auto y_of = [top](int m) { return top + kTitle + static_cast<double>(m) * kRow; };
@@ -185,7 +185,8 @@ class Drawing {
     double x, y, width, height;
   };
 
-  /// An action, the version of weights that it uses or makes, and the number in its box; below 0: none.
+  /// An action, the version of weights that it uses or makes, and the number in its box. Negative numbers:
+  /// none.
   struct Boxed {
     const Action& action;
     int version, shown;
@@ -214,7 +215,7 @@ class Drawing {
     body_ += text("<rect class=\"a\" x=\"", number(place.x), "\" y=\"", number(place.y), "\" width=\"",
                   number(drawn), "\" height=\"", number(place.height), "\" fill=\"",
                   first_chunk ? look.light : look.dark, "\"><title>", name, "</title></rect>\n");
-    // A row of a whole height has room for both, one above the other.
+    // A full-height row has room for both, one above the other.
     const bool both = of.version >= 0 && of.shown >= 0 && place.height > 2 * kMinForNumber - 1;
     const std::string_view ink = first_chunk ? "n" : "n w";
     const Place middle{place.x + drawn / 2, place.y + place.height / 2 + 3.5, drawn, 0};
@@ -223,7 +224,7 @@ class Drawing {
       words(text(ink, " v"), text("v", of.version), {middle.x, middle.y + (both ? 4.5 : 0), drawn, 0});
   }
 
-  /// In the middle of a box, if they fit.
+  /// Centered in a box, if the text fits.
   void words(std::string_view style, const std::string& words, const Place& middle) {
     const double needed = std::max(kMinForNumber, 3 + kDigit * static_cast<double>(words.size()));
     if (middle.width < needed) return;

@@ -6,7 +6,6 @@
 namespace trireme::schedule {
 namespace {
 
-/// Sums up durations.
 struct Mean {
   double sum = 0;
   int count = 0;

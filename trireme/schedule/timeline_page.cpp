@@ -12,17 +12,17 @@ namespace {
 
 constexpr double kWidth = 1200;
 constexpr double kLeft = 130;
-constexpr double kRight = 66;  ///< room for the shares of bubble
+constexpr double kRight = 66;  ///< room for the bubble shares
 constexpr double kTop = 22;
 constexpr double kRow = 22;
 constexpr double kBox = 18;
 constexpr double kBetweenRanks = 12;
 constexpr double kAxis = 24;
-constexpr double kBeside = 4;       ///< height of what runs concurrently
-constexpr double kMinShare = 1e-4;  ///< of a step; a STEP that takes less is left out
+constexpr double kBeside = 4;       ///< height of boxes for concurrent work
+constexpr double kMinShare = 1e-4;  ///< of a step; shorter actions that are not work are not drawn
 constexpr double kBody = kWidth - kLeft - kRight;
 
-/// Milliseconds with four digits after the point.
+/// Milliseconds with four decimals.
 std::string milliseconds(double seconds) {
   return text(std::fixed, std::setprecision(4), std::max(0.0, 1e3 * seconds));
 }
@@ -31,7 +31,7 @@ std::string share_text(double share) { return text(std::fixed, std::setprecision
 
 std::string duration(double seconds) { return number(1e3 * seconds) + " ms"; }
 
-/// A row of every rank: the plan, or a measured step.
+/// One row per rank: the plan, or a measured step.
 struct Layer {
   std::string name;
   TimedRanks ranks;
@@ -39,7 +39,7 @@ struct Layer {
   std::vector<double> bubbles = {};
 };
 
-/// A narrow box under those of the rank.
+/// The look of kinds that have a narrow box under those of the rank.
 const Look* look_beside(ActionKind kind) {
   const auto looks = looks_beside();
   const auto found = std::ranges::find(looks, kind, &Look::kind);
@@ -153,7 +153,7 @@ class Chart {
   double end_s_ = 0;
 };
 
-/// A line for each kind of action that any row has.
+/// One entry for each kind of action that any row has.
 std::string legend(const std::vector<Layer>& layers, const Program& program) {
   const bool chunks = program.num_stages > static_cast<int>(program.ranks.size());
   std::string keys = "<div class=\"keys\">";
@@ -175,7 +175,7 @@ std::string legend(const std::vector<Layer>& layers, const Program& program) {
   return keys + "<span><i class=\"lane\"></i>bubble: nothing is computed</span></div>\n";
 }
 
-/// How long each row's step takes, and its bubbles.
+/// The step time and the bubble shares of each row.
 std::string table(const std::vector<Layer>& layers) {
   std::string rows = "<div class=\"wide\"><table><tr><th></th><th>first start to end of the update</th>";
   for (std::size_t rank = 0; rank < layers.front().ranks.size(); ++rank)

@@ -1,8 +1,8 @@
 #pragma once
-// Planned and measured, for people: one HTML page that needs no other file and no network. For every rank
-// a row with the program as it is simulated with the given costs, and below it a row for each measured step;
-// colours as in to_svg (draw.h), the number of the micro-batch in a box where there is room, the share of
-// bubble of every row, and a script that zooms and pans. Without script the whole is seen, and printed. Pure.
+// Planned and measured timelines: one HTML page that needs no other file and no network. Every rank has one
+// row for the program, simulated with the given costs. Below it is a row for each measured step. Colours are
+// those of to_svg (draw.h). Boxes have the number of the micro-batch if there is room. Every row has its
+// bubble share. A script zooms and pans; without scripts, and in print, the whole page is visible. Pure.
 
 #include <string>
 #include <vector>

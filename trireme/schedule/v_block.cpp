@@ -12,10 +12,10 @@ namespace trireme::schedule {
 namespace {
 
 constexpr int kPeriod = 6;
-constexpr int kMaxPauses = 3;  // units that a leg may begin late
+constexpr int kMaxPauses = 3;  // units by which a leg may start late
 constexpr double kSlack = 1e-9;
 
-/// Unit in which each rank does its F and I of micro-batch 0.
+/// The unit in which each rank runs its F and I of micro-batch 0.
 struct Block {
   std::vector<std::array<int, 4>> units;  ///< per rank: forward down, forward up, backward down, backward up
 };
@@ -44,7 +44,7 @@ bool is_free_of_collisions(const Block& block) {
   return true;
 }
 
-/// The units left over on a rank, each W in the first that comes after its I: for backward down, backward up.
+/// The free units of a rank: each W takes the first after its I, for backward down and then backward up.
 std::array<int, 2> weight_units(const std::array<int, 4>& units) {
   std::array<bool, kPeriod> taken = {};
   for (const int unit : units) taken[static_cast<std::size_t>(unit % kPeriod)] = true;
@@ -60,7 +60,7 @@ std::array<int, 2> weight_units(const std::array<int, 4>& units) {
 
 enum class Weights { kLeftOut, kInRhythm };
 
-/// F and I, and W where wanted, of all micro-batches in the order of their units.
+/// F and I, and W if requested, of all micro-batches in the order of their units.
 Program rhythm(int p, int m, const Block& block, Weights weights) {
   Program order = empty_program(p, 2, m);
   for (int rank = 0; rank < p; ++rank) {
@@ -84,8 +84,8 @@ Program rhythm(int p, int m, const Block& block, Weights weights) {
   return order;
 }
 
-/// Runs an order of F and I in time and puts each W where its rank would wait for as long, or where it has to
-/// make room.
+/// Simulates an order of F and I. Inserts each W where its rank would be idle long enough, or where memory
+/// must be freed.
 class WeightFiller {
  public:
   WeightFiller(const Program& order, const Costs& costs, double memory_limit)
@@ -118,7 +118,7 @@ class WeightFiller {
     std::size_t next = 0;
     double free_at = 0;
     double memory = 0;
-    std::deque<Action> open;  ///< W's that wait
+    std::deque<Action> open;  ///< W's that are deferred
     std::vector<Action> list;
   };
 

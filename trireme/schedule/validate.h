@@ -2,11 +2,11 @@
 // Proves before a program starts that it can run and does the whole work:
 // - each stage on one rank, or on its replicas, and each micro-batch of it on one of them;
 // - each micro-batch forward once, then B once or I and W once each, with all that they need in place;
-// - buffers: nothing is used before it is there or after it was freed (an output lives until the backward,
-//   weights between UNSHARD and RESHARD), nothing is received without a use;
+// - buffers: nothing is used before it is there or after it was freed, nothing is received without a use (an
+//   output lives until the backward, weights between UNSHARD and RESHARD);
 // - every SEND has its RECV, in the sender's order on each link;
 // - gradients are reduced once after the last backward of a group, then one STEP, nothing after the last;
-// - the ranks do not wait for each other in a circle under the transport that is named.
+// - the ranks do not wait for each other in a circle under the given transport.
 // Pure and thread-safe; milliseconds for thousands of actions.
 
 #include "trireme/schedule/program.h"

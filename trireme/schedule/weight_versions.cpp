@@ -8,7 +8,7 @@ namespace {
 
 using VersionTable = std::vector<std::vector<int>>;
 
-/// Updates of each stage before its forwards, on the ranks that run them.
+/// For each stage and micro-batch: updates of the stage before the forward, on the rank that runs it.
 VersionTable updates_before_forward(const Program& program) {
   const auto stages = static_cast<std::size_t>(program.num_stages),
              microbatches = static_cast<std::size_t>(program.num_microbatches);

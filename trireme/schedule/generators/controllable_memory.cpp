@@ -1,6 +1,7 @@
-// V-Half and V-Min: two chunks in the shape of a V, searched for within a half and a third of 1F1B's
-// activations. Qi et al., "Pipeline Parallelism with Controllable Memory", arXiv 2405.15362, section 4, whose
-// building blocks need two and one chunk more than p and 2p/3; the search is ours, see greedy_order.
+// V-Half and V-Min: two chunks per rank in the shape of a V, searched for within a half and a third of 1F1B's
+// activations. Qi et al., "Pipeline Parallelism with Controllable Memory", arXiv 2405.15362, section 4. The
+// building blocks of the paper need two and one chunk more than p and 2p/3. The search is Trireme's, see
+// greedy_order.
 
 #include "trireme/schedule/internal/action_list.h"
 #include "trireme/schedule/internal/generators.h"
@@ -10,7 +11,7 @@
 namespace trireme::schedule {
 namespace {
 
-/// Every way for the four legs to take `sum` units per rank between them, or less.
+/// Every combination of the four legs that takes at most `sum` units per rank in total.
 std::vector<Steepness> legs_up_to(int sum) {
   std::vector<Steepness> all;
   for (int code = 0; code < 81; ++code) {

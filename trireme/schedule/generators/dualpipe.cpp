@@ -1,8 +1,8 @@
 // DualPipe and DualPipeV: a forward and a backward of different micro-batches run as one overlapped pair.
 // DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv 2412.19437, section 3.2.1, and deepseek-ai/DualPipe,
-// whose eight steps are those below. DualPipe sends half of the micro-batches in at either end, with two
-// copies of the model; DualPipeV cuts it in the middle and folds it. Both see a rank as two legs, `down` and
-// `up`, of which the micro-batches on `down` come first.
+// whose eight steps are those below. In DualPipe half of the micro-batches enter at each end, with two copies
+// of the model. DualPipeV cuts it in the middle and folds it. In both, a rank has two legs, `down` and `up`;
+// the micro-batches on `down` come first.
 
 #include <algorithm>
 
@@ -18,11 +18,10 @@ struct Legs {
   int ranks_of_leg;       ///< n: ranks that a leg passes
   int rank;               ///< r: place of this rank on its leg, 0 to n - 1
   int per_leg;            ///< micro-batches on each leg
-  bool first_pair_apart;  ///< the first pair runs one after the other: nothing is under way yet to overlap
-                          ///< with
+  bool first_pair_apart;  ///< the first pair is not overlapped: nothing is in flight yet
 };
 
-/// Step 6: backwards of both legs by turns, split from the middle on.
+/// Step 6: backwards of both legs in alternation, split from the middle on.
 void wind_down(ActionList& list, const Legs& legs) {
   bool split = false;
   for (int i = 0; i <= legs.rank; ++i) {
@@ -34,13 +33,13 @@ void wind_down(ActionList& list, const Legs& legs) {
   }
 }
 
-/// Step 8 and part of 7: the oldest weight gradient that was put off.
+/// Step 8 and part of 7: the oldest deferred weight gradient.
 void oldest_weight(ActionList& list, std::vector<Action>& put_off) {
   list.w(put_off.front().stage);
   put_off.erase(put_off.begin());
 }
 
-/// I's of a finished list that have no W yet, in their order.
+/// I's of a finished list that have no W yet, in list order.
 std::vector<Action> inputs_without_weights(std::vector<Action> actions) {
   std::vector<Action> open;
   for (const Action& action : actions) {

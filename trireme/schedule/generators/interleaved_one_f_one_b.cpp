@@ -1,7 +1,7 @@
-// Interleaved 1F1B: each rank has v chunks of the model and turns to the next chunk after a group of
+// Interleaved 1F1B: each rank has v chunks of the model and changes to the next chunk after a group of
 // micro-batches. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
-// Megatron-LM", arXiv 2104.04473, section 2.2.2. Without a group size it is that of PyTorch's
-// ScheduleInterleaved1F1B: m / max(1, m / p) in whole numbers; Megatron-LM sets it with
+// Megatron-LM", arXiv 2104.04473, section 2.2.2. The default group size is that of PyTorch's
+// ScheduleInterleaved1F1B: m / max(1, m / p) in integer division. Megatron-LM sets it with
 // microbatch_group_size_per_vp_stage.
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 namespace trireme::schedule {
 namespace {
 
-/// Idle slots until the first backward has come back to this rank, so that every action stands in the slot in
-/// which it runs when all take one. Only the default group gives such a table.
+/// Idle slots until the first backward reaches this rank. With them, every action is in the slot in which it
+/// runs if all actions take one slot. Only the default group size gives such a table.
 int slots_before_first_backward(const Interleaving& order, int rank, int warmup) {
   return order.num_chunks * order.num_ranks + 2 * (order.num_ranks - 1 - rank) - (warmup + rank);
 }

@@ -1,6 +1,7 @@
 // Interleaved 1F1B with the backward split into I and W, after Qi et al., "Zero Bubble Pipeline Parallelism",
-// arXiv 2401.10241, as ScheduleInterleavedZeroBubble of PyTorch has it: half the warm-up of interleaved 1F1B,
-// and after each I from rank r's r-th on the oldest W that is left.
+// arXiv 2401.10241. The order is that of PyTorch's ScheduleInterleavedZeroBubble. The part of the warm-up
+// that depends on the rank is half of interleaved 1F1B's. Rank r defers its first W by r I's; then the oldest
+// W follows each I.
 
 #include <algorithm>
 

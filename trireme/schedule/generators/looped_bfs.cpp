@@ -1,6 +1,6 @@
-// Breadth first: all micro-batches of a chunk, then those of the next; backwards the other way round.
-// Lamy-Poirier, "Breadth-First Pipeline Parallelism", arXiv 2211.05953; backwards in falling order of
-// micro-batches, as ScheduleLoopedBFS of PyTorch runs them.
+// Breadth first: all micro-batches of a chunk, then those of the next; backwards in the reverse order.
+// Lamy-Poirier, "Breadth-First Pipeline Parallelism", arXiv 2211.05953. Backwards run in descending order of
+// micro-batches, as in PyTorch's ScheduleLoopedBFS.
 
 #include "trireme/schedule/internal/action_list.h"
 #include "trireme/schedule/internal/generators.h"

@@ -1,6 +1,5 @@
-// 1F1B, PipeDream-Flush: as many forwards as there are ranks after this one, then a forward and a backward
-// in turn. Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", arXiv 2006.09503,
-// section 3.2.
+// 1F1B, PipeDream-Flush: one warm-up forward per later rank, then a forward and a backward in alternation.
+// Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", arXiv 2006.09503, section 3.2.
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-// Pipelines that never flush. A stage steps while other micro-batches are under way, so several versions of
-// its weights are alive; Program::versions says which one a micro-batch sees.
+// Asynchronous pipelines, without a flush. A stage steps while other micro-batches are in flight, so several
+// versions of its weights exist. Program::versions defines the version that a micro-batch uses.
 // - PipeDream: 1F1B, a STEP after every backward, weights stashed from forward to backward; stage s has
 //   p - s versions. Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP
 //   2019, sections 3.2 and 3.3.
@@ -19,7 +19,8 @@
 namespace trireme::schedule {
 namespace {
 
-/// A rank's part: its micro-batches in order, `warmup` forwards, then a forward and a backward in turn.
+/// A rank's program: its micro-batches in order, `warmup` forwards, then a forward and a backward in
+/// alternation.
 struct Part {
   int stage;
   std::vector<int> microbatches;
@@ -42,7 +43,7 @@ std::vector<Action> rank_order(const Part& part) {
   return actions;
 }
 
-/// Stages one after the other on as many ranks as they have replicas.
+/// Consecutive stages, each on as many ranks as it has replicas.
 Program replicated(const ScheduleOptions& options, const std::vector<int>& replicas, int update_every) {
   const int m = options.num_microbatches;
   Program program{.name = "",
@@ -115,7 +116,8 @@ Program one_f_one_b_round_robin(const ScheduleOptions& options) {
             count, " replicas evenly; take a multiple");
   }
   Program program = replicated(options, replicas, 1);
-  // Vertical sync names versions by the updates of the first stage; replicas make stages step at other times.
+  // Vertical sync numbers versions by the updates of the first stage. With replicas, stages step at different
+  // times.
   require(!options.vertical_sync, "1f1b-rr stashes weights; vertical sync needs stages that step alike");
   program.versions = WeightVersions::kStashed;
   return program;

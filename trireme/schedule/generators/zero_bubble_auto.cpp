@@ -1,7 +1,7 @@
-// ZB-1p and ZB-2p: the order is searched for with the given times and within a limit on memory, that of p
-// and of 2p activations. Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 3 and table
-// 5; the search is ours: rules of greedy_order are improved one at a time, and the handcrafted order is a
-// candidate too, so the result is never slower than ZB-H1 and ZB-H2 where these fit.
+// ZB-1p and ZB-2p: the order is searched for with the given times, within a memory limit of p and of 2p
+// activations. Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 3 and table 5. The
+// search is Trireme's: it improves the rules of greedy_order one at a time. The handcrafted order is also a
+// candidate. So the result is never slower than ZB-H1 and ZB-H2 where these fit.
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@
 namespace trireme::schedule {
 namespace {
 
-/// Ranks further back have fewer forwards to wait for.
+/// Later ranks need fewer micro-batches in flight.
 std::vector<int> in_flight(int p, int depth, int less) {
   std::vector<int> most;
   for (int rank = 0; rank < p; ++rank) most.push_back(std::max(1, depth * (p - rank) - less));

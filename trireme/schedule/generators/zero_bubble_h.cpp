@@ -1,6 +1,7 @@
-// ZB-H1 and ZB-H2: 1F1B with the backward split, W put off so that it fills what would be bubble at the end.
-// Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 2.2, figures 2 and 3, table 2. H1
-// warms up like 1F1B and puts W off by one micro-batch per rank; H2 does twice both, which costs memory.
+// ZB-H1 and ZB-H2: 1F1B with the backward split; W is deferred so that it fills the bubble at the end. Qi et
+// al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 2.2, figures 2 and 3, table 2. H1 has
+// the warm-up of 1F1B and defers W by one micro-batch per rank. H2 about doubles both, which needs more
+// memory.
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
-// ZB-V: two chunks per rank in the shape of a V, so that the last stage is on the first rank and its backward
-// starts early. Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 6; the order is that
-// of ScheduleZBVZeroBubble of PyTorch: made for at least 2p - 1 micro-batches, those beyond m left out.
+// ZB-V: two chunks per rank in the shape of a V: the last stage is on the first rank, so its backward starts
+// early. Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 6. The order is that of
+// PyTorch's ScheduleZBVZeroBubble. It is made for at least 2p - 1 micro-batches; those beyond m are removed.
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
 #pragma once
-// Makes an order by running the ranks in time: a rank that is free takes an available action, by the rules
-// below, and within its memory. One such run costs about as much as a simulation, so a generator tries many
-// rules and keeps the order with the best result of simulate(). After the automatic scheduler of Qi et al.,
-// "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 3, which fills a rank with forwards, then
-// takes I before F before W; the rules here are Trireme's. Pure and thread-safe.
+// Makes an order by simulating the ranks. A free rank takes an available action, by the rules below and
+// within its memory. One such run costs about as much as a simulation. So a generator tries many rules and
+// keeps the order with the best result of simulate(). Follows the automatic scheduler of Qi et al. ("Zero
+// Bubble Pipeline Parallelism", arXiv 2401.10241, section 3). That one fills a rank with forwards, then takes
+// I before F before W. The rules here are Trireme's. Pure and thread-safe.
 
 #include <vector>
 

@@ -34,8 +34,8 @@ class RuleSearch {
   /// Tries all values of one rule with the others as they are.
   template <class Value>
   void improve(Value GreedyRules::*rule, const std::vector<Value>& values);
-  /// Swaps neighbours, from the end on, as long as that reduces the cost or, at the same cost, makes results
-  /// that other ranks wait for earlier.
+  /// Swaps neighbours, from the end on. A swap must reduce the cost, or keep it and make results earlier that
+  /// other ranks wait for.
   void polish(Found& found, std::size_t budget) const;
   bool fits(const Timeline& timeline) const;
 
