@@ -32,7 +32,7 @@ FreshBuffer BufferPool::take(std::size_t bytes) {
   }
   if (!memory) memory = std::make_unique_for_overwrite<std::byte[]>(size);
   std::byte* first = memory.get();
-  // The deleter owns the memory, so that it goes by itself where the pool is gone.
+  // The deleter owns the memory, so that it is freed even if the pool no longer exists.
   auto owner = std::shared_ptr<std::byte>(
       first, [pool = weak_from_this(), size,
               held = std::shared_ptr<std::unique_ptr<std::byte[]>>(new auto(std::move(memory)))](std::byte*) {

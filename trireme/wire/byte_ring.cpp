@@ -6,7 +6,7 @@
 namespace trireme::wire {
 namespace {
 
-/// Copies between parts, in their order, and a ring from `place` on; `count` bytes.
+/// Copies `count` bytes between consecutive parts and a ring, from `place` on.
 template <class Copy>
 void copy_parts(std::span<const iovec> parts, std::span<std::byte> ring, std::uint64_t place,
                 std::size_t count, const Copy& copy) {
@@ -53,7 +53,7 @@ bool RingWriter::take_wake() {
 
 bool RingWriter::arm() {
   ring_.control->writer_sleeps.store(1, std::memory_order_seq_cst);
-  // Half of it, as the reader counts: less would wake it for every few bytes.
+  // Half of the ring, as the reader computes it: a lower threshold would wake the writer for every few bytes.
   if (room() < ring_.bytes.size() / 2 && !broken_) return false;
   ring_.control->writer_sleeps.store(0, std::memory_order_seq_cst);
   return true;

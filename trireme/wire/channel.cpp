@@ -1,4 +1,4 @@
-// How a channel comes about: connecting, who may, and the handshake. channel_open.cpp has what follows.
+// Opening of a channel: connection, authentication and handshake. channel_open.cpp has the rest.
 
 #include "trireme/wire/internal/channel.h"
 
@@ -16,14 +16,14 @@
 namespace trireme::wire {
 namespace {
 
-// What the kernel holds of a connection and has not sent: beyond, priorities could not act.
+// Limit of unsent bytes in the kernel's buffer of a connection: priorities cannot reorder these.
 constexpr int kMaxUnsentBytes = 1 << 20;
 
 void set_option(int fd, int level, int option, int value) {
   ::setsockopt(fd, level, option, &value, sizeof value);
 }
 
-/// No waiting for more to send; and whoever has lost its power is found.
+/// Disables Nagle's algorithm; keepalive probes detect a host that has lost power.
 void tune_tcp(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMaxUnsentBytes);
@@ -193,7 +193,7 @@ void Channel::serve(std::uint32_t events) {
   }
   if (state_ == State::kSecuring) {
     secure();
-    events |= EPOLLIN;  // what follows may have been read with it
+    events |= EPOLLIN;  // bytes after the TLS handshake may already be buffered
   }
   if (state_ == State::kMeeting) return meet(events);
   if (state_ != State::kOpen) return;
@@ -222,7 +222,7 @@ void Channel::meet(std::uint32_t events) {
     if (flow != Flow::kMoved) {
       const std::string reason =
           flow == Flow::kEnded ? "it has closed during the handshake" : stream_->failure();
-      // In TLS 1.3 the connecting end hears here that its certificate was not believed.
+      // In TLS 1.3 the connecting end learns only here that its certificate was rejected.
       const bool refused = tls_ != nullptr && flow == Flow::kFailed;
       return fail(refused ? CloseCause::kRefused : CloseCause::kByPeer, refused ? "tls" : "broken off",
                   reason);
@@ -258,7 +258,7 @@ bool Channel::share_memory() {
   try {
     if (!accepted_) throw CommError("it has passed no memory for a channel");
     memory_ = RingMemory::create(settings_.ring_bytes);
-    // The socket has room: it has carried nothing but the handshake.
+    // The socket buffer has room: only the handshake was sent so far.
     if (pass_descriptor(stream_->fd(), memory_->descriptor(), handshake_out_)) return true;
     fail(CloseCause::kByPeer, "broken off", "it does not take the memory of the channel");
   } catch (const CommError& error) {
@@ -313,7 +313,8 @@ void Channel::look_at_clock(double patience_s, double guest_s) {
 
 void Channel::fail(CloseCause cause, const std::string& refusal, const std::string& reason) {
   state_ = State::kClosed;
-  // The owner counts and reports before it closes: who sees the end of it can read why.
+  // The owner counts and reports before it closes the socket: once the close is visible, the reason is
+  // readable.
   owner_.channel_failed(*this, cause, refusal, reason);
 }
 

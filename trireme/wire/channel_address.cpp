@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kInprocPrefix = "trireme-inproc-";
 
-/// A name that only this process knows: a socket without a file (unix(7), "abstract").
+/// A name with the id of this process: a socket without a file (unix(7), "abstract").
 std::string inproc_name(const std::string& name) { return text('\0', kInprocPrefix, ::getpid(), "-", name); }
 
 SocketAddress unix_address(const std::string& path, const Address& whole) {

@@ -1,4 +1,4 @@
-// A channel that is open: frames both ways.
+// An open channel: frames in both directions.
 
 #include <sys/epoll.h>
 
@@ -11,11 +11,11 @@
 namespace trireme::wire {
 namespace {
 
-// What one channel reads or writes before the others of its loop have their turn.
+// Bytes that one channel reads or writes before the other channels of its loop run.
 constexpr std::size_t kShareBytes = 2 << 20;
 constexpr std::size_t kWriteBytes = 256 << 10;
 constexpr std::size_t kWriteParts = 96;
-// Frames from here on are read to their place; before, many are read at once.
+// Frames of at least this size are read directly to their destination. Smaller ones are read many at once.
 constexpr std::int64_t kLargeFrameBytes = 64 << 10;
 
 }  // namespace
@@ -73,7 +73,7 @@ bool Channel::read_once() {
   if (message) owner_.channel_message(*this, std::move(*message));
   check_decoder();
   if (!is_open()) return false;
-  // The stage serves all channels; what pause() leaves of it goes aside.
+  // All channels share the staging buffer, so bytes that pause() leaves in it are copied.
   const auto staged = std::span(settings_.stage).first(moved.bytes - in_place);
   const auto rest = staged.subspan(hand_over(staged));
   if (is_open()) left_over_.assign(rest.begin(), rest.end());

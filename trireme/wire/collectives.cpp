@@ -131,7 +131,7 @@ void Collectives::compare(const Call& call, std::uint64_t number) const {
   if (call.kind == CallKind::kAllToAll) compare_parts(number);
 }
 
-/// All ranks look at all pairs, so that all fail alike.
+/// Every rank checks all pairs, so that all ranks report the same error.
 void Collectives::compare_parts(std::uint64_t number) const {
   const Membership& members = waiter_.membership();
   for (int from = 0; from < size_; ++from) {
@@ -159,7 +159,7 @@ void Collectives::run(const Call& call, std::uint64_t number, const Wait& wait) 
   find_sources(number);
   const bool staged = any_source(Place::kStaged);
   const bool large_all_reduce = call.kind == CallKind::kAllReduce && !any_source(Place::kInline);
-  // Mixed ones too go through staging: what is overwritten cannot be read by others where it lies.
+  // Ranks with mixed places use staging too: a tensor that is overwritten cannot be read in place by others.
   if (large_all_reduce)
     return staged ? reduce_in_two_halves(call, wait) : reduce_in_place(call, number, wait);
   if (any_source(Place::kSegment) || any_source(Place::kPointer))
@@ -182,14 +182,14 @@ void Collectives::take_from_tensors(const Call& call, const CallShape& shape, st
     else
       take(call, shape, number, {0, ~std::uint64_t{0}}, 0, 0);
   }
-  // Who gives an operation up uses its tensors again: what was read since is not what was meant.
+  // A rank that abandons an operation reuses its tensors: bytes read after that are invalid.
   waiter_.throw_if_aborted();
   waiter_.advance(Counter::kDone, number);
   const bool others_read_mine = direct(sources_[static_cast<std::size_t>(rank_)].descriptor->place);
   if (others_read_mine) waiter_.wait_all(Counter::kDone, number, wait);
 }
 
-// ---- giving up ----
+// ---- abandoning an operation ----
 
 void Collectives::retreat(const Call& call, std::uint64_t number) {
   const Descriptor& mine = block_->slot(rank_, number).descriptor;
@@ -198,12 +198,12 @@ void Collectives::retreat(const Call& call, std::uint64_t number) {
   block_->abort(text(name(call.kind), " #", number, " of group ", members.group_name, ": rank ",
                      members.rank_name(rank_), " has left the group in the middle of it"));
   if (members.threads_of_one_process) {
-    // Needs no deadline: a thread of this process that is inside computes one block at most, and leaves.
+    // No deadline needed: a thread of this process that works on it computes at most one block, then leaves.
     while (visited(number)) std::this_thread::yield();
     return;
   }
-  // Processes read by a mapping of their own, which stays theirs. Only an all_reduce writes; who does that
-  // has left in a moment if he has a core, and may never leave if he is frozen.
+  // Other processes read through their own mapping, which stays valid. Only an all_reduce writes into tensors
+  // of other ranks. A rank that writes leaves soon if it runs, and perhaps never if its process is stopped.
   if (call.kind != CallKind::kAllReduce) return;
   const Deadline deadline = Deadline::after_s(kPatienceWithVisitors_s);
   while (visited(number) && !deadline.expired()) std::this_thread::yield();
@@ -211,7 +211,7 @@ void Collectives::retreat(const Call& call, std::uint64_t number) {
   try {
     arena_->make_private(call.input, call.count * bytes_of(call.element));
   } catch (const CommError&) {
-    // Without memory for it nothing can be done; the failure that led here is the one to tell.
+    // Without memory for a private copy there is no remedy. The first failure is the one to report.
   }
 }
 
@@ -230,8 +230,8 @@ void Collectives::find_sources(std::uint64_t number) {
   }
 }
 
-/// Finds where the inputs lie that need no staging. The owners of segments must not be able to finish the
-/// operation before: they may free the segment then.
+/// Finds the addresses of inputs that are not staged. The owner of a segment must not finish the operation
+/// before this: it could free the segment.
 void Collectives::attach_sources(const Call& call, std::uint64_t number) {
   for (int s = 0; s < size_; ++s) {
     Exposed& source = sources_[static_cast<std::size_t>(s)];

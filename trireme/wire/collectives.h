@@ -1,10 +1,11 @@
 #pragma once
 // Runs one collective call of a rank through the control block. Three ways, chosen from the descriptors that
 // all ranks have posted, so all choose alike:
-//   in place    all_reduce of tensors that all ranks can address: each rank's share is cut into blocks, and
-//               a free rank claims a block, reduces it over all ranks' tensors and writes the result into
-//               all of them. A rank without a core does not delay others. Bytes moved: read n, written n
-//               per element.
+//   in place    all_reduce of tensors that all ranks can address: each rank's share is cut into blocks. A
+//   free
+//               rank claims a block, reduces it over all ranks' tensors and writes the result into all of
+//               them. A rank without a core does not delay others. Bytes moved: read n, written n per
+//               element.
 //   two halves  all_reduce of private tensors: pieces are staged, each rank reduces its share of a piece, all
 //               copy the whole out.
 //   pull        the rest: each rank takes its parts where the others expose them: their tensor, their

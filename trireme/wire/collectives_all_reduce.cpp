@@ -1,4 +1,4 @@
-// The two ways of an all_reduce that does not fit into the slots.
+// The two algorithms of an all_reduce that does not fit into the slots.
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace trireme::wire {
 namespace {
 
-constexpr std::size_t kBlockBytes = 64 << 10;  ///< of an in-place all_reduce: stays in the second cache
+constexpr std::size_t kBlockBytes = 64 << 10;  ///< of an in-place all_reduce: stays in the L2 cache
 
 /// Elements of one rank's share of an in-place all_reduce: whole cache lines.
 std::uint64_t share_elements(const Call& call, int size) {
@@ -36,11 +36,11 @@ void Collectives::reduce_in_place(const Call& call, std::uint64_t number, const 
   waiter_.wait_until(
       wait, [&] { return all_blocks_finished(call, number); },
       [&](int r) { return block_->counter(r, Counter::kWorking).load() == number; });
-  // Who gives an operation up uses its tensor again: what was reduced since is not what was meant.
+  // A rank that abandons an operation reuses its tensor: results reduced after that are invalid.
   waiter_.throw_if_aborted();
 }
 
-/// Reduces blocks that nobody has claimed until there are none.
+/// Claims and reduces blocks until all are claimed.
 void Collectives::reduce_blocks(const Call& call, std::uint64_t number) {
   const Visit visit(*block_, rank_, number);
   bool attached = false;
@@ -52,7 +52,7 @@ void Collectives::reduce_blocks(const Call& call, std::uint64_t number) {
       const std::uint64_t block = slot.claimed.fetch_add(1);
       if (block >= blocks) break;
       waiter_.throw_if_aborted();
-      // Only now, as nobody can finish without this block.
+      // Attached here, because no rank can finish before this block is done.
       if (!std::exchange(attached, true)) attach_sources(call, number);
       reduce_block(call, owner, block);
       if (slot.finished.fetch_add(1) + 1 == blocks && all_blocks_finished(call, number)) waiter_.ring_all();
@@ -93,7 +93,7 @@ Collectives::StagedPiece Collectives::staged_piece(const Call& call, std::uint64
   return {begin, length, {share_begin, std::min(share_begin + share, length)}};
 }
 
-/// Copies all of a piece but this rank's share, which nobody else reads.
+/// Copies all of a piece except this rank's share, which no other rank reads.
 void Collectives::copy_but_share(const Call& call, const StagedPiece& piece, std::byte* to,
                                  const std::byte* from) const {
   const std::size_t element_bytes = bytes_of(call.element);

@@ -1,4 +1,4 @@
-// Each rank takes what it needs from where the others expose it, whole or piece by piece.
+// Each rank copies the parts that it needs from where other ranks expose them, whole or piece by piece.
 
 #include <algorithm>
 #include <cstring>

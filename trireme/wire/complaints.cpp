@@ -5,7 +5,7 @@
 namespace trireme::wire {
 namespace {
 
-constexpr int kFirst = 10;  // that are written as they come
+constexpr int kFirst = 10;  // lines that are written before the others are only counted
 
 }  // namespace
 

@@ -24,7 +24,7 @@ std::size_t slot_stride(const BlockLayout& layout) {
 }  // namespace
 
 struct ControlBlock::Header {
-  std::atomic<std::uint32_t> abort_state;  ///< 0 alive, 1 the cause is being written, 2 it stands
+  std::atomic<std::uint32_t> abort_state;  ///< 0: alive, 1: the cause is being written, 2: complete
   GroupError::Kind kind;
   char cause[kCauseBytes];
 };
@@ -108,12 +108,12 @@ void ControlBlock::abort(const std::string& cause, GroupError::Kind kind) const 
   }
 }
 
-// In one order with the ranks' counters: either a visitor sees the abort, or who has aborted sees the
-// visitor.
+// Sequentially consistent with the ranks' counters: either a visitor sees the abort, or the aborting rank
+// sees the visitor.
 bool ControlBlock::aborted() const { return header().abort_state.load() != 0; }
 
 std::string ControlBlock::abort_cause() const {
-  // Who writes it may die between the two steps: then there is no text to wait for.
+  // The rank that writes the cause may die between the two steps. Then there is no text to wait for.
   for (int tries = 0; tries < 100; ++tries) {
     if (header().abort_state.load(std::memory_order_acquire) == 2) return header().cause;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -1,7 +1,8 @@
 #pragma once
-// The memory that the ranks of a group share: for each rank counters that only it advances, a doorbell that
-// others ring, two operation slots (an operation uses the one of its parity) with descriptor and room for a
-// small input, a staging area, and a mailbox per ordered pair. One abort record for the group.
+// The memory that the ranks of a group share. Each rank has counters that only it advances, and a doorbell
+// that others ring. It has two operation slots, with descriptor and room for a small input; an operation uses
+// the slot of its parity. It has a staging area, and a mailbox per ordered pair. The group has one abort
+// record.
 //
 // Two slots are enough: a rank posts operation k+2 after it has finished k+1. k+1 needed the posts of all
 // ranks, and each posts k+1 after finishing k. So no rank reads slot k any more. Everything here is zero at

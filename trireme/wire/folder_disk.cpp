@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kUnfinished = ".part";  // as base/files.h ends what it has not finished
+constexpr const char* kUnfinished = ".part";  // the suffix of unfinished files in base/files.h
 
 [[noreturn]] void disk_failed(const char* what, const fs::path& path, int error) {
   const char* advice = error == ENOSPC ? "; free some space there and run again" : "";
@@ -58,7 +58,7 @@ void FolderDisk::append(const std::string& name, const std::vector<std::byte>& b
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       const int error = errno;
-      to.damaged = left.size() < bytes.size();  // a part of it is there
+      to.damaged = left.size() < bytes.size();  // part of the record was written
       disk_failed("append to", path_of(name), error);
     }
     left = left.subspan(static_cast<std::size_t>(written));
@@ -68,7 +68,7 @@ void FolderDisk::append(const std::string& name, const std::vector<std::byte>& b
 void FolderDisk::sync(const std::string& name) {
   Appended& file = opened(name);
   if (::fdatasync(file.file.fd()) != 0) {
-    // The kernel may have dropped what it could not write: a second sync would say that all is well.
+    // The kernel may have dropped the pages that it could not write: a second sync would report success.
     file.damaged = true;
     disk_failed("sync", path_of(name), errno);
   }

@@ -1,6 +1,6 @@
 #include "trireme/wire/frame.h"
 
-#define XXH_STATIC_LINKING_ONLY  // the size of a state
+#define XXH_STATIC_LINKING_ONLY  // for the size of a state
 #include <xxh_x86dispatch.h>
 
 #include <bit>
@@ -11,13 +11,13 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "headers are written as they lie in memory");
 
-/// As it lies on the wire.
+/// The header as it is sent.
 struct Layout {
   std::uint32_t magic;
   std::uint8_t version;
   std::uint8_t priority;
   std::uint16_t kind;
-  std::uint32_t checksum;  ///< the lower half of the hash of the header, with zero here
+  std::uint32_t checksum;  ///< lower half of the header's hash, with zero in this field
   std::uint32_t head_bytes;
   std::uint64_t message;
   std::int64_t offset;
@@ -38,7 +38,7 @@ FrameFault fault_of(const FrameHeader& header, const FrameLimits& limits) {
   if (header.head_bytes > Message::kMaxHeadBytes || header.head_bytes > header.total_bytes) {
     return FrameFault::kHeadTooLong;
   }
-  // Written so that no sum can overflow.
+  // No sum in these comparisons can overflow.
   const bool adds_up = header.offset >= 0 && header.payload_bytes >= 0 &&
                        header.offset <= header.total_bytes &&
                        header.payload_bytes <= header.total_bytes - header.offset &&

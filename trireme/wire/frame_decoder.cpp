@@ -1,6 +1,6 @@
 #include "trireme/wire/frame_decoder.h"
 
-#define XXH_STATIC_LINKING_ONLY  // the size of a state
+#define XXH_STATIC_LINKING_ONLY  // for the size of a state
 #include <xxh_x86dispatch.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace trireme::wire {
 namespace {
 
-// Hashed as they come: what was just read is in the cache.
+// Bytes are hashed in steps right after they were read, while they are in the cache.
 constexpr std::size_t kStepBytes = 256 << 10;
 
 std::size_t as_size(std::int64_t bytes) { return static_cast<std::size_t>(bytes); }
@@ -43,7 +43,7 @@ std::optional<Message> FrameDecoder::filled(std::size_t count) {
   return end_frame();
 }
 
-/// False where the payload is whole and not the one that was sent.
+/// False if the payload is complete and its hash is wrong.
 bool FrameDecoder::add_to_hash(std::span<const std::byte> bytes) {
   const bool whole = payload_received_ + static_cast<std::int64_t>(bytes.size()) == header_.payload_bytes;
   if (whole && payload_received_ == 0) return XXH3_64bits(bytes.data(), bytes.size()) == header_.payload_hash;

@@ -33,7 +33,7 @@ class FrameDecoder {
   FrameFault fault() const { return fault_; }
   /// Of messages that have begun and are not whole.
   std::int64_t unfinished_bytes() const { return unfinished_bytes_; }
-  /// Whether a frame has begun and is not whole; and the length of its payload, or of the last one's.
+  /// Whether a frame has begun and is incomplete; and the payload length of the current or last frame.
   bool in_frame() const { return num_header_bytes_ > 0; }
   std::int64_t payload_bytes() const { return header_.payload_bytes; }
   std::uint64_t num_frames() const { return num_frames_; }

@@ -8,7 +8,7 @@
 namespace trireme::wire {
 namespace {
 
-constexpr std::string_view kGreeting = "TRWH\3";  // its last character is the version
+constexpr std::string_view kGreeting = "TRWH\3";  // the last character is the version
 constexpr std::size_t kRecordHeaderBytes = 8;
 constexpr std::size_t kMaxNameBytes = 64;
 constexpr std::size_t kMaxReasonBytes = 200;
@@ -36,14 +36,14 @@ std::string record(Step step, const std::string& body) {
   return out + body;
 }
 
-/// What a stranger wants to have written into somebody's log is letters, digits and signs.
+/// Peers without authentication may only put printable ASCII into a log.
 bool is_printable(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
 }  // namespace
 
-/// Takes parts from the front; once something is missing, everything is.
+/// Reads fields from the front. After a missing field, all further ones are invalid too.
 class RecordReader {
  public:
   explicit RecordReader(std::string_view bytes) : left_(bytes) {}
@@ -149,7 +149,7 @@ std::string Handshake::introduction() const {
 
 bool Handshake::take_introduction(RecordReader& reader) {
   const auto security = reader.value<Security::Kind>();
-  reader.value<Nonce>();  // it counts as part of the transcript
+  reader.value<Nonce>();  // part of the transcript that the proof covers
   peer_ = {.role = reader.text(), .name = reader.text()};
   peer_limits_ = {.max_message_bytes = reader.value<std::int64_t>(),
                   .max_unfinished_bytes = reader.value<std::int64_t>()};
@@ -221,7 +221,7 @@ void Handshake::welcomed(std::string_view body) {
   state_ = State::kDone;
 }
 
-/// Of the connecting end, which may have no other.
+/// The key of the connecting end's role and name, because that end may have no other key.
 Secret Handshake::key_of_connection() const {
   const PeerIdentity& connecting = options_.listening ? peer_ : options_.self;
   return options_.secret.of_peer(connecting.role + "." + connecting.name);

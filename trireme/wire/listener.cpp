@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Makes it, or finds it open to nobody else.
+/// Creates the folder, or requires that other users have no access to it.
 void require_private_folder(const fs::path& folder, const Address& address) {
   if (::mkdir(folder.c_str(), 0700) == 0) return;
   const int error = errno;
@@ -25,7 +25,7 @@ void require_private_folder(const fs::path& folder, const Address& address) {
           " is open to other users: chmod 700 ", folder.string());
 }
 
-/// Whether the file is a socket that nobody listens at.
+/// Whether the file is a socket without a listening process.
 bool is_left_over(const SocketAddress& address, const std::string& path) {
   struct stat found {};
   if (::lstat(path.c_str(), &found) != 0 || !S_ISSOCK(found.st_mode)) return false;

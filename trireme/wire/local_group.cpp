@@ -9,7 +9,7 @@
 namespace trireme::wire {
 namespace {
 
-/// From here on an asynchronous collective is worth waking the progress thread for.
+/// An asynchronous collective of at least this size wakes the progress thread.
 constexpr std::size_t kLargeBytes = 128 << 10;
 
 }  // namespace
@@ -54,7 +54,7 @@ std::shared_ptr<Operation> LocalGroup::issue(Call call, Issue mode, double timeo
   operation->issued_look_ = looks_;
   const bool first = queue_.empty();
   queue_.push_back(operation);
-  // Only the first: what a later one exposes may still be the result of an earlier one.
+  // Only the first: the input of a later one may be the result of an earlier one.
   if (first) {
     collectives_.post(*operation->call_, operation->number_);
     operation->posted_ = true;
@@ -68,7 +68,7 @@ std::shared_ptr<Operation> LocalGroup::issue(Call call, Issue mode, double timeo
   return operation;
 }
 
-/// True when it is worth working on in the background at once.
+/// True if the progress thread should start on it at once.
 bool LocalGroup::begins_large(const Operation& operation) const {
   if (operation.call_) {
     const CallShape shape = shape_of(*operation.call_, membership().rank, membership().size);
@@ -121,7 +121,7 @@ void LocalGroup::wait_for_runner(Lock& lock, const Operation& operation, const L
                                    ? "not done"
                                    : waiter_.describe_missing(missing) + " did not arrive";
     block_->abort(text(describe(operation), ": ", behind, " within ", human_duration(limit.timeout_s)));
-    // Needs no deadline: the abort ends all that the runner may wait for.
+    // No deadline needed: the abort ends every wait of the running thread.
     changed_.wait(lock, over);
   }
   --waiting_;
@@ -185,7 +185,7 @@ void LocalGroup::run_first(Lock& lock, Patience patience, const Limit& limit) {
   if (error) fail_all(lock, error);
 }
 
-/// Marks operations as done and lets those who wait know; runs what wants to hear of it without the lock.
+/// Marks operations as done and wakes the waiting threads. Completion callbacks run without the lock.
 void LocalGroup::finish(Lock& lock, const Finished& finished, const std::exception_ptr& error) {
   std::vector<std::function<void()>> actions;
   std::vector<std::shared_ptr<void>> kept;
@@ -209,7 +209,7 @@ void LocalGroup::fail_all(Lock& lock, const std::exception_ptr& error) {
   Finished finished;
   if (!running_ && !queue_.empty() && queue_.front()->posted_)
     collectives_.retreat(*queue_.front()->call_, queue_.front()->number_);
-  // The first collective belongs to the thread that runs it; that thread hears of the failure itself.
+  // The thread that runs the first collective owns it, and detects the failure itself.
   while (queue_.size() > (running_ ? 1U : 0U)) {
     finished.push_back(queue_.back());
     queue_.pop_back();
@@ -220,7 +220,7 @@ void LocalGroup::fail_all(Lock& lock, const std::exception_ptr& error) {
   if (!finished.empty()) finish(lock, finished, failure_);
 }
 
-// ---- the end ----
+// ---- shutdown ----
 
 void LocalGroup::abort(const std::string& cause) {
   block_->abort(cause, GroupError::Kind::kGivenUp);
@@ -240,7 +240,7 @@ void LocalGroup::shutdown() {
   waiter_.ring_all();
   if (progress_thread_.joinable()) progress_thread_.join();
   lock.lock();
-  // Needs no deadline: every wait of a stopped group has ended.
+  // No deadline needed: every wait of a stopped group has ended.
   changed_.wait(lock, [this] { return !running_; });
   fail_all(lock, std::make_exception_ptr(
                      CommError(text("group ", membership().group_name, " has been shut down on rank ",

@@ -1,4 +1,4 @@
-// Messages between two ranks of a local group: they advance whenever a thread of the rank passes by.
+// Messages between two ranks of a local group. They advance whenever a thread of the rank enters the group.
 
 #include <algorithm>
 
@@ -58,7 +58,7 @@ void LocalGroup::advance_messages(Lock& lock) {
   if (error) fail_all(lock, error);
 }
 
-/// Advances them, and now and then looks after their peers and deadlines.
+/// Advances messages; checks their peers and deadlines at intervals.
 void LocalGroup::attend_messages(Lock& lock) {
   advance_messages(lock);
   if (messages_.empty() || now_s() < check_messages_s_) return;
@@ -105,7 +105,7 @@ void LocalGroup::wait_message(Lock& lock, Operation& operation, const Limit& lim
   look_later();
 }
 
-/// For messages that nobody waits for: a dead peer or a deadline that has passed fails the group.
+/// For messages without a waiting thread: a dead peer or an expired deadline fails the group.
 void LocalGroup::check_messages(Lock& lock) {
   std::vector<std::pair<std::shared_ptr<Operation>, std::string>> suspects;
   for (const auto& operation : messages_) {
@@ -116,7 +116,7 @@ void LocalGroup::check_messages(Lock& lock) {
                    human_duration(operation->timeout_s_));
     if (!cause.empty()) suspects.emplace_back(operation, std::move(cause));
   }
-  // Who has gone sent before: what has arrived by now counts.
+  // A peer may have sent before it ended: data that has arrived counts.
   if (!suspects.empty()) advance_messages(lock);
   for (const auto& [operation, cause] : suspects)
     if (!operation->done()) block_->abort(text(describe(*operation), ": ", cause));

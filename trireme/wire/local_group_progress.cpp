@@ -1,6 +1,7 @@
-// The progress thread of a local group: it works on what is wanted at once, and looks around now and then for
-// what its issuer has left alone. Calling it costs a system call and wakes a thread; to be found by a look
-// costs nothing. So short operations are left to a look, which finds none when their issuer waits for them.
+// The progress thread of a local group. It runs urgent operations at once and polls at intervals for
+// operations without a waiting thread. Waking it costs a system call and a context switch; being found by a
+// poll costs nothing. So short operations are left to the next poll, which finds none if their issuer waits
+// for them.
 
 #include <pthread.h>
 
@@ -13,7 +14,7 @@ namespace trireme::wire {
 namespace {
 
 constexpr double kLook_s = 0.001;
-/// Looks in a row for which nothing has to be issued before it sleeps until it is called.
+/// Consecutive polls without newly issued operations before it sleeps until it is woken.
 constexpr std::uint64_t kQuietLooks = 20;
 
 }  // namespace
@@ -31,7 +32,7 @@ void LocalGroup::wake_progress_thread() {
   block_->ring(membership().rank);
 }
 
-/// Leaves what is not done to the progress thread, unless somebody waits for it in the next moments.
+/// Leaves unfinished operations to the progress thread, unless a thread waits for them before its next poll.
 void LocalGroup::look_later() {
   if (queue_.empty() && messages_.empty()) return;
   asked_look_ = looks_;
@@ -42,7 +43,7 @@ void LocalGroup::look_later() {
   block_->ring(membership().rank);
 }
 
-/// True when the first of them has seen a whole pause between two looks.
+/// True if the first operation was there during a whole interval between two polls.
 bool LocalGroup::left_alone(const std::deque<std::shared_ptr<Operation>>& operations) const {
   return !operations.empty() && looks_ >= operations.front()->issued_look_ + 2;
 }
@@ -70,7 +71,7 @@ void LocalGroup::progress_loop() {
   }
 }
 
-/// Who waits for a message drives all of them; only large ones are worth a second thread.
+/// A thread that waits for a message advances all of them. Only large ones justify a second thread.
 bool LocalGroup::is_needed_for_messages(bool drives_already) const {
   if (message_waiters_ == 0) return drives_already || left_alone(messages_);
   const auto large = [this](const auto& operation) { return begins_large(*operation); };
@@ -80,7 +81,7 @@ bool LocalGroup::is_needed_for_messages(bool drives_already) const {
 void LocalGroup::run_collectives(Lock& lock) {
   while (!stopping_ && !queue_.empty()) {
     if (running_)
-      // Needs no deadline: who runs it has one, and attends to messages meanwhile.
+      // No deadline needed: the running thread has one, and attends to messages meanwhile.
       changed_.wait(lock, [this] { return !running_ || stopping_; });
     else
       run_first(lock, Patience::kBackground, limit_of(*queue_.front(), 0));
@@ -89,7 +90,7 @@ void LocalGroup::run_collectives(Lock& lock) {
 
 void LocalGroup::sleep_until_called(Lock& lock) {
   const auto called = [this] { return stopping_ || wanted_.load(); };
-  // Needs no deadline: it waits for work, not for a rank; the destructor ends it.
+  // No deadline needed: it waits for work and not for a rank. The destructor ends it.
   if (!looking_) work_.wait(lock, [&] { return called() || looking_; });
   work_.wait_for(lock, Seconds(kLook_s), called);
 }

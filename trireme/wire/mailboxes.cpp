@@ -8,7 +8,7 @@
 namespace trireme::wire {
 namespace {
 
-/// Copies into a ring at a position that counts all bytes ever written.
+/// Copies into a ring. `position` counts all bytes ever written.
 void put(std::byte* ring, std::size_t capacity, std::uint64_t position, const void* from, std::size_t bytes) {
   const std::size_t at = position % capacity;
   const std::size_t first = std::min(bytes, capacity - at);

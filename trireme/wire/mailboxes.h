@@ -1,8 +1,8 @@
 #pragma once
-// Two-sided messages: for each ordered pair of ranks a ring of bytes in the control block. A message is a
-// header and its bytes, streamed through the ring, so a message may be larger than the ring, and small ones
-// are gone from the sender at once. Messages of a pair arrive in the order sent. Nothing here waits; one
-// thread at a time.
+// Two-sided messages: a ring of bytes in the control block for each ordered pair of ranks. A message is a
+// header and its bytes, streamed through the ring. So a message may be larger than the ring, and small ones
+// have left the sender at once. Messages of a pair arrive in the order sent. Nothing here waits; one thread
+// at a time.
 
 #include <cstdint>
 #include <memory>

@@ -23,21 +23,21 @@ namespace {
 
 constexpr double kDefaultSpin_s = 50e-6;
 constexpr double kMinSpin_s = 1e-6;
-constexpr double kCrowded_s = 0.1;  // without a spin, after one that somebody else wanted the core of
+constexpr double kCrowded_s = 0.1;  // without spinning, after a spin that was preempted
 constexpr int kCoresForSpinning = 4;
 constexpr double kClockEvery_s = 0.05, kIdleClockEvery_s = 0.25;
 constexpr int kMaxEvents = 64;
 constexpr std::size_t kMaxGuests = 512;
-// What epoll tells of, next to ids of channels, which begin above.
+// Tags of epoll events. Ids of channels begin above them.
 constexpr std::uint64_t kWakeTag = 0, kFirstListenerTag = 1, kFirstId = 1 << 16;
 
-/// That the process may have.
+/// Maximum number of open descriptors of the process.
 std::size_t descriptors() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 1024;
 }
 
-/// How often the calling thread has had to leave its core to another.
+/// Involuntary context switches of the calling thread.
 long num_preemptions() {
   rusage usage{};
   ::getrusage(RUSAGE_THREAD, &usage);
@@ -248,7 +248,7 @@ bool NodeLoop::Impl::spin() {
   const bool saw_something = spin_until(now_s() + next_spin_s_);
   next_spin_s_ = saw_something ? std::min(2 * next_spin_s_, spin_s_)
                                : std::max(next_spin_s_ / 2, std::min(kMinSpin_s, spin_s_));
-  if (num_preemptions() != before) {  // its core is not free
+  if (num_preemptions() != before) {  // another thread needs this core
     spins_again_at_s_ = now_s() + kCrowded_s;
     next_spin_s_ = std::min(kMinSpin_s, spin_s_);
     count("spins given up for another thread");
@@ -283,7 +283,7 @@ void NodeLoop::Impl::serve_descriptor(std::uint64_t tag, std::uint32_t events) {
   if (still == channels_.end()) return;
   Channel& channel = *still->second.channel;
   if (channel.more_input()) busy_.insert(tag);
-  // It has written its share, and the others come first.
+  // It has written its quota; the other channels run first.
   if (channel.is_open() && channel.has_output() && !channel.blocked()) unflushed_.insert(tag);
   watch(still->second);
 }

@@ -1,11 +1,11 @@
 #pragma once
-// Serves a wire::Node over real sockets: one thread, the caller of run(), and epoll. Channels fail each
-// alone: bad bytes of a peer at worst close its channel, which is counted and reported.
+// Serves a wire::Node over real sockets: one thread, the caller of run(), and epoll. Channels fail
+// separately: bad bytes of a peer at worst close its channel, which is counted and reported.
 //
-// An exception that leaves a callback of the node ends the service, because a state machine that was left in
-// the middle of a step may do anything: all channels are closed, and run() throws it on. The loop can then
-// serve another node. run() belongs to one thread at a time; post(), post_or_run(), stop(), counts() and
-// addresses() to any.
+// An exception from a callback of the node ends the service, because a state machine that was interrupted in
+// a step may do anything. All channels are closed, and run() rethrows it. The loop can then serve another
+// node. run() belongs to one thread at a time; post(), post_or_run(), stop(), counts() and addresses() to
+// any.
 
 #include <functional>
 #include <map>
@@ -49,8 +49,9 @@ struct NodeLoopOptions {
   int max_strangers = 0;
   double guest_s = 30;          ///< after which a guest is closed
   bool node_registers = false;  ///< the node decides which peers are members
-  /// Maximum of accepted connections. Where no guest makes room, of a peer with more than 16 connections the
-  /// one without messages for longest does, else the new one is closed. 0: 15 of 16 descriptors.
+  /// Maximum of accepted connections. Above it, a guest is closed. Without guests, a peer with more than 16
+  /// connections loses the one without messages for longest. Otherwise the new one is closed. 0: 15 of 16
+  /// descriptors.
   int max_accepted = 0;
   double spin_s = -1;  ///< before it sleeps; below zero: 50 us on a host of four cores and more, else none
 };

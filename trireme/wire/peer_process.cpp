@@ -27,7 +27,7 @@ bool PeerProcess::ends_within(double max_s) const {
   const Deadline deadline = Deadline::after_s(max_s);
   pollfd event{descriptor_.get(), POLLIN, 0};
   do {
-    // Without pidfd_open (old kernel, sandbox) the number itself has to do: poll() only sleeps then.
+    // Without pidfd_open (old kernel, sandbox) the pid must suffice; poll() only sleeps then.
     if (!descriptor_.is_open() && ::kill(pid_, 0) != 0 && errno == ESRCH) return true;
     const double step_s = std::min(!descriptor_.is_open() ? kLookAgain_s : max_s, deadline.remaining_s());
     if (::poll(&event, 1, static_cast<int>(std::ceil(step_s * 1e3))) == 1) return true;
@@ -40,7 +40,7 @@ std::string PeerProcess::state() const {
   std::ifstream file(text("/proc/", pid_, "/stat"));
   std::string line;
   std::getline(file, line);
-  // The program's name stands in parentheses before the state and may hold anything.
+  // The program's name precedes the state, in parentheses, and may contain any character.
   const std::size_t end_of_name = line.rfind(')');
   if (end_of_name == std::string::npos || end_of_name + 2 >= line.size()) return "dead";
   switch (line[end_of_name + 2]) {

@@ -12,7 +12,7 @@
 namespace trireme::wire {
 namespace {
 
-constexpr std::size_t kTile = 1024;  // accumulators that stay in the first cache
+constexpr std::size_t kTile = 1024;  // accumulators that stay in the L1 cache
 
 template <class Stored>
 struct Accumulator {
@@ -69,7 +69,7 @@ struct Job {
   std::size_t count;
 };
 
-/// What becomes of a sum. Half of it is exact as a product too, and so for every power of two.
+/// Scale of a sum. Multiplying by the inverse is exact if the number of sources is a power of two.
 enum class Scale { kNone, kMultiply, kDivide };
 
 template <Scale scale, class T>
@@ -79,8 +79,8 @@ TRIREME_INLINE T scaled(T sum, T factor) {
   return sum;
 }
 
-/// Computes each value once and writes it into two targets as it comes: with a pass of its own for the second
-/// the memory would wait. The value at i may read a target at i only.
+/// Computes each value once and writes it into two targets at the same time. A separate pass for the second
+/// one would stall on memory. The value at i may read a target only at i.
 template <class Stored, Scale scale, class Value>
 TRIREME_INLINE void write_tile(const Job& job, std::size_t first, std::size_t length, const Value& value) {
   using T = typename Accumulator<Stored>::Type;

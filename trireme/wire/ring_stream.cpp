@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kControlBytes = 4096;
 constexpr std::size_t kMinRingBytes = 4096, kMaxRingBytes = std::size_t{256} << 20;
 constexpr int kRingSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-// The reader begins with the first of a long message while the rest is written.
+// Published in steps, so that the reader starts on a long message while the rest is written.
 constexpr std::size_t kPublishBytes = 128 << 10;
 
 union Control {
@@ -64,7 +64,7 @@ RingMemory::~RingMemory() { ::munmap(data_, bytes_); }
 
 RingPlace RingMemory::place(std::size_t which) const {
   const std::size_t each_way = (bytes_ - kControlBytes) / 2;
-  // Zeroes, as the kernel gives them, are what a new RingControl is.
+  // The kernel's zeroed pages are a valid initial RingControl.
   return {.control = reinterpret_cast<RingControl*>(data_) + which,
           .bytes = {data_ + kControlBytes + which * each_way, each_way}};
 }
@@ -111,8 +111,8 @@ RingStream::RingStream(Socket socket, std::unique_ptr<RingMemory> memory, bool l
       reader_(listening ? memory_->from_connector() : memory_->from_listener()) {}
 
 void RingStream::ring() {
-  // Where the socket takes no more, the peer has not read the bells before: it will be awake. Where it is
-  // gone, notice() finds out.
+  // If the socket is full, the peer has unread bells and will wake up. If the peer is gone, notice() detects
+  // that.
   const char bell = 1;
   [[maybe_unused]] const auto sent = ::send(socket_.fd(), &bell, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }

@@ -16,14 +16,14 @@
 namespace trireme::wire {
 namespace {
 
-// OpenSSL frees what it has in a function that it registers for the end of the process. Objects of static
-// duration that were made before (a program's own context, with its threads) end after that function and
-// still use it. The first call in a process decides that there is none; the kernel frees the memory.
+// OpenSSL frees its state in an atexit function. Static objects made before (a program's own context, with
+// its threads) end after that function and still use it. The first call in a process disables it; the kernel
+// frees the memory.
 [[maybe_unused]] const int kIsKeptToTheEnd = ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
 
 constexpr std::size_t kMinCharacters = 16;
 constexpr const char* kHowToMakeOne = "(umask 077; head -c 32 /dev/urandom | base64 > FILE) makes one";
-// The text of a key of a role is this, ROLE.NAME, a colon and 64 digits.
+// A role's key file contains this prefix, ROLE.NAME, a colon and 64 digits.
 constexpr std::string_view kKeyOfRole = "trireme-key:";
 constexpr std::size_t kDigitsOfKey = 2 * sizeof(Digest);
 

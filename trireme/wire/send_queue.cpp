@@ -26,7 +26,7 @@ std::span<const iovec> SendQueue::next(std::size_t most_bytes, std::size_t max_p
     const std::size_t skipped = std::min(skip, bytes.size());
     skip -= skipped;
     if (skipped == bytes.size()) return;
-    // writev(2) reads what it is given.
+    // writev(2) only reads from these.
     parts_.push_back({const_cast<std::byte*>(bytes.data()) + skipped, bytes.size() - skipped});
   };
   for (const Frame& frame : frames_) {
@@ -55,7 +55,7 @@ std::map<Priority, SendQueue::Lane>::iterator SendQueue::choose() {
     const bool fits = first.sent_bytes > 0 || unfinished_bytes_ == 0 ||
                       first.total_bytes <= options_.max_unfinished_bytes - unfinished_bytes_;
     if (!fits) continue;
-    // Both in units of age_bytes; whoever waits longest wins between equals.
+    // Both terms are in bytes. On a tie, the lower priority number is next.
     const std::int64_t rank =
         lane->first * options_.age_bytes - (cut_bytes_ - lane->second.passed_over_since);
     if (rank < best_rank) {
@@ -93,7 +93,7 @@ bool SendQueue::cut() {
   frames_bytes_ += frame.size();
   frames_.push_back(std::move(frame));
   ++num_frames_;
-  // Each message brought the bytes of one header; further frames bring their own.
+  // Each message counted one header when it was added. Further frames add their own.
   if (offset > 0) waiting_bytes_ += kFrameHeaderBytes;
   waiting.sent_bytes += payload;
   cut_bytes_ += payload + static_cast<std::int64_t>(kFrameHeaderBytes);

@@ -1,4 +1,4 @@
-// The channels of a loop: how they come, what the node does with them, how they go.
+// The channels of a loop: opening, the node's calls, closing.
 
 #include "trireme/wire/internal/serving_loop.h"
 
@@ -14,7 +14,7 @@ namespace trireme::wire {
 namespace {
 
 constexpr int kMaxAcceptedAtOnce = 64;
-constexpr std::size_t kFewConnections = 16;  // that any peer may have
+constexpr std::size_t kFewConnections = 16;  // of one peer, below which none is dropped
 
 const char* name_of(CloseCause cause) {
   switch (cause) {
@@ -72,7 +72,7 @@ void NodeLoop::Impl::begin_connecting(ConnectionId id, const ChannelAddress& tar
     later_.push_back([this, id, found = look_up(target)] { resolved(id, found); });
     return;
   }
-  // A name server may take its time; the loop has none.
+  // A DNS lookup may take long and must not block the loop.
   look_ups_.emplace_back([this, id, target] {
     LookedUp found = look_up(target);
     const auto self = std::this_thread::get_id();
@@ -156,7 +156,7 @@ void NodeLoop::Impl::resume(ConnectionId connection) {
 }
 
 void NodeLoop::Impl::close(ConnectionId connection) {
-  if (Channel* channel = find(connection)) channel->flush();  // what goes at once; it may fail
+  if (Channel* channel = find(connection)) channel->flush();  // sends as much as possible; this may fail
   ended_.erase(connection);
   if (find(connection) == nullptr) return;
   count("channels closed: by this end");
@@ -195,7 +195,7 @@ void NodeLoop::Impl::channel_failed(Channel& channel, CloseCause cause, const st
     if (line) report(*line);
   }
   forget(id);
-  // Not from within a call of the node's.
+  // Reported later, so that on_closed() does not run inside a call of the node.
   if (known_to_node) ended_.insert_or_assign(id, Ended{cause, whole});
 }
 
@@ -243,7 +243,7 @@ void NodeLoop::Impl::rest_from_accepting() {
   if (!drop_oldest(unauthenticated_) && !drop_oldest(guests_)) drop_of_busiest_peer();
 }
 
-/// As long as it cannot be read, the one from before holds.
+/// The previous key stays valid while the file cannot be read.
 void NodeLoop::Impl::take_user_key() {
   if (options_.security.kind != Security::Kind::kLocal) return;
   try {
@@ -253,7 +253,7 @@ void NodeLoop::Impl::take_user_key() {
   }
 }
 
-/// Whether one more may be accepted.
+/// Drops another connection if needed. Returns whether one more may be accepted.
 bool NodeLoop::Impl::make_room() {
   if (unauthenticated_.size() >= max_guests_) return drop_oldest(unauthenticated_);
   if (num_accepted_ < max_accepted_) return true;
@@ -264,7 +264,7 @@ void NodeLoop::Impl::trim_guests() {
   while (guests_.size() > max_guests_) drop_oldest(guests_);
 }
 
-/// Of the network that has most of them.
+/// Drops the oldest connection of the network that has most of them.
 bool NodeLoop::Impl::drop_oldest(const std::set<ConnectionId>& of) {
   std::map<std::string_view, std::size_t> counts;
   for (const ConnectionId id : of) ++counts[channels_.at(id).network];
@@ -276,7 +276,8 @@ bool NodeLoop::Impl::drop_oldest(const std::set<ConnectionId>& of) {
   return true;
 }
 
-/// Of the peer with most connections, if these are many, the one that has said nothing for longest.
+/// Finds the peer with most connections. If it has more than a few, drops its connection that has been silent
+/// longest.
 bool NodeLoop::Impl::drop_of_busiest_peer() {
   struct Busy {
     std::size_t count = 0;
@@ -300,7 +301,7 @@ bool NodeLoop::Impl::drop_of_busiest_peer() {
 
 void NodeLoop::Impl::drop(ConnectionId id, const std::string& refusal, const std::string& reason) {
   Channel& channel = *channels_.at(id).channel;
-  if (channel.was_open()) {  // the node is told
+  if (channel.was_open()) {  // the node is notified
     channel.close();
     return channel_failed(channel, CloseCause::kRefused, refusal, reason);
   }
@@ -315,13 +316,13 @@ Channel* NodeLoop::Impl::find(ConnectionId id) const {
 
 void NodeLoop::Impl::watch(Known& known) {
   const std::uint32_t wanted = known.channel->wanted_events();
-  if (known.attempt != known.channel->attempt()) {  // closing took the socket before out of epoll
+  if (known.attempt != known.channel->attempt()) {  // closing removed the previous socket from epoll
     known.attempt = known.channel->attempt();
     known.events = 0;
   }
   if (wanted == known.events) return;
   epoll_event event{.events = wanted, .data = {.u64 = known.channel->id()}};
-  // Without any event epoll would still tell, again and again, that the peer has gone.
+  // A descriptor without events stays out of epoll, which would report the peer's hang-up again and again.
   const int how = wanted == 0 ? EPOLL_CTL_DEL : known.events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
   ::epoll_ctl(epoll_.fd(), how, known.channel->fd(), &event);
   known.events = wanted;

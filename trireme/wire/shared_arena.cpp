@@ -10,8 +10,8 @@ namespace trireme::wire {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-// Up to there a segment is as large as its first block. The rest of the table is enough for any memory when
-// each further one adds this share of what is held.
+// Up to this number, a segment is as large as its first block. Each further segment adds this fraction of the
+// allocated bytes, so the rest of the table suffices for any memory size.
 constexpr std::size_t kSegmentsOfOneBlock = kMaxSegments / 4;
 constexpr std::size_t kGrowthShare = 8;
 
@@ -20,7 +20,7 @@ std::shared_ptr<SharedMemory> reserve(std::size_t bytes, std::size_t with_room) 
     try {
       return SharedMemory::create(with_room);
     } catch (const CommError&) {
-      // The block itself may still find its place.
+      // The block alone may still fit.
     }
   }
   return SharedMemory::create(bytes);

@@ -34,7 +34,7 @@ std::byte* map(std::size_t bytes, int descriptor) {
 
 constexpr std::uint64_t kMaxNumber = std::numeric_limits<int>::max();
 
-/// "1:2:3" as numbers; empty when anything else stands there.
+/// "1:2:3" as numbers; empty for any other text.
 std::vector<std::uint64_t> numbers_of(const std::string& address) {
   std::vector<std::uint64_t> result;
   for (const auto& part : split(address, ':')) {
@@ -82,7 +82,8 @@ std::shared_ptr<SharedMemory> SharedMemory::attach(int pid, int descriptor, std:
   if (!file.is_open())
     throw CommError(
         text("cannot open the shared memory of process ", pid, " (", path, "): ", std::strerror(errno)));
-  // Who may write an address into the store shall not make this process write into any file.
+  // A process that can write an address into the store must not make this process write into an arbitrary
+  // file.
   std::error_code unreadable;
   const auto target = std::filesystem::read_symlink(path, unreadable).string();
   if (unreadable || !target.starts_with(kMemoryFile)) {
@@ -122,7 +123,7 @@ void SharedMemory::make_private(std::size_t offset, std::size_t bytes) {
   if (::mmap(at, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, descriptor(),
              static_cast<off_t>(begin)) != at)
     throw CommError(text("cannot map ", human_bytes(end - begin), " of memory: ", std::strerror(errno)));
-  // A private page shows what others write into the file until it is written to here: then the kernel copies.
+  // A private page shows other processes' writes until its first write here, which makes the kernel copy it.
   for (std::size_t page = begin; page < end; page += kPageBytes)
     __atomic_fetch_or(reinterpret_cast<volatile unsigned char*>(data_ + page), 0, __ATOMIC_RELAXED);
 }

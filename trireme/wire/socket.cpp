@@ -57,7 +57,7 @@ bool is_loopback(const sockaddr& address) {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
-/// False at the deadline.
+/// Returns false at the deadline.
 bool wait_for(int fd, short event, const Deadline& deadline) {
   while (true) {
     pollfd polled{.fd = fd, .events = event, .revents = 0};
@@ -86,7 +86,7 @@ std::optional<Socket> try_address(const addrinfo& address, const Deadline& deadl
   return socket;
 }
 
-/// Moves bytes with `step`, which returns what send() and recv() do, until `left` is empty.
+/// Calls `step`, which returns as send() and recv() do, until `left` is empty.
 template <class Bytes, class Step>
 void move_all(const Socket& socket, Bytes left, short event, const Deadline& deadline, const Step& step) {
   while (!left.empty()) {
@@ -101,7 +101,7 @@ void move_all(const Socket& socket, Bytes left, short event, const Deadline& dea
       }
     } else if (errno != EINTR) {
       const int error = errno;
-      const Endpoint peer = socket.peer();  // nobody, where the other side has cut it off
+      const Endpoint peer = socket.peer();  // empty if the other side has reset the connection
       const std::string whose = peer.port != 0 ? " to " + peer.text() : std::string();
       throw CommError(text("the connection", whose, " is lost: ", std::strerror(error)));
     }
@@ -209,7 +209,7 @@ std::string local_address_towards(const Endpoint& endpoint) {
   const Addresses addresses(endpoint);
   for (const addrinfo* each = &addresses.first(); each != nullptr; each = each->ai_next) {
     const Socket socket(::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    // Connecting a datagram socket sends nothing: it makes the kernel choose the route.
+    // connect() on a datagram socket sends nothing: it only makes the kernel choose the route.
     if (socket.fd() >= 0 && ::connect(socket.fd(), each->ai_addr, each->ai_addrlen) == 0) {
       return socket.local().host;
     }

@@ -14,11 +14,11 @@ using store::Action;
 using store::Reply;
 using store::Request;
 
-// While a client waits, others of its process want their turn.
+// A waiting call releases the connection this often, for other calls of its process.
 constexpr double kTurn_s = 0.25;
 constexpr auto kTryAgain = std::chrono::milliseconds(20);
 
-/// Adds that many bytes to what has come.
+/// Appends the next `bytes` bytes of the socket.
 void receive_more(std::string& result, const Socket& socket, std::size_t bytes, const Deadline& deadline) {
   const std::size_t before = result.size();
   result.resize(before + bytes);
@@ -67,7 +67,7 @@ struct StoreClient::Answer {
   std::string value;
 };
 
-/// Not a timed mutex: ThreadSanitizer does not know how one is locked.
+/// Not a timed mutex: ThreadSanitizer does not model its locking.
 class StoreClient::Turn {
  public:
   Turn(StoreClient& client, const Deadline& deadline) : client_(client) {
@@ -196,7 +196,7 @@ StoreClient::Answer StoreClient::call(const Request& request, double timeout_s, 
       throw InvalidArgument(text("key '", join(request.keys), "' ", answer.value));
     return answer;
   } catch (const CommError& error) {
-    if (turn.is_mine()) connection_.reset();  // what may still arrive there is the reply to this request
+    if (turn.is_mine()) connection_.reset();  // a late reply to this request may still arrive on it
     throw CommError(text("the store at ", options_.endpoint.text(), " has not done what was asked within ",
                          human_duration(timeout_s), ": ", error.what()));
   }
@@ -212,7 +212,7 @@ StoreClient::Answer StoreClient::exchange(std::string message, const Deadline& d
   send(socket, session.seal(std::move(message)), deadline);
   std::string sealed = receive(socket, store::kLengthBytes, deadline);
   const std::size_t length = store::decode_length(sealed);
-  // A reply holds at most a value and a few bytes around it.
+  // A reply has at most one value and a few bytes around it.
   if (length > store::kMaxFrameBytes) throw CommError("what it sent is no reply");
   receive_more(sealed, socket, length + store::kProofBytes, deadline);
   const auto payload = session.open(sealed);
@@ -223,7 +223,7 @@ StoreClient::Answer StoreClient::exchange(std::string message, const Deadline& d
   }
   const auto reply = store::decode_reply(*payload);
   if (!reply) throw CommError("what it sent is no reply");
-  // The value stays in the memory of the frame: it may be large.
+  // The value reuses the memory of the frame: it may be large.
   const auto begin = static_cast<std::size_t>(reply->value.data() - sealed.data());
   sealed.resize(begin + reply->value.size());
   sealed.erase(0, begin);

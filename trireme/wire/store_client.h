@@ -1,8 +1,8 @@
 #pragma once
 // A connection to a StoreServer. Every call ends by its deadline, with a result or a CommError that names the
-// server: one that is frozen, cut off or gone costs no more than that. After a failed call the next one
-// connects again. Bytes that were changed or added on the network are such a failure. Thread-safe: calls take
-// turns, and waiting for one's turn counts.
+// server, even if the server is stopped, unreachable or gone. After a failed call the next one connects
+// again. Bytes that were changed or added on the network are such a failure. Thread-safe: calls take turns,
+// and the wait for the turn counts.
 
 #include <condition_variable>
 #include <cstdint>

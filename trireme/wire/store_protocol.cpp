@@ -24,7 +24,7 @@ void append_text(std::string& out, std::string_view text) {
   out += text;
 }
 
-/// Takes parts from the front; once something is missing, everything is.
+/// Reads fields from the front. After a missing field, all further ones are invalid too.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : left_(bytes) {}
@@ -60,7 +60,8 @@ class Reader {
   bool valid_ = true;
 };
 
-/// A frame whose payload has that many bytes, without them: values may be large, and are copied once.
+/// The beginning of a frame, with memory for its payload and proof: values may be large, and are copied only
+/// once.
 std::string frame_of(std::size_t payload_bytes) {
   std::string frame;
   frame.reserve(kLengthBytes + payload_bytes + kProofBytes);

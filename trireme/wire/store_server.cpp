@@ -25,19 +25,19 @@
 namespace trireme::wire {
 namespace {
 
-// How often connections are looked through for those that are late; never while none can be.
+// Interval at which late connections are closed and accepting resumes. Without either, the loop has no timer.
 constexpr int kSweep_ms = 50;
-// Connections that have not proved anything; beyond, the oldest of them makes room.
+// Limit of connections without a valid proof. Above it, the oldest of them is closed.
 constexpr std::size_t kMaxStrangers = 512;
 constexpr std::size_t kReadBytes = 64 << 10;
 
-/// That the process may have.
+/// Maximum number of open descriptors of the process.
 std::size_t max_descriptors() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 1024;
 }
 
-/// Finds the connections of hosts that have lost their power.
+/// Keepalive probes detect hosts that have lost power.
 void keep_alive(int fd) {
   const int on = 1, idle_s = 60, every_s = 20, times = 3;
   ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -89,12 +89,12 @@ class StoreServer::Loop {
     Socket socket;
     std::string peer;
     Nonce nonce{};
-    std::optional<store::Session> session = {};  ///< once it has proved that it knows the secret
-    bool waits = false;                          ///< for the reply to its kWait
+    std::optional<store::Session> session = {};  ///< set after the proof of the secret
+    bool waits = false;                          ///< for the reply to a kWait
     std::string in = {};
     std::string out = {};
-    std::size_t sent = 0;                   ///< of out
-    std::optional<Deadline> deadline = {};  ///< of what is under way: the proof, a request, a reply
+    std::size_t sent = 0;                   ///< bytes of `out`
+    std::optional<Deadline> deadline = {};  ///< of the pending proof, request or reply
     bool proved() const { return session.has_value(); }
   };
 
@@ -140,7 +140,7 @@ class StoreServer::Loop {
     if (num_strangers_ > 0) drop_oldest_stranger();
   }
 
-  /// Whether one more may be accepted.
+  /// Drops an unauthenticated connection if needed. Returns whether one more may be accepted.
   bool make_room() {
     const bool is_full = connections_.size() >= max_connections_;
     if (num_strangers_ >= max_strangers_ || (is_full && num_strangers_ > 0)) drop_oldest_stranger();
@@ -191,7 +191,7 @@ class StoreServer::Loop {
     if (line) options_.complain(*line);
   }
 
-  /// A request that there is no memory for is the end of its connection and of nothing else.
+  /// Lack of memory for a request ends only its connection.
   void serve_or_close(int fd) {
     try {
       serve(fd);
@@ -203,7 +203,7 @@ class StoreServer::Loop {
 
   void serve(int fd) {
     const auto found = connections_.find(fd);
-    if (found == connections_.end()) return;  // closed by an event before this one
+    if (found == connections_.end()) return;  // an earlier event closed it
     Connection& connection = found->second;
     if (!connection.out.empty()) {
       flush(connection);
@@ -220,7 +220,7 @@ class StoreServer::Loop {
   enum class Read { kOpen, kClosed };
   Read read(Connection& connection) {
     std::array<char, kReadBytes> buffer;
-    // Before the proof not a byte more than the proof.
+    // Before authentication, reads no more than the bytes of the proof.
     const std::size_t most = connection.proved() ? buffer.size() : store::kAnswerBytes - connection.in.size();
     const ssize_t got = ::recv(connection.socket.fd(), buffer.data(), most, 0);
     if (got > 0) connection.in.append(buffer.data(), static_cast<std::size_t>(got));
@@ -245,9 +245,9 @@ class StoreServer::Loop {
       return;
     }
     const std::size_t whole = store::kLengthBytes + length + store::kProofBytes;
-    connection.in.reserve(whole);  // it has proved the secret
+    connection.in.reserve(whole);  // safe: the peer has proved the secret
     if (connection.in.size() < whole) return update_clock(connection);
-    // Taken out with its memory: a large one is rare.
+    // Moved out together with its memory: large frames are rare.
     const std::string frame = std::exchange(connection.in, {});
     const auto payload = connection.session->open(frame);
     if (!payload) {
@@ -328,7 +328,7 @@ class StoreServer::Loop {
     if (sent > 0) connection.sent += static_cast<std::size_t>(sent);
     if (connection.sent == connection.out.size()) connection.out = std::string();
     if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return close(fd);
-    // While a reply is not taken, nothing more is read.
+    // While the peer does not take a reply, no further request is read.
     watch(EPOLL_CTL_MOD, fd, connection.out.empty() ? EPOLLIN : EPOLLOUT);
     if (connection.out.empty() && connection.proved()) stop_clock(connection);
   }

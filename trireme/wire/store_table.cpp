@@ -54,14 +54,13 @@ Reply StoreTable::add(const std::string& key, std::int64_t number) {
       return {.kind = Reply::Kind::kError, .value = "holds no number"};
     }
   }
-  // Wraps around, as the numbers of the processor do.
+  // Wraps around, like the processor's integers.
   sum = static_cast<std::int64_t>(static_cast<std::uint64_t>(sum) + static_cast<std::uint64_t>(number));
   put(key, std::to_string(sum));
   return {.kind = Reply::Kind::kYes, .number = sum};
 }
 
-// As c10d has it: a key that is not there is set when nothing is expected, and else what was expected is
-// told.
+// As in c10d: a missing key is set if the expected value is empty. Otherwise the reply is the expected value.
 Reply StoreTable::compare_set(const Request& request) {
   const auto found = values_.find(request.keys[0]);
   const std::string_view held = found == values_.end() ? std::string_view() : found->second;

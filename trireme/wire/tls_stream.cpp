@@ -17,13 +17,13 @@
 namespace trireme::wire {
 namespace {
 
-// A chain of certificates and what belongs to it; a stranger may send no more before he is believed.
+// Room for a certificate chain and its handshake. An unauthenticated peer may not send more.
 constexpr std::size_t kMaxTlsHandshakeBytes = 16 << 10;
 constexpr std::size_t kMaxOutputBytes = 256 << 10;
 constexpr std::size_t kRecordBytes = 16 << 10;
 constexpr std::size_t kReadAheadBytes = 64 << 10;
 
-/// What OpenSSL has noted last; empties its list.
+/// The latest error in OpenSSL's queue; clears the queue.
 std::string tls_error() {
   const unsigned long code = ERR_peek_last_error();
   ERR_clear_error();
@@ -64,7 +64,7 @@ void use_file(bool used, const char* what, const std::filesystem::path& file) {
   require(used, "cannot use ", file.string(), " as ", what, ": ", tls_error(), "; expected a PEM file");
 }
 
-/// TLS 1.3 and nothing older, without sessions that are resumed.
+/// TLS 1.3 only, without session resumption.
 SSL_CTX* new_context() {
   SSL_CTX* context = SSL_CTX_new(TLS_method());
   if (context == nullptr) throw InternalError("no TLS context: " + tls_error());
@@ -81,9 +81,9 @@ SSL_CTX* new_context() {
 
 constexpr const char* kCipherOfKeys = "TLS_AES_128_GCM_SHA256";
 constexpr std::array<unsigned char, 2> kItsNumber = {0x13, 0x01};
-constexpr std::array<unsigned char, 1> kSessions = {'t'};  // without such a context OpenSSL takes no keys
+constexpr std::array<unsigned char, 1> kSessions = {'t'};  // OpenSSL needs it for pre-shared keys
 
-/// TLS 1.3 has a pre-shared key as that of a session; null where there is no memory.
+/// TLS 1.3 represents a pre-shared key as a session. Null if out of memory.
 SSL_SESSION* session_with(SSL* ssl, const std::string& role_and_name) {
   const auto& context = *static_cast<const TlsContext*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
   const Digest key = hmac_sha256(context.key_of(role_and_name), {"trireme TLS"});
@@ -124,7 +124,7 @@ TlsContext::TlsContext(Secret secret, const PeerIdentity& self)
 }
 
 TlsContext::TlsContext(const TlsFiles& files) : context_(new_context()) {
-  // From here on the destructor does not run for what throws.
+  // The destructor does not run if the code below throws.
   std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> guard(context_, SSL_CTX_free);
   require_owners_file(files.key, "the key of the certificate");
   use_file(SSL_CTX_load_verify_locations(context_, files.authority.c_str(), nullptr) == 1,
@@ -134,7 +134,7 @@ TlsContext::TlsContext(const TlsFiles& files) : context_(new_context()) {
   use_file(SSL_CTX_use_PrivateKey_file(context_, files.key.c_str(), SSL_FILETYPE_PEM) == 1 &&
                SSL_CTX_check_private_key(context_) == 1,
            "the key of the certificate", files.key);
-  // The fastest that TLS 1.3 has where processors know AES.
+  // AES-128-GCM first: the fastest cipher of TLS 1.3 on processors with AES instructions.
   SSL_CTX_set_ciphersuites(context_,
                            "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
   SSL_CTX_set_max_cert_list(context_, kMaxTlsHandshakeBytes);
@@ -178,7 +178,7 @@ Flow TlsStream::secure() {
     failure_ = "it does not know the secret";
     flow = Flow::kFailed;
   }
-  const Flow sent = flush();  // an alert, too, that says why
+  const Flow sent = flush();  // also sends an alert with the reason
   wire_.secured = flow == Flow::kMoved;
   return flow == Flow::kMoved && sent == Flow::kFailed ? sent : flow;
 }
@@ -231,7 +231,7 @@ Moved TlsStream::write(std::span<const iovec> parts) {
   std::size_t count = 0;
   std::size_t part = 0, at = 0;
   while (part < parts.size() && wire_.output.size() < kMaxOutputBytes) {
-    // Small parts share a record: a header and what it belongs to.
+    // Small parts share a record, such as a header and its payload.
     std::size_t filled = 0;
     const char* from = record.data();
     if (parts[part].iov_len - at >= kRecordBytes) {

@@ -48,13 +48,13 @@ std::optional<fs::path> home_in_passwd() {
   return home.is_absolute() ? std::optional(home) : std::nullopt;
 }
 
-/// Whether it is a folder of this user.
+/// Whether `path` is a folder that belongs to this user.
 bool is_own_folder(const fs::path& path) {
   struct stat found {};
   return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == ::geteuid();
 }
 
-/// Each with its parents, below a folder of this user; the last one is in a folder of everybody.
+/// Candidate folders. All but the last are below a folder of this user; the last one is in /tmp.
 std::vector<fs::path> places() {
   std::vector<fs::path> result;
   if (const auto state = absolute_variable("XDG_STATE_HOME")) {
@@ -68,7 +68,7 @@ std::vector<fs::path> places() {
   return result;
 }
 
-/// With its parents; what is there already is left as it is. Otherwise errno.
+/// Creates missing parents too, and leaves existing folders unchanged. Returns 0 or errno.
 int make_private(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return 0;
   if (errno != ENOENT || !folder.has_relative_path()) return errno;
@@ -91,7 +91,7 @@ void require_private(int fd, const fs::path& path, const char* mode) {
           " is open to other users: chmod ", mode, " ", path.string());
 }
 
-/// No descriptor where the key cannot be there.
+/// Returns no descriptor if this folder cannot hold the key.
 Socket open_place(const fs::path& folder, bool is_last) {
   const int made = make_private(folder);
   if (made != 0 && (is_last || !is_no_place(made))) key_failed("make the folder", folder, made);
@@ -102,7 +102,7 @@ Socket open_place(const fs::path& folder, bool is_last) {
   return fd;
 }
 
-/// Appears at once, and not in place of one that another process has made meanwhile.
+/// Creates the file atomically, and does not replace one that another process has created meanwhile.
 void make_key(int folder, const fs::path& path) {
   const std::string key = Secret::random().reveal() + "\n";
   const std::string temporary = text(kFile, ".", ::getpid(), ".", Secret::random().reveal().substr(0, 16));
@@ -113,7 +113,7 @@ void make_key(int folder, const fs::path& path) {
       std::cmp_equal(::write(file.fd(), key.data(), key.size()), key.size()) && ::fsync(file.fd()) == 0;
   int error = written ? 0 : errno;
   if (written && ::linkat(folder, temporary.c_str(), folder, kFile, 0) != 0 && errno != EEXIST) {
-    // Not every file system has links; then the last of two processes at the same moment wins.
+    // Not every file system has links. Without them the later of two concurrent processes replaces the key.
     error = ::renameat(folder, temporary.c_str(), folder, kFile) == 0 ? 0 : errno;
   }
   ::unlinkat(folder, temporary.c_str(), 0);

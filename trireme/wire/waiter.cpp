@@ -12,7 +12,7 @@ namespace trireme::wire {
 namespace {
 
 constexpr int kYields = 60;
-// The kernel closes the files of a process that ends before it says that the process has ended.
+// The kernel closes the files of an ending process before it reports the end.
 constexpr double kPatienceWithEnd_s = 2;
 
 }  // namespace
@@ -49,7 +49,7 @@ bool Waiter::all_reached(Counter which, std::uint64_t value) const {
 
 void Waiter::wait_all(Counter which, std::uint64_t value, const Wait& wait) {
   const auto missing = [&](int r) { return block_->counter(r, which).load() < value; };
-  // Whoever has arrived stays arrived: look at each rank until it has, then at the next.
+  // Arrival is permanent: wait for each rank in turn.
   int next = 0;
   const auto ready = [&] {
     while (next < membership_.size && !missing(next)) ++next;
@@ -109,7 +109,7 @@ void Waiter::wait_long(const Wait& wait, const std::function<bool()>& ready,
 void Waiter::check(const Wait& wait, const std::function<bool()>& ready,
                    const std::function<bool(int)>& missing) {
   const std::string dead = find_dead(missing);
-  // A rank may arrive and then end in good order: what it had to give is there.
+  // A rank may arrive and then end normally: its data is there.
   if (ready()) return;
   throw_if_over();
   if (!dead.empty()) fail(text(wait.what(), ": ", dead));

@@ -1,12 +1,13 @@
 #pragma once
-// How two ends of a channel meet, before the first frame. All numbers are little-endian. Each of the three
-// records begins with "TRWH", version, step and the length of the rest (2 bytes; 4 KiB with everything):
-//   1 challenge, by the listening end:  how it proves, nonce, role, name, limits
-//   2 hello, by the connecting end:     the same, whether it wants shared memory, proof
-//   3 welcome, by the listening end:    verdict, whether shared memory follows, proof, reason of a rejection
+// The handshake of two ends of a channel, before the first frame. All numbers are little-endian. Each of the
+// three records begins with "TRWH", version, step and the length of the rest (2 bytes; 4 KiB with
+// everything):
+//   1 challenge, by the listening end:  how it proves, nonce, role, name, limits.
+//   2 hello, by the connecting end:     the same, whether it wants shared memory, proof.
+//   3 welcome, by the listening end:    verdict, whether shared memory follows, proof, reason of a rejection.
 // A proof is an HMAC of the side, the addresses of both ends as each sees them, and every byte of the first
-// two records: it is valid in no other connection, between no other addresses and for no other peer. Its key
-// is that of the connecting end's role and name (Secret::of_role), in both directions: an end with that key
+// two records. It is valid in no other connection, between no other addresses and for no other peer. Its key
+// is that of the connecting end's role and name (Secret::of_role), in both directions. An end with that key
 // alone can connect as that role, and can recognize an end with the whole secret. The listening end sends no
 // proof to a peer that it rejects. A state machine: bytes in, bytes out; no clock.
 

@@ -1,8 +1,8 @@
 #pragma once
-// Waiting messages of one connection, and their order: messages are cut into frames, and the next frame is of
-// the message with the least priority number, first come first. A priority that was passed over while
-// `age_bytes` were sent counts as one less, so that priority p gets a frame at the latest when (p + 1) *
-// age_bytes of others have gone. Not thread-safe.
+// Waiting messages of one connection, and their order. Messages are cut into frames. The next frame is of the
+// message with the least priority number, first come first served. A priority that was passed over while
+// `age_bytes` were sent counts as one less. So priority p gets a frame at the latest after (p + 1) *
+// age_bytes of others. Not thread-safe.
 
 #include <sys/uio.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 // TLS 1.3 over a socket, by OpenSSL. Both ends show a certificate of the cluster's authority, or both have
-// the key of the connecting end's role as a pre-shared key (RFC 8446, 2.2, with fresh keys by
-// Diffie-Hellman). One thread, but for the context, which loops may share.
+// the key of the connecting end's role as a pre-shared key. Pre-shared keys are combined with fresh
+// Diffie-Hellman keys (RFC 8446, 2.2). One thread, except for the context, which loops may share.
 
 #include <memory>
 #include <optional>
