@@ -29,7 +29,7 @@ std::string message_of(const std::exception& error) {
   return foreign != nullptr ? foreign->what_without_backtrace() : error.what();
 }
 
-/// Ends the connections of this process to the agent, and with them every wait for it.
+/// Shuts down all connections of this process to the agent. Every wait on one of them then ends.
 void shut_down_connections(int port) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int fd = std::atoi(entry.path().filename().c_str());
@@ -59,7 +59,7 @@ std::string talk_to_agent(const LaunchEnvironment& environment, double timeout_s
     }
   });
   pthread_setname_np(thread.native_handle(), "trireme-agent");
-  // Its own time limit has the better message, where it has one.
+  // c10d's own timeout is used first if it works: its error message is better.
   if (said.wait_until(Deadline::after_s(timeout_s + 1).at()) != std::future_status::ready) {
     while (said.wait_for(Seconds(0.02)) != std::future_status::ready) {
       shut_down_connections(environment.master_port);
@@ -76,7 +76,7 @@ std::string talk_to_agent(const LaunchEnvironment& environment, double timeout_s
   }
 }
 
-// c10d logs warnings and stack frames of what our errors say better.
+// c10d logs warnings and stack frames; Trireme's errors have the same information in a better form.
 void quieten_c10d() {
   if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 3;
 }

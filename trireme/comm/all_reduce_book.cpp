@@ -14,7 +14,7 @@ constexpr const char* kKnown = "all_reduce/known";
 constexpr const char* kMeasured = "all_reduce/measured";
 constexpr const char* kNone = "none";
 
-/// What the first rank of the group says under the key.
+/// The value that the first rank of the group publishes under the key.
 std::string told_by_first(const BackendRequest& group, const char* key, const std::string& mine,
                           const Deadline& deadline) {
   if (group.rank == 0) {
@@ -31,7 +31,7 @@ std::string told_by_first(const BackendRequest& group, const char* key, const st
   return group.store->get_to_str(key);
 }
 
-/// In order of their first ranks.
+/// In the order of their first ranks.
 std::vector<std::string> hosts_of(const std::vector<std::string>& host_ids) {
   std::vector<std::string> hosts;
   for (const std::string& each : host_ids)
@@ -96,7 +96,7 @@ void AllReduceBook::take_over(const std::string& written) {
     changes.emplace_back(&mine, choice);
   }
   for (auto& [mine, choice] : changes) {
-    choice.lanes = mine->lanes;  // the connections are there already, and no bit depends on them
+    choice.lanes = mine->lanes;  // the connections exist already, and the lanes do not affect results
     *mine = choice;
   }
 }

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kRounds = 20;
 
-/// Rank 0's side: as many answers as the other rank has questions.
+/// Rank 0's side: answers every request of the other rank.
 void tell_time(Group& group, int asker, const std::function<std::int64_t()>& own_ns, at::Tensor& message) {
   for (int round = 0; round < kRounds; ++round) {
     group.recv(message, asker);

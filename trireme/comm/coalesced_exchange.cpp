@@ -20,9 +20,9 @@ namespace trireme::comm {
 namespace {
 
 constexpr const char* kOperation = "all_to_all_coalesced";
-/// Parts begin at multiples of it: the size of the largest element.
+/// Parts begin at multiples of this, the size of the largest element.
 constexpr std::int64_t kAlignment = 16;
-/// Messages of errors list no more pairs.
+/// Most pairs that an error message lists.
 constexpr std::size_t kMaxDescribed = 8;
 
 std::int64_t aligned(std::int64_t bytes) { return round_up(bytes, kAlignment); }
@@ -115,7 +115,7 @@ std::string CoalescedExchange::describe() const {
   return words + (pairs_.size() > kMaxDescribed ? "; ..." : "");
 }
 
-/// The number of pairs, then type and elements of each part.
+/// The number of pairs, then dtype and number of elements of each part.
 std::vector<std::int64_t> CoalescedExchange::head(std::vector<std::int64_t> Pair::*numels,
                                                   std::size_t rank) const {
   std::vector<std::int64_t> head = {static_cast<std::int64_t>(pairs_.size())};
@@ -206,7 +206,7 @@ void CoalescedExchange::check(const at::Tensor& received) const {
     if (rank != rank_) heads.push_back(received.narrow(0, begin, head_bytes()));
     begin += received_bytes_[rank];
   }
-  const at::Tensor all = at::cat(heads).cpu();  // of a device: one copy, which waits for it
+  const at::Tensor all = at::cat(heads).cpu();  // from a device: one copy, which synchronizes
   const auto* bytes = static_cast<const char*>(all.const_data_ptr());
   std::vector<std::int64_t> words(1 + 2 * pairs_.size());
   for (std::size_t rank = 0; rank < world_ranks_.size(); ++rank) {

@@ -32,7 +32,7 @@ namespace {
 
 constexpr const char* kVersion = "7";
 
-// A rank of a world that failed waits only this long for the others.
+// Shutdown timeout of a rank in a failed world.
 constexpr double kShortGoodbyeS = 1;
 
 void check_options(const ContextOptions& options) {
@@ -58,7 +58,7 @@ bool is_one_host(const std::vector<std::string>& host_ids) {
                      [&](const std::string& each) { return each == host_ids[0]; });
 }
 
-/// For tensors of the CPU.
+/// For CPU tensors.
 std::string choose_host_backend(const std::vector<std::string>& host_ids) {
   const std::string best = is_one_host(host_ids) ? "shm" : "hierarchical";
   return is_available(best) ? best : "gloo";
@@ -75,7 +75,7 @@ std::string choose_backend(const std::string& wanted, c10::DeviceType device,
   return choose_host_backend(host_ids);
 }
 
-/// Ranks have one device together only where somebody has named a backend that allows it.
+/// Ranks share a device only if the user has chosen a backend that allows it.
 c10::Device choose_device(const ContextOptions& options, const LaunchEnvironment& environment) {
   const c10::DeviceType type = device_type_of(options.device);
   const bool is_named = options.backend != "auto";
@@ -89,10 +89,10 @@ c10::Device choose_device(const ContextOptions& options, const LaunchEnvironment
   return device;
 }
 
-/// What stands against it besides the cores that there are.
+/// Reasons against pinning, other than the number of cores.
 std::string why_not_pinned(const LaunchEnvironment& environment) {
   if (environment.launcher == "threads") return "ranks are threads of one process";
-  // Their threads go to places that were made of all cores when the library was loaded.
+  // The OpenMP runtime has computed its thread places from all cores when the library was loaded.
   for (const char* name : {"OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
     const char* value = std::getenv(name);
     if (value != nullptr && std::string_view(value) != "false")
@@ -238,14 +238,14 @@ void Context::State::leave() {
   if (environment.world_size == 1) return;
   const bool in_failure = failed || (watcher && watcher->saw_failure());
   const bool is_store_lost = watcher && watcher->has_lost_store(kShortGoodbyeS / 2);
-  watcher.reset();  // has told the others what there was to tell
+  watcher.reset();  // publishes remaining failures first
   if (in_failure && is_store_lost) return;
   const double patience_s = in_failure ? kShortGoodbyeS : options.timeout_s;
   try {
     leave_world(*store, environment.rank, patience_s);
     std::vector<int> missed;
     if (served) {
-      // Of a rank that dies meanwhile the connection ends too.
+      // If a rank dies meanwhile, its connection ends too.
       missed = wait_until_left(*store, environment.world_size, patience_s,
                                [&] { return served->num_clients() <= 1; });
     }
@@ -262,10 +262,10 @@ int Context::State::torch_threads() const {
   if (options.torch_threads > 0) return options.torch_threads;
   const int available = available_cores();
   const bool has_quota = available < static_cast<int>(allowed_cores().size());
-  // A sum of fractions may be a little less than the whole number that it is.
+  // A sum of fractions may be slightly less than the exact integer.
   const int share =
       has_quota ? available / environment.local_world_size : static_cast<int>(share_of_cores().cores + 1e-6);
-  // Replicas do the same with as many threads, or their sums would differ.
+  // Replicas must use equal numbers of threads: otherwise their sums would differ.
   return std::max(1, fewest_pinned > 0 ? std::min(share, fewest_pinned) : share);
 }
 
@@ -314,7 +314,7 @@ c10::intrusive_ptr<c10d::Backend> Context::State::connect(const BackendRequest& 
                              row.make(request));
 }
 
-/// Of ranks on one host without what levels between hosts cost.
+/// A part on one host uses shm directly, without the overhead of host levels.
 std::string Context::State::backend_of_part(const std::vector<int>& world_ranks) const {
   return backend == "hierarchical" && is_one_host(hosts_of(world_ranks)) ? "shm" : backend;
 }

@@ -58,7 +58,7 @@ Deadline deadline_after(std::chrono::milliseconds timeout) {
   return Deadline::after_s(static_cast<double>(timeout.count()) / 1000);
 }
 
-/// What every rank says under its key, by rank.
+/// The endpoints that the ranks publish under their keys, by rank.
 std::vector<wire::Endpoint> endpoints_of_all(const BackendRequest& request,
                                              const std::vector<std::string>& names,
                                              const wire::Endpoint& mine, const Deadline& deadline) {
@@ -126,7 +126,7 @@ std::unique_ptr<CrossAllReduce> CrossAllReduce::make(const BackendRequest& group
       return topology::measure_choice(made->exchange_, by_gloo, set_lanes, deadline);
     };
     made->choice_ = group.all_reduce_book->agree(group, measure, deadline);
-    // Those that another group has found good are not there yet.
+    // Another group may have chosen more lanes: this group's connections are not open yet.
     if (made->choice_->lanes != made->exchange_.num_lanes()) set_lanes(made->choice_->lanes);
     return made;
   } catch (const CommError& error) {

@@ -21,9 +21,9 @@ int count_of(c10::DeviceType type) {
   return c10::impl::hasDeviceGuardImpl(type) ? c10::impl::getDeviceGuardImpl(type)->deviceCount() : 0;
 }
 
-/// Empty where it can be used.
+/// Empty if CUDA is available.
 std::string cuda_missing_because() {
-  // libtorch's CUDA kernels come with the object.
+  // Loading the CUDA object also loads libtorch's CUDA kernels.
   if (const std::string& reason = cuda_object().missing_because; !reason.empty()) return reason;
   if (count_of(c10::kCUDA) > 0) return {};
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");

@@ -15,13 +15,13 @@ using WorkHandle = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 using BackendHandle = c10::intrusive_ptr<c10d::Backend>;
 
-/// A tensor of the device and the copy of it that the host's backend works on.
+/// A device tensor and its host copy, on which the host backend works.
 struct Copy {
   at::Tensor there;
   at::Tensor here;
 };
 
-/// An operation on copies. The first who waits takes the results to where they belong.
+/// An operation on host copies. The first thread that waits copies the results to the device.
 class StagedWork final : public c10d::Work, public TimedWork {
  public:
   StagedWork(int rank, WorkHandle on_copies, std::vector<Copy> results, Tensors held)
@@ -50,23 +50,23 @@ class StagedWork final : public c10d::Work, public TimedWork {
   const Tensors held_;
 };
 
-/// Makes the copies that one operation needs.
+/// Makes the host copies for one operation.
 class Staging {
  public:
   explicit Staging(c10d::Backend& host) : host_(host) {}
 
-  /// What the operation reads. Waits until the device has computed it.
+  /// An input of the operation. Waits until the device has computed it.
   at::Tensor input(const at::Tensor& tensor) {
     const at::Tensor here = room_for(tensor);
     here.copy_(tensor);
     held_.push_back(here);
     return here;
   }
-  /// What it writes.
+  /// An output of the operation.
   at::Tensor output(const at::Tensor& tensor) {
     return results_.emplace_back(Copy{tensor, room_for(tensor)}).here;
   }
-  /// Both.
+  /// Input and output.
   at::Tensor in_place(const at::Tensor& tensor) {
     const at::Tensor here = input(tensor);
     results_.push_back({tensor, here});
@@ -207,7 +207,7 @@ class DeviceBackend final : public c10d::Backend {
   }
 
  private:
-  /// What carries such a tensor as it is; null where it has to be copied.
+  /// The backend that can communicate the tensor directly; null if the tensor must be copied.
   BackendHandle way_of(const at::Tensor& tensor) const { return tensor.is_cpu() ? host_ : device_; }
 
   const BackendHandle host_, device_;

@@ -1,4 +1,4 @@
-// Of the optional CUDA object, libtrireme_cuda.so (nccl_cuda.cpp): where a GPU is.
+// Part of the optional CUDA object, libtrireme_cuda.so (nccl_cuda.cpp): the PCI bus address of a GPU.
 #include <cuda_runtime.h>
 
 #include "trireme/comm/internal/cuda_object.h"

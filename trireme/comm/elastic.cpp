@@ -20,10 +20,11 @@ namespace trireme::comm {
 namespace {
 
 constexpr auto kLookForWorld = std::chrono::milliseconds(10);
-// Of a store that another may replace: calls end soon, and the launcher needs less to find the next one.
+// For a store that another one may replace: calls end soon. The launcher needs less than kStoreMoves_s to
+// find the next one.
 constexpr double kMovableStoreCall_s = 2, kStoreMoves_s = 120;
 
-/// The worlds of a job, as one of its processes comes to them.
+/// The successive worlds of a job, as seen by one of its processes.
 class Worlds {
  public:
   explicit Worlds(const ElasticOptions& options, LaunchEnvironment environment)
@@ -31,8 +32,8 @@ class Worlds {
 
   const LaunchEnvironment& environment() const { return environment_; }
 
-  /// Waits for the next world in which this process has a rank. `cause`: of the loss of the one before.
-  /// Nothing where a stop was asked for.
+  /// Waits for the next world in which this process has a rank. `cause`: why the previous world was lost.
+  /// Returns false if a stop was requested.
   bool wait_for_next(const std::string& cause) {
     if (sizes_.empty() && !environment_.is_spare) find_sizes();
     do {
@@ -48,8 +49,8 @@ class Worlds {
   }
 
  private:
-  /// The next world, once it is there. A store that may move is looked for until the launcher has had the
-  /// time to find it.
+  /// The next world, if it exists already. A store that may move is retried until the launcher has had time
+  /// to find it.
   std::optional<wire::ElasticWorld> look_for_next(const std::string& cause) {
     try {
       find_store();
@@ -67,7 +68,7 @@ class Worlds {
     }
   }
 
-  /// A store that another leader serves begins with the world that was the present one then.
+  /// After a change of leader, the store begins with the world that was current then.
   std::optional<std::string> later_world(int next, double timeout_s) {
     const auto told = store_->get(wire::kJobStateKey, timeout_s);
     if (!told) return std::nullopt;
@@ -75,7 +76,7 @@ class Worlds {
     return present > next ? store_->get(wire::elastic_world_key(present), timeout_s) : std::nullopt;
   }
 
-  /// Where the launcher says that it is now.
+  /// Uses the store address that the launcher has published last.
   void find_store() {
     std::string address;
     if (!environment_.store_file.empty()) std::getline(std::ifstream(environment_.store_file), address);
@@ -96,7 +97,8 @@ class Worlds {
     has_registered_ = false;
   }
 
-  /// What is no address is read again: the file is damaged, and the launcher writes it again.
+  /// An invalid address becomes a CommError, so that the file is read again: the launcher rewrites a damaged
+  /// file.
   wire::Endpoint parse_store(const std::string& address) const {
     try {
       return wire::Endpoint::parse(address, environment_.store_file);
@@ -132,10 +134,10 @@ class Worlds {
 
   const ElasticOptions& options_;
   LaunchEnvironment environment_;
-  std::vector<int> sizes_;  ///< of worlds that the program can run in, once it has lost one
+  std::vector<int> sizes_;  ///< sizes of worlds that the program supports; found when it has lost one
   std::unique_ptr<wire::StoreClient> store_;
-  bool has_registered_ = false;  ///< in the store, as one that waits for the next world
-  double silent_since_s_ = 0;    ///< the store; 0: it answers
+  bool has_registered_ = false;  ///< in the store, as waiting for the next world
+  double silent_since_s_ = 0;    ///< time since which the store is silent; 0: it answers
 };
 
 }  // namespace
@@ -163,7 +165,7 @@ void run_elastic(const ElasticOptions& options, const std::function<void(Context
       error = std::current_exception();
     }
     const Failure failure = failure_of(error);
-    // The others may be waiting for this rank, whose process lives on.
+    // The other ranks may be waiting for this rank, whose process continues.
     if (context) context->state_->fail_all(text("rank ", context->rank(), " failed: ", failure.message));
     context.reset();
     if (failure.exit_code != kExitComm || !worlds.wait_for_next(failure.message))

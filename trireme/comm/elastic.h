@@ -1,7 +1,7 @@
 #pragma once
 // Elastic jobs: `trireme launch --elastic` and a program that calls run_elastic(). When a rank fails, the
 // other processes keep running with all that they have in memory. The launcher forms the next world of them,
-// of spares and of replacements, and run_elastic() calls the program's function again with the context of
+// of spares and of replacements. run_elastic() then calls the program's function again with the context of
 // that world. docs/elastic.md. One thread; once per process.
 
 #include <functional>

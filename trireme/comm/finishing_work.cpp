@@ -32,7 +32,7 @@ bool FinishingWork::wait_below(std::chrono::milliseconds timeout) const {
     if (error.kind() == wire::GroupError::Kind::kGivenUp) throw;
     throw wire::GroupError(error.kind(), error.group(), text(error.what(), describe_()));
   } catch (const Error&) {
-    throw;  // explained
+    throw;  // already has an explanation
   } catch (const c10::Error& error) {
     throw std::runtime_error(text(error.what_without_backtrace(), describe_()));
   } catch (const std::exception& error) {

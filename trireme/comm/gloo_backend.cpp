@@ -20,16 +20,16 @@
 #include "trireme/comm/internal/peer_waiter.h"
 #include "trireme/comm/internal/signalled_work.h"
 
-// Gloo itself ends the process when two ranks disagree about a size, cannot be aborted, emulates
-// reduce_scatter by an all-reduce, gathers into a copy of the output, and cannot be asked whether a send or
-// receive is over. The class below puts that right:
-// - Messages of gloo meet by tag. Each operation's tag holds its number and a hash of what it is, so that
-//   operations that differ never meet: they stand still, which the watcher finds and explains.
-// - Waiting is on works of our own, which an abort ends at once.
+// Limits of gloo: it ends the process when two ranks disagree about a size, and cannot be aborted. It
+// emulates reduce_scatter by an all-reduce, and gathers into a copy of the output. It cannot report whether a
+// send or receive has finished. The class below avoids these:
+// - Gloo matches messages by tag. Each operation's tag holds its number and a hash of its description.
+//   Different operations therefore never match: they stall, which the watcher detects and explains.
+// - Callers wait on works of this class, which an abort ends at once.
 // - Reduce-scatter and all-gather are messages between the tensors of the ranks (PartsWork), run by gloo's
-//   threads in the order of the operations. The memory next to the tensors is kArrivingBytes.
-// - Gloo writes to connections in a way that raises SIGPIPE when the other rank is gone: its threads, and
-//   calls that write on their caller's thread, have the signal blocked.
+//   threads in the order of the operations. They need kArrivingBytes of additional memory.
+// - Gloo's writes raise SIGPIPE when the other rank is gone. The signal is blocked in gloo's threads and
+//   during calls that write on their caller's thread.
 
 namespace trireme::comm {
 namespace {
@@ -53,9 +53,9 @@ class TaggedGloo : public c10d::ProcessGroupGloo {
         c10::make_intrusive<UnequalPartsWork>(operation, std::move(sizes), contexts_.front(), ++seq_));
   }
 
-  /// Gloo has no abort, but a wait that times out breaks all connections of the group, and with them what is
-  /// under way: one receive that nobody sends to does it. Where the connection is broken already, because
-  /// that rank has left, the receive ends at once and breaks no other: hence one from every rank.
+  /// Gloo has no abort. But a wait that times out breaks all connections of the group, and with them all
+  /// running operations. A receive without a sender does that. If a peer has left, its connection is broken
+  /// already: the receive from it ends at once and breaks no other. Hence one receive from every rank.
   void break_connections() {
     const NoPipeSignal guard;
     std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
@@ -64,7 +64,7 @@ class TaggedGloo : public c10d::ProcessGroupGloo {
       try {
         recv(nothing, rank, kTagOfNobody)->wait(std::chrono::milliseconds(1));
       } catch (const std::exception&) {
-        // Broken now, or before.
+        // Broken now, or already before.
       }
     }
   }
@@ -95,8 +95,8 @@ class GlooBackend : public c10d::Backend {
     while (peers_.size() < static_cast<std::size_t>(getSize())) peers_.emplace_back(timeout);
   }
 
-  /// An operation that gloo's thread began while connections were being broken may wait until it times out,
-  /// and gloo's destructor for that thread; a rank does not.
+  /// An operation that gloo's thread started during the abort may wait until it times out. Gloo's destructor
+  /// waits for that thread. A detached thread runs the destructor, so that this rank waits a second at most.
   ~GlooBackend() override {
     if (!aborted_) return;
     auto done = std::make_shared<std::promise<void>>();
@@ -107,7 +107,7 @@ class GlooBackend : public c10d::Backend {
         done->set_value();
       }).detach();
     } catch (const std::system_error&) {
-      return;  // without a thread to be had it was waited for
+      return;  // no thread available: the destructor has run here
     }
     is_done.wait_for(std::chrono::seconds(1));
   }
@@ -145,7 +145,7 @@ class GlooBackend : public c10d::Backend {
 
   Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                             const c10d::ReduceScatterOptions& options) override {
-    constexpr auto kType = c10d::OpType::REDUCE_SCATTER;  // a short name: PartsWork
+    constexpr auto kType = c10d::OpType::REDUCE_SCATTER;  // short name for PartsWork
     const int with_tag = tag(kType, output, options.reduceOp, 0);
     return watch(gloo_->reduce_scatter(parts_of(kType, with_tag, output, input), options.reduceOp), kType,
                  {output});
@@ -181,7 +181,7 @@ class GlooBackend : public c10d::Backend {
       tag(kType, input, c10d::ReduceOp::SUM, 0);
       return watch(gloo_->alltoall_base(output, input, output_parts, input_parts, options), kType, {output});
     }
-    // Ranks have other numbers of elements: of the whole, the type alone is compared.
+    // Ranks may have different numbers of elements in total, so the tag compares only the dtype.
     const int with_tag = tag(kType, input.flatten().narrow(0, 0, 0), c10d::ReduceOp::SUM, 0);
     const auto ranks = static_cast<std::size_t>(getSize());
     return watch(gloo_->exchange(parts_of(kType, with_tag, output, input),
@@ -239,8 +239,8 @@ class GlooBackend : public c10d::Backend {
             .input = input.view({-1})};
   }
 
-  /// Throws InvalidArgument before the operation is counted. Returns the tag of its messages, where it is
-  /// made of such: neither one of a send or receive, nor kTagOfNobody.
+  /// Throws InvalidArgument before the operation is counted. Returns the tag for an operation of single
+  /// messages, different from every send and receive tag and from kTagOfNobody.
   int tag(c10d::OpType type, const at::Tensor& part, const c10d::ReduceOp& op, std::int64_t root) {
     if (part.defined()) check_gloo_dtype(part);
     const auto dtype = part.defined() ? part.scalar_type() : at::ScalarType::Undefined;
@@ -257,7 +257,7 @@ class GlooBackend : public c10d::Backend {
     return static_cast<int>((number & 0x7f) << 23 | (hash & 0x7fffff));
   }
 
-  /// `then` runs on gloo's thread when the data is there.
+  /// `then` runs on gloo's thread when the data has arrived.
   Work watch(
       const Work& inner, c10d::OpType type, Tensors outputs, std::function<void()> then = [] {}) {
     auto outer = c10::make_intrusive<SignalledWork>(getRank(), type, std::move(outputs));
@@ -303,7 +303,7 @@ namespace {
 
 struct Attempt {
   c10::intrusive_ptr<TaggedGloo> gloo;
-  std::string failure;  ///< why there is none
+  std::string failure;  ///< why `gloo` is null
 };
 
 Attempt connect(const BackendRequest& request, const c10::intrusive_ptr<c10d::Store>& store) {
@@ -323,8 +323,8 @@ Attempt connect(const BackendRequest& request, const c10::intrusive_ptr<c10d::St
 
 enum class Outcome { kAllConnected, kSomeFailed, kNotTold };
 
-/// Of an attempt, from what each rank says of itself. Who has failed at once waits for those who may notice
-/// it only when their time is up.
+/// The outcome on all ranks, from the result that each rank publishes. A rank that failed at once waits for
+/// those that detect the failure only by their timeout.
 Outcome outcome_on_all(const BackendRequest& request, c10d::Store& store, bool mine,
                        const Deadline& deadline) {
   const double more_s = request.timeout_s / 2;
@@ -345,8 +345,8 @@ Outcome outcome_on_all(const BackendRequest& request, c10d::Store& store, bool m
 
 }  // namespace
 
-// Now and then, on a busy host about once in some thousand groups, gloo loses a connection that it is just
-// making. With sockets made again it works; all ranks try again then, as each tells the others how it fared.
+// On a busy host, gloo loses a new connection about once in some thousand groups. A retry with new sockets
+// works. All ranks retry together, because each publishes its outcome.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request) {
   constexpr int kMaxAttempts = 3;
   Attempt attempt;

@@ -34,7 +34,7 @@ bool is_number(const std::string& word) {
   return !word.empty() && word.size() < 5 && word.find_first_not_of("0123456789") == std::string::npos;
 }
 
-/// Numbers, or what nvidia-smi -L calls them.
+/// Numbers, or names in the form of nvidia-smi -L.
 std::string problem_of_devices(const std::string& value) {
   for (const std::string& word : split(value, ',')) {
     if (word.starts_with("GPU-") || word.starts_with("MIG-") || is_number(word)) continue;
@@ -44,7 +44,7 @@ std::string problem_of_devices(const std::string& value) {
 }
 
 std::string problem_of_devices_here(const std::string& value, int num_gpus) {
-  if (value.empty()) return {};  // it hides them all
+  if (value.empty()) return {};  // hides all GPUs
   if (const std::string problem = problem_of_devices(value); !problem.empty()) return problem;
   for (const std::string& word : split(value, ',')) {
     if (is_number(word) && std::stoi(word) >= num_gpus)
@@ -54,7 +54,7 @@ std::string problem_of_devices_here(const std::string& value, int num_gpus) {
   return {};
 }
 
-/// What NCCL chooses from: "a,b" by how a name begins, "=a" whole names, "^a" all others.
+/// NCCL's filter syntax: "a,b" are prefixes of names, "=a" whole names, "^a" all others.
 std::string problem_of_choice(const std::string& value, const std::vector<std::string>& there,
                               const std::string& what) {
   const bool excludes = value.starts_with("^");
@@ -63,7 +63,7 @@ std::string problem_of_choice(const std::string& value, const std::vector<std::s
   const auto is_meant = [&](const std::string& name) {
     const std::vector<std::string> words = split(is_exact ? list.substr(1) : list, ',');
     return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
-      const std::string wanted = word.substr(0, word.find(':'));  // after it an adapter's port
+      const std::string wanted = word.substr(0, word.find(':'));  // without the port of an adapter
       return is_exact ? name == wanted : name.starts_with(wanted);
     });
   };
@@ -91,7 +91,7 @@ std::string problem_of_ib_timeout(const std::string& value) {
   return fits ? "" : text("'", value, "' is no exponent from 1 to ", kMaxIbTimeout);
 }
 
-/// As of every library: it is of this host what a variable names.
+/// Devices, interfaces and adapters that a variable names must exist on this host.
 std::string problem_of(const Variable& variable, const GpuSurroundings& here) {
   const auto& [name, value] = variable;
   if (name == kVisible) return problem_of_devices_here(value, here.num_gpus);
@@ -142,7 +142,7 @@ std::vector<Variable> gpu_variables(const CudaOptions& cuda, const NcclOptions& 
     if (is_named) variables.emplace_back(name, value);
   };
   const std::string before = environment(kAllocator).value_or("");
-  const bool grows = before.find(kGrows) != std::string::npos;  // another context of this process has said so
+  const bool grows = before.find(kGrows) != std::string::npos;  // set by another context of this process
   set_where(!cuda.visible_devices.empty(), kVisible, cuda.visible_devices);
   set_where(cuda.expandable_segments && !grows, kAllocator, before + (before.empty() ? "" : ",") + kGrows);
   set_where(cuda.deterministic && !environment(kWorkspace), kWorkspace, ":4096:8");

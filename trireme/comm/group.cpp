@@ -92,7 +92,7 @@ Pending reduce_scatter(const std::shared_ptr<Group::State>& state, Mode mode, co
                        const at::Tensor& input, const std::vector<std::int64_t>& rows, ReduceOp op) {
   check_rows_of_ranks("reduce_scatter", "input", input, "output", output, rows, state->parts);
   check_reduce("reduce_scatter", output, op);
-  // All ranks have the same whole and the same rows: these are compared.
+  // The whole and the rows are equal on all ranks, so these are compared.
   Operation operation = operation_on(OperationKind::kReduceScatter, input, -1, op);
   operation.layout = layout_of(rows);
   return Group::State::issue(
@@ -240,7 +240,7 @@ Pending all_to_all(const std::shared_ptr<Group::State>& state, Mode mode, const 
   check_rows("all_to_all", "output", output, rows.from, state->size());
   check_rows("all_to_all", "input", input, rows.to, state->size());
   check_exchanged_rows("all_to_all", output, input, rows, state->parts.rank);
-  // Numbers of elements differ from rank to rank: none is compared.
+  // Numbers of elements differ between ranks, so none is compared.
   Operation operation = operation_on(OperationKind::kAllToAll, input);
   operation.numel = 0;
   return exchange(state, mode, operation, output, input, rows);

@@ -1,15 +1,16 @@
 #pragma once
 // A Group is a set of ranks that communicate: MPI's communicator, torch's process group. A cheap handle;
-// copies share one state. Every operation is numbered, checked against those of the other ranks (operation,
-// dtype, size, root, order), kept in a ring of the last operations and in the rank's StatusPage, and ends by
-// its deadline: with its result, or with a CommError that names operation, number, group and the rank to
-// blame. After one failure every pending and later operation of the group fails with that first cause.
+// copies share one state. Every operation is numbered and checked against those of the other ranks
+// (operation, dtype, size, root, order). A ring of the last operations and the rank's StatusPage record it.
+// It ends by its deadline with its result or with a CommError. The error names operation, number, group and
+// the failing rank. After one failure every pending and later operation of the group fails with that first
+// cause.
 //
 // One thread issues operations on a group (collective: every rank calls them in the same order); waiting is
 // allowed from any thread. Tensors are contiguous, on the CPU or on the context's device, the same on all
 // ranks, and must not change until the operation is done. Tensors of a device are sent between devices
-// (nccl), or through host memory: such an operation waits for the device, and wait() writes its results. A
-// group of one rank returns at once: user code needs no "am I distributed" branch.
+// (nccl), or through host memory. An operation through host memory waits for the device, and wait() writes
+// its results. A group of one rank returns at once: user code needs no "am I distributed" branch.
 
 #include <ATen/core/Tensor.h>
 

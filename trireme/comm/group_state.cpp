@@ -17,13 +17,14 @@ namespace trireme::comm {
 namespace {
 
 constexpr std::size_t kStatusBytes = 200;
-// How long a rank whose operation failed looks for the one that caused it: after a connection broke, it takes
-// seconds of silence to know that a rank of another host is gone.
+// How long a rank with a failed operation looks for the rank that caused it. After a connection broke, a dead
+// rank of another host is only detected by seconds of silence.
 constexpr double kPatienceAfterBreak_s = 3.5;
-// The watcher ends waits; this is for one that cannot, after the deadline of the backends.
+// The watcher normally ends waits. This limit ends one that the watcher cannot, after the backends' own
+// deadline.
 constexpr double kLastResort_s = 2 * kBackendMargin_s;
 
-/// Of the tensor that this rank hands over; 0 where there is none.
+/// Bytes of the tensor that this rank sends; 0 without one.
 std::uint64_t bytes_of(const Operation& operation) {
   if (operation.dtype == at::ScalarType::Undefined || operation.kind == OperationKind::kRecv) return 0;
   return static_cast<std::uint64_t>(operation.numel) * c10::elementSize(operation.dtype);
@@ -37,12 +38,12 @@ void show(const GroupParts& parts, const Operation& operation) {
   parts.status->page.set_operation(shown);
 }
 
-/// What became of an operation, as its backend tells it.
+/// The failure of an operation, as its backend reports it.
 struct Failure {
   enum class Kind {
-    kOfGroup,      ///< explained for people, with the group's operation
-    kExplained,    ///< explained, perhaps with an operation of a part of the group
-    kUnexplained,  ///< by a library, or the reason is told elsewhere
+    kOfGroup,      ///< has a user-readable explanation with the group's operation
+    kExplained,    ///< has an explanation, perhaps with an operation of a part of the group
+    kUnexplained,  ///< an error of a library, or the reason is published elsewhere
   };
   Kind kind;
   std::string what;
@@ -53,7 +54,8 @@ Failure failure_of(const std::exception_ptr& error, const std::string& group) {
   try {
     std::rethrow_exception(error);
   } catch (const wire::GroupError& failure) {
-    // That a rank gave up tells no cause; that rank does, through the watcher.
+    // An aborted operation has no cause of its own. The rank that aborted publishes the cause through the
+    // watcher.
     if (failure.kind() == wire::GroupError::Kind::kGivenUp) return {Kind::kUnexplained, failure.what()};
     return {failure.group() == group ? Kind::kOfGroup : Kind::kExplained, failure.what()};
   } catch (const CommError& explained) {
@@ -71,8 +73,8 @@ std::int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
 
 Group::State::~State() {
   if (parts.watcher) parts.watcher->keep_last_words(parts.name, recent());
-  // A backend waits for what is under way, and ranks of a world that has failed, or an exception ends this
-  // one, may never come to that.
+  // A backend waits for running operations. After a failure or an exception, other ranks or this one may
+  // never finish these.
   const bool in_failure = std::uncaught_exceptions() > 0 || (parts.watcher && parts.watcher->saw_failure());
   if (in_failure && parts.backend && !failed()) parts.backend->abort();
 }
@@ -119,11 +121,12 @@ void Group::State::note_failure(const Operation& operation, const std::exception
     end(operation.number, OperationRecord::State::kFailed);
     return fail(kind == Failure::Kind::kOfGroup ? what : of_operation + what);
   }
-  // Pending as long as this lasts: the watcher looks for those who keep a pending operation from ending.
+  // The operation stays pending during the call: the watcher looks for the ranks that block pending
+  // operations.
   const std::string blamed =
       parts.watcher ? parts.watcher->explain(*this, operation, kPatienceAfterBreak_s) : std::string();
   end(operation.number, OperationRecord::State::kFailed);
-  fail(of_operation + (blamed.empty() ? what : blamed));  // unless somebody else knew better
+  fail(of_operation + (blamed.empty() ? what : blamed));  // unless another rank's cause came first
 }
 
 bool Group::State::close_if_over(const Dropped& dropped) {
@@ -156,7 +159,7 @@ void Group::State::end(std::uint64_t number, OperationRecord::State how, const c
   const double now = now_s();
   const std::lock_guard lock(mutex_);
   Operation& operation = ring_[number % kRingSize];
-  // Closed before, or 64 younger operations have been issued meanwhile.
+  // Already closed, or overwritten by 64 later operations.
   if (operation.number != number || operation.state != OperationRecord::State::kIssued) return;
   operation.state = how;
   operation.done_s = now;
@@ -209,7 +212,7 @@ Group::State::WaitScope::~WaitScope() {
   if (group_.parts.status) group_.parts.status->page.usage().end_wait();
 }
 
-/// Under the mutex.
+/// Called under the mutex.
 void Group::State::add_wait_span(const Operation& operation, std::int64_t begin_ns) {
   telemetry::TraceBuffer* trace = trace_.load(std::memory_order_acquire);
   if (trace == nullptr) return;
@@ -275,7 +278,7 @@ Group Group::State::make_part(const std::vector<int>& members, const std::string
     const std::lock_guard lock(mutex_);
     parts_.push_back(part.state_);
   }
-  if (failed()) fail_parts(cause_);  // meanwhile
+  if (failed()) fail_parts(cause_);  // it has failed meanwhile
   return part;
 }
 
@@ -309,7 +312,7 @@ void Group::State::show_missing(const Operation& operation, const std::vector<in
   for (std::size_t i = 0; i < std::min(missing.size(), kMaxShown); ++i)
     shown += text(i == 0 ? "; waits for ranks " : ",", missing[i]);
   const std::lock_guard lock(mutex_);
-  // It may be over by now, and the page shows a later one.
+  // The operation may have ended, and the page then shows a later one.
   const bool is_shown =
       operation.number == number_ &&
       std::ranges::any_of(waits_, [&](const Operation& each) { return each.number == operation.number; });

@@ -9,8 +9,8 @@
 namespace trireme::comm {
 namespace {
 
-// Of a core: a thread that computes gets more even where many share one, a thread that sleeps a millisecond
-// at a time needs less.
+// Share of a core. A thread that computes gets more even on a crowded core; a thread that sleeps a
+// millisecond at a time uses less.
 constexpr double kMinShareOfCore = 0.05;
 constexpr double kWindow_s = 2;
 constexpr double kMinCpu_s = 0.02;

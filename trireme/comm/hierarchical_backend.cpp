@@ -1,6 +1,7 @@
-// Shared memory inside each host; between hosts lists of transfers for all-reduces, gloo for the rest. What
-// gains by going host by host is done so, in order, on a thread of the backend (HostCollectives); messages
-// take the way to their peer; the rest runs over one gloo group of all ranks.
+// Inside each host: shared memory. Between hosts: transfer lists for all-reduces, gloo for the rest.
+// Collectives that gain from two levels run in order on a thread of the backend (HostCollectives).
+// Point-to-point messages use the backend that reaches their peer. The rest runs over one gloo group of all
+// ranks.
 
 #include <algorithm>
 #include <condition_variable>
@@ -26,7 +27,7 @@ using Tensors = std::vector<at::Tensor>;
 constexpr const char* kInner = "shm";
 constexpr const char* kCross = "gloo";
 
-/// Runs what it is given in order on a thread of its own.
+/// Runs tasks in order on its own thread.
 class Worker {
  public:
   Worker() : thread_([this] { run(); }) { pthread_setname_np(thread_.native_handle(), "trireme-hier"); }
@@ -50,14 +51,14 @@ class Worker {
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
-      // Needs no deadline: it waits for work, not for a rank; the destructor ends it.
+      // No deadline needed: it waits for work and not for a rank. The destructor ends it.
       changed_.wait(lock, [&] { return stop_ || !tasks_.empty(); });
       if (tasks_.empty()) return;
       auto task = std::move(tasks_.front());
       tasks_.pop_front();
       lock.unlock();
       task();
-      task = {};  // what it holds goes before the next wait
+      task = {};  // frees the captured objects before the next wait
       lock.lock();
     }
   }
@@ -103,7 +104,7 @@ class HierarchicalBackend : public c10d::Backend {
   }
 
   Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    check_gloo_dtype(tensors.at(0));  // all that it carries, shared memory does too
+    check_gloo_dtype(tensors.at(0));  // shared memory supports every dtype that gloo does
     return run(c10d::OpType::BROADCAST, tensors,
                [this, tensor = tensors.at(0), root = static_cast<int>(options.rootRank)] {
                  hosts_.broadcast(tensor, root);
@@ -162,7 +163,8 @@ class HierarchicalBackend : public c10d::Backend {
     worker_.add([this, work, body = std::move(body)] {
       if (work->ended()) return;  // aborted meanwhile
       try {
-        // Other ranks of this host may still be in the operation that failed here: a later one would meet it.
+        // Other ranks of this host may still be in the operation that failed here: a later one would match
+        // it.
         if (failure_) std::rethrow_exception(failure_);
         body();
         work->signal(nullptr);
@@ -174,16 +176,16 @@ class HierarchicalBackend : public c10d::Backend {
     return work;
   }
 
-  const std::vector<int> members_;  ///< the ranks of this host
+  const std::vector<int> members_;  ///< ranks of this host
   const HostLevels levels_;
-  const HostCollectives hosts_;  ///< the worker's
+  const HostCollectives hosts_;  ///< used only by the worker's thread
   PendingWorks pending_;
-  std::exception_ptr failure_;  ///< the worker's: of the first operation that failed
-  Worker worker_;               // last: its thread ends before what it uses goes
+  std::exception_ptr failure_;  ///< of the first failed operation; used only by the worker's thread
+  Worker worker_;               // last: its thread must end before the members that it uses
 };
 
-/// The same request for some of its ranks; none where they are fewer than two: then there is nothing to
-/// connect.
+/// The same request for a subset of its ranks. None if this rank is not in it, or if it has fewer than two
+/// ranks.
 std::optional<BackendRequest> part_of(const BackendRequest& request, const std::string& name,
                                       const std::vector<int>& members) {
   const auto me = std::find(members.begin(), members.end(), request.rank);

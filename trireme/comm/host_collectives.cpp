@@ -13,10 +13,10 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Below this the three steps of the parts cost more than the leader's way.
+// Below this, the three steps by parts cost more than the way over leaders.
 constexpr std::int64_t kMinNumelForParts = 4096;
 
-/// Of a call that the caller waits for at once, on its own thread.
+/// Options of a synchronous call, which runs on the caller's thread.
 template <class Options>
 Options waited_for() {
   Options options;
@@ -24,7 +24,7 @@ Options waited_for() {
   return options;
 }
 
-/// The ranks, host by host; undefined when that is the order of their numbers.
+/// The ranks, host by host; undefined if that is the order of rank numbers.
 at::Tensor host_order_of(const HostLayout& layout) {
   std::vector<std::int64_t> order;
   for (const auto& ranks : layout.ranks_of_host) order.insert(order.end(), ranks.begin(), ranks.end());
@@ -33,7 +33,7 @@ at::Tensor host_order_of(const HostLayout& layout) {
 
 bool is_average(const c10d::ReduceOp& op) { return op == c10d::ReduceOp::AVG; }
 
-/// What is reduced in steps: an average is divided at the end.
+/// The reduction of each step: an average is a sum that is divided at the end.
 c10d::ReduceOp step_of(const c10d::ReduceOp& op) {
   return is_average(op) ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
 }
@@ -46,7 +46,7 @@ HostCollectives::HostCollectives(HostLayout layout, HostLevels levels, std::chro
       timeout_(timeout),
       order_(host_order_of(layout_)) {}
 
-// ---- all ranks get all ----
+// ---- all-reduce ----
 
 void HostCollectives::all_reduce(at::Tensor tensor, const c10d::ReduceOp& op) const {
   reduce_everywhere(tensor.view({-1}), step_of(op));
@@ -114,9 +114,9 @@ void HostCollectives::barrier() const {
   if (levels_.inner) finish(levels_.inner->barrier());
 }
 
-// ---- in the order of hosts ----
+// ---- order of hosts ----
 
-/// The parts of the host's ranks, of a tensor with a part per rank in the order of hosts.
+/// The parts of one host's ranks in `by_host`, which has a part per rank in the order of hosts.
 at::Tensor HostCollectives::block_of(const at::Tensor& by_host, std::size_t host) const {
   const std::int64_t numel = by_host.numel() / num_ranks();
   std::int64_t before = 0;
@@ -125,13 +125,13 @@ at::Tensor HostCollectives::block_of(const at::Tensor& by_host, std::size_t host
   return by_host.narrow(0, before * numel, ranks * numel);
 }
 
-/// The same memory where ranks are numbered host by host.
+/// Shares memory with `by_rank` if ranks are numbered host by host.
 at::Tensor HostCollectives::in_host_order(const at::Tensor& by_rank) const {
   if (!order_.defined()) return by_rank.view({-1});
   return by_rank.view({num_ranks(), -1}).index_select(0, order_).view({-1});
 }
 
-// ---- each rank gets its part ----
+// ---- reduce-scatter ----
 
 void HostCollectives::reduce_scatter(at::Tensor output, const at::Tensor& input,
                                      const c10d::ReduceOp& op) const {
@@ -146,7 +146,7 @@ void HostCollectives::reduce_scatter(at::Tensor output, const at::Tensor& input,
   if (is_average(op)) output.div_(num_ranks());
 }
 
-/// `parts` has one for each host.
+/// `parts` has one part for each host.
 void HostCollectives::scatter_across(at::Tensor sum, at::Tensor parts, const c10d::ReduceOp& op) const {
   if (levels_.cross_all_reduce && levels_.cross_all_reduce->reduce_scatter(sum, parts, op, timeout_)) return;
   auto options = waited_for<c10d::ReduceScatterOptions>();
@@ -154,8 +154,8 @@ void HostCollectives::scatter_across(at::Tensor sum, at::Tensor parts, const c10
   finish(levels_.cross->_reduce_scatter_base(sum, parts, options));
 }
 
-/// Inside the host each rank sums what goes to its place on every host; then each gets its own from its
-/// counterparts.
+/// Inside the host, each rank reduces the parts for its place on every host. Then ranks of the same place
+/// exchange their sums.
 void HostCollectives::scatter_by_parts(at::Tensor output, const at::Tensor& by_host,
                                        const c10d::ReduceOp& op) const {
   auto options = waited_for<c10d::ReduceScatterOptions>();
@@ -176,7 +176,7 @@ void HostCollectives::scatter_by_leaders(at::Tensor output, const at::Tensor& by
                                          const c10d::ReduceOp& op) const {
   auto options = waited_for<c10d::ReduceOptions>();
   options.reduceOp = op;
-  // A reduction writes into the tensor of its root, and the input is not ours to change.
+  // A reduction writes into the tensor of its root, and the input must not change.
   at::Tensor whole = leads() && levels_.inner ? by_host.clone() : by_host;
   Tensors wholes{whole};
   if (levels_.inner) finish(levels_.inner->reduce(wholes, options));
@@ -191,7 +191,7 @@ void HostCollectives::scatter_by_leaders(at::Tensor output, const at::Tensor& by
   finish(levels_.inner->scatter(outputs, parts, waited_for<c10d::ScatterOptions>()));
 }
 
-/// Between leaders: what goes to the ranks of this host, summed over the hosts.
+/// Between leaders: the parts for the ranks of this host, summed over the hosts.
 at::Tensor HostCollectives::exchange_sums(const at::Tensor& by_host, const c10d::ReduceOp& op) const {
   const auto hosts = static_cast<std::int64_t>(layout_.ranks_of_host.size());
   const std::int64_t mine = block_of(by_host, static_cast<std::size_t>(layout_.host)).numel();
@@ -207,7 +207,7 @@ at::Tensor HostCollectives::exchange_sums(const at::Tensor& by_host, const c10d:
   return sum;
 }
 
-// ---- all ranks get the parts of all ----
+// ---- all-gather ----
 
 void HostCollectives::all_gather(at::Tensor output, const at::Tensor& input) const {
   if (input.numel() == 0) return barrier();
@@ -223,7 +223,7 @@ void HostCollectives::all_gather(at::Tensor output, const at::Tensor& input) con
   }
 }
 
-/// `parts` has one for each host, of which this host's is there.
+/// `parts` has one part for each host; this host's part is filled in.
 void HostCollectives::gather_across(at::Tensor parts) const {
   if (levels_.cross_all_reduce && levels_.cross_all_reduce->all_gather(parts, timeout_)) return;
   const std::int64_t numel = parts.numel() / static_cast<std::int64_t>(layout_.ranks_of_host.size());
@@ -231,7 +231,7 @@ void HostCollectives::gather_across(at::Tensor parts) const {
   finish(levels_.cross->_allgather_base(parts, mine, waited_for<c10d::AllgatherOptions>()));
 }
 
-/// Each rank gets the parts of its counterparts; inside the host all take from all.
+/// Each rank gets the parts of its counterparts. Then all ranks of the host gather from each other.
 void HostCollectives::gather_by_parts(at::Tensor by_host, const at::Tensor& input) const {
   const auto hosts = static_cast<std::int64_t>(layout_.ranks_of_host.size());
   const bool passes_on = static_cast<bool>(levels_.inner);

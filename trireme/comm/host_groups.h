@@ -16,7 +16,7 @@ struct HostGroups {
   int num_hosts = 1;  ///< that ranks of the group are on
   int lanes = 1;  ///< ranks that every host has: each, the first ones, has a counterpart on each other host
   std::optional<Group> inside;   ///< the ranks of this host, in order; none where it has one
-  std::optional<Group> between;  ///< for each host the rank at this one's place, in order; none after lanes
+  std::optional<Group> between;  ///< the ranks at this rank's place on each host, in order; none after lanes
   std::vector<std::vector<int>> ranks;  ///< of the group, by host, in the order of their places
 };
 

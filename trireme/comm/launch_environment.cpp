@@ -28,7 +28,7 @@ class Variables {
   }
   bool has(const std::string& name) const { return find(name).has_value(); }
 
-  /// The first of the names that is set, as a number in [least, most].
+  /// The first of these variables that is set, as a number in [least, most].
   std::optional<int> find_number(const std::vector<std::string>& names, int least, int most) const {
     for (const auto& name : names) {
       if (const auto value = find(name)) return number(name, *value, least, most);
@@ -58,7 +58,7 @@ class Variables {
 constexpr int kMostRanks = 1 << 20;
 constexpr int kMostPort = 65535;
 
-// Ports below are often taken by services, those from 32768 on by outgoing connections.
+// Ports below 20000 are often used by services, those from 32768 on by outgoing connections.
 int port_from(const std::string& job) {
   std::uint32_t hash = 2166136261u;
   for (const unsigned char c : job) hash = (hash ^ c) * 16777619u;
@@ -78,17 +78,18 @@ void check_ranks(const LaunchEnvironment& environment, const std::string& rank_n
           " ranks on this host: local ranks count from 0 and have to be below the local world size");
 }
 
-/// The process that started this one, and which outlives its restarts.
+/// Identifies the process that started this one, which outlives restarts of this one.
 std::string identity_of_parent() {
   const int parent = ::getppid();
   std::ifstream file(text("/proc/", parent, "/stat"));
   const std::string line{std::istreambuf_iterator<char>(file), {}};
-  // Behind the name in parentheses, which may hold anything, the 20th word is when the process was started.
+  // The name is in parentheses and may contain any character. The 20th word after it is the start time of the
+  // process.
   const std::vector<std::string> words = split(line.substr(line.rfind(')') + 1), ' ');
   return text("child of ", parent, " of ", words.size() > 20 ? words[20] : "", " on ", host_name());
 }
 
-/// The run id is "none" for every run unless somebody chose one.
+/// torchrun's default run id is "none" for every run.
 std::string start_of_torchrun(const Variables& variables) {
   const std::string chosen = variables.find("TORCHELASTIC_RUN_ID").value_or("none");
   return chosen == "none" ? "" : "torchrun " + chosen;
@@ -108,7 +109,7 @@ LaunchEnvironment read_plain(const Variables& variables) {
   if (result.local_world_size == 0) result.local_world_size = result.world_size;
   if (result.local_rank < 0) result.local_rank = result.rank % result.local_world_size;
   check_ranks(result, "RANK", "WORLD_SIZE");
-  // A launcher of ours around torchrun serves another world.
+  // A Trireme launcher around torchrun serves the store of another world.
   const auto store = torchrun ? std::nullopt : variables.find("TRIREME_STORE");
   const auto addr = variables.find("MASTER_ADDR");
   require(
@@ -164,7 +165,7 @@ LaunchEnvironment read_open_mpi(const Variables& variables) {
   return result;
 }
 
-/// "n01" from "n[01-04,7],m3".
+/// Returns "n01" for "n[01-04,7],m3".
 std::string first_host(const std::string& node_list) {
   const auto bracket = node_list.find('[');
   const auto comma = node_list.find(',');
@@ -175,12 +176,12 @@ std::string first_host(const std::string& node_list) {
   return node_list.substr(0, bracket) + node_list.substr(bracket + 1, end - bracket - 1);
 }
 
-/// "2(x3)": so many tasks on each of so many nodes.
+/// "2(x3)": 2 tasks on each of 3 nodes.
 struct TaskGroup {
   int tasks = 0, nodes = 1;
 };
 
-/// All of it, as a count of ranks can be.
+/// The whole text as a positive count of ranks.
 std::optional<int> count_in(std::string_view digits) {
   int count = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
@@ -200,7 +201,7 @@ std::optional<TaskGroup> task_group(std::string_view words) {
   return TaskGroup{*num_tasks, *num_nodes};
 }
 
-/// Tasks on the given node from "2(x3),1": three nodes of two tasks, then one of one.
+/// Tasks on the given node, from "2(x3),1": three nodes with two tasks, then one node with one.
 int tasks_on_node(const std::string& tasks_per_node, int node) {
   int first = 0;
   for (const auto& words : split(tasks_per_node, ',')) {
@@ -219,7 +220,7 @@ LaunchEnvironment read_slurm(const Variables& variables) {
   LaunchEnvironment result;
   result.launcher = "slurm";
   result.rank = variables.number_of("SLURM_PROCID", 0, kMostRanks, because);
-  // In the shell of salloc SLURM_NTASKS is that of the allocation, and its step has one task.
+  // In the shell of salloc, SLURM_NTASKS is the size of the allocation, while its step has one task.
   const std::string size_name =
       variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   result.world_size = variables.number_of(size_name, 1, kMostRanks, because);
@@ -256,7 +257,7 @@ LaunchEnvironment read_without_secret(const Variables& variables) {
   if (variables.has("OMPI_COMM_WORLD_RANK") || variables.has("OMPI_COMM_WORLD_SIZE")) {
     return read_open_mpi(variables);
   }
-  // A batch script of Slurm has SLURM_NTASKS too, but only srun gives a process a rank.
+  // A Slurm batch script has SLURM_NTASKS too, but only srun gives a process a rank.
   if (variables.has("SLURM_PROCID") && variables.has("SLURM_STEP_ID")) return read_slurm(variables);
   return {};
 }

@@ -13,7 +13,7 @@ void check_world(const MeshShape& shape, const Context& context) {
 
 }  // namespace
 
-/// Every rank takes part in making every group, in the same order.
+/// Creating a group is collective: every rank creates all groups in the same order.
 Group make_new_group(Context& context, const MeshShape& shape, const MeshShape::Fold& fold) {
   check_world(shape, context);
   std::optional<Group> own;

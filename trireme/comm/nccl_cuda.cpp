@@ -1,5 +1,5 @@
-// The optional CUDA object, libtrireme_cuda.so: what needs the CUDA toolkit to compile. It is loaded by
-// nccl_backend.cpp where a GPU is, and its functions are found by name: internal/cuda_object.h.
+// The optional CUDA object, libtrireme_cuda.so: the code that needs the CUDA toolkit to compile.
+// nccl_backend.cpp loads it on hosts with a GPU and finds its functions by name: internal/cuda_object.h.
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "trireme/base/clock.h"

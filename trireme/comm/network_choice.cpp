@@ -16,11 +16,11 @@ namespace {
 
 constexpr double kSmall_bytes = 4, kLarge_bytes = 4 << 20;
 constexpr double kFaster = 0.9, kSlower = 1.1;
-/// Whoever needs longer for a few messages is not the better way.
+/// A network that needs longer for a few messages is not the better one.
 constexpr double kMaxMeasuring_s = 20;
 constexpr const char* kChoiceKey = "network/choice";
 constexpr const char* kChosenKey = "network/chosen";
-/// Before the reason, in what a rank tells.
+/// Prefix of the reason in a published outcome.
 constexpr const char* kFailed = "failed ";
 
 double message_s(const topology::MessageCost& cost, double bytes) {
@@ -38,7 +38,7 @@ std::string told(const BackendRequest& world, const std::string& key, const Dead
   return world.store->get_to_str(key);
 }
 
-/// The first rank of each host, in the order of ranks.
+/// The first rank of each host, in rank order.
 std::vector<int> first_ranks(const std::vector<std::string>& host_ids) {
   std::vector<int> ranks;
   for (std::size_t rank = 0; rank < host_ids.size(); ++rank) {
@@ -71,7 +71,7 @@ topology::MessageCost measure(const BackendRequest& world, const std::vector<int
 
 std::string first_line_of(const std::exception& error) { return split(error.what(), '\n').front(); }
 
-/// What rank 0 decides; every member has told how its measurements ended.
+/// Rank 0's decision, after every member has published the outcome of its measurements.
 NetworkChoice decide(const BackendRequest& world, const std::vector<int>& members,
                      const topology::MessageCost& tcp, const topology::MessageCost& ucx,
                      const Deadline& deadline) {
@@ -141,7 +141,8 @@ NetworkChoice choose_network(const BackendRequest& world, const std::vector<Arri
   if (auto choice = choose_unmeasured(arrivals)) return *choice;
   const std::vector<int> members = first_ranks(world.host_ids);
   const auto place = std::ranges::find(members, world.rank);
-  // Of two measurements and two waits for all; the rest is for the way of the answer.
+  // Limit of each measurement. Rank 0 waits for the outcomes of all for two of these. The rest is for
+  // distributing the choice.
   const double each_s = std::min(world.timeout_s / 5, kMaxMeasuring_s);
   const Deadline told_by = Deadline::after_s(world.timeout_s);
   if (place == members.end()) return decode_choice(told(world, kChoiceKey, told_by));

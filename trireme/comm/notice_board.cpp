@@ -9,18 +9,18 @@
 namespace trireme::comm {
 namespace {
 
-// Rounds in which this rank publishes its operations after somebody was found waiting.
+// Rounds in which this rank publishes its operations after a stall was reported.
 constexpr int kPublishingRounds = 4;
-// How long one answer of the store is waited for, or a new connection: as long as the thread may take to end.
+// Timeout of one reply of the store, or of a new connection. The thread may take as long to end.
 constexpr double kStorePatience_s = 1;
-// A store that has failed for as long is not asked once more at the end.
+// A store that has failed for this long gets no last request at shutdown.
 constexpr double kLost_s = 0.5;
-// Between two rounds while somebody waits for news.
+// Period of rounds while a caller waits for news.
 constexpr double kHurry_s = 0.02;
-// Between two looks at other ranks: this share of the time for which an operation has stood still.
+// Period of looking at other ranks, as a share of the time for which an operation has stalled.
 constexpr double kBlinkShare = 0.05;
 constexpr double kLongestBlink_s = 1;
-// A rank that has not been looked at for as long may have made progress meanwhile.
+// A rank that was not observed for this long may have made progress meanwhile.
 constexpr double kForgetAfter_s = 4;
 
 std::string operations_key(const std::string& group, int world_rank) {
@@ -70,7 +70,7 @@ NoticeBoard::~NoticeBoard() {
   thread_.join();
 }
 
-// ---- what others ask ----
+// ---- interface for other threads ----
 
 void NoticeBoard::publish_failure(const std::string& group, const std::string& cause) {
   saw_failure_ = true;
@@ -146,17 +146,17 @@ void NoticeBoard::hurry() {
   changed_.wait_for(lock, Seconds(kHurry_s));
 }
 
-// ---- the thread ----
+// ---- thread ----
 
 void NoticeBoard::run() {
   std::unique_lock lock(mutex_);
   while (true) {
     const auto must_go = [&] { return stop_ || !outbox_.empty(); };
     changed_.wait_for(lock, Seconds(options_.period_s), [&] { return must_go() || hurry_; });
-    // Who is in a hurry asks again and again.
+    // A caller of hurry() repeats its request.
     if (hurry_) changed_.wait_for(lock, Seconds(kHurry_s), must_go);
     const bool last = stop_;
-    // What is still to be told reaches nobody.
+    // No rank can receive the remaining notices.
     if (last && store_failed_s_ && now_s() - *store_failed_s_ >= kLost_s) return;
     hurried_ = hurry_;
     hurry_ = false;
@@ -164,17 +164,17 @@ void NoticeBoard::run() {
     double asked_s = now_s();
     try {
       if (!store_) {
-        lost_store();  // until a round went well: connecting may take longer than anybody waits for news
+        lost_store();  // lost until a round succeeds: connecting may outlast a caller's wait
         store_ = options_.connect(kStorePatience_s);
       }
       round();
     } catch (const std::exception&) {
-      // What this host's processes tell is known without the store.
+      // The state of processes on this host is known without the store.
       store_.reset();
       lost_store();
       const std::lock_guard failed(mutex_);
       if (!store_failed_s_) store_failed_s_ = now_s();
-      asked_s = now_s();  // what was told by now is out of reach
+      asked_s = now_s();  // notices published before now cannot be read
     }
     lock.lock();
     ++rounds_;
@@ -213,7 +213,8 @@ void NoticeBoard::tell() {
       if (outbox_.empty()) return;
       told = outbox_.front();
     }
-    // In this order, so that a connection lost in between repeats it and leaves no hole.
+    // In this order: a connection lost between the two calls repeats the first and leaves no gap in the
+    // numbers.
     store_->set(failure_key(options_.rank, num_told_), told.group + "\n" + told.cause);
     store_->add("failures", 1);
     ++num_told_;
@@ -249,7 +250,7 @@ void NoticeBoard::remember_failure(std::size_t world_rank, const std::string& ca
   if (failures_[world_rank].empty()) failures_[world_rank] = cause;
 }
 
-// ---- what this rank says of itself ----
+// ---- publishing this rank's state ----
 
 NoticeBoard::Groups NoticeBoard::stalled(const Groups& watched) const {
   Groups result;
@@ -275,7 +276,7 @@ void NoticeBoard::publish(const std::string& group, const std::string& operation
   if (before != published_by_us_.end() && before->second == operations) return;
   store_->set(operations_key(group, options_.rank), operations);
   published_by_us_[group] = operations;
-  ++num_publications_;  // the next beat says so
+  ++num_publications_;  // the next heartbeat contains it
 }
 
 void NoticeBoard::tell_last_words() {
@@ -312,14 +313,14 @@ void NoticeBoard::beat(const Groups& watched) {
   store_->set(beat_key(options_.rank), encode(beat));
 }
 
-/// World ranks that are not known to have issued the operation.
+/// World ranks that have not issued the operation, as far as is known here.
 std::vector<int> NoticeBoard::missing(const GroupParts& parts, const Operation& operation) const {
   return missing_ranks(operation, parts.rank, parts.world_ranks, published(parts.name));
 }
 
-// ---- what others say ----
+// ---- reading other ranks' state ----
 
-/// Ever less often while an operation stands still for long: many ranks may wait for one that is busy.
+/// The interval grows with the duration of the stall: many ranks may wait for one busy rank.
 bool NoticeBoard::looks_now(const Groups& standing) {
   const double now = now_s();
   if (standing.empty() || (now < next_look_s_ && !hurried_)) return false;
@@ -331,7 +332,7 @@ bool NoticeBoard::looks_now(const Groups& standing) {
   return true;
 }
 
-/// Looks at the members of groups that stand still, and at those that these wait for, and so on.
+/// Looks at the members of stalled groups, at the ranks that these wait for, and so on.
 void NoticeBoard::look_around(const Groups& standing) {
   std::set<int> seen, next;
   for (const auto& group : standing) {
@@ -373,7 +374,7 @@ void NoticeBoard::look_at(const std::set<int>& world_ranks) {
   }
   if (keys.empty()) return;
   const auto values = store_->multiGet(keys);
-  // What the rank did not write is as if it had written nothing.
+  // An invalid heartbeat counts as none.
   for (std::size_t i = 0; i < ranks.size(); ++i)
     note(ranks[i], decode_heartbeat({values[i].begin(), values[i].end()}));
 }
@@ -399,7 +400,7 @@ void NoticeBoard::read_operations(const GroupParts& parts, int member) {
   const std::string key = operations_key(parts.name, world_rank);
   if (store_->check({key})) {
     auto operations = decode_operations(store_->get_to_str(key), static_cast<int>(parts.world_ranks.size()));
-    if (!operations) return;  // not what the rank wrote: what it writes next is read
+    if (!operations) return;  // invalid: the next publication is read
     const std::lock_guard lock(mutex_);
     published_[parts.name][member] = std::move(*operations);
   }

@@ -9,7 +9,7 @@
 namespace trireme::comm {
 namespace {
 
-/// An exit code's digits, then the message; empty where nothing failed.
+/// Format: the digits of an exit code, a colon, the message. Empty if nothing failed.
 [[noreturn]] void throw_again(const std::string& told) {
   const auto colon = told.find(':');
   const int code = std::stoi(told.substr(0, colon));
@@ -29,7 +29,7 @@ void on_every_rank(Group& group, const std::function<void()>& work) {
   try {
     work();
   } catch (const CommError&) {
-    throw;  // the group cannot be told
+    throw;  // the group has failed and cannot send the error
   } catch (const Error& error) {
     told = text(static_cast<int>(error.exit_code()), ":", error.what());
     own = std::current_exception();

@@ -22,7 +22,7 @@ const char* state_name(OperationRecord::State state) {
   return "?";
 }
 
-// Appends to a buffer of fixed size and drops what does not fit.
+// Appends to a buffer of fixed size and drops the rest.
 class Writer {
  public:
   Writer(char* out, std::size_t space) : begin_(out), at_(out), end_(out + space) {}

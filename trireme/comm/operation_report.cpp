@@ -36,8 +36,7 @@ std::string signature(const Operation& operation, const std::vector<int>& world_
   return result;
 }
 
-/// Whether the order of `theirs`, of another rank, counts the same operations as that of `operation` of
-/// `rank`.
+/// Whether `theirs`, of another rank, is numbered in the same sequence as `operation` of `rank`.
 bool numbered_alike(const Operation& operation, int rank, const Operation& theirs) {
   if (is_collective(operation.kind)) return is_collective(theirs.kind);
   const bool faces = (operation.kind == OperationKind::kSend && theirs.kind == OperationKind::kRecv) ||
@@ -45,10 +44,10 @@ bool numbered_alike(const Operation& operation, int rank, const Operation& their
   return faces && theirs.peer == rank;
 }
 
-/// Stands for an empty layout.
+/// Encodes an empty layout.
 constexpr const char* kNoLayout = "-";
 
-/// Names of dtypes and numbers: only these are copied from another rank into messages.
+/// Layouts of other ranks are copied into messages, so only names of dtypes and numbers are valid.
 bool is_layout(const std::string& layout) {
   constexpr std::size_t kMaxCharacters = 4096;
   return layout == kNoLayout ||
@@ -57,7 +56,7 @@ bool is_layout(const std::string& layout) {
           }));
 }
 
-/// False when `number` is none of the enumeration that ends with `last`.
+/// False if `number` is no value of the enumeration, which ends with `last`.
 template <class Enum>
 bool read_as(int number, Enum last, Enum& result) {
   if (number < 0 || number > static_cast<int>(last)) return false;
@@ -95,7 +94,7 @@ std::optional<std::vector<Operation>> decode_operations(const std::string& encod
     if (o.layout == kNoLayout) o.layout.clear();
     result.push_back(o);
   }
-  // As many lines as operations: none of them was cut.
+  // Each operation is one line: a different count means a truncated text.
   const auto lines = static_cast<std::size_t>(std::ranges::count(encoded, '\n'));
   if (!readable || !in.eof() || result.size() != lines) return std::nullopt;
   return result;
@@ -125,7 +124,7 @@ bool has_issued(const Operation& operation, int rank, const std::vector<Operatio
 
 bool has_finished(const Operation& operation, int rank, const std::vector<Operation>& of_other) {
   const Operation* theirs = counterpart(operation, rank, of_other);
-  // Of an older one there is no record any more.
+  // Without a counterpart, the record of an older operation is gone, but it has finished.
   return theirs ? theirs->state == OperationRecord::State::kDone : has_issued(operation, rank, of_other);
 }
 

@@ -14,7 +14,7 @@ class Judge {
   Judge(int me, const std::vector<WaitStatus>& ranks, double patience_s)
       : me_(me), ranks_(ranks), patience_s_(patience_s) {}
 
-  /// True when nothing is to be expected from the rank; the verdict then says why.
+  /// True if the rank cannot continue; the verdict then contains the reason.
   bool hopeless(int rank) {
     if (contains(cleared_, rank)) return false;
     if (rank == me_ || contains(verdict_.chain, rank)) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char *kNone = "none", *kCores = "cores", *kNuma = "numa";
 
-/// "0 on 0-3, 1 on 4-7 and 6 more".
+/// Example: "0 on 0-3, 1 on 4-7 and 6 more".
 std::string in_words(std::span<const RankCores> ranks) {
   constexpr std::size_t kNamed = 8;
   std::vector<std::string> words;
@@ -41,7 +41,7 @@ void check_pin(const std::string& name) {
 PinPlan plan_pins(const std::string& pin, std::span<const RankCores> ranks,
                   const std::function<std::vector<topology::CorePlace>(std::span<const int>)>& places) {
   if (pin == kNone) return {};
-  std::map<std::vector<int>, std::vector<int>> ranks_of;  // by what they may run on
+  std::map<std::vector<int>, std::vector<int>> ranks_of;  // by allowed cores
   for (const RankCores& each : ranks) ranks_of[each.cores].push_back(each.rank);
   PinPlan plan;
   std::vector<RankCores> bound;
@@ -70,7 +70,7 @@ PinPlan plan_pins(const std::string& pin, std::span<const RankCores> ranks,
   std::ranges::sort(plan.pinned, {}, &RankCores::rank);
   std::ranges::sort(bound, {}, &RankCores::rank);
   if (!plan.pinned.empty()) plan.words = text("ranks are pinned to cores: ", in_words(plan.pinned));
-  // One rank has all that there is, and nobody who would take it.
+  // A single rank on the host competes with no other rank.
   if (!bound.empty() && ranks.size() > 1)
     plan.words += text(plan.words.empty() ? "" : "; ",
                        "ranks stay on the cores that they were bound to: ", in_words(bound));

@@ -21,8 +21,8 @@ cpu_set_t mask_of(const std::vector<int>& cores) {
   return mask;
 }
 
-/// Threads of this process that may run exactly there. How many were moved; those that ended meanwhile are
-/// not. `error`: of a thread that could not be.
+/// Moves the threads of this process whose affinity is exactly `from`. Returns their number, without threads
+/// that ended meanwhile. `error` is set if a thread could not be moved.
 int move_threads(const std::vector<int>& from, const std::vector<int>& to, int& error) {
   const cpu_set_t before = mask_of(from), now = mask_of(to);
   int moved = 0;
@@ -40,7 +40,7 @@ int move_threads(const std::vector<int>& from, const std::vector<int>& to, int& 
   return moved;
 }
 
-/// A thread that was started by one that had not been moved yet shows at the next look.
+/// Repeats, because a thread that was not moved yet may have started another one.
 int move_all_threads(const std::vector<int>& from, const std::vector<int>& to) {
   constexpr int kLooks = 8;
   int error = 0;

@@ -29,7 +29,7 @@ wire::Endpoint master_of(const LaunchEnvironment& environment) {
 
 std::string where(const LaunchEnvironment& environment) { return master_of(environment).text(); }
 
-/// What to look at when nobody is there.
+/// The probable cause if no store answers.
 std::string who_should_serve(const LaunchEnvironment& environment) {
   if (environment.store_host == StoreHost::kLauncher) {
     return "the launcher of the host with --node-rank 0 has not started or has ended, or --master-addr and "
@@ -58,7 +58,7 @@ StoreSource source_of(const LaunchEnvironment& environment, const wire::Endpoint
 
 std::shared_ptr<wire::StoreServer> serve(const wire::Endpoint& endpoint, const wire::Secret& secret,
                                          const Log& log) {
-  wire::secret_at(endpoint, secret);  // throws before anybody listens
+  wire::secret_at(endpoint, secret);  // throws before a socket listens
   try {
     return std::make_shared<wire::StoreServer>(
         wire::listen_at(endpoint),
@@ -69,8 +69,8 @@ std::shared_ptr<wire::StoreServer> serve(const wire::Endpoint& endpoint, const w
   }
 }
 
-/// The stores that this process serves, by where its environment says that ranks meet. Never destroyed: ranks
-/// may be connected until the process ends.
+/// The stores that this process serves, by their rendezvous address. Never destroyed: ranks may be connected
+/// until the process ends.
 class ServedStores {
  public:
   static ServedStores& of_process() {
@@ -91,12 +91,12 @@ class ServedStores {
   std::map<std::string, std::shared_ptr<wire::StoreServer>> stores_;
 };
 
-/// Where rank 0 serves when it may take any port.
+/// The address at which rank 0 serves if it may use any port.
 wire::Endpoint any_port(const LaunchEnvironment& environment) {
   return {environment.one_host ? kLoopback : interface_towards(environment), 0};
 }
 
-/// "0 1 2".
+/// Example: "0 1 2".
 std::string in_words(const std::vector<int>& cores) {
   std::string words;
   for (const int core : cores) words += text(words.empty() ? "" : " ", core);
@@ -137,14 +137,14 @@ Arrival decode(const std::string& encoded) {
 
 std::string arrival_key(int rank) { return text("arrival/", rank); }
 
-// What became of a rendezvous, as the first rank says that knows it.
+// The outcome of a rendezvous, set by the first rank that finds it.
 constexpr const char* kOutcomeKey = "rendezvous_outcome";
 constexpr const char* kComplete = "complete";
-// Ranks that start together arrive together; one that has to be waited for is looked for less often.
+// Ranks that start together arrive together. The polling interval grows for a rank that takes longer.
 constexpr auto kFirstLook = std::chrono::milliseconds(2);
 constexpr auto kLastLook = std::chrono::milliseconds(50);
 
-/// What `mine` and `theirs` disagree about; empty when they agree.
+/// The first difference between `mine` and `theirs`; empty if there is none.
 std::string disagreement(int rank, const Arrival& mine, int other, const Arrival& theirs) {
   const auto differ = [&](const char* what, const auto& my_value, const auto& their_value) {
     return text("ranks disagree about the world: rank ", rank, " (pid ", mine.pid, ") has ", what, " ",
@@ -161,8 +161,8 @@ std::string disagreement(int rank, const Arrival& mine, int other, const Arrival
   return {};
 }
 
-/// The outcome is `wish`, unless another rank has said another before. Throws CommError unless it is
-/// complete; rank 0 keeps the store up until the others have had time to look.
+/// Sets the outcome to `wish`, unless another rank has set it before. Throws CommError unless it is complete.
+/// Rank 0 keeps the store open for a while, so that the others can read the outcome.
 void settle(c10d::Store& store, const LaunchEnvironment& environment, const std::string& wish) {
   const std::string outcome = store.compareSet(kOutcomeKey, "", wish);
   if (outcome == kComplete) return;
@@ -202,7 +202,7 @@ WorldStore open_world_store(const LaunchEnvironment& environment, const Log& log
     if (at_agent) tell_through_agent(environment, result.endpoint, timeout_s);
   } else if (at_agent) {
     result.endpoint = learn_from_agent(environment, timeout_s);
-    // What anybody may have written there leads no further than to this host.
+    // The key is not authenticated: on one host, connect to loopback only.
     if (environment.one_host) result.endpoint.host = kLoopback;
   }
   result.source = source_of(environment, result.endpoint);
@@ -213,7 +213,7 @@ std::string own_process() {
   static const wire::Nonce nonce = wire::random_nonce();
   std::uint64_t number = 0;
   std::memcpy(&number, nonce.data(), sizeof number);
-  return text(::getpid(), "/", number);  // a child that was forked has the same nonce
+  return text(::getpid(), "/", number);  // a forked child has the same nonce
 }
 
 std::uint64_t next_attempt() {
@@ -225,13 +225,13 @@ std::string claim_place(c10d::Store& store, const LaunchEnvironment& environment
   const std::string claim = encode(mine);
   for (int world = 0;; ++world) {
     const std::string end = world == 0 ? "" : text("/world-", world);
-    // A prefix and a key are joined by a '/'.
+    // A prefix and a key are joined by '/'.
     const std::string key =
         end.empty() ? arrival_key(environment.rank) : text(end.substr(1), "/", arrival_key(environment.rank));
     const std::string there = store.compareSet(key, "", claim);
     if (there == claim) return end;
     const Arrival first = decode(there);
-    if (first.process == mine.process) continue;  // a context of this process, or one that could not be made
+    if (first.process == mine.process) continue;  // another context of this process, or a failed attempt
     throw CommError(text("two processes say that they are rank ", environment.rank, " of ",
                          environment.world_size, ": one (pid ", first.pid, ") and this one (pid ", mine.pid,
                          "): give each its own RANK, and each run its own MASTER_PORT"));

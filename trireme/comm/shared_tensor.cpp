@@ -1,4 +1,4 @@
-// One memory for all ranks of a host: the first rank makes it, the others map it.
+// One shared memory for all ranks of a host: the first rank creates it, the others map it.
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
@@ -18,7 +18,7 @@ using wire::SharedMemory;
 
 constexpr const char* kSharingFailed = "failed: ";
 
-/// What `make` returns, or an empty one and why in `told`.
+/// Returns the result of `make`. On failure it returns null and writes the reason into `told`.
 template <class Make>
 std::shared_ptr<SharedMemory> or_reason(std::string& told, const Make& make) {
   try {
@@ -29,7 +29,7 @@ std::shared_ptr<SharedMemory> or_reason(std::string& told, const Make& make) {
   }
 }
 
-/// Tells the others how it went here; throws where it went wrong anywhere.
+/// Exchanges the outcomes of all ranks; throws if any rank failed.
 std::vector<std::string> tell_all(Group& group, const std::string& told) {
   std::vector<std::string> all = group.all_gather_text(told);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -40,7 +40,7 @@ std::vector<std::string> tell_all(Group& group, const std::string& told) {
   return all;
 }
 
-/// Null: the ranks meet by other ways.
+/// Null: the group has another backend.
 const ShmBackend* shm_of(const Group::State& state) {
   return dynamic_cast<const ShmBackend*>(state.parts.backend.get());
 }
@@ -71,8 +71,8 @@ at::Tensor Group::allocate_shared(std::int64_t numel, const at::TensorOptions& o
       return in_process ? SharedMemory::attach_in_process(address) : SharedMemory::attach(address);
     });
   }
-  tell_all(*this, told);  // the first rank holds it until all have it
-  // Threads have it once between them, processes each in their pages.
+  tell_all(*this, told);  // the first rank keeps it alive until all have mapped it
+  // Ranks that are threads count it once, processes count their share.
   if (!in_process || rank() == 0) {
     MemoryLedger::of_process().add(memory->data(),
                                    in_process ? bytes : bytes / static_cast<std::size_t>(size()),

@@ -9,7 +9,7 @@
 namespace trireme::comm {
 namespace {
 
-/// Of the smallest pages that there are: another block seldom begins at one.
+/// The smallest page size. Other blocks seldom begin at a page.
 constexpr std::uintptr_t kPageBytes = 4096;
 
 class BlockAllocator final : public c10::Allocator {
@@ -19,21 +19,21 @@ class BlockAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes < LargeBlocks::kMinBytes) return smaller(bytes);
     void* const memory = LargeBlocks::of_process().allocate(bytes);
-    if (memory == nullptr) return smaller(bytes);         // which says how much is missing
+    if (memory == nullptr) return smaller(bytes);         // its error has the number of missing bytes
     c10::profiledCPUMemoryReporter().New(memory, bytes);  // as libtorch's own allocator does
     return {memory, memory, &give_back, at::kCPU};
   }
-  /// As both kinds of blocks are freed.
+  /// Frees both kinds of blocks.
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
 
  private:
-  /// Both kinds of blocks have one deleter, raw_deleter(): allocators that watch look for it.
+  /// Both kinds of blocks have one deleter, raw_deleter(): wrapping allocators compare with it.
   c10::DataPtr smaller(std::size_t bytes) {
     c10::DataPtr data = before_->allocate(bytes);
-    static_cast<void>(data.compare_exchange_deleter(behind, &give_back));  // else its owner frees it
+    static_cast<void>(data.compare_exchange_deleter(behind, &give_back));  // else the owner frees it
     return data;
   }
 
@@ -42,7 +42,7 @@ class BlockAllocator final : public c10::Allocator {
     if (!may_be_large || !free_large(memory)) behind(memory);
   }
 
-  /// False: another allocator's. The profiler hears of a block before another thread may get it.
+  /// False: a block of another allocator. The profiler is notified before another thread may get the block.
   static bool free_large(void* memory) {
     if (!LargeBlocks::of_process().has(memory)) return false;
     c10::profiledCPUMemoryReporter().Delete(memory);
@@ -57,7 +57,7 @@ class BlockAllocator final : public c10::Allocator {
 
 void keep_tensor_blocks() {
   static const bool kInstalled = [] {
-    // Never given back: tensors may outlive everything.
+    // Never destroyed: tensors may outlive all static objects.
     c10::SetCPUAllocator(new BlockAllocator(c10::GetCPUAllocator()), /*priority=*/255);
     return true;
   }();

@@ -43,7 +43,7 @@ Work start_unequal_reduce_scatter(const UnequalParts& parts, const c10d::ReduceO
   const auto size = static_cast<std::int64_t>(parts.rows.size());
   const at::Tensor output = parts.output.detach();
   at::Tensor sent = parts.input.detach();
-  // The parts from all ranks below each other.
+  // The parts of all ranks, concatenated along dim 0.
   std::vector<std::int64_t> sizes = output.sizes().vec();
   std::vector<std::int64_t> from(parts.rows.size(), sizes[0]), to = parts.rows;
   sizes[0] *= size;

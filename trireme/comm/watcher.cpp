@@ -11,16 +11,16 @@
 namespace trireme::comm {
 namespace {
 
-// How long an operation may wait for a rank that is gone: its last bytes may still be on their way.
+// How long an operation may wait for a dead rank, whose last bytes may still arrive.
 constexpr double kGrace_s = 0.5;
-// A rank that died may have left in good order: its last beat, which says so, is looked for this long.
+// How long to look for the last heartbeat of a dead rank: it may report a normal exit.
 constexpr double kLastBeat_s = 1.5;
-// A store that has not answered for as long tells nothing more about a failure.
+// A store that has not answered for this long will provide no more news about a failure.
 constexpr double kStoreComesBack_s = 0.5;
-// Whether a rank makes progress takes some beats to see, however short the deadline.
+// Progress of a rank is visible only over several heartbeats, however short the deadline.
 constexpr double kBeatsToSee = 4;
 constexpr double kBeatsToBeSilent = 8;
-// The same slow rank is spoken of after the deadline, then after twice the time, and so on.
+// Warnings about the same slow rank come after the deadline, then after twice the time, and so on.
 constexpr double kLongerEachTime = 2;
 
 std::string last_of(const std::vector<Operation>& operations) {
@@ -34,7 +34,7 @@ std::string doing(const Heartbeat& beat) {
   return beat.action.empty() ? "it does not say what it does" : "it is in: " + beat.action;
 }
 
-/// The processor time of this rank: of its process, or of this thread where several ranks share a process.
+/// The CPU time of this rank: of its process, or of this thread if several ranks share a process.
 std::function<double()> cpu_clock_of(const WatcherOptions& options) {
   const Arrival& me = options.arrivals[static_cast<std::size_t>(options.rank)];
   const auto num_ranks_here = std::ranges::count_if(options.arrivals, [&](const Arrival& each) {
@@ -97,12 +97,12 @@ void Watcher::run() {
   }
 }
 
-/// A rank that was frozen has seen nobody make progress meanwhile: it begins to count again.
+/// A rank that was stopped has not seen other ranks' progress meanwhile. Its wait times restart.
 void Watcher::note_own_pause(double looked_s) {
   if (now_s() - looked_s > kBeatsToBeSilent * options_.period_s) awake_since_s_ = now_s();
 }
 
-/// From when on an operation counts as waiting.
+/// Start of the time for which an operation counts as waiting.
 double Watcher::since_s(const Operation& operation) const {
   return std::max(operation.issued_s, awake_since_s_.load());
 }
@@ -117,7 +117,7 @@ void Watcher::look_after(Group::State& group) {
   }
 }
 
-// ---- ranks that are gone ----
+// ---- departed ranks ----
 
 void Watcher::note_departures() {
   for (std::size_t rank = 0; rank < gone_s_.size(); ++rank) {
@@ -126,7 +126,7 @@ void Watcher::note_departures() {
   }
 }
 
-/// The last error of a departed rank is read before any rank is named as the cause.
+/// The last error of a departed rank must be read before any rank is named as the cause.
 bool Watcher::has_unheard_departures(const Group::State& group) const {
   const auto& members = group.parts.world_ranks;
   return std::any_of(members.begin(), members.end(), [&](int rank) {
@@ -147,7 +147,7 @@ std::optional<Watcher::Finding> Watcher::departure_in(const Group::State& group)
   return {};
 }
 
-/// Whether there was time for the last bytes of those who are gone, and for their last beat.
+/// Whether the last bytes and the last heartbeat of departed ranks have had time to arrive.
 bool Watcher::is_sure_of_departures(const Group::State& group, const Operation& operation) const {
   for (const int member : ranks_needed(operation, group.parts.rank, group.size())) {
     const int world_rank = group.parts.world_ranks[static_cast<std::size_t>(member)];
@@ -177,20 +177,20 @@ std::string Watcher::who_is_gone(const Group::State& group, const Operation& ope
   return join(gone, "; ");
 }
 
-/// A rank that was told of a failure has nothing of its own to tell, and leaves for that one.
+/// A rank that received another rank's failure publishes none itself, and leaves because of that one.
 std::string Watcher::how_it_left(int world_rank) const {
   std::string cause = board_.failure_told_by(world_rank);
   if (cause.empty()) cause = board_.first_failure();
   return cause.empty() ? "has left the world" : text("has left the world because of this: ", cause);
 }
 
-/// Of one that has told a failure of its own, and whose last beat is not known here yet.
+/// For a rank that has published a failure, and whose last heartbeat is not known here yet.
 std::string Watcher::how_it_died(int world_rank) const {
   const std::string cause = board_.failure_told_by(world_rank);
   return cause.empty() ? "is dead" : text("has left the world because of this: ", cause);
 }
 
-// ---- ranks that do something else ----
+// ---- mismatched operations ----
 
 std::optional<Watcher::Finding> Watcher::disagreement_in(const Group::State& group) {
   const auto pending = group.pending();
@@ -207,7 +207,7 @@ std::optional<Watcher::Finding> Watcher::disagreement_in(const Group::State& gro
   return {};
 }
 
-// ---- ranks that are late ----
+// ---- late ranks ----
 
 std::optional<Watcher::Finding> Watcher::lateness_in(const Group::State& group) {
   const auto waits = group.waits();
@@ -238,7 +238,7 @@ double Watcher::all_came_s(const Wait& wait) {
   return all_came_s_.try_emplace({wait.group.parts.name, wait.operation.number}, now_s()).first->second;
 }
 
-/// Why the operation is given up; empty as long as it is not.
+/// The reason why the operation fails; empty if it may still wait.
 std::string Watcher::lateness_of(const Wait& wait) {
   const GroupParts& parts = wait.group.parts;
   const double patience = patience_s(wait);
@@ -286,12 +286,12 @@ std::vector<WaitStatus> Watcher::wait_statuses(const Wait& wait) const {
   return result;
 }
 
-/// Says that ranks are slow, and what they are doing.
+/// Warns about slow ranks and reports their current work.
 void Watcher::warn_slow(const std::vector<int>& slow, const Wait& wait) {
   if (!is_reporter(wait)) return;
   const GroupParts& parts = wait.group.parts;
   for (const int rank : slow) {
-    // Of the others speaks who waits for them.
+    // A rank that waits for the other slow ranks reports these.
     if (std::find(wait.missing.begin(), wait.missing.end(), rank) == wait.missing.end()) continue;
     SlowWarning& word = slow_warnings_[rank];
     if (now_s() - word.said_s < word.interval_s) continue;
@@ -305,7 +305,7 @@ void Watcher::warn_slow(const std::vector<int>& slow, const Wait& wait) {
   }
 }
 
-/// Of the ranks that wait in the same operation, the first one reports.
+/// The first of the ranks that wait in the same operation reports.
 bool Watcher::is_reporter(const Wait& wait) const {
   if (!is_collective(wait.operation.kind)) return true;
   for (const int rank : wait.group.parts.world_ranks) {
@@ -315,7 +315,7 @@ bool Watcher::is_reporter(const Wait& wait) const {
   return true;
 }
 
-// ---- words ----
+// ---- messages ----
 
 std::string Watcher::explain(const Group::State& group, const Operation& operation, double patience_s) {
   const auto deadline = Deadline::after_s(patience_s);
@@ -325,16 +325,16 @@ std::string Watcher::explain(const Group::State& group, const Operation& operati
   while (!group.failed() && !(board_.rounds() >= first_round + 3 && deadline.expired())) {
     gone = who_is_gone(group, operation);
     if (!gone.empty() && !noticed_s) noticed_s = now_s();
-    // A departed rank may have published why: the group fails with that cause when it is read.
+    // A departed rank may have published the reason: when it is read, the group fails with it.
     if (noticed_s && board_.has_asked_since(*noticed_s)) break;
-    // The store may be out of reach: the deadline ends this, with a little time to see that it is.
+    // If the store is unreachable, the deadline ends the loop, shortly after the loss is detected.
     if (deadline.expired() || board_.has_lost_store(kStoreComesBack_s)) break;
     board_.hurry();
   }
   return gone.empty() ? who_is_behind(group, operation) : gone;
 }
 
-/// Who has not come to the operation, or cannot continue with it.
+/// The ranks that have not issued the operation or cannot continue with it.
 std::string Watcher::who_is_behind(const Group::State& group, const Operation& operation) const {
   std::vector<std::string> behind;
   const GroupParts& parts = group.parts;
@@ -380,7 +380,7 @@ std::string Watcher::describe(const Verdict& verdict, const Wait& wait) const {
   return verdict.in_circle ? text("ranks wait for each other: ", result) : result;
 }
 
-/// What goes after the name of the rank.
+/// The part of the message after the name of the rank.
 std::string Watcher::state_of(int world_rank, const Wait& wait) const {
   const auto index = static_cast<std::size_t>(world_rank);
   const PeerObservation observation = board_.observation(world_rank);

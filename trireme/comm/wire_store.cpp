@@ -31,7 +31,7 @@ std::vector<std::uint8_t> WireStore::compareSet(const std::string& key,
 }
 
 std::vector<std::uint8_t> WireStore::get(const std::string& key) {
-  // Most keys are there: one message instead of two.
+  // Most keys exist: one message instead of two.
   auto value = client_.get(key, timeout_s());
   if (!value) {
     wait({key});

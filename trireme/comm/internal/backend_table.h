@@ -1,11 +1,11 @@
 #pragma once
 // The interface of backends: one row per backend in backend_table.cpp, each made by one function. A backend
 // is a c10d::Backend under the operation names of torch 2.11 to 2.13 (_allgather_base, _reduce_scatter_base,
-// alltoall_base, ...); one that can allocate its own memory declares it with
-// supportsTensorAlloc/allocateTensor. Whether all ranks issue the same operation is found by the backend
-// before data moves (shm, threads, gloo), or by the Watcher once an operation stands still. It rejects
-// unsupported arguments, a dtype for example, with InvalidArgument in the issuing call, before any
-// communication: the group continues.
+// alltoall_base, ...). A backend that can allocate memory declares it with
+// supportsTensorAlloc/allocateTensor. In shm and threads, ranks that issue different operations are detected
+// before data moves. In gloo such operations never match. The Watcher detects a mismatch once an operation
+// stalls. A backend rejects unsupported arguments, a dtype for example, with InvalidArgument in the issuing
+// call, before any communication: the group continues.
 
 #include <functional>
 #include <string>

@@ -29,7 +29,7 @@ class CrossAllReduce {
   /// `parts`: one like `sum` of each rank; added up in rank order, inside sites first. As above.
   bool reduce_scatter(const at::Tensor& sum, const at::Tensor& parts, const c10d::ReduceOp& op,
                       std::chrono::milliseconds timeout);
-  /// `parts`: one of each rank, of which this one's is in its place, of any type. As above.
+  /// `parts`: one of each rank, of any dtype; this rank's part is filled in. As above.
   bool all_gather(const at::Tensor& parts, std::chrono::milliseconds timeout);
   void abort() { exchange_.abort(); }
 

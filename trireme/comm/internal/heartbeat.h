@@ -29,8 +29,8 @@ std::string encode(const Heartbeat& beat);
 /// Nothing of text that encode() did not write.
 std::optional<Heartbeat> decode_heartbeat(const std::string& encoded);
 
-/// Counts the signs that this rank makes progress: its status page changes, it is at declared work of its
-/// own, or it uses the processor outside of waits for other ranks (inside of one it may only be spinning).
+/// Counts the signs that this rank makes progress. Its status page changes, or it is in declared work of its
+/// own. Or it uses CPU time outside of waits for other ranks (inside of one it may only be spinning).
 class SignsOfLife {
  public:
   /// `cpu_s`: the processor time that the rank has used so far.

@@ -1,7 +1,8 @@
 #pragma once
-// While it lives, a write of this thread to a connection that the other side has closed is an error (EPIPE)
-// and no SIGPIPE, which ends a process without a word. Threads started meanwhile keep it so for good. For
-// libraries that write without MSG_NOSIGNAL; the program's own way with the signal is left alone.
+// During its lifetime, a write of this thread to a connection that the other side has closed is an error
+// (EPIPE). Without it the write raises SIGPIPE, which ends a process without a message. Threads that start
+// meanwhile keep the signal blocked permanently. For libraries that write without MSG_NOSIGNAL; the program's
+// own handling of the signal is unchanged.
 
 #include <signal.h>
 

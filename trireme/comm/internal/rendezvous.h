@@ -53,8 +53,8 @@ struct WorldStore {
 /// there), InvalidArgument (open to other hosts without a secret).
 WorldStore open_world_store(const LaunchEnvironment& environment, const Log& log, double timeout_s);
 
-/// Publishes `mine` in the first world of this start of the ranks that this process has not joined yet, and
-/// returns the end of the prefix of that world's keys: "" for the first one. All ranks join worlds in one
+/// Publishes `mine` in the first world of this start of the ranks that this process has not joined yet.
+/// Returns the suffix of the prefix of that world's keys: "" for the first one. All ranks join worlds in one
 /// order. Throws CommError where another process has this rank.
 std::string claim_place(c10d::Store& store, const LaunchEnvironment& environment, const Arrival& mine);
 

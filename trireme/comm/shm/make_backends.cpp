@@ -1,4 +1,4 @@
-// The makers of "shm" and "threads": one engine, memory of the host or of this process.
+// Factories of "shm" and "threads": one engine, with memory of the host or of this process.
 
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/shm/internal/meeting.h"

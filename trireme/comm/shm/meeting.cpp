@@ -32,7 +32,7 @@ void publish(const BackendRequest& request, const std::string& key, const std::s
   request.store->set(key, std::vector<std::uint8_t>(value.begin(), value.end()));
 }
 
-/// What `rank` has published under the key; its failure is thrown here too.
+/// The value that `rank` has published under the key. A failure published there is thrown here too.
 std::string await(const BackendRequest& request, const std::string& key, int rank, const Deadline& deadline) {
   const std::string who = text("group ", request.group_name, ": rank ", world_rank(request, rank));
   try {
@@ -47,7 +47,7 @@ std::string await(const BackendRequest& request, const std::string& key, int ran
   return value;
 }
 
-/// Does `make`; when it fails, the others learn why under the key.
+/// Calls `make`; publishes a failure under the key for the other ranks.
 template <class Make>
 auto or_tell(const BackendRequest& request, const std::string& key, const Make& make) {
   try {

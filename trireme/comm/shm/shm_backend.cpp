@@ -87,7 +87,7 @@ const std::byte* bytes_of(const at::Tensor& tensor) {
 
 std::uint64_t count_of(const at::Tensor& tensor) { return static_cast<std::uint64_t>(tensor.numel()); }
 
-/// One tensor per rank, all like `one`.
+/// Requires one list with a tensor per rank, each with the size and dtype of `one`.
 const Tensors& one_per_rank(const std::vector<Tensors>& lists, const at::Tensor& one, int size) {
   require(lists.size() == 1 && lists[0].size() == static_cast<std::size_t>(size), "expected one list of ",
           size, " tensors");
