@@ -11,14 +11,14 @@ namespace {
 
 constexpr std::size_t kNobody = std::numeric_limits<std::size_t>::max();
 
-/// Uniform in (0, 1), of a server and a partition.
+/// Hash of a server and a partition, uniform in (0, 1).
 double rendezvous_hash(std::uint64_t server, PartitionId partition) {
   const std::uint64_t hash = hash_number(partition, server);
   return (static_cast<double>(hash >> 11) + 0.5) * 0x1p-53;
 }
 
-/// Replicas of one rank after the other, so that primaries are spread as evenly as backups. Servers are
-/// numbers here, in the order of their names.
+/// Places replicas of one rank after the other, so that primaries are spread as evenly as backups. Servers
+/// are indices here, in the order of their names.
 class Placing {
  public:
   Placing(std::span<const Candidate> servers, const PlacementOptions& options, const Placement& before)
@@ -62,7 +62,7 @@ class Placing {
   }
 
  private:
-  /// By rank: maximum, fill level and minimum of a server.
+  /// Load limits of each server per replica rank: maximum, fill level and minimum.
   void bound_loads() {
     double total = 0;
     for (const Candidate& server : servers_) total += server.weight;
@@ -92,7 +92,7 @@ class Placing {
     ++loads_[i];
   }
 
-  /// The server with the highest hash among those that `fits`, or none.
+  /// The server with the highest hash among those that satisfy `fits`, or none.
   template <class Fits>
   std::size_t favourite(PartitionId p, const Fits& fits) const {
     std::size_t best = kNobody;
@@ -101,15 +101,15 @@ class Placing {
     }
     return best;
   }
-  /// Another place for a replica: on another host than the others of its partition.
+  /// Another server for a replica, on another host than the other replicas of its partition.
   std::size_t elsewhere(PartitionId p) const {
     const std::size_t empty =
         favourite(p, [&](std::size_t i) { return loads_[i] < enough_[i] && !shares_host(p, i); });
     if (empty != kNobody) return empty;
     return favourite(p, [&](std::size_t i) { return loads_[i] < most_[i] && !shares_host(p, i); });
   }
-  /// Where it is held already, if possible. Different hosts before bounds: a copy on the same host is no
-  /// copy.
+  /// Prefers a server that holds the partition already. Different hosts have priority over load limits: a
+  /// copy on the same host does not survive the loss of the host.
   std::size_t best_for(PartitionId p) const {
     std::size_t best =
         favourite(p, [&](std::size_t i) { return had(p, i) && loads_[i] < most_[i] && !shares_host(p, i); });
@@ -136,21 +136,23 @@ class Placing {
     return partitions;
   }
 
-  /// To one that has little: what likes it best, of those that have more than enough.
+  /// Fills a server below its minimum: takes the partitions with the highest hash for it, from servers above
+  /// their fill level.
   void draw_to(std::size_t i) {
     if (loads_[i] >= little_[i]) return;
     for (const PartitionId p : sorted_by_liking(i)) {
       if (loads_[i] >= enough_[i]) return;
       const std::size_t there = chains_[p].back();
       if (loads_[there] <= enough_[there] || !is_free(p, i)) continue;
-      chains_[p].back() = kNobody;  // its own host does not count
+      chains_[p].back() = kNobody;  // the host of the replica to be moved does not count
       const bool is_apart = !shares_host(p, i);
       chains_[p].back() = there;
       if (is_apart) give(p, i);
     }
   }
 
-  /// From one that has too much: what likes it least, to where there is room.
+  /// Relieves a server above its maximum: moves the partitions with the lowest hash for it to servers with
+  /// room.
   void shed_from(std::size_t i) {
     if (loads_[i] <= most_[i]) return;
     const std::vector<PartitionId> partitions = sorted_by_liking(i);

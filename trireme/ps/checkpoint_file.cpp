@@ -44,14 +44,14 @@ std::map<std::uint64_t, fs::path> checkpoints_in(const fs::path& folder) {
   return found;
 }
 
-/// Of `path` without the first components, which are those of `parent`; empty where it is not below it.
+/// The components of `path` after those of `parent`; empty if `path` is not below it.
 std::vector<std::string> components_below(const fs::path& parent, const fs::path& path) {
   const auto [end, first] = std::mismatch(parent.begin(), parent.end(), path.begin(), path.end());
   if (end != parent.end()) return {};
   return {first, path.end()};
 }
 
-/// Without "." and "..", and without a '/' at its end.
+/// An absolute path without ".", ".." and a trailing '/'.
 fs::path normal(const fs::path& path) {
   const fs::path result = fs::absolute(path).lexically_normal();
   return result.has_filename() || !result.has_relative_path() ? result : result.parent_path();
@@ -68,7 +68,7 @@ OpenFolder CheckpointRoot::open(const std::string& folder) const {
                          "', and this server has no folder for them but ", given_.string(),
                          ": give it one (serve-params --checkpoints DIR)"));
   std::error_code unknown;
-  const fs::path real = fs::canonical(given_, unknown);  // workers may name it either way
+  const fs::path real = fs::canonical(given_, unknown);  // workers may use the given path or the real one
   auto below = components_below(given_, asked);
   if (below.empty() && !unknown) below = components_below(real, asked);
   if (below.empty() || !std::ranges::all_of(below, is_file_name))
@@ -116,7 +116,7 @@ fs::path begin_checkpoint(const fs::path& folder) {
     const fs::path path = fs::absolute(folder / text(kFolder, number));
     std::error_code error, other;
     if (fs::create_directory(path, error)) {
-      // Servers take no "..", which only without links is what it looks like.
+      // Servers reject "..". Removing it lexically is only correct without symbolic links.
       const fs::path normal = path.lexically_normal();
       return fs::equivalent(normal, path, other) ? normal : fs::canonical(path);
     }
@@ -141,7 +141,7 @@ void remove_old_checkpoints(const fs::path& folder, std::size_t keep) {
       num_whole += fs::exists(each->second / kManifest) ? 1 : 0;
       continue;
     }
-    // The manifest goes first: what is left of a removal that was cut short is no checkpoint.
+    // The manifest is removed first: after an interrupted removal the rest is no checkpoint.
     std::error_code error;
     fs::remove(each->second / kManifest, error);
     fs::remove_all(each->second, error);

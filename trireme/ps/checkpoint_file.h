@@ -2,13 +2,14 @@
 // The format of a parameter server's checkpoint on disk: a folder "checkpoint-N" with one file for each
 // partition that holds something, and a manifest, which is written last. Little endian:
 //
-//   manifest  "TRIPSMF3", size and XXH3 of the rest (u64 each), CheckpointManifest
+//   manifest  "TRIPSMF3", size and XXH3 of the rest (u64 each), CheckpointManifest.
 //   *.part    "TRIPSPT3", size and XXH3 of the header (u64 each), PartHeader, then its pieces without gaps:
-//             for each chunk its values and its optimizer's state, f32, then pages of rows of sparse tables
+//             for each chunk its values and its optimizer's state, f32, then pages of rows of sparse tables.
 //
-// A row is its key (u64), the clock of its last push (u32), how often it was updated or, of a candidate,
-// named (31 bits) and its mark (1 bit), its values and its optimizer's state (f32), and zeros up to a
-// multiple of 16 bytes. Of version 2, which knew no sparse tables, files are read as well.
+// A row begins with its key (u64) and the clock of its last push (u32). Then come a count (31 bits) and its
+// mark (1 bit). The count is that of its updates or, for a candidate, of its occurrences. Its values and its
+// optimizer's state (f32) follow, and zeros up to a multiple of 16 bytes. Files of version 2, which had no
+// sparse tables, can be read as well.
 //
 // Structures are written as in fields.h. The manifest has every header's hash, a header every piece's, so the
 // manifest vouches for every byte. A table is known by its name: ids and partitions are of one cluster.
@@ -112,8 +113,8 @@ class CheckpointRoot {
   /// A relative one is below the folder that the process is in now. Of "/", which bounds nothing, no folder
   /// is opened.
   explicit CheckpointRoot(const std::filesystem::path& folder);
-  /// The folder "checkpoint-N" of this absolute path. Throws DataError where it is not below the root, where
-  /// ".." or a symbolic link below the root would lead to it, and where no checkpoint was begun in it.
+  /// The folder "checkpoint-N" of this absolute path. Throws DataError if it is not below the root, or if no
+  /// checkpoint was begun in it. Also if ".." or a symbolic link below the root would lead to it.
   OpenFolder open(const std::string& folder) const;
 
  private:

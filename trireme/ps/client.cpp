@@ -36,8 +36,8 @@ struct Pending::SharedState {
 
 namespace {
 
-// The thread that asks sends so much itself where the client's sleeps and no other call is open: no thread
-// has to be woken for it. Several calls leave the client's thread in one write.
+// Up to this size the calling thread sends itself, if the client's thread sleeps and no other call is open.
+// This saves a wake-up. Concurrent calls leave it to the client's thread, which sends them in one write.
 constexpr std::size_t kSentAtOnceBytes = 64 << 10;
 
 wire::Buffer copy_of(std::span<const float> values) { return in_buffer({values.begin(), values.end()}); }
@@ -82,8 +82,8 @@ void throw_error(const Result& result) {
   }
 }
 
-/// The thread, its loop and its node. When the loop has ended, nothing that was asked for is kept: that is
-/// the end of all waits.
+/// The thread, its loop and its node. When the loop ends, all pending calls are destroyed, which ends every
+/// wait.
 class Client::Service {
  public:
   Service(ClientOptions options, wire::NodeLoopOptions loop)
@@ -101,12 +101,12 @@ class Client::Service {
     thread_.join();
   }
 
-  /// `bytes`: what it sends, as far as it is known to be little.
+  /// `bytes`: upper bound of the sent bytes, if known to be small.
   Pending call(std::function<void(ClientNode&, Done)> begin, std::size_t bytes = ~std::size_t{0}) {
     const auto state = std::make_shared<Pending::SharedState>();
     state->num_open = num_open_;
     const bool is_alone = num_open_->fetch_add(1) == 0;
-    // The last copy of it is dropped when no answer can come any more.
+    // The last copy of the guard is destroyed when no answer can come any more.
     const auto guard =
         std::shared_ptr<Pending::SharedState>(state.get(), [this, state](Pending::SharedState*) {
           state->set(failure(ErrorKind::kTimeout, "the client has ended: " + ended_));
@@ -146,7 +146,7 @@ class Client::Service {
     node_.reset();
   }
 
-  std::mutex mutex_;  ///< of loop_, and of ended_ until it is set
+  std::mutex mutex_;  ///< guards loop_, and ended_ until it is set
   std::string ended_;
   const std::shared_ptr<std::atomic<int>> num_open_ = std::make_shared<std::atomic<int>>(0);
   std::unique_ptr<wire::NodeLoop> loop_;

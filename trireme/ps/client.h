@@ -29,8 +29,9 @@ class Pending {
   bool is_done() const;
   /// The result, errors included; none when it is not known after so long.
   std::optional<Result> wait_for(double seconds) const;
-  /// Waits. Throws InvalidArgument (an unknown table, a wrong size), DataError (every replica of the
-  /// requested data has ended), CommError (no answer in time, or the cluster has declared this worker dead).
+  /// Waits. Throws InvalidArgument (an unknown table, a wrong size) or DataError (every replica of the
+  /// requested data has ended). Throws CommError if no answer came in time, or if the cluster has declared
+  /// this worker dead.
   Result get() const;
 
  private:
@@ -97,11 +98,11 @@ class Client {
   /// stay, with this one; 0: all. See ClientNode::save(). Throws DataError that names the part that was not
   /// written, CommError; then earlier checkpoints are unchanged.
   std::filesystem::path checkpoint(const std::filesystem::path& folder, std::size_t keep = 0);
-  /// Restores all tables from the last whole checkpoint of `folder`, or from this one, with optimizer state
-  /// and counts of updates, for any servers and partitions of its origin. Returns the checkpoint. Lost
-  /// partitions are usable again. Waits; no other worker should push meanwhile. The worker has joined the
-  /// tables then. Throws DataError, before any change, for missing or damaged files; InvalidArgument for a
-  /// table that exists with another size or kind; and CommError, with its progress.
+  /// Restores all tables from the last whole checkpoint of `folder`, or from this one, for any servers and
+  /// partitions of its origin. Optimizer state and counts of updates are included. Returns the checkpoint.
+  /// Lost partitions are usable again. Waits; no other worker should push meanwhile. The worker has joined
+  /// the tables then. Throws DataError, before any change, for missing or damaged files; InvalidArgument for
+  /// a table that exists with another size or kind; and CommError, with its progress.
   std::filesystem::path restore(const std::filesystem::path& folder);
 
   /// A call of the node that has no function here.

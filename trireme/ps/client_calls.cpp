@@ -8,7 +8,7 @@
 namespace trireme::ps {
 namespace {
 
-constexpr double kAgain_s = 0.1;  // until a request that was rejected for now is repeated
+constexpr double kAgain_s = 0.1;  // delay before a request that was rejected for now is repeated
 
 }  // namespace
 
@@ -40,7 +40,7 @@ void ClientWork::join(TableId table, Done done) {
   }
   const auto call = new_call(
       [this, done = std::move(done)](const Result& result) {
-        // All partitions that it has joined begin at the clock of the furthest.
+        // The worker starts at the highest clock of all partitions that it has joined.
         if (result.error == ErrorKind::kNone) tick_all();
         Result mine = result;
         mine.min_clock = std::min(result.min_clock, clock_);
@@ -196,7 +196,7 @@ Request ClientWork::request_of(RequestOp op, TableId table, std::uint64_t chunk)
 bool ClientWork::leaves_room(const TableSpec& spec, RequestOp op,
                              const std::map<PartitionId, std::size_t>& more, const Done& done) {
   if (!waits_for_clock(spec, op)) return true;
-  constexpr std::size_t kForOthers = 8;  // to join, to end the step, to leave
+  constexpr std::size_t kForOthers = 8;  // reserved to join, to end the step, to leave
   for (const auto& [id, count] : more) {
     std::size_t held = count;
     if (const auto lane = lanes_.find(id); lane != lanes_.end()) {
@@ -221,7 +221,7 @@ void ClientWork::add_values(const Place& place, const Request& request, const Ta
   if (request.op == RequestOp::kPush) {
     values =
         spec.delay.lambda > 0 ? with_base(spec, place.part, values) : encoded(spec, place, std::move(values));
-  } else {  // of gradients at other values
+  } else {  // error feedback and bases belong to the replaced values
     residuals_.erase({spec.id, place.part});
     bases_.erase({spec.id, place.part});
   }
@@ -230,7 +230,8 @@ void ClientWork::add_values(const Place& place, const Request& request, const Ta
   if (spec.kind == TableKind::kSparse && request.op != RequestOp::kRestoreRows &&
       is_mostly_keys(outgoing.body.bytes()))
     outgoing.keys = hash_of_keys(place.partition, outgoing.body.bytes());
-  // What waits for all workers' clocks holds no credit: the clock may need more of it to get on.
+  // A push that waits for all workers' clocks takes no credit: otherwise it could block the requests that
+  // advance the clock.
   const bool waits = waits_for_clock(spec, request.op);
   outgoing.takes_credit = !waits;
   if (!waits) last_pushes_[{spec.id, place.part}] = outgoing.head.sequence;
@@ -287,7 +288,8 @@ void ClientWork::on_reply(const Reply& reply) {
     found->second.again_ns = surroundings_->now_ns() + in_ns(kAgain_s);
     return;
   }
-  // A request has to use its number, or no later one would be applied.
+  // The sequence number must be used: otherwise no later request would be applied. So the request becomes a
+  // tick.
   if (found->second.call)
     found->second.call->fail(reply.error, text("partition ", reply.partition, ": ", name_of(reply.error)));
   if (found->second.takes_credit && found->second.sent_ns != 0) bytes_under_way_ -= found->second.body.size();

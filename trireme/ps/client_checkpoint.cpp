@@ -17,16 +17,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using ChunkName = std::pair<std::string, std::uint64_t>;  ///< of the table, number
+using ChunkName = std::pair<std::string, std::uint64_t>;  ///< name of the table, number
 using Tables = std::map<TableId, TableSpec>;              ///< by their ids in one file
 
-/// The contents of a checkpoint by its manifest; every byte of it was read.
+/// The contents of a checkpoint according to its manifest. Every byte was read and verified.
 struct Inventory {
   CheckpointManifest manifest;
   std::map<std::string, TableSpec> tables;  ///< by name, as they are created
   std::set<ChunkName> chunks;
-  std::uint64_t num_chunks = 0;  ///< of all tables, with those that are not saved
-  std::uint64_t num_rows = 0;    ///< with keys that are not admitted yet
+  std::uint64_t num_chunks = 0;  ///< of all tables, including chunks that are not saved
+  std::uint64_t num_rows = 0;    ///< including keys that are not admitted yet
 };
 
 void add(Inventory& inventory, const fs::path& path, TableSpec spec) {
@@ -91,7 +91,7 @@ Inventory read_all(const fs::path& folder) {
   return inventory;
 }
 
-/// What goes to the servers, so much at a time that memory stays small.
+/// Sends contents to the servers, with a limit on the bytes in flight, so that memory stays small.
 class Filling {
  public:
   explicit Filling(Client& client) : client_(client) {}
@@ -126,16 +126,16 @@ class Filling {
 
   Client& client_;
   std::vector<std::pair<Pending, std::uint64_t>> under_way_;
-  std::size_t num_bytes_ = 0;  ///< of them
+  std::size_t num_bytes_ = 0;  ///< bytes in flight
   std::uint64_t num_done_ = 0;
 };
 
-/// Gathers rows of all files by the partition that they belong to here.
+/// Collects rows of all files by their partition in this cluster.
 class RowSpread {
  public:
   RowSpread(const ClusterMap& map, Filling& filling) : map_(map), filling_(filling) {}
 
-  /// Rows of a page, of a partition at this clock. Expired rows are left out.
+  /// Adds the rows of a page, of a partition at this clock. Expired rows are skipped.
   void add(const TableSpec& spec, const SavedRows& saved, WorkerClock clock,
            std::span<const std::byte> page) {
     const std::size_t row_bytes = restored_row_bytes(spec, saved.of_candidates);
@@ -188,7 +188,7 @@ wire::Buffer first_values(const TableSpec& spec, std::uint64_t chunk) {
   return wire::Buffer(values, std::as_bytes(std::span(*values)));
 }
 
-/// Rows that are there, and may not be in the checkpoint, go first.
+/// Removes existing rows first, because the checkpoint may not have them.
 void empty_sparse_tables(Filling& filling, const ClusterMap& map, const Inventory& inventory) {
   for (const auto& [name, spec] : inventory.tables) {
     if (spec.kind == TableKind::kDense) continue;

@@ -8,8 +8,8 @@
 
 namespace trireme::ps {
 
-/// What is drawn follows from the table, the worker and the number of the push: runs of the same steps are
-/// rounded alike.
+/// The random numbers depend only on the table, the worker and the number of the push. Runs of the same steps
+/// are therefore rounded alike.
 std::uint64_t ClientWork::seed_of_push(const TableSpec& spec, const Place& place) const {
   const auto lane = lanes_.find(place.partition);
   const Sequence number = lane == lanes_.end() ? 0 : lane->second.last;
@@ -45,7 +45,7 @@ void ClientWork::keep_base(const OutgoingPull& pull, const PullReply& reply, con
   const auto spec = map().tables.find(pull.head.table);
   if (spec == map().tables.end() || spec->second.delay.lambda == 0 || !reply.changed) return;
   const std::size_t num_bytes = spec->second.elements_of(pull.head.chunk) * sizeof(float);
-  if (values.size() < num_bytes) return;  // the pull of a state that a wrong server has answered
+  if (values.size() < num_bytes) return;  // a wrong answer of a server
   bases_[{pull.head.table, pull.head.chunk}] = values.part(0, num_bytes);
 }
 

@@ -92,7 +92,7 @@ const TableSpec* ClientWork::find(TableId table, TableKind kind, const Done& don
 
 std::set<PartitionId> ClientWork::partitions_of(const TableSpec& spec) const {
   std::set<PartitionId> partitions;
-  // A key may belong to any partition, and a partition does not wait for workers that have not joined it.
+  // A key may belong to any partition. A partition does not wait for workers that have not joined it.
   for (PartitionId id = 0; spec.kind == TableKind::kSparse && id < map().partitions.size(); ++id)
     partitions.insert(id);
   for (std::uint64_t chunk = 0; chunk < spec.num_chunks(); ++chunk)

@@ -74,13 +74,12 @@ void ClientNode::leave(Done done) { work_->leave(std::move(done)); }
 
 namespace {
 
-/// The pull asks for what the push makes, so it is the last to be known; of both, the first that failed is
-/// told.
+/// The pull depends on the push, so its result comes last. `done` gets the first failure of the two.
 template <class Push, class Pull>
 void push_then_pull(Done done, const Push& push, const Pull& pull) {
   const auto pushed = std::make_shared<Result>();
   push([pushed](const Result& result) { *pushed = result; });
-  if (pushed->error != ErrorKind::kNone) return done(*pushed);  // rejected here: nothing was sent
+  if (pushed->error != ErrorKind::kNone) return done(*pushed);  // rejected locally: nothing was sent
   pull([pushed, done = std::move(done)](const Result& result) {
     done(pushed->error != ErrorKind::kNone ? *pushed : result);
   });

@@ -24,8 +24,8 @@ struct ClientOptions {
   std::string host = {};
   wire::Address coordinator = {};
   /// Workers that train together, this one included. In tables with a clock (TableSpec::staleness) no step
-  /// counts as ended by all before so many have joined, so the first to come does not run ahead alone. 0 or
-  /// 1: none is waited for, as where a table is of one worker alone. Later workers may join and leave.
+  /// counts as ended by all before so many have joined. So the first worker does not run ahead alone. 0 or 1:
+  /// none is waited for, as where a table is of one worker alone. Later workers may join and leave.
   std::uint32_t num_workers = 0;
   double heartbeat_s = 0.2;
   double tick_s = 0.05;
@@ -90,7 +90,7 @@ class ClientNode final : public wire::Node {
   void push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done,
                   PushOptions options = {});
   void push(TableId table, const wire::Buffer& values, Done done, PushOptions options = {});
-  /// Values as they are, instead of a gradient; the optimizer's state begins anew.
+  /// Stores the values themselves, not a gradient; the optimizer state is reset.
   void assign(TableId table, const wire::Buffer& values, Done done);
   /// The result of pull_state(), of this or another cluster.
   void restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
@@ -117,7 +117,7 @@ class ClientNode final : public wire::Node {
   /// come. `keys` and `rows` are read before it returns.
   void push_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows, Done done,
                  PushOptions options = {});
-  /// Rows as they are, their optimizers' state anew; of several of one key, the last.
+  /// Stores the rows themselves and resets their optimizer states. If a key is repeated, its last row counts.
   void assign_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
                    Done done);
   /// The row of each key, at the key's place in `keys`; of a key without a row, its initial values. The

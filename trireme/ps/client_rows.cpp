@@ -9,7 +9,7 @@
 namespace trireme::ps {
 namespace {
 
-/// Where a key stands in what the caller gave.
+/// Position of a key in the caller's list.
 struct KeyPlace {
   PartitionId partition = 0;
   std::uint64_t key = 0;
@@ -18,7 +18,7 @@ struct KeyPlace {
 };
 using KeyPlaces = std::span<const KeyPlace>;
 
-/// By partition, then by key, equal keys in the order in which they came.
+/// By partition, then by key, equal keys in their original order.
 std::vector<KeyPlace> sorted(const ClusterMap& map, TableId table, std::span<const std::uint64_t> keys) {
   std::vector<KeyPlace> places;
   places.reserve(keys.size());
@@ -27,14 +27,14 @@ std::vector<KeyPlace> sorted(const ClusterMap& map, TableId table, std::span<con
   return places;
 }
 
-/// The places of one key.
+/// The leading places, which have the same key.
 KeyPlaces first_key(KeyPlaces places) {
   std::size_t count = 1;
   while (count < places.size() && places[count].key == places[0].key) ++count;
   return places.first(count);
 }
 
-/// What goes to one partition at once: whole keys.
+/// One request to a partition; a key is not split.
 struct Batch {
   KeyPlaces places;
   std::size_t num_keys = 0;

@@ -5,7 +5,8 @@
 namespace trireme::ps {
 namespace {
 
-/// So many partitions share their values with a file at a time: what is changed meanwhile is there twice.
+/// Number of partitions that are saved at a time. A value that changes during saving is copied, so this
+/// bounds memory.
 constexpr std::ptrdiff_t kMostSaves = 16;
 
 }  // namespace
@@ -72,7 +73,7 @@ void ClientWork::on_saved(const OutgoingPull& pull, const PullReply& reply, cons
         text("partition ", id, " of server ", server == nullptr ? "?" : server->name,
              " was not saved: ", reply.error == ErrorKind::kNotSaved ? why : "a wrong answer"));
   }
-  // The last copy of it may be in the callback.
+  // The callback may have the last copy.
   const auto saving = saving_;
   saving->last.erase(id);
   saving->parts.push_back(*part);
@@ -121,7 +122,7 @@ void ClientWork::find_begun_anew() {
       if (pull.head.partition == id) pull.head.after = 0;
     }
     if (saving_) saving_->last.erase(id);
-    // Its steps count here as before.
+    // This worker's steps still count in the new partition.
     add(id, request_of(RequestOp::kTick), {}, nullptr);
     for (const auto& [sequence, request] : requests) {
       if (request.takes_credit && request.sent_ns != 0) bytes_under_way_ -= request.body.size();

@@ -8,7 +8,7 @@
 namespace trireme::ps {
 namespace {
 
-constexpr wire::Priority kTickPriority = 0;  // numbers keep its place; nothing should wait for it besides
+constexpr wire::Priority kTickPriority = 0;  // numbers keep the order: ticks need not wait
 
 }  // namespace
 
@@ -162,7 +162,7 @@ void ClientWork::find_retries() {
            (now > sent.sent_ns + in_ns(options_.retry_s) || (sent.again_ns != 0 && now > sent.again_ns));
   };
   for (auto& [id, lane] : lanes_) {
-    // With the first, all later ones: the order is that of the numbers.
+    // All requests after the first due one are sent again too: their order is that of their numbers.
     const auto due = std::find_if(lane.requests.begin(), lane.requests.end(),
                                   [&](const auto& request) { return is_due(request.second); });
     for (auto request = due; request != lane.requests.end(); ++request) unsend(request->second);
@@ -180,7 +180,7 @@ void ClientWork::end_overdue() {
     return call->is_over() || now >= call->due_ns();
   });
   for (const auto& call : overdue) call->fail(ErrorKind::kTimeout, silence(*call));
-  // A push stays: its number is taken, and it may be applied. A pull is forgotten.
+  // A push stays: its number is used, and it may have been applied. A pull is forgotten.
   std::erase_if(pulls_, [](const auto& pull) { return pull.second.call->is_over(); });
   std::erase_if(creations_, [](const auto& creation) { return creation.second.call->is_over(); });
 }

@@ -49,7 +49,7 @@ struct PartitionEntry {
   bool draining = false;         ///< the primary takes nothing new: the order of the chain will change
   bool lost = false;             ///< every replica has ended
   Version lost_version = 0;      ///< the last that was reported to the coordinator
-  Epoch begun = 0;               ///< lost and begun anew, empty: older state is invalid
+  Epoch begun = 0;               ///< lost and started again, empty: older state is invalid
 
   ServerId primary() const { return chain.empty() ? kNoServer : chain.front(); }
   bool operator==(const PartitionEntry&) const = default;

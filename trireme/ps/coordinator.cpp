@@ -21,8 +21,8 @@ namespace trireme::ps {
 namespace {
 
 constexpr std::size_t kMostTables = 65'536;
-constexpr int kMostPings = 8;      // of a server that closes each; then its silence decides
-constexpr double kSlowDisk_s = 1;  // is worth a word
+constexpr int kMostPings = 8;      // retries of a server that closes each ping; then its silence decides
+constexpr double kSlowDisk_s = 1;  // is reported
 
 std::int64_t in_ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
 
@@ -52,14 +52,14 @@ class Coordinator::Impl {
     // Restarts the timer of every member: without a coordinator no heartbeat could arrive.
     for (const auto& [id, server] : map_.servers)
       failure_detector_.on_heartbeat(server.incarnation, surroundings.now_ns());
-    // find_silent() is short with a worker that has no connection: here none has one yet.
+    // find_silent() gives little time to a worker without a connection, and no worker has one yet.
     const std::int64_t grace = in_ns(options_.silence_s - options_.lease_s / 2);
     for (const auto& [id, worker] : map_.workers)
       failure_detector_.on_heartbeat(worker.life.incarnation, surroundings.now_ns() + grace);
-    // Members that ended without a coordinator are found as if their connections closed now.
+    // Members that ended meanwhile are detected as if their connections closed now.
     for (const auto& [id, server] : map_.servers) ping_server(server.incarnation, 0);
     surroundings_->start_timer(options_.tick_s);
-    if (map_.version > 0) commit_soon();  // to find where things should be
+    if (map_.version > 0) commit_soon();  // computes the target placement
   }
 
   void on_timer(wire::TimerId timer) {
@@ -85,7 +85,7 @@ class Coordinator::Impl {
       pings_.erase(ping);
       if (cause == wire::CloseCause::kUnreachable || cause == wire::CloseCause::kSilent)
         return set_down(asked.incarnation);
-      // A process that ends closes its connections before it stops to listen, and was asked in between.
+      // An ending process closes its connections first, then its listener. The ping may have come in between.
       if (asked.num_before < kMostPings) ping_server(asked.incarnation, asked.num_before + 1);
       return;
     }
@@ -156,7 +156,7 @@ class Coordinator::Impl {
 
   // ---- membership
 
-  /// A connection is one member's.
+  /// Whether the connection is not used by another member.
   bool may_be(wire::ConnectionId connection, Incarnation incarnation) const {
     return !members_.contains(connection) || members_.at(connection) == incarnation;
   }
@@ -176,7 +176,7 @@ class Coordinator::Impl {
     if (heartbeat.map_version < map_.version) send_map(connection, heartbeat.map_version);
   }
 
-  /// Whether it is one of the cluster's now.
+  /// Whether it is now a member of the cluster.
   bool on_server(const Heartbeat& heartbeat, HeartbeatReply& reply) {
     for (const PartitionVersion& version : heartbeat.versions) {
       if (version.partition >= map_.partitions.size()) continue;
@@ -193,7 +193,7 @@ class Coordinator::Impl {
         return true;
       }
       if (server.state == ServerEntry::State::kGone) continue;
-      if (is_connected(server.incarnation) && server.may_hold()) return false;  // a name has one process
+      if (is_connected(server.incarnation) && server.may_hold()) return false;  // one process per name
       server.state = ServerEntry::State::kGone;
     }
     if (heartbeat.leaving) {
@@ -253,7 +253,7 @@ class Coordinator::Impl {
     if (pong.incarnation != expected) set_down(expected);
   }
 
-  /// Is the process there, whose connection has closed?
+  /// Checks whether the process, whose connection has closed, still runs.
   void ping_server(Incarnation incarnation, int num_before) {
     for (const auto& [id, server] : map_.servers) {
       if (server.incarnation == incarnation && server.may_hold())
@@ -285,7 +285,7 @@ class Coordinator::Impl {
       }
     }
     for (auto worker = draft_.workers.begin(); worker != draft_.workers.end();) {
-      // A process that has ended is seen by its connection; then a shorter silence is enough.
+      // The connection shows that a process has ended; a shorter silence is then enough.
       const Incarnation incarnation = worker->second.life.incarnation;
       const double patience_s = is_connected(incarnation) ? options_.silence_s : options_.lease_s / 2;
       if (!silent_for(incarnation, patience_s)) {
@@ -308,7 +308,7 @@ class Coordinator::Impl {
     failure_detector_.keep_only(known);
   }
 
-  // ---- what there is
+  // ---- tables and partitions
 
   void on_create(wire::ConnectionId connection, const CreateTable& create) {
     TableCreated reply = {.request = create.request, .rejection = {}};
@@ -332,7 +332,7 @@ class Coordinator::Impl {
     } catch (const InvalidArgument& error) {
       reply.rejection = error.what();
     }
-    // A table is announced after the disk has it.
+    // A table is announced after it is on disk.
     if (map_.tables.contains(reply.table) || !reply.rejection.empty())
       surroundings_->network().send(connection, message_of(reply));
     else
@@ -359,7 +359,7 @@ class Coordinator::Impl {
     commit_soon();
   }
 
-  // ---- one change after the other
+  // ---- commits, one at a time
 
   void commit_soon() {
     wants_commit_ = true;
@@ -435,7 +435,7 @@ class Coordinator::Impl {
     surroundings_->network().send(connection, map_message(wire::Buffer::of(wire::encode(map_.whole()))));
   }
 
-  /// The target placement of partitions on servers that do not leave.
+  /// Computes the target placement, on servers that do not leave.
   void place() {
     std::vector<Candidate> candidates;
     std::vector<ServerId> ids;
@@ -456,7 +456,7 @@ class Coordinator::Impl {
   wire::Surroundings* surroundings_ = nullptr;
   std::optional<CoordinatorLog> log_;
   ClusterMap map_;    ///< the state on disk, which may be announced
-  ClusterMap draft_;  ///< what it will be
+  ClusterMap draft_;  ///< the next state
   std::vector<TableSpec> new_tables_;
   std::vector<std::pair<wire::ConnectionId, TableCreated>> created_;  ///< replies that wait for the disk
   std::map<PartitionId, PartitionEvents> events_;
@@ -465,11 +465,11 @@ class Coordinator::Impl {
   Placement wanted_;
   std::vector<ServerId> placed_;
 
-  std::map<wire::ConnectionId, wire::PeerIdentity> peers_;  ///< that they have proved
+  std::map<wire::ConnectionId, wire::PeerIdentity> peers_;  ///< authenticated
   std::map<wire::ConnectionId, Incarnation> members_;
   struct Asked {
     Incarnation incarnation = 0;
-    int num_before = 0;  ///< questions that ended without a word
+    int num_before = 0;  ///< earlier pings that ended without an answer
   };
   std::map<wire::ConnectionId, Asked> pings_;
   FailureDetector failure_detector_;

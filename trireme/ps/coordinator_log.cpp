@@ -13,7 +13,7 @@ constexpr const char* kSnapshotName = "map.snapshot";
 constexpr const char* kLogName = "map.log";
 constexpr std::uint32_t kChangesPerSnapshot = 256;
 
-/// Size, checksum, bytes.
+/// Format: size, checksum, bytes.
 std::vector<std::byte> framed(const MapChange& change) {
   const std::vector<std::byte> bytes = wire::encode(change);
   std::vector<std::byte> frame;
@@ -24,7 +24,7 @@ std::vector<std::byte> framed(const MapChange& change) {
   return frame;
 }
 
-/// The next change, taken from the front; empty where there is no whole one.
+/// Removes the next change from the front; empty if there is no complete one.
 std::optional<MapChange> next_change(std::span<const std::byte>& left) {
   wire::FieldReader reader(left);
   std::uint64_t size = 0, checksum = 0;
@@ -51,7 +51,7 @@ ClusterMap CoordinatorLog::load() {
   }
   if (const auto log = disk_.read(kLogName)) {
     std::span<const std::byte> left = *log;
-    // What the snapshot has already is older than the map and does not apply.
+    // Changes that the snapshot contains are older than the map, and are not applied.
     while (const auto change = next_change(left)) map.apply(*change);
   }
   if (map.version > 0) write_snapshot(map);
@@ -60,7 +60,7 @@ ClusterMap CoordinatorLog::load() {
 
 void CoordinatorLog::append(const MapChange& change, const ClusterMap& after) {
   if (!is_whole_ || ++num_appended_ >= kChangesPerSnapshot) return write_snapshot(after);
-  is_whole_ = false;  // a failure leaves part of a frame, and nothing after it would be read
+  is_whole_ = false;  // after a failure part of a frame remains, and later frames would not be read
   disk_.append(kLogName, framed(change));
   disk_.sync(kLogName);
   is_whole_ = true;

@@ -16,11 +16,11 @@ std::vector<float> first_values(const TableSpec& spec, std::uint64_t chunk) {
 std::vector<float> first_state(const TableSpec& spec, std::size_t num_values) {
   const OptimizerRule& rule = optimizer_rule(spec.optimizer.name);
   std::vector<float> state(rule.state_elements(num_values), rule.first_state(spec.optimizer));
-  state.resize(state_elements(spec, num_values));  // mean squares begin at 0
+  state.resize(state_elements(spec, num_values));  // mean squares of the delay compensation start at 0
   return state;
 }
 
-/// DelaySpec's formula; `mean_square` is empty where it is not adaptive.
+/// DelaySpec's formula; `mean_square` is empty without adaptation.
 std::vector<float> compensated(const DelaySpec& delay, std::span<const float> gradient,
                                std::span<const float> base, std::span<const float> values,
                                std::span<float> mean_square) {

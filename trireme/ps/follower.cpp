@@ -11,7 +11,7 @@ void Follower::ask(const PartitionLog& log, std::int64_t asked_ns) {
 }
 
 void Follower::send_new(const PartitionLog& log, std::int64_t asked_ns) {
-  if (sent_ <= received_) progress_ns_ = outbox_->now_ns();  // it owed nothing until now
+  if (sent_ <= received_) progress_ns_ = outbox_->now_ns();  // it had acknowledged everything until now
   send_unsent(log, asked_ns);
 }
 
@@ -30,7 +30,7 @@ void Follower::send_unsent(const PartitionLog& log, std::int64_t asked_ns) {
 }
 
 void Follower::on_ack(const ReplicateAck& ack) {
-  // What it has can only grow; an older answer may come late.
+  // `received` only grows; an older answer may arrive late.
   if (ack.received > received_ || !known_) progress_ns_ = outbox_->now_ns();
   received_ = std::max(received_, ack.received);
   if (!known_ || ack.error == ErrorKind::kNotNow) sent_ = received_;

@@ -1,7 +1,7 @@
 #include "trireme/ps/internal/hash.h"
 
 #ifndef NDEBUG
-#define XXH_NO_INLINE_HINTS 1  // gcc refuses to inline some of them with -Og and sanitizers
+#define XXH_NO_INLINE_HINTS 1  // gcc does not inline some of them with -Og and sanitizers
 #endif
 #define XXH_INLINE_ALL
 #include <xxhash.h>

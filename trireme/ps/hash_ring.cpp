@@ -8,7 +8,7 @@ namespace trireme::ps {
 
 Placement place_on_hash_ring(std::span<const Candidate> servers, const PlacementOptions& options,
                              const Placement&) {
-  constexpr double kPoints = 1024;  // of a server of weight 1: about 3 % between the loads
+  constexpr double kPoints = 1024;  // of a server of weight 1: loads differ by about 3 %
   struct Point {
     std::uint64_t at;
     std::size_t server;
@@ -31,7 +31,7 @@ Placement place_on_hash_ring(std::span<const Candidate> servers, const Placement
                                                   [](const Point& a, std::uint64_t b) { return a.at < b; }) -
                                  ring.begin());
     std::vector<std::size_t> chosen;
-    // Once round for servers of other hosts, once more for any other server.
+    // One round for servers of other hosts, then one for any other server.
     for (const bool same_host_too : {false, true}) {
       for (std::size_t step = 0; step < ring.size() && chosen.size() < options.num_replicas; ++step) {
         const std::size_t server = ring[(first + step) % ring.size()].server;

@@ -8,7 +8,7 @@ namespace trireme::ps {
 namespace {
 
 constexpr std::uint32_t kMostPartsUnderWay = 4;
-constexpr Version kNearEnough = 8;  // records: what is waited for when it begins to count
+constexpr Version kNearEnough = 8;  // records behind, at which the learner begins to count for stability
 constexpr std::int64_t kSlowLinkNsPerByte = 1000;
 constexpr int kMostDoublings = 6;
 
@@ -68,7 +68,7 @@ void LearnerFeed::send_parts() {
   while (num_sent_ < parts_.size() && num_sent_ < num_received_ + kMostPartsUnderWay) {
     const PartitionState::Part& part = parts_[num_sent_];
     std::vector<std::byte> bytes = part.flat();
-    if (!outbox_->may_copy(bytes.size())) return;  // send_more comes by
+    if (!outbox_->may_copy(bytes.size())) return;  // send_more() continues
     part_bytes_[num_sent_] = bytes.size();
     SnapshotPart head = part.head;
     head.partition = partition_;

@@ -8,7 +8,7 @@ namespace trireme::ps {
 namespace {
 
 constexpr std::int64_t kPatience_ns = 1'500'000'000;  // below CoordinatorOptions::silence_s
-constexpr int kQuickTries = 4;                        // then it takes longer: names may be slow to look up
+constexpr int kQuickTries = 4;                        // later ones take longer: name lookup may be slow
 constexpr int kMostPatience = 8;
 
 }  // namespace
@@ -19,7 +19,8 @@ std::int64_t Membership::patience_ns() const {
 
 void Membership::on_tick(const std::function<Heartbeat()>& heartbeat) {
   const std::int64_t now = surroundings_->now_ns();
-  // What came while this node was stopped is still to be read: such a time counts as one heartbeat at most.
+  // After a pause of this process, its messages are still unread. So the pause counts as one heartbeat at
+  // most.
   silence_ns_ += std::min(now - std::exchange(tick_ns_, now), heartbeat_ns_);
   if (connection_ != 0 && silence_ns_ > patience_ns()) {
     surroundings_->network().close(std::exchange(connection_, 0));
@@ -61,7 +62,7 @@ Membership::Taken Membership::take(const wire::Message& message) {
   num_silent_ = 0;
   if (const auto reply = head_of<HeartbeatReply>(message)) {
     last_reply_ = *reply;
-    // The coordinator's promise began when it answered, which was after this was sent.
+    // The coordinator's lease began when it answered, which was after this heartbeat was sent.
     lease_until_ns_ =
         std::max(lease_until_ns_, reply->sent_ns + static_cast<std::int64_t>(reply->lease_s * 1e9));
     return Taken::kReply;
@@ -73,7 +74,7 @@ Membership::Taken Membership::take(const wire::Message& message) {
     last_change_ = std::move(*change);
     return Taken::kMap;
   }
-  // A gap: the next heartbeat says which version there is here, and the answer brings the rest.
+  // A gap: the next heartbeat contains this version, and the reply brings the missing changes.
   if (change->to > map_.version) beat_soon();
   return Taken::kReply;
 }

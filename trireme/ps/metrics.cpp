@@ -14,7 +14,7 @@ constexpr const char* kGauge = PrometheusText::kGauge;
 class Text : public PrometheusText {
  public:
   Text() : PrometheusText("trireme_ps_") {}
-  /// Buckets hold all that is not above their bound.
+  /// Buckets are cumulative: values up to and including the bound.
   void histogram(std::string_view name, std::string_view help, const Histogram& histogram) {
     begin(name, "histogram", help);
     std::uint64_t up_to = 0;

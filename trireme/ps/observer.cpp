@@ -51,7 +51,7 @@ void Observer::on_cluster(const wire::Message& message) {
 }
 
 void Observer::on_closed(wire::ConnectionId connection, wire::CloseCause cause, const std::string& reason) {
-  // A peer with many connections closes some of them in the handshake.
+  // A peer with too many connections closes some of them in the handshake.
   const bool is_busy = cause == wire::CloseCause::kByPeer;
   if (connection == coordinator_ && !report_.cluster) {
     report_.trouble = reason;

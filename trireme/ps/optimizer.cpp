@@ -9,7 +9,8 @@
 namespace trireme::ps {
 namespace {
 
-/// Of what is not given. Those of PyTorch's optimizers are its own (torch/optim, 2.11 to 2.15).
+/// Defaults of options that are not given. Rules of PyTorch have PyTorch's defaults (torch/optim, 2.11 to
+/// 2.15).
 struct Defaults {
   double lr = 1e-3, weight_decay = 0, eps = 1e-8;
 };

@@ -5,7 +5,7 @@
 namespace trireme::ps {
 namespace {
 
-/// What is pushed is added: counts, sums, deltas that workers computed.
+/// Adds pushed values: counts, sums, deltas that workers computed.
 class SumRule final : public OptimizerRule {
  public:
   std::size_t state_elements(std::size_t) const override { return 0; }
@@ -14,7 +14,7 @@ class SumRule final : public OptimizerRule {
   }
 };
 
-/// torch.optim.SGD; momentum begins with the first gradient, which zeros as a start give.
+/// torch.optim.SGD. The momentum starts with the first gradient, which zeros as initial state give.
 class SgdRule final : public OptimizerRule {
  public:
   std::size_t state_elements(std::size_t num_values) const override { return num_values; }
@@ -46,7 +46,8 @@ class AdagradRule final : public OptimizerRule {
   }
 };
 
-/// One sum for a row: that of the means of its squares (as in FBGEMM's row-wise AdaGrad).
+/// One accumulator per row: the sum over updates of the mean of the squared gradient (FBGEMM's row-wise
+/// AdaGrad).
 class RowwiseAdagradRule final : public OptimizerRule {
  public:
   std::size_t state_elements(std::size_t) const override { return 1; }
@@ -67,7 +68,7 @@ class RowwiseAdagradRule final : public OptimizerRule {
   }
 };
 
-/// Bias corrections by the number of updates of this chunk or row.
+/// Bias corrections, by the number of updates of this chunk or row.
 struct Corrections {
   double first, second_root;
   Corrections(const OptimizerSpec& spec, std::uint64_t step)
@@ -75,8 +76,8 @@ struct Corrections {
         second_root(std::sqrt(1 - std::pow(spec.beta2, static_cast<double>(step)))) {}
 };
 
-/// Adam (Kingma and Ba, 2015), decay added to the gradient; AdamW (Loshchilov and Hutter, 2019), values
-/// shrunk.
+/// Adam (Kingma and Ba, 2015) with decay added to the gradient. AdamW (Loshchilov and Hutter, 2019) with
+/// decoupled decay.
 class AdamRule final : public OptimizerRule {
  public:
   explicit AdamRule(bool decoupled) : decoupled_(decoupled) {}
@@ -122,15 +123,15 @@ class RmspropRule final : public OptimizerRule {
   }
 };
 
-/// FTRL-Proximal (McMahan et al., KDD 2013, algorithm 1, beta 0), the power of the rate an option. Values
-/// that were there before the first gradient are kept as where it begins.
+/// FTRL-Proximal (McMahan et al., KDD 2013, algorithm 1, beta 0), with an optional power of the rate. Values
+/// before the first gradient are its starting point.
 class FtrlRule final : public OptimizerRule {
  public:
   std::size_t state_elements(std::size_t num_values) const override { return 2 * num_values; }
   void update(const OptimizerSpec& spec, const OptimizerSpan& span) const override {
     const std::span<float> sums = span.state.first(span.values.size());
     const std::span<float> linear = span.state.subspan(span.values.size());
-    if (spec.lr == 0) return;  // the rate divides
+    if (spec.lr == 0) return;  // the rate is a divisor
     for (std::size_t i = 0; i < span.values.size(); ++i) {
       const double value = span.values[i], gradient = span.gradient[i];
       const double before = spec.first_sum + sums[i], after = before + gradient * gradient;
@@ -146,7 +147,7 @@ class FtrlRule final : public OptimizerRule {
   }
 };
 
-/// LAMB (You et al., ICLR 2020): Adam's step as long as the values times the rate.
+/// LAMB (You et al., ICLR 2020): Adam's step, scaled to the norm of the values times the rate.
 class LambRule final : public OptimizerRule {
  public:
   std::size_t state_elements(std::size_t num_values) const override { return 2 * num_values; }

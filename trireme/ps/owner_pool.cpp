@@ -10,7 +10,7 @@
 #include <utility>
 
 namespace trireme::ps {
-/// One owner, its queue, and its thread where it has one.
+/// One owner, its queue, and its thread if it has one.
 class OwnerPool::Worker {
  public:
   Worker(OwnerPool& pool, const OwnerPoolOptions& options, ServerFacts& facts)
@@ -32,7 +32,7 @@ class OwnerPool::Worker {
     pthread_setname_np(thread_.native_handle(), "trireme-owner");
   }
 
-  /// Whether there is still room in its queue.
+  /// Adds an event; returns whether its queue still has room.
   bool give(std::unique_ptr<OwnerEvent> event) {
     if (has_thread_ && event->is_short() && !std::exchange(did_at_once_, true))
       return do_at_once(std::move(event));
@@ -43,7 +43,7 @@ class OwnerPool::Worker {
   bool asks_for_room() { return queue_.asks_for_room(); }
   std::uint64_t num_done_at_once() const { return num_done_at_once_; }
 
-  /// A tick that the owner has not come to is enough.
+  /// One waiting tick is enough.
   void tick() {
     if (!tick_waits_.exchange(true)) give(std::make_unique<OwnerEvent>(TickEvent{}));
   }
@@ -62,7 +62,7 @@ class OwnerPool::Worker {
 
   ReplicaReport report(PartitionId partition) {
     if (!thread_.joinable()) return owner_.report(partition);
-    // An owner that has failed drops the call, and the promise breaks.
+    // A failed owner drops the call, which breaks the promise.
     auto promise = std::make_shared<std::promise<ReplicaReport>>();
     auto result = promise->get_future();
     queue_.push(std::make_unique<OwnerEvent>(
@@ -73,7 +73,7 @@ class OwnerPool::Worker {
   }
 
  private:
-  /// On the node's thread, while the pool is there.
+  /// Runs on the node's thread, unless the pool is destroyed before.
   void post(std::function<void(OwnerPool&)> work) {
     pool_.surroundings_->post([pool = std::weak_ptr(pool_.self_), work = std::move(work)] {
       if (const auto alive = pool.lock()) work(**alive);
@@ -100,9 +100,9 @@ class OwnerPool::Worker {
     wait_for_stop();
   }
 
-  /// On the node's thread where the owner's sleeps: that need not be woken. Once between two turns of the
-  /// node: messages that arrive together are processed in batches by the owner's thread, without delaying
-  /// other owners.
+  /// Runs a short event on the node's thread while the owner's thread sleeps, which saves a wake-up. At most
+  /// once per turn of the node. Messages that arrive together are processed in batches by the owner's thread,
+  /// without delaying other owners.
   bool do_at_once(std::unique_ptr<OwnerEvent> event) {
     post([this](OwnerPool&) { did_at_once_ = false; });
     const bool has_room = queue_.push_quietly(std::move(event));
@@ -117,7 +117,7 @@ class OwnerPool::Worker {
     return has_room;
   }
 
-  /// An owner in an unknown state does nothing more, and drops its events.
+  /// A failed owner is in an unknown state: it processes nothing more, and drops its events.
   void wait_for_stop() {
     while (true) {
       const auto event = queue_.pop();
@@ -166,7 +166,7 @@ class OwnerPool::Worker {
     return batch;
   }
 
-  /// Without a thread: when the surroundings come to it, and what comes until then is in the same batch.
+  /// Without a thread: the surroundings run the work later. Events that come before are in the same batch.
   void work_soon() {
     if (std::exchange(is_due_, true)) return;
     post([this](OwnerPool&) {
@@ -181,13 +181,13 @@ class OwnerPool::Worker {
   const bool has_thread_;
   MpscQueue<OwnerEvent> queue_;
   PartitionOwner owner_;
-  std::vector<OwnerOutput> outputs_;  ///< in this batch
-  bool is_due_ = false;               ///< without a thread: it has posted its work
+  std::vector<OwnerOutput> outputs_;  ///< of the current batch
+  bool is_due_ = false;               ///< without a thread: work is posted
   std::atomic<bool> tick_waits_{false};
-  std::mutex turn_;          ///< of the working thread: its own, or the node's while that sleeps
+  std::mutex turn_;  ///< held by the working thread: the owner's, or the node's while the owner's sleeps
   bool has_failed_ = false;  ///< changed under `turn_`
-  // The node's thread's.
-  bool did_at_once_ = false;  ///< since its last turn
+  // Used only by the node's thread.
+  bool did_at_once_ = false;  ///< in the current turn of the node
   std::uint64_t num_done_at_once_ = 0;
   std::thread thread_;
 };

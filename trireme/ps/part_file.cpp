@@ -15,14 +15,14 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kMagic = "TRIPSPT3", kOlderMagic = "TRIPSPT2";
-/// A chunk has at most 1 MiB of values, a row at most 64 KiB; states are a few times that.
+/// A chunk has at most 8 MiB of values, a row at most 64 KiB; optimizer states are a few times that.
 constexpr std::uint64_t kMostPieceBytes = 32 << 20;  // of a chunk: 24 MiB with two states
 
 std::uint64_t hash_of_chunk(std::span<const std::byte> values, std::span<const std::byte> state) {
   return hash_bytes(values, hash_bytes(state));
 }
 
-/// A file from its beginning to its end.
+/// Reads a file from its beginning to its end.
 class PartStream {
  public:
   explicit PartStream(fs::path path) : path_(std::move(path)), stream_(path_, std::ios::binary) {
@@ -32,7 +32,7 @@ class PartStream {
   }
   std::uint64_t num_bytes() const { return num_bytes_; }
   std::uint64_t left() const { return left_; }
-  /// The next ones, or as many as there are.
+  /// The next `count` bytes, or all that are left.
   std::vector<std::byte> read(std::uint64_t count) {
     std::vector<std::byte> bytes(std::min(count, left_));
     stream_.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
@@ -63,7 +63,7 @@ PartHeader read_header(const fs::path& path, PartStream& stream, const SavedPart
   return std::move(*header);
 }
 
-/// Whether the file has so much left, and it is one piece of a table of the header.
+/// Checks that the file has these bytes left, and that they are one piece of a table of the header.
 class PieceCheck {
  public:
   PieceCheck(const fs::path& path, const PartHeader& header) : path_(path) {
@@ -110,7 +110,8 @@ SavedPart write_part(PartContents part, const CheckpointRoot& root) {
   const std::vector<std::byte> preamble = FilePreamble::before(kMagic, body);
   saved.num_bytes += preamble.size() + body.size();
   saved.hash = hash_bytes(body);
-  // Of this epoch: one that was deposed while it wrote does not replace what its successor has written.
+  // The name has the epoch: a deposed primary, which may still be writing, does not replace its successor's
+  // file.
   saved.file = text(header.partition, "-", header.epoch, "-", header.version, ".part");
   folder.write_atomic(saved.file, [&](const FileSink& sink) {
     sink(preamble);
@@ -121,7 +122,7 @@ SavedPart write_part(PartContents part, const CheckpointRoot& root) {
     }
     for (wire::Buffer& page : part.rows) {
       sink(page.bytes());
-      page = {};  // is not held twice any longer than it has to be
+      page = {};  // frees the copy as early as possible
     }
   });
   return saved;

@@ -55,7 +55,7 @@ class FolderParts final : public PartSink {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<Task> waiting_;
-  std::jthread thread_;  ///< ends first
+  std::jthread thread_;  ///< last: it ends before the members that it uses
 };
 
 }  // namespace

@@ -13,14 +13,14 @@
 namespace trireme::ps {
 namespace {
 
-// Of one connection.
+// Limits per connection.
 constexpr std::size_t kMostWaitingPulls = 4096, kMostWaitingKeyBytes = 64 << 20;
 
 }  // namespace
 
 void Partition::on_map(const PartitionEntry& entry, ServerId self) {
   if (entry.epoch > replica_.epoch()) {
-    // The requester asks again when it sees the new epoch.
+    // Requesters repeat their requests when they see the new epoch.
     waiting_.clear();
     unacknowledged_.clear();
     waiting_pulls_.clear();
@@ -75,7 +75,7 @@ void Partition::on_request(wire::ConnectionId from, const Request& request, wire
   if (draining_) return reply(requester, ErrorKind::kNotNow, 0);
   if (const ErrorKind error = membership_error(request); error != ErrorKind::kNone)
     return reply(requester, error, 0);
-  const std::size_t num_bytes = body.size();  // as they came
+  const std::size_t num_bytes = body.size();  // bytes as received
   if (const ErrorKind error = rejection(request, body); error != ErrorKind::kNone)
     return reply(requester, error, 0);
 
@@ -118,7 +118,7 @@ void Partition::on_pull(wire::ConnectionId from, const Pull& pull, const wire::B
   for (const ReadyPull& other : ready_pulls_) {
     if (same(other, other.reply.request)) return;
   }
-  // A premature request is repeated by its sender, instead of filling this server.
+  // Above the limit the sender repeats the pull later, so that pulls do not fill this server's memory.
   if (num_waiting >= kMostWaitingPulls || key_bytes > kMostWaitingKeyBytes)
     return reply(from, pull, ErrorKind::kOverloaded);
   waiting_pulls_.push_back({from, pull, body});
@@ -213,7 +213,7 @@ void Partition::look_at_pulls() {
   }
 }
 
-/// The same version of the same chunk is the same bytes for all pulls.
+/// All pulls of one version of a chunk get the same bytes.
 wire::Buffer Partition::encoded(const TableSpec& spec, const Pull& pull,
                                 const PartitionState::Contents& contents) const {
   const compress::Codec* encoding = pull.with_state ? nullptr : compress::codec(spec.compression.pull);
@@ -222,7 +222,7 @@ wire::Buffer Partition::encoded(const TableSpec& spec, const Pull& pull,
   return in_buffer(*encoding, AlignedFloats(contents.values.bytes()).get(), {.seed = seed});
 }
 
-/// The values of this moment; they are sent when this moment is stable.
+/// Reads the current values; they are sent once this version is stable.
 void Partition::read(const WaitingPull& waiting) {
   if (!waiting.pull.save_in.empty()) {
     PartContents part = replica_.state().contents();

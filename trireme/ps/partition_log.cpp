@@ -8,7 +8,7 @@
 namespace trireme::ps {
 namespace {
 
-constexpr std::size_t kAlignment_bytes = 64;  // so that values can be read in place
+constexpr std::size_t kAlignment_bytes = 64;  // values can be read in place
 
 LogEntry::Encoded encode_with(const LogRecord& record,
                               const std::vector<std::span<const std::byte>>& values) {

@@ -6,7 +6,7 @@
 namespace trireme::ps {
 namespace {
 
-// A map that one has is on its way to all.
+// Limits of events that came before their map: a map that one server has will soon reach all.
 constexpr double kMostEarly_s = 0.5;
 constexpr std::size_t kMostEarlyBytes = 64 << 20, kMostEarlyEvents = 4096;
 
@@ -146,7 +146,7 @@ void PartitionOwner::handle(const OwnerEvent&, const MapEvent& map) {
     std::erase(ticking_, id);
   }
   if (map.has_lost_workers) {
-    for (auto& [id, owned] : partitions_) touch(id, owned);  // others wait for workers that are no more
+    for (auto& [id, owned] : partitions_) touch(id, owned);  // some wait for lost workers
   }
   take_early();
 }
@@ -223,7 +223,8 @@ void PartitionOwner::send_replies() {
 void PartitionOwner::to_server(ServerId server, wire::Message message) {
   Line& line = lines_[server];
   if (!line.is_connected) {
-    // Lost in any case, and sent again when there is a connection: one of them is enough to ask for it.
+    // The message is lost anyway, and is sent again once there is a connection. One message per interval
+    // requests it.
     if (now_ns() < line.next_call_ns) return;
     line.next_call_ns = now_ns() + static_cast<std::int64_t>(options_.replication.retry_s * 1e9);
   }

@@ -15,7 +15,8 @@ std::uint64_t bytes_of_values(const TableSpec& spec, std::uint64_t chunk) {
   return spec.elements_of(chunk) * sizeof(float);
 }
 
-/// Behind the values an assignment may bring the optimizer's state, and a push those that it was computed at.
+/// After the values, an assignment may have the optimizer state. A push may have the values at which it was
+/// computed.
 bool has_size(const TableSpec& spec, std::uint64_t chunk, bool assigns, std::uint64_t num_bytes) {
   const std::uint64_t values = bytes_of_values(spec, chunk);
   if (num_bytes == values) return true;
@@ -25,7 +26,7 @@ bool has_size(const TableSpec& spec, std::uint64_t chunk, bool assigns, std::uin
 
 }  // namespace
 
-/// The parts of a snapshot next to the contents of tables.
+/// The parts of a snapshot other than the contents of tables.
 struct PartitionState::Meta {
   WorkerClock min_clock = 0;
   std::map<TableId, TableSpec> tables;
@@ -104,7 +105,7 @@ void PartitionState::apply_rows(const LoggedUpdate& update, const TableSpec& spe
     table.push(batch, update.lr, min_clock_);
 }
 
-/// As the record's maker has counted them (record_builder.cpp): by the workers before it.
+/// Counts joins exactly as the record's maker did (record_builder.cpp): by the workers before it.
 void PartitionState::take_joins(const LogRecord& record) {
   const bool is_alone = std::ranges::all_of(workers_, [&](const auto& worker) {
     return std::ranges::find(record.removed, worker.first) != record.removed.end();
@@ -115,7 +116,8 @@ void PartitionState::take_joins(const LogRecord& record) {
 
 void PartitionState::apply_request(const LoggedRequest& request) {
   if (request.op == RequestOp::kJoin) {
-    // After the steps that all have ended, so that no worker waits for steps that it will never end.
+    // The worker joins after the steps that all have ended: otherwise others would wait for steps that it
+    // never ends.
     workers_[request.life] = {.window = {}, .clock = min_clock_, .registered_at = request.registered_at};
   }
   const auto found = workers_.find(request.life);
@@ -282,7 +284,7 @@ std::uint64_t PartitionState::digest() const {
     const std::vector<std::byte> bytes = chunk.flat();
     digest = hash_bytes(bytes, digest);
   }
-  // A copy knows only tables that hold something.
+  // Empty tables do not count: a copy has only tables with rows.
   for (const auto& [id, table] : sparse_) {
     if (!table.empty()) digest = table.digest(hash_number(id, digest));
   }

@@ -29,7 +29,7 @@ void drop_dead(PartitionEntry& entry, const ClusterMap& map, const PartitionEven
     entry.learner = kNoServer;
     return;
   }
-  // A silent server may have the only copy: the last one is waited for.
+  // A silent server may have the only copy, so the last replica is not dropped.
   std::vector<ServerId> there;
   for (const ServerId id : entry.chain) {
     if (is_there(map, id)) there.push_back(id);
@@ -45,7 +45,7 @@ bool all_in(const std::vector<ServerId>& wanted, const std::vector<ServerId>& ch
   return std::all_of(wanted.begin(), wanted.end(), [&](ServerId id) { return contains(chain, id); });
 }
 
-/// Whether dropping others makes `wanted` of the chain: the order of those that stay is what it was.
+/// Whether the chain becomes `wanted` by removing servers: the remaining ones keep their order.
 bool keeps_order(const std::vector<ServerId>& wanted, const std::vector<ServerId>& chain) {
   auto next = wanted.begin();
   for (const ServerId id : chain) {
@@ -66,7 +66,7 @@ PartitionEntry reconfigured(const PartitionEntry& now, const std::vector<ServerI
     if (!(next == now)) next.epoch = epoch;
     return next;
   }
-  if (next.chain.empty()) next.chain = wanted;  // nothing was ever in it
+  if (next.chain.empty()) next.chain = wanted;  // never used before
   if (next.learner != kNoServer && !contains(wanted, next.learner)) next.learner = kNoServer;
   if (events.caught_up && next.learner == *events.caught_up && next.learner == now.learner) {
     next.chain.push_back(next.learner);
@@ -96,7 +96,7 @@ PartitionEntry reconfigured(const PartitionEntry& now, const std::vector<ServerI
 }
 
 bool release_leaving(ClusterMap& map) {
-  constexpr std::size_t kMostGone = 64;  // remembered, so that a late word of theirs is known as theirs
+  constexpr std::size_t kMostGone = 64;  // kept, so that a late message of theirs is recognized
   std::set<ServerId> used;
   for (const PartitionEntry& entry : map.partitions) {
     used.insert(entry.chain.begin(), entry.chain.end());

@@ -15,17 +15,17 @@ namespace {
 constexpr std::size_t kMostBytes = 8 << 20;  // of values that a record merges
 constexpr WorkerClock kEnded = std::numeric_limits<WorkerClock>::max();
 
-/// One worker's requests that have come without a gap.
+/// One worker's requests that have arrived without a gap.
 struct Line {
   std::vector<const WaitingRequest*> requests;
-  WorkerClock clock = 0;  ///< that they would bring it to
+  WorkerClock clock = 0;  ///< the worker's clock after them
 };
 
-/// Sums of what goes into one chunk, or one row, in the order in which it is added.
+/// Sums of pushes to one chunk or one row, in the order of their addition.
 class Merger {
  public:
   void push(const WaitingRequest& waiting, const TableSpec& spec, WorkerClock clock) {
-    // Each is compensated at the values that it updates.
+    // Not merged: each push is compensated at the values that it updates.
     if (spec.delay.lambda > 0) return add(waiting, waiting.body.size());
     const Key key = {clock, waiting.request.table, waiting.request.chunk, waiting.request.lr};
     const auto open = open_.find(key);
@@ -55,9 +55,9 @@ class Merger {
     for (std::size_t i = 0; i < update.sum.size(); ++i) update.sum[i] += more.get()[i];
   }
 
-  /// Or restore.
+  /// Also restores.
   void assign(const WaitingRequest& waiting) {
-    // Pushes after it are not added to those before it.
+    // Later pushes must not be added to those before the assignment.
     std::erase_if(open_, [&](const auto& open) {
       const auto& [clock, table, chunk, lr] = open.first;
       return table == waiting.request.table && chunk == waiting.request.chunk;
@@ -87,16 +87,16 @@ class Merger {
   }
 
  private:
-  /// What is applied at once has one rate.
+  /// Pushes that are applied together have the same learning rate.
   using Key = std::tuple<WorkerClock, TableId, std::uint64_t, double>;
   struct Update {
     LoggedUpdate logged;
     wire::Buffer body;                  ///< of a single push
-    std::vector<float> sum;             ///< of several of a chunk, or of what was encoded
-    std::vector<wire::Buffer> batches;  ///< all of a sparse table
+    std::vector<float> sum;             ///< of several pushes to a chunk, or of a decoded push
+    std::vector<wire::Buffer> batches;  ///< all pushes to a sparse table
   };
 
-  /// An update of so many bytes.
+  /// Adds an update of `num_bytes` bytes.
   void add(const WaitingRequest& waiting, std::size_t num_bytes) {
     num_bytes_ += num_bytes;
     updates_.push_back({.logged = {.table = waiting.request.table,
@@ -128,7 +128,7 @@ class Builder {
     add_rounds();
     for (const auto& [life, line] : lines_) add_arrived(line);
     if (record_.requests.empty() && record_.removed.empty()) return std::nullopt;
-    // A worker's own order: it joins before anything else of it counts.
+    // Each worker's requests in its own order: its join counts before all others.
     std::sort(record_.requests.begin(), record_.requests.end(),
               [](const LoggedRequest& a, const LoggedRequest& b) {
                 return std::tie(a.life, a.sequence) < std::tie(b.life, b.sequence);
@@ -173,7 +173,7 @@ class Builder {
       }
       if (!lines_.contains(life)) continue;
       while (worker_state != nullptr && worker_state->window.contains(expected)) ++expected;
-      if (sequence != expected) continue;  // what is before it has not come
+      if (sequence != expected) continue;  // an earlier request has not arrived
       ++expected;
       Line& line = lines_[life];
       line.requests.push_back(&request);
@@ -193,7 +193,7 @@ class Builder {
     for (const auto& [life, line] : lines_) min_clock_ = std::min(min_clock_, line.clock);
   }
 
-  /// Steps that all workers have ended: their pushes step by step, in worker order.
+  /// Adds the pushes of steps that all workers have ended: step by step, in worker order.
   void add_rounds() {
     std::vector<const WaitingRequest*> due;
     for (const auto& [life, line] : lines_) {
@@ -211,7 +211,7 @@ class Builder {
   }
 
   void add_arrived(const Line& line) {
-    bool holds = false;  // something of this worker waits for others
+    bool holds = false;  // a push of this worker waits for others
     for (const WaitingRequest* waiting : line.requests) {
       const Request& request = waiting->request;
       if (is_held(request)) {

@@ -15,11 +15,12 @@ void Replica::adopt(const PartitionEntry& entry, ServerId self) {
   const auto place = std::find(entry.chain.begin(), entry.chain.end(), self);
   const bool in_chain = place != entry.chain.end();
   const bool is_learner = !in_chain && entry.learner == self;
-  // A learner that was dropped and taken again meanwhile has missed records that are not kept for it.
+  // A learner that was dropped and added again has missed records that are not kept for it.
   const bool keeps = (in_chain && (role_ == Role::kReplica || (role_ == Role::kLearner && !installing_))) ||
                      (is_learner && role_ == Role::kLearner && learner_since_ == entry.learner_since);
   if (!keeps || entry.begun > epoch_) forget();
-  // What it got as a learner, all before it had: also when it is not the last any more.
+  // All records that it got as a learner were on all replicas before, even if it is not the last one any
+  // more.
   if (in_chain && role_ == Role::kLearner) stable_ = std::max(stable_, state_.version());
   epoch_ = entry.epoch;
   role_ = in_chain ? Role::kReplica : is_learner ? Role::kLearner : Role::kNone;
@@ -85,7 +86,8 @@ void Replica::take(LogEntry entry) {
   settle();
 }
 
-/// The last of the chain decides what is stable: what it has, and a learner that is about to be the last.
+/// The last replica of the chain decides which version is stable: its own, limited by a learner that is about
+/// to be the last.
 void Replica::settle() {
   if (role_ == Role::kReplica && !next_) {
     const bool is_alone = is_first_;
@@ -105,7 +107,7 @@ void Replica::look_at_learner() {
 
 void Replica::trim() {
   Version until = stable_;
-  // One that has just become the next may lack what was stable without it.
+  // A replica that has just become the next one may lack records that were stable without it.
   if (next_) until = next_->known() ? std::min(until, next_->received()) : log_.first() - 1;
   if (feed_) until = std::min(until, feed_->needs_after());
   if (role_ == Role::kLearner) until = state_.version();
@@ -121,7 +123,7 @@ void Replica::on_replicate(wire::ConnectionId from, const Replicate& head, const
   upstream_asked_ns_ = std::max(upstream_asked_ns_, head.asked_ns);
   if (!head.has_record) {
     if (!next_) return answer(from, ErrorKind::kNone);
-    // What is asked goes down the whole chain; what this one has is worth saying at once.
+    // A request for confirmation goes down the whole chain; this replica reports its own version at once.
     if (head.asked_ns != 0) next_->ask(log_, head.asked_ns);
     const std::int64_t asked = std::exchange(upstream_asked_ns_, 0);
     answer(from, ErrorKind::kNone);
@@ -162,7 +164,7 @@ void Replica::on_ack(ServerId from, const ReplicateAck& ack) {
   }
   if (next_ && next_->server() == from) {
     if (ack.received > state_.version() || ack.received + 1 < log_.first()) {
-      // It has records that this one has not, or lacks records that are not kept: it has to begin again.
+      // It has records that this replica lacks, or lacks records that are not kept: it must start again.
       notify_coordinator<Suspect>(from);
       return;
     }
@@ -189,7 +191,7 @@ void Replica::on_snapshot_part(wire::ConnectionId from, const SnapshotPart& head
     if (head.epoch > epoch_) outbox_.map_is_old();
     return;
   }
-  if (!installing_ && state_.version() >= head.version) {  // it is complete: the answer was lost
+  if (!installing_ && state_.version() >= head.version) {  // complete already: the answer was lost
     outbox_.answer(from, message_of(SnapshotAck{partition_, epoch_, head.version, head.num_parts}));
     return;
   }
@@ -235,7 +237,7 @@ void Replica::on_tick() {
     const bool is_pending = next_ && (!next_->known() || next_->received() < log_.last());
     if (is_pending && now >= next_->progress_ns() + nanoseconds(options_.retry_s))
       next_->send_again(log_, upstream_asked_ns_);
-    // The last of three has everything, and its acknowledgement was lost on the way up.
+    // The next replica has everything, but the acknowledgement from the end of the chain was lost.
     if (next_ && !is_pending && stable_ < state_.version()) next_->ask(log_, upstream_asked_ns_);
     if (asking_since_ns_ != 0) next_->ask(log_, now);
     const std::int64_t since = is_pending ? next_->progress_ns() : asking_since_ns_;

@@ -6,7 +6,7 @@
 namespace trireme::ps {
 namespace {
 
-/// Of a batch whose every row takes so many bytes, keys first.
+/// Checks a batch with `bytes_per_row` bytes per row, keys first.
 ErrorKind rejection(std::span<const std::byte> bytes, std::uint32_t row_elements,
                     std::uint64_t bytes_per_row) {
   if (bytes.size() < sizeof(RowBatchHead)) return ErrorKind::kMalformed;
@@ -30,7 +30,7 @@ std::uint32_t saturated(std::uint64_t count) {
 ErrorKind key_rejection(std::span<const std::byte> bytes, std::uint32_t row_elements) {
   const ErrorKind error = rejection(bytes, row_elements, sizeof(std::uint64_t));
   if (error != ErrorKind::kNone) return error;
-  // Few keys may ask for much.
+  // A small request must not produce a reply above the limit.
   const std::uint64_t num_rows = RowBatchHead::of(bytes).num_rows;
   return num_rows > 1 && num_rows * row_elements * sizeof(float) > kMostBatchBytes ? ErrorKind::kTooLarge
                                                                                    : ErrorKind::kNone;
@@ -54,7 +54,7 @@ RowBatchWriter::RowBatchWriter(std::size_t num_rows, std::uint32_t row_elements)
 }
 
 std::span<float> RowBatchWriter::put(std::size_t i, std::uint64_t key, std::uint32_t count) {
-  constexpr std::size_t kHead = 2, kKey = 2;  // words
+  constexpr std::size_t kHead = 2, kKey = 2;  // in words
   std::memcpy(words_.data() + kHead + i * kKey, &key, sizeof key);
   std::memcpy(words_.data() + kHead + head_.num_rows * kKey + i, &count, sizeof count);
   const std::size_t rows = kHead + head_.num_rows * (kKey + 1);
@@ -69,7 +69,7 @@ wire::Buffer merged(std::span<const wire::Buffer> batches) {
     const RowBatch* batch;
     std::uint32_t row;
   };
-  std::deque<RowBatch> views;  // a view stays where it is
+  std::deque<RowBatch> views;  // a deque, because pointers to views must stay valid
   std::vector<Place> places;
   for (const wire::Buffer& batch : batches) {
     const RowBatch& view = views.emplace_back(batch.bytes());

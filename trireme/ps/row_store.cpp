@@ -18,7 +18,7 @@ void RowStore::erase(Row row) {
     index_.renumber(RowIndex::hash(std::as_const(*this).head(row).key), last, row);
   }
   pages_.remove_last();
-  if (size() == 0) hand_ = {};  // an empty store is like a new one
+  if (size() == 0) hand_ = {};  // an empty store equals a new one
 }
 
 void RowStore::begin_round_at_end() {

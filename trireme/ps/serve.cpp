@@ -13,7 +13,7 @@
 namespace trireme::ps {
 namespace {
 
-/// The node, and at each of its timers a look at whether it is over.
+/// Calls `look` at each timer of the node, to find out whether it has finished.
 class Watched final : public wire::Node {
  public:
   Watched(wire::Node& node, std::function<void()> look) : node_(node), look_(std::move(look)) {}
@@ -42,13 +42,13 @@ void report_addresses(const wire::NodeLoop& loop, const ServeOptions& serve) {
   if (serve.on_listening) serve.on_listening(loop.addresses());
 }
 
-/// How a server leaves: it gives its partitions away for as long as it gets on with that.
+/// The departure of a server: it hands over its partitions as long as this makes progress.
 class Departure {
  public:
   Departure(Server& server, std::string name, const ServeOptions& serve)
       : server_(server), name_(std::move(name)), serve_(serve) {}
 
-  /// To be called now and then; whether the server has nothing more to do.
+  /// Called at intervals; returns whether the server has finished.
   bool is_over() {
     if (!is_leaving_ && is_asked_to_stop(serve_)) begin();
     if (!is_leaving_) return false;
@@ -58,7 +58,7 @@ class Departure {
     return patience_.expired();
   }
 
-  /// After the end. Throws DataError where values are lost.
+  /// Called after the end. Throws DataError if values are lost.
   void report_remaining() const {
     const ServerHoldings held = server_.holdings();
     if (!is_leaving_ || server_.is_released() || held.partitions == 0) return;
@@ -84,8 +84,7 @@ class Departure {
   const std::string name_;
   const ServeOptions& serve_;
   bool is_leaving_ = false;
-  std::pair<std::size_t, std::uint64_t> progress_{~std::size_t{0},
-                                                  0};  ///< no server has: the first look counts
+  std::pair<std::size_t, std::uint64_t> progress_{~std::size_t{0}, 0};  ///< impossible: the first look counts
   Deadline patience_ = Deadline::after_s(0);
 };
 

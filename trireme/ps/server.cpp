@@ -65,7 +65,7 @@ class Server::Impl {
     leaving_ = true;
     membership_.beat_soon();
   }
-  /// Whom the cluster has never taken in holds nothing.
+  /// A server that never joined the cluster holds nothing.
   bool is_released() const {
     return membership_.last_reply().released || (leaving_ && own_id() == kNoServer);
   }
@@ -88,7 +88,7 @@ class Server::Impl {
 
   void ask_status(std::function<void(const ServerStatus&)> done) {
     status_callbacks_.push_back(std::move(done));
-    if (status_callbacks_.size() > 1) return;  // owners are asked already
+    if (status_callbacks_.size() > 1) return;  // a request to the owners is pending
     owners_.ask_status([this](const HeldStatus& held) {
       const ServerStatus status = status_with(held);
       for (const auto& callback : std::exchange(status_callbacks_, {})) callback(status);
@@ -113,7 +113,7 @@ class Server::Impl {
 
   const ClusterMap& map() const { return membership_.map(); }
 
-  // The outputs of owners.
+  // Outputs of owners.
   void on_output(OwnerOutput output) {
     std::visit([this](auto& each) { on(each); }, output);
   }
@@ -132,7 +132,7 @@ class Server::Impl {
   void on(PartitionSave& output) {
     const SaveKey key = {output.task.life, output.task.reply.request};
     const bool is_new = saving_.insert_or_assign(key, output.task.connection).second;
-    if (!is_new) return;  // it was asked again, and is answered when it is written
+    if (!is_new) return;  // a repeated request: it is answered when the part is written
     if (!parts_) parts_ = options_.parts();
     const auto finish = [this, key, self = std::weak_ptr(alive_),
                          reply = output.task.reply](SaveOutcome outcome) {
@@ -210,13 +210,13 @@ class Server::Impl {
     return heartbeat;
   }
 
-  /// A budget of at most a quarter of a second's copies, so that a pause does not become a burst.
+  /// Limits the budget to a quarter of a second's copies, so that a pause is not followed by a burst.
   void refill() {
     const std::int64_t now = surroundings_->now_ns();
     const double seconds = static_cast<double>(now - std::exchange(copied_ns_, now)) * 1e-9;
     const auto most = static_cast<std::int64_t>(options_.copy_bytes_per_s / 4);
     const auto more = static_cast<std::int64_t>(seconds * options_.copy_bytes_per_s);
-    // Owners only take from it meanwhile.
+    // Owners only subtract from it meanwhile.
     facts_.copy_budget_bytes += std::min(more, most - facts_.copy_budget_bytes);
   }
 
@@ -257,7 +257,7 @@ class Server::Impl {
     owners_.notify_map(event);
   }
 
-  /// From the map itself, which may come before the answer to the first heartbeat.
+  /// Read from the map, which may come before the reply to the first heartbeat.
   ServerId own_id() const {
     for (const auto& [id, server] : map().servers) {
       if (server.name == options_.name && server.incarnation == incarnation_) return id;
@@ -265,7 +265,7 @@ class Server::Impl {
     return kNoServer;
   }
 
-  /// Which server is at the other end of a connection that was made from here.
+  /// The server at the other end of a connection that this server opened.
   ServerId server_of(wire::ConnectionId connection) const {
     for (const auto& [server, line] : lines_) {
       if (line.connection == connection) return server;
@@ -273,7 +273,7 @@ class Server::Impl {
     return kNoServer;
   }
 
-  /// A peer has a place in the cluster from what it sends on: as a server, or as a worker that lives.
+  /// The first valid message of a server or of a live worker registers its connection as a member's.
   template <class Head>
   void register_by(wire::ConnectionId connection, const Head& head) {
     if constexpr (requires { head.life; }) {
@@ -282,7 +282,7 @@ class Server::Impl {
     surroundings_->network().register_peer(connection);
   }
 
-  /// To the partition's owner, where its head is one.
+  /// Passes a message with this head to the partition's owner.
   template <class Head>
   bool pass(wire::ConnectionId connection, wire::Message& message) {
     auto head = head_of<Head>(message);
@@ -309,7 +309,7 @@ class Server::Impl {
     return true;
   }
 
-  /// Whether the message is one that such a peer may send.
+  /// Processes a message; false if a peer of this role may not send it.
   bool on_peer(wire::ConnectionId connection, wire::Message& message) {
     const std::string& role = peers_[connection].role;
     const bool is_server = role == "server", is_worker = role == "worker";
@@ -347,12 +347,12 @@ class Server::Impl {
   bool leaving_ = false;
   std::uint64_t num_rejected_ = 0;
   std::int64_t copied_ns_ = 0;
-  std::map<ServerId, Line> lines_;                          ///< to those that follow in some chain
-  std::map<wire::ConnectionId, wire::PeerIdentity> peers_;  ///< that they have proved
-  std::map<PartitionId, Version> stable_;                   ///< of which it is the primary: for heartbeats
+  std::map<ServerId, Line> lines_;                          ///< to the next server of some chain
+  std::map<wire::ConnectionId, wire::PeerIdentity> peers_;  ///< authenticated
+  std::map<PartitionId, Version> stable_;  ///< of partitions with this server as primary: for heartbeats
   std::vector<std::function<void(const ServerStatus&)>> status_callbacks_;
-  std::map<SaveKey, wire::ConnectionId> saving_;  ///< parts that are written, and the connections to notify
-  std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< what is posted outlives this object, and asks
+  std::map<SaveKey, wire::ConnectionId> saving_;          ///< parts being written; connections to notify
+  std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< callbacks may outlive this object
   ServerFacts facts_;
   OwnerPool owners_;  ///< ends early: its threads read the facts
   std::unique_ptr<PartSink> parts_;

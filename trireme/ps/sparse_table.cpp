@@ -9,13 +9,13 @@ namespace trireme::ps {
 namespace {
 
 constexpr std::size_t kPartBytes = 1 << 20;
-constexpr std::uint32_t kMostCount = (std::uint32_t{1} << 31) - 1;  // that a row's head has room for
+constexpr std::uint32_t kMostCount = (std::uint32_t{1} << 31) - 1;  // limit of the field in a row's head
 constexpr std::uint32_t kMostDraws = 1024;                          // for one key of one push
-constexpr std::uint64_t kAdmissionStream = 0xad3155;  // other numbers than those of first values
+constexpr std::uint64_t kAdmissionStream = 0xad3155;  // other random numbers than for initial values
 
 std::uint32_t in_row(WorkerClock clock) { return static_cast<std::uint32_t>(clock); }
 
-/// What stands before the rows of a part.
+/// The header before the rows of a part.
 struct PartHead {
   std::uint32_t of_candidates = 0;
   RowStore::Hand hand;
@@ -51,7 +51,7 @@ SparseTable::Row SparseTable::create(std::uint64_t key, std::uint32_t clock) {
   return row;
 }
 
-/// Whether one of the namings from `before` + 1 to `after` brings the key its row.
+/// Whether one of the occurrences from `before` + 1 to `after` admits the key.
 bool SparseTable::wins(std::uint64_t key, std::uint32_t before, std::uint32_t after) const {
   const double probability = spec_.rows.admit_probability;
   const std::uint32_t first = std::max(before + 1, spec_.rows.admit_after);

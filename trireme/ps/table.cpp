@@ -12,7 +12,8 @@ namespace trireme::ps {
 namespace {
 
 constexpr std::uint32_t kMostChunkElements = 256 << 10;
-// Of a tensor that is one chunk, since its optimizer looks at all of it: 8 MiB, as much as one record merges.
+// For a tensor in one chunk, because its optimizer needs the whole tensor: 8 MiB, as much as one record
+// merges.
 constexpr std::uint32_t kMostWholeElements = 2 << 20;
 constexpr std::uint32_t kMostRowElements = 16 << 10;
 

@@ -66,11 +66,11 @@ struct CompressionSpec {
 };
 
 /// Delay compensation (Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML
-/// 2017): a gradient g that was computed at older values w_bak is applied at the values w as
+/// 2017). A gradient g that was computed at older values w_bak is applied at the values w as
 ///
 ///   g + l g g (w - w_bak),   l = lambda (eq. 10), or lambda / sqrt(MeanSquare + eps) (DC-ASGD-a)
 ///
-/// element by element, with MeanSquare = decay MeanSquare + (1 - decay) g g, which begins at 0.
+/// element by element. MeanSquare = decay MeanSquare + (1 - decay) g g starts at 0.
 struct DelaySpec {
   double lambda = 0;         ///< 0: gradients are applied as they come
   bool is_adaptive = false;  ///< l follows the size of gradients; costs one f32 of state for each element

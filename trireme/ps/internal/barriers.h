@@ -1,6 +1,6 @@
 #pragma once
-// Barriers of workers. Each worker numbers its barriers: 1, 2, 3, ... A barrier is open when all workers of
-// the map have reached or passed it, and the requested number of workers have been there or have left. The
+// Barriers of workers. Each worker numbers its barriers: 1, 2, 3, ... A barrier opens when all workers of the
+// map have reached or passed it. The requested number of workers must also have reached it or left. The
 // coordinator keeps nothing of it on disk: every heartbeat repeats it. A value.
 
 #include <algorithm>

@@ -32,7 +32,7 @@ class LearnerFeed {
   void on_ack(const ReplicateAck& ack, const PartitionState& state, const PartitionLog& log);
   void on_snapshot_ack(const SnapshotAck& ack, const PartitionLog& log);
   void send_new(const PartitionLog& log);
-  /// Goes on where the node allowed no more.
+  /// Continues after the node allowed no more.
   void send_more();
   /// The connection is a new one: messages in transfer are lost.
   void begin_again(const PartitionLog& log);

@@ -1,6 +1,6 @@
 #pragma once
 // The rules of the table in optimizer.cpp. Each is the arithmetic of the optimizer of the same name above the
-// torch line, element by element in f32, with the common factors of all elements computed in f64 first. The
+// torch line, element by element in f32. The common factors of all elements are computed in f64 first. The
 // source is compiled without contraction of a * b + c, so that every machine gives the same bits.
 
 #include "trireme/ps/optimizer.h"

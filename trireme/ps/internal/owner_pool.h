@@ -1,15 +1,15 @@
 #pragma once
-// The owners of a server's partitions, seen from its loop. Each partition belongs to one owner, each owner is
-// fed through a queue, and takes up to a batch from it before it acts, so that pushes to one chunk become one
-// update. With threads, each owner has one of its own; without, the one owner works on the node's thread when
-// its surroundings come to it, by the same code. Short work is done on the node's thread while the owner's
-// sleeps: that takes less time than waking it.
+// The owners of a server's partitions, seen from its loop. Each partition belongs to one owner. Each owner
+// has a queue and takes up to a batch from it before it acts. So pushes to one chunk become one update. With
+// threads, each owner has its own. Without, the one owner runs the same code on the node's thread when its
+// surroundings call it. Short work is done on the node's thread while the owner's sleeps: that takes less
+// time than waking it.
 //
-// A connection that fills an owner's queue is paused until that owner has room; so a queue holds at most its
+// A connection that fills an owner's queue is paused until that owner has room. So a queue holds at most its
 // limits, one message of each connection, and the events of the loop itself.
 //
-// The node's thread, but for report(). Outputs of owners are handled there, too; an exception of an owner is
-// thrown there.
+// The node's thread, except for report(). Outputs of owners are handled there, too; an exception of an owner
+// is thrown there.
 
 #include <functional>
 #include <map>

@@ -1,8 +1,8 @@
 #pragma once
 // A partition on one server: the primary's handling of requests and pulls, on top of a Replica. A request is
-// acknowledged when its record is stable; a pull is answered with a state that is stable, of a chain that was
-// whole a short while ago, and that has every step which the table's staleness requires. It receives messages
-// and sends others through its PartitionOutbox, so it may run on any one thread.
+// acknowledged when its record is stable. A pull is answered with a stable state of a chain that was whole a
+// short while ago. That state has every step which the table's staleness requires. It receives messages and
+// sends others through its PartitionOutbox, so it may run on any one thread.
 //
 // Messages are queued; go_on() processes those that can be processed then. So pushes to the same chunk that
 // arrive before one go_on() are merged and applied once.

@@ -6,7 +6,7 @@
 namespace trireme::ps {
 
 /// Highest random weight (Thaler and Ravishankar 1998), weighted by -weight / ln(hash) (Schindelhauer and
-/// Schomaker, SPAA 2005), with bounded loads (Mirrokni, Thorup and Zadimoghaddam, SODA 2018). Partitions keep
+/// Schomaker, SPAA 2005). Loads are bounded (Mirrokni, Thorup and Zadimoghaddam, SODA 2018). Partitions keep
 /// their servers. A partition that has lost a server takes the one with the highest hash among those with
 /// room. A server with few partitions takes those with the highest hash for it from servers with more.
 Placement place_by_bounded_rendezvous(std::span<const Candidate> servers, const PlacementOptions& options,

@@ -2,8 +2,9 @@
 // One replica of a partition: its state, its log, its place in the chain. Chain replication (van Renesse and
 // Schneider, OSDI 2004) under a coordinator that hands out epochs (PacificA: Lin et al., MSR-TR-2008-25):
 //
-//   the primary appends a record; each replica applies it and passes it on; the last one's version is stable,
-//   and acknowledgements go back up the chain. A replica rejects messages of another epoch than its own.
+//   the primary appends a record; each replica applies it and passes it on; the version of the last replica
+//   is stable, and acknowledgements go back up the chain. A replica rejects messages of another epoch than
+//   its own.
 //
 // So a stable version is on all replicas of the chain, and a primary that was deposed makes nothing stable
 // any more. A primary alone needs the coordinator's lease to call something stable. One thread.

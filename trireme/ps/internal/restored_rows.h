@@ -1,13 +1,13 @@
 #pragma once
-// Rows of a sparse table with all that belongs to them, on their way from a checkpoint back to a partition,
-// as the body of a request and a part of a record:
+// Rows of a sparse table with all that belongs to them, on their way from a checkpoint back to a partition.
+// They are the body of a request and a part of a record:
 //
 //   RestoredHead | rows, each a RowHead, its floats (values, then the optimizer's state), and zeros up to a
-//   multiple of 16 bytes
+//   multiple of 16 bytes.
 //
-// They have this form in pages and in files, too, but for `last_clock`: here it is the number of steps since
-// the last push of the row, since clocks are of one cluster. A view; the bytes outlive it, and are validated
-// before.
+// They have this form in pages and in files, too, except for `last_clock`. Here it is the number of steps
+// since the last push of the row, since clocks are of one cluster. A view; the bytes outlive it, and are
+// validated before.
 
 #include <cstddef>
 #include <cstdint>

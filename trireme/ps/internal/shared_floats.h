@@ -1,15 +1,15 @@
 #pragma once
-// Values that one thread changes and others read: a reader has a lease on this very block, and a thread that
+// Values that one thread changes and others read. A reader has a lease on this very block. A thread that
 // wants to change it while there is a lease takes a copy and changes that. So no reader ever sees half of an
 // update.
 //
 // Why this is right across threads: only the owner's thread gives leases, so a count of zero that it reads
 // stays zero until it gives another. It reads the count with acquire, and a reader ends its lease with
-// release, after its last read; decrements of several readers form one release sequence. So a zero means
-// that all their reads have happened before, and a count that is read too high costs a copy and nothing else.
+// release, after its last read. Decrements of several readers form one release sequence. So a zero means that
+// all their reads have happened before. A count that is read too high costs a copy and nothing else.
 // shared_ptr::use_count() would not do: it is read relaxed, which orders nothing.
 //
-// One thread, but for leases, which may be passed on and ended on any.
+// One thread, except for leases, which may be passed on and ended on any.
 
 #include <atomic>
 #include <cstdint>
