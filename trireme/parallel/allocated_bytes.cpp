@@ -13,8 +13,8 @@ class AllocatedBytes::Listener : public c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void* memory, std::int64_t bytes, std::size_t, std::size_t,
                          c10::Device device) override {
     if (device.type() != counted) return;
-    // libtorch remembers what an earlier counter saw and who gave it back unseen: an address may be another's
-    // by now.
+    // libtorch keeps addresses that an earlier counter saw and whose release it missed. Such an address may
+    // belong to another block by now.
     if (bytes < 0 && living_.erase(memory) == 0) return;
     if (bytes > 0) living_.insert(memory);
     current += bytes;
@@ -26,7 +26,7 @@ class AllocatedBytes::Listener : public c10::MemoryReportingInfoBase {
   std::int64_t current = 0, peak = 0;
 
  private:
-  std::unordered_set<const void*> living_;  ///< what was allocated under it, by address
+  std::unordered_set<const void*> living_;  ///< addresses of blocks that were allocated under this listener
 };
 
 AllocatedBytes::AllocatedBytes(c10::DeviceType device)

@@ -14,8 +14,7 @@ class CountingAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(std::size_t bytes) override {
     c10::DataPtr data = before_->allocate(bytes);
-    // Memory that is not given back to that allocator has an owner, who tells of it. Small blocks are left
-    // out.
+    // Memory with another deleter has an owner that counts it itself. Small blocks are not counted.
     if (bytes >= MemoryLedger::kMinBytes && data.compare_exchange_deleter(behind, &give_back))
       MemoryLedger::of_process().add(data.get(), bytes);
     return data;
@@ -39,7 +38,7 @@ class CountingAllocator final : public c10::Allocator {
 
 void count_allocations() {
   static const bool kInstalled = [] {
-    LargeBlocks::of_process().count();  // their allocator may come to stand in front of this one
+    LargeBlocks::of_process().count();  // their allocator may be installed in front of this one
     c10::SetCPUAllocator(new CountingAllocator(c10::GetCPUAllocator()), /*priority=*/255);
     return true;
   }();
@@ -49,7 +48,7 @@ void count_allocations() {
 void count_as(MemoryKind kind, const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage() || tensor.is_meta()) return;
   if (!tensor.is_cpu()) return DeviceMemory::of_process().name(kind, tensor);
-  if (tensor.storage().nbytes() == 0) return;  // a parameter whose memory is released has none to ask for
+  if (tensor.storage().nbytes() == 0) return;  // a released parameter has no memory
   const void* begin = tensor.storage().data();
   if (begin != nullptr) MemoryLedger::of_process().name(begin, kind);
 }

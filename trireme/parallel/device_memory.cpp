@@ -8,13 +8,13 @@
 namespace trireme::parallel {
 namespace {
 
-/// Null where the allocator keeps no statistics, or has not begun.
+/// Null if the allocator keeps no statistics, or is not initialized.
 c10::DeviceAllocator* allocator_of(c10::Device device) {
   auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
   return allocator != nullptr && allocator->initialized() ? allocator : nullptr;
 }
 
-/// Of all its pools: allocated now, and at most.
+/// Current and peak allocated bytes of all its pools.
 std::optional<c10::CachingAllocator::Stat> allocated_on(c10::Device device) {
   c10::DeviceAllocator* allocator = allocator_of(device);
   if (allocator == nullptr) return {};
@@ -30,7 +30,7 @@ MemoryUse with_rest(MemoryUse named, std::int64_t total) {
 }  // namespace
 
 DeviceMemory& DeviceMemory::of_process() {
-  static auto* const memory = new DeviceMemory;  // tensors may be named while the process ends
+  static auto* const memory = new DeviceMemory;  // never destroyed: tensors may be named at process exit
   return *memory;
 }
 

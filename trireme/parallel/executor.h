@@ -45,11 +45,11 @@ class Executor {
   /// Executes the rank's actions once, in order. `step` is the number shown in the status page.
   void run(std::uint64_t step);
 
-  /// Goes on from where it is up to and with the rank's next STEP, or to the end. False when there was
-  /// nothing left to do. A pipeline executes its program like this, update by update.
+  /// Continues up to and including the rank's next STEP, or to the end. False if there was nothing left to
+  /// do. A pipeline executes its program like this, update by update.
   bool run_to_update(std::uint64_t step);
-  /// Goes on with another program, which has to begin with the actions that are done, and with `num_known` at
-  /// the least. Throws InternalError.
+  /// Continues with another program, which must begin with the executed actions, and with `num_known` at
+  /// least. Throws InternalError.
   void replace(schedule::Program program, std::size_t num_known = 0);
   /// Back to the first action, of another program where one is given.
   void restart() { next_ = 0; }

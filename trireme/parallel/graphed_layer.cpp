@@ -24,17 +24,17 @@ using model::Tensors;
 using torch::autograd::variable_list;
 
 constexpr int kMostMoves = 8;
-/// Graphs of one size keep its activations.
+/// Limit of input sizes, because the graphs of each keep activations.
 constexpr std::size_t kMostSizes = 16;
 
 /// Graphs of one forward and its backward, and the memory that they read and write.
 struct GraphedPass {
   Fields inputs, outputs;
-  Tensors roots, learners;                   ///< outputs, and inputs and parameters, that have a gradient
+  Tensors roots, learners;                   ///< tensors with a gradient: outputs; inputs and parameters
   Tensors output_gradients, gradients;       ///< of `roots`, and of `learners`; undefined: none
-  std::vector<std::size_t> learning_inputs;  ///< places in `inputs`; they come first in `learners`
+  std::vector<std::size_t> learning_inputs;  ///< indices in `inputs`; these inputs come first in `learners`
   std::unique_ptr<comm::DeviceGraph> forward, backward;
-  bool is_busy = false;  ///< between a forward and the end of its backward
+  bool is_busy = false;  ///< from a forward to the end of its backward
 };
 
 /// The backward of one replayed forward.
@@ -72,7 +72,7 @@ class GraphedBackward final : public torch::autograd::Node {
   std::shared_ptr<GraphedPass> pass_;
 };
 
-/// Shared or intrusive, by the version of libtorch.
+/// A shared or an intrusive pointer, depending on the version of libtorch.
 template <class Backward, class NodePointer = decltype(torch::autograd::Edge::function)>
 NodePointer make_backward(std::shared_ptr<GraphedPass> pass) {
   if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>)
@@ -81,7 +81,7 @@ NodePointer make_backward(std::shared_ptr<GraphedPass> pass) {
     return c10::make_intrusive<Backward>(std::move(pass));
 }
 
-/// Whether the backward of `roots` would reach a leaf that is none of `learners`.
+/// Whether the backward of `roots` would reach a leaf that is not in `learners`.
 bool reaches_others(const Tensors& roots, const Tensors& learners) {
   std::set<const at::TensorImpl*> known;
   for (const at::Tensor& learner : learners) known.insert(learner.unsafeGetTensorImpl());
@@ -130,7 +130,7 @@ class GraphedLayer {
   }
 
  private:
-  /// What a captured forward depends on besides its weights.
+  /// The properties that a captured forward depends on, other than the weights.
   struct Shape {
     Fields like;  ///< without values
     std::vector<bool> flags;
@@ -146,7 +146,7 @@ class GraphedLayer {
     return "";
   }
 
-  /// Whose gradients are asked for, and which modules are in training mode.
+  /// The gradients that are requested, and the modules that are in training mode.
   std::vector<bool> flags_for(const Fields& inputs) const {
     std::vector<bool> flags;
     for (const batch::Field& input : inputs) flags.push_back(input.tensor.requires_grad());
@@ -157,7 +157,7 @@ class GraphedLayer {
     return flags;
   }
 
-  /// Null: of too many sizes.
+  /// Null if there are too many sizes.
   Shape* shape_for(const Fields& inputs) {
     forget_moved_weights();
     std::vector<bool> flags = flags_for(inputs);
@@ -173,7 +173,7 @@ class GraphedLayer {
     return shapes_.back().get();
   }
 
-  /// A graph reads its weights where they were when it was captured.
+  /// A graph reads weights at their addresses during the capture.
   void forget_moved_weights() {
     std::vector<const void*> addresses;
     for (const auto* tensors : {&plain_.parameters, &plain_.buffers}) {
@@ -196,7 +196,7 @@ class GraphedLayer {
     return pass;
   }
 
-  /// Null where it cannot be captured. Nothing of it has run.
+  /// Null if the layer cannot be captured. A capture executes nothing.
   std::shared_ptr<GraphedPass> captured(const Fields& inputs) {
     auto pass = std::make_shared<GraphedPass>();
     pass->forward = comm::make_device_graph(device_);
@@ -221,7 +221,7 @@ class GraphedLayer {
     Capture capture(*pass.forward);
     pass.outputs = plain_.forward(pass.inputs.map(entered));
     capture.end();
-    // Others may hold the input, and would miss the change.
+    // Other code may have the input, and a replay would not show it the change.
     if (versions_of(pass.inputs) != before) why_not_ = "it changes its input in place";
     for (const batch::Field& output : pass.outputs) {
       if (!output.tensor.defined() || output.tensor.device() != device_)
@@ -231,7 +231,7 @@ class GraphedLayer {
     }
   }
 
-  /// Its graph of autograd stays: it holds what the backward reads.
+  /// The autograd graph is kept: it holds the tensors that the backward reads.
   void capture_backward(GraphedPass& pass) {
     for (std::size_t i = 0; i < pass.inputs.size(); ++i) {
       if (!pass.inputs.at(i).requires_grad()) continue;
@@ -254,7 +254,7 @@ class GraphedLayer {
     leave_out_unused(pass);
   }
 
-  /// Autograd does not reach what a plain forward would not reach.
+  /// Removes parameters without a gradient, so that autograd reaches the same ones as after a plain forward.
   static void leave_out_unused(GraphedPass& pass) {
     const std::size_t num_inputs = pass.learning_inputs.size();
     Tensors learners, gradients;
@@ -275,7 +275,7 @@ class GraphedLayer {
     }
     pass->forward->replay();
     ++counts_->num_replays;
-    // The next layer may keep them longer than this pass, or change them in place.
+    // The next layer may keep the outputs after this pass, or change them in place.
     Fields outputs = pass->outputs.map([](const at::Tensor& output) {
       const at::NoGradGuard no_grad;
       return output.detach().clone();

@@ -3,11 +3,11 @@
 // make_graphed_callables is PyTorch's). Autograd sees one node for the whole layer: gradients reach
 // parameters, hooks and reductions outside of the graphs, so that a replay skips no work of the host.
 //
-// The first forwards for inputs of some sizes run as they are (warm-up). Then both graphs are captured, and
-// replayed from that forward on. Each micro-batch between its forward and its backward has graphs of its own.
-// A layer that reads the device on the host, changes an input in place, or computes with a parameter that it
-// does not list cannot be captured, and is found. Numbers of the host keep the value of the capture. Forwards
-// without gradients run as they are.
+// The first forwards for inputs of some sizes run without a graph (warm-up). Then both graphs are captured,
+// and replayed from that forward on. Each micro-batch between its forward and its backward has graphs of its
+// own. Some layers cannot be captured, and this is detected. They read the device on the host, change an
+// input in place, or compute with a parameter that they do not list. Numbers of the host keep the value of
+// the capture. Forwards without gradients run without a graph.
 //
 // Cost of a replay: two launches, and one copy of each input, output and gradient. Memory: the activations of
 // the layer stay allocated between steps. One thread.

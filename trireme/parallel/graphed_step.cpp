@@ -82,7 +82,7 @@ void GraphedStep::copy_inputs(const Fields& inputs, Shape& shape) {
   for (const batch::Field& field : shape.inputs) {
     const at::Tensor& given = (from++)->tensor;
     at::Tensor(field.tensor).copy_(given, /*non_blocking=*/true);
-    // Its memory is not used for something else before it was copied.
+    // The copy is asynchronous: its memory must not be reused before.
     if (given.device() == device_)
       c10::impl::VirtualGuardImpl(device_.type()).recordDataPtrOnStream(given.storage().data_ptr(), *stream_);
   }
@@ -101,7 +101,7 @@ void GraphedStep::run(Shape& shape) {
   ++num_replays_;
 }
 
-/// What is recorded is not done: a step that cannot be captured is done afterwards as it is.
+/// A capture executes nothing: a step that cannot be captured is executed normally afterwards.
 void GraphedStep::capture(Shape& shape) {
   auto graph = comm::make_device_graph(device_);
   try {

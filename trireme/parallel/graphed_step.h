@@ -1,7 +1,7 @@
 #pragma once
 // A training step that a device repeats as one launch (CUDA graphs; torch.cuda.graph and
 // make_graphed_callables are PyTorch's). The step is a function of tensors. In its first calls for inputs of
-// some sizes it runs as it is (warm-up), then it is captured, and from then on replayed: the host's code of
+// some sizes it runs normally (warm-up), then it is captured, and from then on replayed. The host's code of
 // the step does not run again. A new graph is made for inputs of other sizes, dtypes or names.
 //
 //     parallel::GraphedStep step(context->device(), [&](const Fields& batch) {
@@ -20,9 +20,9 @@
 // - It does not read the device on the host: no item(), no clip_grad_norm(), which returns a number. Clip by
 //   a norm on the device: clip_to_norm(parameters, norm, max_norm) with norm_of_norms().
 //   LossScaler::decide() and Optimizer::step(leave_out) skip updates.
-// - Collectives inside have to be of nccl: other backends move tensors by way of the host.
+// - Collectives inside must be of nccl: other backends move tensors through the host.
 // - zero_grad() drops gradients (as all optimizers of Trireme do): a replay writes them to the addresses of
-// the capture.
+//   the capture.
 //
 // Not thread-safe; no other thread captures on the same device meanwhile.
 

@@ -5,7 +5,7 @@
 namespace trireme::parallel {
 namespace {
 
-/// Work that `later` is given afterwards begins when all work of `earlier` is done.
+/// Work added to `later` after this call starts when all current work of `earlier` is done.
 void order(const c10::Stream& earlier, const c10::Stream& later) {
   c10::Event passed(earlier.device_type());
   passed.record(earlier);

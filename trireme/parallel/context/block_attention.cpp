@@ -17,7 +17,7 @@ at::ScalarType type_of_sums(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// Products of queries and keys, in the type of sums; none with later keys.
+/// Scaled dot products of queries and keys, in the dtype of sums. Causal: scores of later keys are -infinity.
 at::Tensor scores_of(const at::Tensor& queries, const at::Tensor& keys, const BlockOptions& options) {
   const at::ScalarType type = type_of_sums(queries);
   at::Tensor scores = at::matmul(queries.to(type), keys.to(type).transpose(2, 3)) * options.scale;
@@ -50,8 +50,8 @@ void merge_block(BlockResult& all, const BlockResult& block) {
 }
 
 // With weights p = exp(score - log_weights) over all blocks, and d = sum over features of gradient x output:
-// the gradient of a score is p (gradient . value - d), whichever block it is of (Dao et al., FlashAttention,
-// arXiv 2205.14135, appendix B.2).
+// the gradient of a score is p (gradient . value - d), in every block (Dao et al., FlashAttention, arXiv
+// 2205.14135, appendix B.2).
 BlockGradients derive_block(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                             const AttentionEnd& end, const BlockOptions& options) {
   if (queries.is_cpu()) {

@@ -19,11 +19,11 @@
 namespace trireme::parallel {
 namespace {
 
-/// A message to the next rank and one from the rank before, under way.
+/// A message to the next rank and one from the previous rank, in transfer.
 class RingMessage {
  public:
   RingMessage() = default;
-  /// `arriving` is of its own sizes, which follow from the owner of what it brings.
+  /// The size of `arriving` follows from the rank whose tokens it contains.
   RingMessage(comm::Group group, at::Tensor leaving, at::Tensor arriving)
       : leaving_(std::move(leaving)), arriving_(std::move(arriving)) {
     const int ranks = group.size(), next = (group.rank() + 1) % ranks,
@@ -34,7 +34,7 @@ class RingMessage {
     const auto receive = [&] {
       received_ = arriving_.numel() > 0 ? group.recv_async(arriving_, before) : comm::Pending();
     };
-    // Where a send waits for its receive, not all ranks may begin with one.
+    // A send may block until its receive: so not all ranks may begin with a send.
     if (group.rank() % 2 == 0) {
       send();
       receive();
@@ -43,7 +43,7 @@ class RingMessage {
       send();
     }
   }
-  /// What has arrived; undefined where nothing was under way.
+  /// The received tensor; undefined if no message was in transfer.
   at::Tensor wait() {
     received_.wait();
     sent_.wait();
@@ -56,15 +56,16 @@ class RingMessage {
   comm::Pending sent_, received_;
 };
 
-/// The places of queries and keys, in what two ranks have of a sequence, that a block is made of.
+/// The positions of queries and keys, within the pieces of two ranks, that form a block.
 struct Block {
   Range queries, keys;
   bool causal = false;
   bool empty() const { return queries.size == 0 || keys.size == 0; }
 };
 
-/// Queries of `own` and keys of `owner`: of an earlier rank the early keys are seen by all queries and the
-/// late ones by none; of a later rank all keys are seen by the late queries alone.
+/// Queries of `own` and keys of `owner`. If `owner` is an earlier rank, all queries attend to its early keys
+/// and none to its late ones. If it is a later rank, only the late queries attend to its keys, to all of
+/// them.
 Block block_of(const ContextSequence& sequence, int own, int owner, bool causal) {
   const std::int64_t queries = sequence.size_on(own), keys = sequence.size_on(owner);
   Block block{.queries = {.begin = 0, .size = queries}, .keys = {.begin = 0, .size = keys}};
@@ -84,7 +85,7 @@ at::Tensor places(const at::Tensor& tensor, const Range& range) {
   return tensor.narrow(2, range.begin, range.size);
 }
 
-/// The ring as one rank sees it.
+/// The ring from the view of one rank.
 class Ring {
  public:
   Ring(const ContextSequence& sequence, const RingAttentionOptions& options, double scale)
@@ -115,7 +116,7 @@ class Ring {
     const at::ScalarType sums = end.log_weights.scalar_type();
     at::Tensor both = at::stack({keys, values});
     at::Tensor of_queries = at::zeros(queries.sizes(), queries.options().dtype(sums));
-    RingMessage gradients;  // of the current keys and values, by the ranks before
+    RingMessage gradients;  // of the current keys and values, from the previous ranks
     for (int step = 0; step < ranks(); ++step) {
       RingMessage next = pass_on(both, step);
       const Block block = block_of(sequence_, rank(), owner_at(step), causal_);
@@ -138,7 +139,7 @@ class Ring {
  private:
   int rank() const { return sequence_.group.rank(); }
   int ranks() const { return sequence_.group.size(); }
-  /// Whose keys and values are here at that step.
+  /// The rank whose keys and values are here at that step.
   int owner_at(int step) const { return (rank() - step % ranks() + ranks()) % ranks(); }
 
   at::Tensor room_for(const at::Tensor& like, int owner) const {
@@ -151,7 +152,7 @@ class Ring {
     return {sequence_.group, both, room_for(both, owner_at(step + 1))};
   }
 
-  /// That of the rank's own keys: every token sees itself.
+  /// The block of the rank's own keys: every token attends to itself.
   BlockResult first(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                     const Block& block) const {
     if (!block.empty())

@@ -1,13 +1,14 @@
 #pragma once
-// Attention over sequences that are cut over the ranks of a context group (sequence_pieces.h). Each rank has
-// the queries of its own tokens. Keys and values of all ranks arrive on a ring, one rank's at a time. While a
-// rank computes with one block, the next is in transfer. Blocks are merged by the logarithms of the sums of
-// their weights (online softmax), so no rank ever holds scores, keys or values of a whole sequence. In the
-// backward keys and values go around once more, together with their gradients, which end at their owners.
-// Causal: masked blocks are not computed, and all ranks have equal work.
+// Context parallelism: attention over sequences that are split over the ranks of a context group
+// (sequence_pieces.h). Each rank has the queries of its own tokens. Keys and values of all ranks arrive on a
+// ring, one rank's at a time. While a rank computes with one block, the next is in transfer. Blocks are
+// merged by the logarithms of the sums of their weights (online softmax). So no rank ever holds scores, keys
+// or values of a whole sequence. In the backward, keys and values go around once more, together with their
+// gradients, which end at their owners. Causal: masked blocks are not computed, and all ranks have equal
+// work.
 //
-// Sources: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers", arXiv 2310.01889; Brandon
-// et al., "Striped Attention", arXiv 2311.09431, for the balance of causal work; Dao et al.,
+// Sources: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers", arXiv 2310.01889. Brandon
+// et al., "Striped Attention", arXiv 2311.09431, for the balance of causal work. Dao et al.,
 // "FlashAttention", arXiv 2205.14135, for blocks and their derivative.
 
 #include <ATen/core/Tensor.h>

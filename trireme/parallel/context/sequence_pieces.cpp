@@ -30,7 +30,7 @@ at::Tensor of_pieces(const at::Tensor& whole, std::int64_t dim, const Pieces& pi
                  dim);
 }
 
-/// Messages have the size of the largest rank's pieces.
+/// Every message has the size of the largest rank's pieces.
 at::Tensor joined(const at::Tensor& own, std::int64_t dim, const ContextSequence& sequence) {
   comm::Group group = sequence.group;
   std::int64_t largest = 0;

@@ -1,14 +1,14 @@
 #pragma once
-// The cut of sequences over the ranks of a context group: into 2 x ranks consecutive pieces that differ by
-// one token at most, of which rank r has number r and number 2 x ranks - 1 - r. In causal attention late
-// tokens attend to many others and early ones to few: an early and a late piece each give all ranks the same
-// work (the zig-zag order of ring attention; ring_attention.h). A rank holds the early piece of a sequence,
-// then the late one, so its tokens stay in order.
+// The split of sequences over the ranks of a context group. A sequence has 2 x ranks consecutive pieces that
+// differ by one token at most. Rank r has pieces r and 2 x ranks - 1 - r. In causal attention late tokens
+// attend to many others and early ones to few. An early and a late piece give all ranks the same work (the
+// zig-zag order of ring attention; ring_attention.h). A rank holds the early piece of a sequence, then the
+// late one, so its tokens stay in order.
 //
-// Weights are not cut: all ranks of the group have them whole, and their gradients are *terms*, which add up
-// to the gradient over the sequence. A custom training loop sums them over the group, together with replicas:
-// DistributedDataParallel over all of these ranks with ReduceScale::kSum. Its loss is a sum over tokens,
-// divided by the count of all ranks.
+// Weights are not split: all ranks of the group have them whole, and their gradients are *terms*, which add
+// up to the gradient over the sequence. A custom training loop sums them over the group, together with
+// replicas: DistributedDataParallel over all of these ranks with ReduceScale::kSum. Its loss is a sum over
+// tokens, divided by the count of all ranks.
 
 #include <ATen/core/Tensor.h>
 

@@ -28,7 +28,7 @@ std::int64_t padded_numel(const at::Tensor& tensor) {
   return (tensor.numel() + unit - 1) / unit * unit;
 }
 
-/// A tensor of its own over part of `flat`'s memory.
+/// A separate tensor over part of `flat`'s memory.
 at::Tensor part_of(const at::Tensor& flat, std::int64_t offset, at::IntArrayRef sizes,
                    at::IntArrayRef strides) {
   at::Tensor part = at::empty({0}, flat.options());
@@ -36,13 +36,13 @@ at::Tensor part_of(const at::Tensor& flat, std::int64_t offset, at::IntArrayRef 
   return part;
 }
 
-/// The memory of a place, which stays as long as the result.
+/// The memory of a place, which lives as long as the result.
 c10::DataPtr memory_of(const at::Tensor& place) {
   return {place.mutable_data_ptr(), new at::Tensor(place),
           [](void* held) { delete static_cast<at::Tensor*>(held); }, place.device()};
 }
 
-/// A gradient over the memory of a place, with a storage of its own.
+/// A gradient over the memory of a place, with a separate storage.
 at::Tensor view_of(const at::Tensor& place) {
   at::Tensor view = at::empty({0}, place.options());
   view.set_(c10::Storage(c10::Storage::use_byte_size_t(), place.nbytes(), memory_of(place),
@@ -51,12 +51,12 @@ at::Tensor view_of(const at::Tensor& place) {
   return view;
 }
 
-/// The view and all its aliases are over this memory from now on.
+/// Moves the view and all its aliases to this memory.
 void move_view(const at::Tensor& view, c10::DataPtr memory) {
   view.storage().set_data_ptr_noswap(std::move(memory));
 }
 
-/// The parameter's values leave its place with the view and its aliases.
+/// Copies the values out of the parameter's place: its view and all aliases move to the copy.
 void take_values_along(const Parameter& parameter) {
   const at::Tensor& place = parameter.place;
   at::Tensor own = at::empty({place.numel()}, place.options());
@@ -64,7 +64,7 @@ void take_values_along(const Parameter& parameter) {
   move_view(parameter.view, own.storage().set_data_ptr(c10::DataPtr(nullptr, own.device())));
 }
 
-/// A dense parameter of any memory order keeps its strides, so that fused kernels see one layout.
+/// A dense parameter keeps its strides in any memory format, so that fused kernels get one layout.
 std::vector<std::int64_t> strides_in_bucket(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
   std::vector<std::int64_t> strides(static_cast<std::size_t>(tensor.dim()));
@@ -134,7 +134,8 @@ std::vector<std::vector<std::size_t>> assign_buckets(const std::vector<Parameter
     current.bytes += static_cast<std::int64_t>(tensor.nbytes());
     current.closed = current.bytes >= current.limit;
   }
-  // A bucket is ready with its last gradient: that, not the first one, is the order in which they start.
+  // A bucket is ready when its last gradient is. The buckets start in that order, not in the order of their
+  // first gradients.
   std::vector<std::size_t> place(parameters.size());
   for (std::size_t i = 0; i < ready_order.size(); ++i) place[ready_order[i]] = i;
   std::ranges::sort(buckets, {}, [&](const auto& members) { return place[members.back()]; });
@@ -149,7 +150,7 @@ void move_all(std::vector<Move> moves) {
     return move.to.numel() == 0 || address(move.to) == address(move.from);
   });
   std::ranges::sort(moves, {}, [&](const Move& move) { return address(move.to); });
-  std::map<const std::byte*, Move*> in_place;  // those whose values are still where they were
+  std::map<const std::byte*, Move*> in_place;  // moves whose values are still in their old place
   for (Move& move : moves) in_place[address(move.from)] = &move;
   for (Move& move : moves) {
     const std::byte* begin = address(move.to);
@@ -196,7 +197,7 @@ std::vector<Bucket> BucketMemory::lay_out(std::vector<Parameter>& parameters,
                                           std::vector<std::vector<std::size_t>> assignment) const {
   std::vector<Bucket> buckets;
   std::vector<Move> moves;
-  std::vector<at::Tensor> gaps;  // after parameters, and the flags
+  std::vector<at::Tensor> gaps;  // padding after parameters, and the flags
   std::map<Kind, std::int64_t> filled;
   for (Parameter& parameter : parameters) parameter.bucket = Parameter::kNoBucket;
   for (auto& members : assignment) {

@@ -1,6 +1,6 @@
-// Local gradient clipping (Lin et al., ICLR 2018, section 3.2): each rank holds what it hands in to 1/sqrt(N)
-// of the norm that the gradients of N ranks are to have together, before any of it is kept or sent. The norm
-// is that of all gradients of a pass, so nothing leaves before the last one is there.
+// Local gradient clipping (Lin et al., ICLR 2018, section 3.2). Each rank clips its gradients before any of
+// them is kept or sent. Its limit is 1/sqrt(N) of the norm that the gradients of N ranks may have together.
+// The norm covers all gradients of a pass, so no bucket is sent before the last gradient is ready.
 
 #include <algorithm>
 #include <cmath>
@@ -43,7 +43,7 @@ class ClippingHook final : public CommHook {
   std::int64_t sent_bytes() const override { return next_->sent_bytes(); }
 
  private:
-  /// A bucket that waits for the others of its pass.
+  /// A bucket that waits for the other buckets of its pass.
   struct Held {
     comm::Group group;
     GradientBucket bucket;
@@ -58,7 +58,7 @@ class ClippingHook final : public CommHook {
     for (const auto& each : pass) each->rest = next_->start(each->group, each->bucket, each->scale);
   }
 
-  /// Added up in the order of the parameters, whichever buckets they are in.
+  /// Summed in the order of the parameters, for any assignment to buckets.
   double norm_of(const std::vector<std::shared_ptr<Held>>& pass) const {
     std::vector<double> squares(places_.size());
     for (const auto& each : pass) {
@@ -72,11 +72,11 @@ class ClippingHook final : public CommHook {
 
   void clip(const std::vector<std::shared_ptr<Held>>& pass) const {
     const auto ranks = static_cast<double>(pass.front()->group.size());
-    // What is handed in of a mean is as many times as large as of a sum.
+    // For a mean, a rank's contribution is larger than for a sum by the number of ranks.
     const double most =
         norm_ * gradient_scale_ * (pass.front()->scale == ReduceScale::kMean ? ranks : 1) / std::sqrt(ranks);
     const double norm = norm_of(pass);
-    // One that is not finite continues as it is, and is found.
+    // A norm that is not finite is not clipped, so that it is detected later.
     if (!std::isfinite(norm) || norm <= most) return;
     for (const auto& each : pass) {
       const at::Tensor& flat = each->bucket.flat;
@@ -88,7 +88,7 @@ class ClippingHook final : public CommHook {
   const std::shared_ptr<CommHook> next_;
   const double norm_;
   double gradient_scale_ = 1;
-  std::map<std::string, std::size_t> places_;  ///< of parameters
+  std::map<std::string, std::size_t> places_;  ///< indices of parameters
   std::vector<std::shared_ptr<Held>> held_;
 };
 

@@ -1,10 +1,10 @@
-// Gradients in the bytes of a codec (compress/codec.h): every rank sends its own to all, and all add them up
-// in the order of the ranks, so that replicas keep the same bits; where a codec says something of all
-// elements, and that is fewer bytes, each rank adds up a piece and encodes the sum (encoded_sum.h). What a
-// codec leaves out is kept and added to the next gradient (error feedback: Karimireddy et al., ICML 2019,
-// algorithm 2). Falls back to a dense all-reduce if the messages exceed twice the dense size. Deep gradient
-// compression (Lin et al., ICLR 2018) sends the greatest of what velocities have added up to, and stops the
-// velocity of what was sent (momentum correction and factor masking, section 3).
+// Gradient compression with a codec (compress/codec.h). Every rank sends its encoded gradient to all, and all
+// add them up in rank order, so that replicas keep the same bits. With a dense codec, each rank instead sums
+// a piece and encodes the sum, if that takes fewer bytes (encoded_sum.h). The part that a codec drops is kept
+// and added to the next gradient (error feedback: Karimireddy et al., ICML 2019, algorithm 2). Falls back to
+// a dense all-reduce if the messages exceed twice the dense size. Deep gradient compression (Lin et al., ICLR
+// 2018) sends the largest values of the accumulated velocities. It resets the velocity of sent values
+// (momentum correction and factor masking, section 3).
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -55,14 +55,14 @@ class CodecHook final : public CompressingHook {
   }
 
  private:
-  /// Of a parameter, from step to step.
+  /// State of a parameter that is kept between steps.
   struct Kept {
-    at::Tensor draws;     ///< its steps so far
-    at::Tensor residual;  ///< what was left out so far; undefined: the codec leaves nothing out
-    at::Tensor velocity;  ///< dgc's
+    at::Tensor draws;     ///< number of its steps so far
+    at::Tensor residual;  ///< error feedback; undefined: the codec drops nothing
+    at::Tensor velocity;  ///< of dgc
     bool by_pieces = false;
-    PieceOfRank piece = {};    ///< of the sum, that this rank encodes
-    at::Tensor sums_residual;  ///< what was left out of that
+    PieceOfRank piece = {};    ///< of the sum: this rank encodes it
+    at::Tensor sums_residual;  ///< error feedback of that piece
   };
 
   bool takes(std::int64_t /*rows*/, std::int64_t /*columns*/) const override { return true; }
@@ -94,10 +94,10 @@ class CodecHook final : public CompressingHook {
   }
   std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
                                ReduceScale scale) override;
-  /// What goes of a gradient in its step.
+  /// The outgoing values of a gradient in one step.
   struct Outgoing {
     CompressedPart part;
-    at::Tensor sent;  ///< that is encoded; what the codec leaves out stays there
+    at::Tensor sent;  ///< the values to encode; dropped ones stay there
     compress::Codec::Options how;
     std::int64_t bytes = 0;  ///< of its slot: the same on all ranks
 
@@ -113,17 +113,17 @@ class CodecHook final : public CompressingHook {
                                        ReduceScale scale);
   std::function<void()> sum(comm::Group& group, const std::vector<CompressedPart>& parts, ReduceScale scale);
   Random random_for(const CompressedPart& part, int rank) const;
-  /// Of a gradient in its next step.
+  /// The fraction of values that the gradient's next step sends.
   double fraction_for(const CompressedPart& part) const;
 
   const compress::Codec& codec_;
   const bool with_velocity_;
-  const bool is_dense_;  ///< of all elements something, so that the sum of several ranks has no more bytes
+  const bool is_dense_;  ///< the codec sends all elements, so that the sum of several ranks has no more bytes
   std::map<std::string, Kept> kept_;
-  std::map<std::string, at::Tensor> velocities_;  ///< dgc's, of what goes uncompressed: the same on all ranks
+  std::map<std::string, at::Tensor> velocities_;  ///< of dgc, of uncompressed gradients: equal on all ranks
 };
 
-/// Lin et al., section 3.3: a few steps of growing sparsity, where the network changes fast.
+/// Lin et al., section 3.3: a few steps of increasing sparsity, while the network changes fast.
 double CodecHook::fraction_for(const CompressedPart& part) const {
   constexpr std::int64_t kLevels = 4;
   const std::int64_t step = *kept_.at(part.name).draws.const_data_ptr<std::int64_t>();
@@ -248,7 +248,7 @@ std::function<void()> CodecHook::gather(comm::Group& group, std::vector<Outgoing
   };
 }
 
-/// What each rank would have said, where the gradients lie.
+/// Decodes each rank's message in place and all-reduces the result.
 std::function<void()> CodecHook::reduce_densely(comm::Group& group, const std::vector<Outgoing>& all,
                                                 ReduceScale scale) {
   const auto op = scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum;
@@ -269,7 +269,7 @@ std::function<void()> CodecHook::reduce_densely(comm::Group& group, const std::v
 }  // namespace
 
 std::shared_ptr<CommHook> make_codec_hook(const CompressionOptions& options) {
-  // Without momentum a velocity is the gradient itself: error feedback alone is left.
+  // Without momentum a velocity equals the gradient: only error feedback remains.
   const bool is_dgc = options.name == "dgc";
   return std::make_shared<CodecHook>(options, *compress::codec(is_dgc ? "top-k" : options.name),
                                      is_dgc && options.momentum > 0);

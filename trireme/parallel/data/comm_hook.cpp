@@ -23,8 +23,8 @@ class AllReduceHook : public CommHook {
   std::int64_t sent_bytes_ = 0;
 };
 
-/// Sends 16 instead of 32 or 64 bits per value. The mean is taken before the conversion, so that the sum of
-/// many ranks does not leave fp16's range.
+/// Sends 16 instead of 32 or 64 bits per value. Divides by the number of ranks before the conversion, so that
+/// the sum of many ranks stays in fp16's range.
 class HalfHook : public CommHook {
  public:
   explicit HalfHook(at::ScalarType dtype) : dtype_(dtype) {}
@@ -42,7 +42,7 @@ class HalfHook : public CommHook {
   std::int64_t sent_bytes() const override { return sent_bytes_; }
 
  private:
-  /// As many elements as the memory that buckets lie in, whatever their order in it.
+  /// As many elements as the memory of the buckets, for any order of the buckets in it.
   struct Buffer {
     c10::weak_intrusive_ptr<c10::StorageImpl> of;
     at::Tensor half;

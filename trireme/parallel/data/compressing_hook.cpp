@@ -13,7 +13,7 @@
 namespace trireme::parallel {
 namespace {
 
-/// Of the dim whose elements lie furthest apart.
+/// Size of the dim with the largest stride.
 std::int64_t outermost_size(const at::Tensor& tensor) {
   std::int64_t outermost = 0;
   for (std::int64_t dim = 1; dim < tensor.dim(); ++dim) {
@@ -22,7 +22,7 @@ std::int64_t outermost_size(const at::Tensor& tensor) {
   return tensor.size(outermost);
 }
 
-/// Where a gradient lies in its bucket.
+/// Position of a gradient in its bucket.
 struct Place {
   std::int64_t offset;
   std::int64_t numel;
@@ -34,7 +34,7 @@ Place place_of(const at::Tensor& view, const GradientBucket& bucket) {
   return {view.storage_offset() - bucket.flat.storage_offset(), view.numel()};
 }
 
-/// What goes as it is, one after the other.
+/// Consecutive values that are sent uncompressed.
 class Uncompressed {
  public:
   void add(const Place& place) {
@@ -126,7 +126,7 @@ void CompressingHook::set_gradient_scale(double scale) {
 std::function<void()> CompressingHook::start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) {
   const at::Tensor flat = bucket.flat;
   Uncompressed uncompressed;
-  std::vector<std::string> names;  // of these, without the flag
+  std::vector<std::string> names;  // of the uncompressed gradients, without the flag
   std::vector<CompressedPart> parts;
   std::vector<at::Tensor> scaled;
   for (const auto& [name, gradient] : bucket.gradients) {
@@ -179,7 +179,7 @@ at::Tensor CompressingHook::room(const comm::Group& group, const std::string& us
 
 at::Tensor CompressingHook::room_for(const comm::Group& group, const std::string& use, std::int64_t bytes,
                                      c10::Device device) {
-  // In eight steps from one power of two to the next.
+  // Rounds up to one of eight sizes between two powers of two.
   const auto floor = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(bytes)));
   const at::TensorOptions options = at::TensorOptions(at::kByte).device(device);
   return room(group, use, round_up(bytes, std::max<std::int64_t>(64, floor / 8)), options)

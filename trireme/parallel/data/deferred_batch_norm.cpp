@@ -54,7 +54,7 @@ void DeferredBatchNormImpl::pretty_print(std::ostream& stream) const {
          << ", track_running_stats=" << options.track_running_stats() << ")";
 }
 
-/// Numbers only grow: a forward that runs again gets that of its first run.
+/// Each forward has a new number, except a recomputation, which gets the number of its first run.
 bool DeferredBatchNormImpl::is_first_run() {
   const std::uint64_t number = ++last_forward_;
   return model::same_again(number) == number;

@@ -2,10 +2,10 @@
 // Batch normalization whose running statistics are those of the whole batch although it comes in
 // micro-batches (torchgpipe's DeferredBatchNorm; `deferred_batch_norm` of PyTorch's Pipe). A micro-batch is
 // normalized with its own statistics, as micro-batches pass one after the other. The running statistics
-// change once per batch, by the mean and the unbiased variance of all its micro-batches, so that evaluation
-// does not depend on their number.
+// change once per batch, by the mean and the unbiased variance of all its micro-batches. So evaluation does
+// not depend on their number.
 //
-//   trireme::convert_deferred_batchnorm(*chain, 8);   // before the pipeline and the optimizer
+//     trireme::convert_deferred_batchnorm(*chain, 8);   // before the pipeline and the optimizer
 //
 // For pipelines and gradient accumulation in a custom training loop. A forward that is recomputed for its
 // backward does not count again. One thread.
@@ -55,8 +55,8 @@ class DeferredBatchNormImpl : public BatchNormModule<DeferredBatchNormImpl> {
 /// The holder of a DeferredBatchNormImpl, for members and torch::nn::Sequential.
 TORCH_MODULE(DeferredBatchNorm);
 
-/// Replaces each torch::nn::BatchNorm1d, 2d and 3d below `module`, in Sequential, ModuleList and ModuleDict
-/// too, by a DeferredBatchNorm with the same tensors, names, options and mode, and sets `chunks` of each
+/// Replaces each torch::nn::BatchNorm1d, 2d and 3d below `module` by a DeferredBatchNorm with the same
+/// tensors, names, options and mode. Also in Sequential, ModuleList and ModuleDict. Sets `chunks` of each
 /// DeferredBatchNorm. Returns the number of layers. Throws InvalidArgument as convert_sync_batchnorm(), with
 /// nothing changed; `chunks` below 1.
 std::int64_t convert_deferred_batchnorm(torch::nn::Module& module, std::int64_t chunks);

@@ -1,4 +1,4 @@
-// fp16, bf16: the device's conversion rounds to the nearest even, as the host's does.
+// fp16, bf16: the device rounds to nearest, ties to even, like the host.
 
 #include "trireme/parallel/data/internal/device_codec.h"
 

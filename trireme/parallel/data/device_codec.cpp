@@ -28,7 +28,7 @@ constexpr std::array kDeviceRows = {DeviceRow{"fp16", compress::codec, device_fp
                                     DeviceRow{"sign", compress::codec, device_sign_codec},
                                     DeviceRow{"top-k", compress::codec, device_top_k_codec}};
 
-/// The low 32 bits of a product with a factor of 32 bits: no product leaves 63 bits.
+/// The low 32 bits of the product with a 32-bit factor. Intermediate products fit into 63 bits.
 at::Tensor times(const at::Tensor& x, std::int64_t factor) {
   constexpr std::int64_t kTop = std::int64_t{1} << 31;
   const at::Tensor low = x.mul(factor & (kTop - 1));
@@ -36,7 +36,7 @@ at::Tensor times(const at::Tensor& x, std::int64_t factor) {
   return low.add(x.bitwise_and(1), kTop).bitwise_and(kLow32);
 }
 
-/// Uniform bits of numbers of 32 bits (Wellons, lowbias32), as the host's codecs make them.
+/// Uniform bits of 32-bit numbers (Wellons, lowbias32), equal to those of the host's codecs.
 at::Tensor hashed(at::Tensor x) {
   x = times(x.bitwise_xor(x.bitwise_right_shift(16)), 0x7feb352d);
   x = times(x.bitwise_xor(x.bitwise_right_shift(15)), 0x846ca68b);

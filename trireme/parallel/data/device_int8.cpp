@@ -1,5 +1,5 @@
-// int8 (compress/int8.cpp): the operations of the host in the same order, each rounded once, so that the
-// bytes are the same.
+// int8 (compress/int8.cpp): the host's operations in the same order, each rounded once, so that the bytes are
+// equal.
 
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/nextafter.h>
@@ -18,9 +18,9 @@ namespace {
 
 constexpr std::int64_t kInt8Block = 512, kGreatestStep = 127, kNaNStep = -128;
 
-/// Neither its inverse nor what it makes of 127 is infinite. One step down is enough: the quotient is at most
-/// 1 + 2^-24 times too large, and a step is 2^-24 of it at least. The divisor is a tensor: by a number a GPU
-/// multiplies with the inverse, which is rounded.
+/// Neither the inverse of a scale nor 127 times the scale is infinite. One nextafter step is enough: the
+/// quotient is at most 1 + 2^-24 times too large, and a step is at least 2^-24 of it. The divisor is a
+/// tensor: for a scalar a GPU multiplies with the rounded inverse.
 at::Tensor scales_of(const at::Tensor& greatest) {
   const at::Tensor scales = greatest.div(at::full_like(greatest, kGreatestStep)).clamp_min(FLT_MIN);
   return at::where(scales.mul(kGreatestStep).gt(FLT_MAX), at::nextafter(scales, at::zeros_like(scales)),
@@ -61,7 +61,7 @@ class DeviceInt8 final : public DeviceCodec {
   }
 
  private:
-  /// Adds 16 random places after the point.
+  /// Adds 16 random binary places after the point.
   static void draw(const at::Tensor& scaled, std::uint64_t seed) {
     const at::Tensor seeds = seeds_of_rows(scaled.size(0), seed, scaled.device());
     for (std::int64_t first = 0; first < scaled.size(0); first += kRowsAtOnce) {

@@ -1,5 +1,5 @@
-// qsgd (compress/stochastic.cpp): the norm of a block is added up in f64 and the device's order, so that a
-// level that lies next to a draw may be the other one.
+// qsgd (compress/stochastic.cpp). The norm of a block is summed in f64 in the device's order. So a value
+// whose level is close to the drawn number may get the neighbouring level.
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full_like.h>
@@ -60,7 +60,7 @@ class DeviceQsgd final : public DeviceCodec {
   }
 
  private:
-  /// Adds 24 random places after the point.
+  /// Adds 24 random binary places after the point.
   static void draw(const at::Tensor& levels, std::uint64_t seed) {
     const at::Tensor seeds = seeds_of_rows(levels.size(0), seed, levels.device());
     for (std::int64_t first = 0; first < levels.size(0); first += kRowsAtOnce) {

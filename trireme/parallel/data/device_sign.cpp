@@ -1,5 +1,5 @@
-// sign (compress/sign.cpp): the mean magnitude of a block is added up in f64 and the device's order; signs
-// are the host's.
+// sign (compress/sign.cpp). The mean magnitude of a block is summed in f64 in the device's order; signs equal
+// those of the host.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full_like.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kSignBlock = 4096, kSignsPerByte = 8;
 
-/// The last block may hold fewer values than the others.
+/// The last block may have fewer values than the others.
 at::Tensor means_of(const at::Tensor& blocks, std::int64_t num_values) {
   const at::Tensor sums = blocks.abs().sum(1, /*keepdim=*/false, at::kDouble).to(at::kFloat);
   const at::Tensor counts = at::full_like(sums, kSignBlock);
@@ -49,7 +49,7 @@ class DeviceSign final : public DeviceCodec {
     return {.values = values.view(-1).narrow(0, 0, num_values),
             .fits = are_used(used, 4 * rows + packed_bytes)};
   }
-  /// All of a block that is not finite has been sent.
+  /// A block with non-finite values was sent entirely: no error feedback.
   void take_out(const at::Tensor& said, const at::Tensor& values) const override {
     at::Tensor(values).copy_(at::where(said.isfinite(), values.sub(said), at::zeros_like(values)));
   }

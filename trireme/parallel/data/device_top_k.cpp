@@ -1,7 +1,7 @@
-// top-k (compress/top_k.cpp) without a read from the device: how many values are named, and which, is decided
-// there. The values in the order of their magnitudes, of equal ones the earlier first, name the host's: all
-// that reach the threshold of the sample where these are no fewer than half of what may be named, and no more
-// than that; else as many as may be named, without zeros.
+// top-k (compress/top_k.cpp) without a device synchronization: the device decides how many values are sent,
+// and which. Values are ordered by magnitude; of equal ones the earlier is first. The result equals the
+// host's. All values that reach the sample's threshold are sent, if they are at least half of the limit and
+// not above it. Otherwise as many as the limit allows are sent, without zeros.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kTopKSample = 4096, kPairRange = 65536, kPairBytes = 6;
 
-/// Numbers in the order of magnitudes: i64 of 31 bits.
+/// Integers in the order of magnitudes: i64 with 31 bits.
 at::Tensor magnitudes_of(const at::Tensor& values) {
   return values.view(at::kInt).bitwise_and(0x7fffffff).to(at::kLong);
 }
@@ -30,13 +30,13 @@ std::int64_t max_named(std::int64_t num_values, double fraction) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(num_values) * fraction));
 }
 
-/// That so many of `magnitudes` reach; at least 1.
+/// The threshold that `count` of `magnitudes` reach; at least 1.
 at::Tensor threshold_for(const at::Tensor& magnitudes, std::int64_t count) {
   const std::int64_t place = std::clamp<std::int64_t>(count, 1, magnitudes.numel());
   return std::get<0>(magnitudes.topk(place)).narrow(0, place - 1, 1).clamp_min(1);
 }
 
-/// Values that the host would draw.
+/// The same sample as on the host.
 at::Tensor sample_of(const at::Tensor& magnitudes, std::uint64_t seed) {
   Random random(seed);
   const std::int64_t stride = magnitudes.numel() / kTopKSample;
@@ -47,7 +47,7 @@ at::Tensor sample_of(const at::Tensor& magnitudes, std::uint64_t seed) {
   return magnitudes.index_select(0, to_device(places, magnitudes.device()));
 }
 
-/// How many values are named: i64, one element.
+/// Number of values to send: i64, one element.
 at::Tensor num_named(const at::Tensor& magnitudes, std::int64_t most, std::uint64_t seed) {
   const std::int64_t num_values = magnitudes.numel();
   at::Tensor exact = magnitudes.gt(0).sum().clamp_max(most).view({1});
@@ -66,7 +66,7 @@ class DeviceTopK final : public DeviceCodec {
                        ranges = divide_up(num_values, kPairRange);
     const at::Tensor magnitudes = magnitudes_of(values);
     const at::Tensor named = num_named(magnitudes, most, how.seed);
-    // No two keys are equal, so that any device names the same.
+    // All keys differ, so that every device chooses the same values.
     const at::Tensor keys = magnitudes.bitwise_left_shift(32).add_(
         at::arange(num_values, magnitudes.options()).neg_().add_(kLow32));
     const at::Tensor order = at::arange(most, magnitudes.options());
@@ -80,7 +80,7 @@ class DeviceTopK final : public DeviceCodec {
     numbers_in(bytes, 0, ranges, at::kInt).copy_(counts);
     numbers_in(bytes, 4 * ranges, most, at::kFloat)
         .copy_(values.index_select(0, places.clamp_max(num_values - 1)));
-    // Where the places begin only the device knows; what is behind the last one counts for nothing.
+    // Only the device knows where the places begin. Bytes after the last place are ignored.
     const at::Tensor halves = numbers_in(bytes, 0, 2 * ranges + 3 * most, at::kShort);
     halves.index_copy_(0, order.add(named, 2).add_(2 * ranges),
                        places.bitwise_and(kPairRange - 1).to(at::kShort));
@@ -101,7 +101,7 @@ class DeviceTopK final : public DeviceCodec {
                                    .bitwise_and(kPairRange - 1);
     const at::Tensor places = range.clamp_max(ranges - 1).mul(kPairRange).add_(offsets);
     const at::Tensor counted = order.lt(named), outside = places.ge(num_values).logical_and(counted);
-    // What does not count goes after the last value.
+    // Ignored values are written after the last value.
     const at::Tensor to =
         at::where(counted.logical_and(outside.logical_not()), places, at::full_like(places, num_values));
     const at::Tensor said = at::zeros({num_values + 1}, bytes.options().dtype(at::kFloat))
@@ -115,7 +115,7 @@ class DeviceTopK final : public DeviceCodec {
             .logical_and(rises.logical_or(counted.narrow(0, 1, most - 1).logical_not()).all());
     return {.values = said.narrow(0, 0, num_values), .fits = Flag(fits)};
   }
-  /// What is named is not 0.
+  /// Sent values are not 0.
   void take_out(const at::Tensor& said, const at::Tensor& values) const override {
     at::Tensor(values).masked_fill_(said.ne(0), 0);
   }

@@ -1,5 +1,5 @@
 #pragma once
-// Data parallelism for any torch::nn::Module: every rank holds a replica and works on its part of the batch;
+// Data parallelism for any torch::nn::Module. Every rank holds a replica and works on its part of the batch;
 // gradients are reduced over the ranks while backward still runs. (Li et al., "PyTorch Distributed", VLDB
 // 2020, arXiv 2006.15704: buckets in reverse order, overlap with backward; own flat-buffer reducer.)
 //
@@ -7,14 +7,14 @@
 //   for (...) { loss(model->forward(x), y).backward(); optimizer.step(); optimizer.zero_grad(); }
 //
 // Post-accumulate hooks on the parameters start the reduction, so the loop calls the module and backward as
-// always. When backward() returns, every .grad holds the mean over the ranks and is in a bucket. Collective:
+// usual. When backward() returns, every .grad holds the mean over the ranks and is in a bucket. Collective:
 // every rank makes it, and runs the same number of synchronised backward passes (Join lifts that). One thread
 // runs forward and backward. requires_grad may change between steps, on all ranks before the same pass. A
-// parameter that is added, removed, replaced, converted or moved during its lifetime is an InvalidArgument of
-// the next pass, or of zero_grad(), that names it. Cost per step: that of the group's all_reduce. On the CPU
-// gradients of 16 KiB and more are made in their buckets from the third step on, where steps are alike; else
-// they are copied there. A group of one rank does nothing. A pass that ends by an exception fails the group
-// on all ranks by name once a bucket is in transfer; before that it may be repeated.
+// parameter must not be added, removed, replaced, converted or moved during its lifetime. The next pass, or
+// zero_grad(), then throws an InvalidArgument that names it. Cost per step: that of the group's all_reduce.
+// On the CPU gradients of 16 KiB and more are made in their buckets from the third step on, if steps are
+// alike. Otherwise they are copied there. A group of one rank does nothing. A pass that ends by an exception
+// fails the group on all ranks by name once a bucket is in transfer; before that it may be repeated.
 
 #include <torch/nn/module.h>
 

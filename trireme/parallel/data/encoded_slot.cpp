@@ -18,12 +18,12 @@ using Head = std::int64_t;
 constexpr std::int64_t kHeadBytes = sizeof(Head);
 constexpr Head kNotFinite = -1;
 
-/// Without the word in front.
+/// The slot without its head.
 at::Tensor body_of(const at::Tensor& slot) { return slot.narrow(0, kHeadBytes, slot.numel() - kHeadBytes); }
-/// On a device: without dims.
+/// On a device: a scalar tensor.
 at::Tensor head_of(const at::Tensor& slot) { return numbers_in(slot, 0, 1, at::kLong).select(0, 0); }
 
-/// None: its vector is not finite. Throws CommError.
+/// The encoded bytes; none if the vector is not finite. Throws CommError for invalid bytes.
 std::optional<std::span<const std::byte>> said_in(const compress::Codec& codec, const at::Tensor& slot,
                                                   std::int64_t num_values, const std::string& what) {
   const std::span<const std::byte> bytes = bytes_of(slot);

@@ -44,7 +44,7 @@ class EncodedSum {
   }
 
  private:
-  /// Of the vectors of a message, that of a rank.
+  /// A rank's slot for one vector in the messages.
   at::Tensor slot_of(const at::Tensor& messages, int rank, std::int64_t at, std::int64_t size) const {
     return messages.narrow(0, rank * per_piece_ + at, size);
   }

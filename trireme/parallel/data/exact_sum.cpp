@@ -15,12 +15,12 @@ namespace {
 
 constexpr std::int64_t kPackBytes = 4 << 20;
 
-/// Rounded weights have rounded gradients, whose sums are not.
+/// Gradients of rounded weights are rounded, but their sums must not be.
 at::ScalarType type_of_sum(const at::Tensor& leaf) {
   return at::isReducedFloatingType(leaf.scalar_type()) ? at::kFloat : leaf.scalar_type();
 }
 
-/// The second one's values go into the first where both are there.
+/// Adds `b` to `a` in place if both are defined.
 at::Tensor sum_of(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() ? a : b;
   return at::Tensor(a).add_(b);
@@ -57,7 +57,7 @@ void ExactSum::put(Node node, Gradients gradients) {
   sums_.emplace(node, std::move(gradients));
 }
 
-/// Micro-batches without samples are none: what is left alone in its level goes up as it is.
+/// Micro-batches without samples have no node. A node without a sibling moves up unchanged.
 ExactSum::Gradients ExactSum::take_root() {
   if (sums_.empty()) return Gradients(leaves_.size());
   while (sums_.size() > 1) {

@@ -10,7 +10,8 @@ namespace trireme::parallel {
 
 Flag Flag::is_finite(const at::Tensor& values) {
   if (!values.is_cpu()) return Flag(at::isfinite(values).all());
-  // A sum is not finite when an addend is not; large numbers may overflow, and then each is looked at.
+  // A sum is not finite if an addend is not. A sum of large numbers may also overflow; then each value is
+  // checked.
   return std::isfinite(values.sum().item<float>()) || at::isfinite(values).all().item<bool>();
 }
 

@@ -13,16 +13,16 @@
 namespace trireme::parallel {
 namespace {
 
-// Below it a copy costs no more than the book-keeping.
+// Below this size a copy costs no more than the bookkeeping.
 constexpr std::size_t kMinBytes = 16 << 10;
-// More than any backward allocates: a step that never ends is not watched for ever.
+// More than any backward allocates. Bounds the recording of a step that never ends.
 constexpr std::size_t kMaxAllocations = 1 << 16;
 
 thread_local std::vector<std::weak_ptr<GradientBufferAllocator>> watching;
 thread_local int pauses = 0;
 
-/// How many tensors libtorch itself has over the memory of a gradient when the hook after it is called: its
-/// versions differ.
+/// References of libtorch to a gradient's memory when the post-accumulate hook runs. They depend on its
+/// version.
 std::size_t holders_of_a_gradient() {
   static const std::size_t kHolders = [] {
     const at::AutoGradMode enabled(true);
@@ -40,7 +40,7 @@ bool in_backward() { return pauses == 0 && torch::autograd::get_current_node() !
 
 }  // namespace
 
-/// Keeps the memory that was lent until the tensor in it is gone.
+/// Keeps the leased memory as long as the tensor in it lives.
 struct GradientBufferAllocator::Lease {
   at::Tensor memory;
 };
@@ -59,7 +59,7 @@ class GradientBufferAllocator::Allocator final : public c10::Allocator {
 
   static void install() {
     static const bool kInstalled = [] {
-      // Never given back: tensors may outlive everything.
+      // Never destroyed: tensors may outlive all static objects.
       c10::SetCPUAllocator(new Allocator(c10::GetCPUAllocator()), /*priority=*/255);
       return true;
     }();
@@ -95,7 +95,7 @@ GradientBufferAllocator::Pause::~Pause() { --pauses; }
 GradientBufferAllocator::GradientBufferAllocator(std::size_t num_parameters, MakeBuffer lease)
     : make_buffer_(std::move(lease)), leases_(num_parameters) {
   Allocator::install();
-  holders_of_a_gradient();  // a backward of its own: not in the middle of another one
+  holders_of_a_gradient();  // runs a backward, which is not possible inside another one
 }
 
 void GradientBufferAllocator::begin_step() {
@@ -111,7 +111,7 @@ void GradientBufferAllocator::start() {
   watching.push_back(weak_from_this());
 }
 
-/// Another thread's list forgets it with that thread's next allocation.
+/// Another thread removes it from its list at its next allocation.
 void GradientBufferAllocator::stop() {
   thread_ = std::thread::id();
   forget();
@@ -128,7 +128,7 @@ void GradientBufferAllocator::forget() {
   std::erase_if(watching, [this](const auto& each) { return each.expired() || each.lock().get() == this; });
 }
 
-/// Empty where the next allocation of the step is not to become a gradient, or its place is taken.
+/// Empty if the next allocation of the step does not become a gradient, or if its place is in use.
 c10::DataPtr GradientBufferAllocator::lease_next(std::size_t bytes) {
   const std::size_t next = made_.size();
   as_expected_ = as_expected_ && next < expected_.size() && expected_[next].bytes == bytes;
@@ -154,7 +154,7 @@ void GradientBufferAllocator::arrived(std::size_t parameter, const at::Tensor& g
   if (gradient.layout() != at::kStrided || gradient.nbytes() < kMinBytes || !has_memory_alone(gradient))
     return;
   const void* data = gradient.const_data_ptr();
-  // Memory that was given back may have been allocated again: the last one counts.
+  // Freed memory may have been allocated again: the last allocation counts.
   const auto made =
       std::find_if(made_.rbegin(), made_.rend(), [&](const Allocation& each) { return each.data == data; });
   if (made != made_.rend()) made->parameter = parameter;

@@ -30,12 +30,12 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
   const std::shared_ptr<const void> name_ = std::make_shared<char>();
 };
 
-/// Null where there is none, or one of somebody else.
+/// Null if there is no hook, or one of another owner.
 GradientHook* hook_of(const at::Tensor& parameter) {
   return dynamic_cast<GradientHook*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
 }
 
-/// Null where it is not there any more.
+/// Null if that hook was removed.
 GradientHook* hook_of(const at::Tensor& parameter, const HookName& name) {
   GradientHook* present = hook_of(parameter);
   return present != nullptr && present->name() == name.lock() ? present : nullptr;

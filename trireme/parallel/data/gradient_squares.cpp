@@ -13,7 +13,8 @@
 namespace trireme::parallel {
 namespace {
 
-/// Lanes that compilers turn into vectors; f32 within a block that stays in the nearest cache, f64 across.
+/// Independent lanes, which compilers vectorize. f32 within a block that fits the L1 cache, f64 across
+/// blocks.
 double sum_of_block(const float* values, std::int64_t count) {
   constexpr std::size_t kLanes = 32;
   std::array<float, kLanes> sums{};
@@ -25,7 +26,7 @@ double sum_of_block(const float* values, std::int64_t count) {
   for (const float lane : sums) sum += lane;
   for (; i < count; ++i) sum += static_cast<double>(values[i]) * values[i];
   if (std::isfinite(sum)) return sum;
-  sum = 0;  // squares beyond the range of f32
+  sum = 0;  // the squares overflow f32
   for (i = 0; i < count; ++i) sum += static_cast<double>(values[i]) * values[i];
   return sum;
 }
@@ -63,10 +64,11 @@ double sum_of_squares(const at::Tensor& tensor) {
 struct GradientSquares::Sum {
   bool active = false;
   double on_host = 0;
-  at::Tensor on_device;  ///< undefined: nothing there
+  at::Tensor on_device;  ///< undefined: no gradient on a device
 
   void add(const at::Tensor& gradient) {
-    // A pass that adds nothing to gradients, such as the first part of a split backward, comes again.
+    // A pass that accumulates no gradients, such as the first part of a split backward, is not counted: its
+    // gradients come again.
     const auto* asked = torch::autograd::get_current_graph_task_exec_info();
     if (!active || !gradient.defined() || (asked != nullptr && !asked->empty())) return;
     if (gradient.is_cpu()) {

@@ -19,7 +19,7 @@ std::vector<at::Tensor> HookStateCopy::tensors() const {
 void HookStateCopy::take() {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> now = tensors();
-  if (copies_.size() != now.size()) {  // first, or parameters have been added
+  if (copies_.size() != now.size()) {  // first copy, or parameters were added
     copies_.clear();
     for (const at::Tensor& tensor : now) {
       copies_.push_back(tensor.clone());

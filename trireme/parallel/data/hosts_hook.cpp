@@ -22,7 +22,7 @@ constexpr std::array kScopes = {ScopeRow{"auto", CompressionScope::kAuto},
                                 ScopeRow{"all", CompressionScope::kAll},
                                 ScopeRow{"hosts", CompressionScope::kHosts}};
 
-/// Neighbours in a bucket, and the gaps after them, that one rank of each host answers for.
+/// Neighbouring gradients in a bucket, with the padding after them, that one rank of each host owns.
 struct Run {
   int owner;  ///< its place on its host
   at::Tensor flat;
@@ -87,14 +87,14 @@ class HostsHook final : public CommHook {
   const CompressionScope scope_;
   bool is_new_ = true;
   std::optional<comm::HostGroups> hosts_;  ///< none: each rank compresses
-  std::string group_name_;                 ///< whose hosts these are
+  std::string group_name_;                 ///< the group of these hosts
   std::map<std::string, int> owners_;      ///< of parameters: places on a host
   std::vector<std::int64_t> numel_of_;     ///< by owner
   Relay relay_;
 };
 
-/// Greedy longest-processing-time assignment. Vectors and small gradients go with their neighbour, so that a
-/// bucket has few runs.
+/// Greedy longest-processing-time assignment. Vectors and small gradients have the owner of their neighbour,
+/// so that a bucket has few runs.
 void HostsHook::assign(const optim::NamedTensors& parameters) {
   numel_of_.resize(static_cast<std::size_t>(hosts_->lanes));
   std::vector<std::pair<std::string, std::int64_t>> large;
@@ -116,7 +116,7 @@ std::vector<Run> HostsHook::runs_of(const GradientBucket& bucket) const {
   const auto place_of = [&](const at::Tensor& gradient) {
     return gradient.storage_offset() - bucket.flat.storage_offset();
   };
-  std::vector<std::pair<int, std::int64_t>> begins;  // owner, where
+  std::vector<std::pair<int, std::int64_t>> begins;  // owner, offset
   for (const auto& [name, gradient] : bucket.gradients) {
     const int owner = owners_.at(name);
     if (begins.empty() || begins.back().first != owner) begins.emplace_back(owner, place_of(gradient));
@@ -130,7 +130,7 @@ std::vector<Run> HostsHook::runs_of(const GradientBucket& bucket) const {
   return runs;
 }
 
-/// The flag goes with its last gradient.
+/// The flag has the owner of the bucket's last gradient.
 GradientBucket HostsHook::mine_in(const GradientBucket& bucket) const {
   GradientBucket mine{.flat = bucket.flat, .flag = {}, .gradients = {}};
   for (const auto& each : bucket.gradients) {
@@ -147,7 +147,7 @@ std::function<void()> HostsHook::start(comm::Group& group, GradientBucket& bucke
   for (Run& run : runs) {
     if (hosts_->inside) sums.push_back(hosts_->inside->reduce_async(run.flat, run.owner));
   }
-  // Of means the other hook makes a mean over the hosts.
+  // For a mean, the other hook divides by the number of hosts; `share` makes this the mean over ranks.
   const double share = scale == ReduceScale::kMean ? 1.0 * hosts_->num_hosts / group.size() : 1.0;
   return relay_.add([this, runs = std::move(runs), sums = std::move(sums), mine = mine_in(bucket), share,
                      scale]() mutable -> Relay::Wait {

@@ -1,5 +1,5 @@
-// Join: ranks that have batches tell those that have none what they do next. Every rank adds its word to one
-// small reduction per event; a rank without a batch adds nothing and follows.
+// Join for uneven inputs. Ranks with batches announce each event in one small all-reduce over all ranks. A
+// rank without a batch contributes zeros and follows.
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -13,18 +13,18 @@
 namespace trireme::parallel {
 namespace {
 
-/// What a rank says: all words are maxima over the ranks.
+/// The contribution of a rank; all fields are reduced to their maxima.
 struct Words {
-  int first_pass = 0;  ///< of N wrappers, N - the number of the one whose pass begins
-  int last_pass = 0;   ///< the number of the one whose pass begins, from 1
+  int first_pass = 0;  ///< of N wrappers: N - the number of the wrapper whose pass begins
+  int last_pass = 0;   ///< the number of the wrapper whose pass begins, from 1
   int at_next = 0;
   int has_batch = 0;  ///< size of the group - rank
 };
 
-/// What the ranks do, as all of them see it.
+/// The reduced result, equal on all ranks.
 struct Agreement {
-  int pass = -1;          ///< of which wrapper a synchronised backward pass begins; none
-  int rank_of_batch = 0;  ///< the lowest rank that has a batch; the group's size when none has
+  int pass = -1;          ///< the wrapper whose synchronised backward pass begins; -1: none
+  int rank_of_batch = 0;  ///< the lowest rank with a batch; the group's size if there is none
 };
 
 Agreement agree(comm::Group& group, int num_wrappers, const Words& mine) {
@@ -104,7 +104,7 @@ DistributedDataParallel::Reducer& DistributedDataParallel::Join::reducer(std::si
   return *joined_[number].ddp.reducer_;
 }
 
-/// A rank without a batch takes part in one pass after the other.
+/// A rank without a batch joins one pass at a time.
 void DistributedDataParallel::Join::announce(std::size_t number) const {
   for (std::size_t i = 0; i < joined_.size(); ++i) {
     require(i == number || !reducer(i).is_running(),
@@ -116,7 +116,7 @@ void DistributedDataParallel::Join::announce(std::size_t number) const {
   agree(reducer(0).group, wrappers, {.first_pass = wrappers - mine, .last_pass = mine + 1});
 }
 
-/// Once on every rank for each step that some rank had a batch for.
+/// Runs once on every rank, for each step in which some rank had a batch.
 void DistributedDataParallel::Join::end_step() {
   if (!std::exchange(in_step_, false)) return;
   ++steps_;
@@ -142,7 +142,7 @@ bool DistributedDataParallel::Join::next(bool have_batch) {
     }
     agreement = agree(group, wrappers, {});
   }
-  // Ranks that ran out early took no more steps: all take over a rank that took every one.
+  // Ranks that ran out early took no more steps. All copy the state of a rank that took every step.
   for (std::size_t i = 0; i < joined_.size() && joined_[i].follow == nullptr; ++i)
     reducer(i).broadcast_state(reducer(i).root);
   return false;

@@ -23,7 +23,7 @@ LazyUpdateOptimizer::~LazyUpdateOptimizer() {
   }
 }
 
-/// Gradients are set aside: the optimizer leaves a parameter alone that has none.
+/// Gradients are moved aside, because the optimizer skips a parameter without a gradient.
 void LazyUpdateOptimizer::update(double lr) {
   if (!gradients_.empty())
     throw InternalError("a step ends before all updates of the one before were asked for");
@@ -43,7 +43,7 @@ void LazyUpdateOptimizer::finish_pending_updates(const optim::NamedTensors& para
   if (asked.empty()) return;
   wait_(asked);
   for (const auto& [name, parameter] : asked) {
-    // A tied one may stand there twice.
+    // A tied parameter may occur twice.
     if (auto gradient = gradients_.extract(parameter.unsafeGetTensorImpl()))
       parameter.mutable_grad() = std::move(gradient.mapped());
   }

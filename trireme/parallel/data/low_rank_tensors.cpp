@@ -13,12 +13,13 @@
 namespace trireme::parallel {
 namespace {
 
-/// Of a column's length, what rounding may leave of it when the others make it up; as on the host.
+/// Fraction of a column's length that can be rounding error when the column depends on the others; as on the
+/// host.
 constexpr double kMadeUp = 1e-6;
 
 std::size_t columns_of(const at::Tensor& matrix) { return static_cast<std::size_t>(matrix.size(1)); }
 
-/// Without what the orthonormal columns of `others` say of it.
+/// Subtracts the projections on the orthonormal columns of `others`.
 at::Tensor without(const at::Tensor& columns, const at::Tensor& others) {
   return columns.sub(at::mm(others, at::mm(others.t(), columns)));
 }
@@ -36,7 +37,7 @@ Orthogonalised orthogonalised(at::Tensor column, const at::Tensor& others) {
     const at::Tensor before = length_of(column);
     column = without(column, others);
     const at::Tensor left = length_of(column);
-    // What is not a number is to be seen.
+    // False for NaN, so that NaN stays visible.
     const at::Tensor too_short = left.le(before.mul(kMadeUp));
     is_made_up = is_made_up.defined() ? is_made_up.logical_or(too_short) : too_short;
     column = column.div(left);
@@ -44,7 +45,7 @@ Orthogonalised orthogonalised(at::Tensor column, const at::Tensor& others) {
   return {column, is_made_up};
 }
 
-/// The first unit vector that `others` do not make up: one of the first that are one more than they.
+/// The first unit vector that is independent of `others`. With k others, one of the first k + 1 is.
 at::Tensor unit_vector(const at::Tensor& others) {
   const std::int64_t count = std::min(others.size(1) + 1, others.size(0));
   const at::Tensor left = length_of(without(at::eye(others.size(0), count, others.options()), others));

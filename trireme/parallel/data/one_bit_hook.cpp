@@ -1,9 +1,8 @@
-// One bit of each element's momentum, for optimizers whose mean square stays as it is after a warm-up (1-bit
-// Adam: Tang et al., arXiv 2102.02888, algorithm 1; 1-bit LAMB: Li et al., arXiv 2104.06069). Until then
-// gradients are reduced as they are. Then each rank adds its gradient to the momentum that all have, and the
-// mean of these comes back, each way as signs (codec "sign"), with error feedback on both: what a rank's
-// signs do not say, and what those of the mean do not. The optimizer gets the gradient that makes this of
-// its momentum.
+// 1-bit compression of the momentum, for optimizers whose mean square is fixed after a warm-up (1-bit Adam:
+// Tang et al., arXiv 2102.02888, algorithm 1; 1-bit LAMB: Li et al., arXiv 2104.06069). During the warm-up,
+// gradients are reduced uncompressed. After it, each rank adds its gradient to the common momentum, and the
+// mean of the results comes back. Both directions use codec "sign" with error feedback: one residual per
+// rank, and one of the mean. The optimizer gets the gradient that changes its momentum to this mean.
 
 #include <ATen/ops/zeros.h>
 
@@ -54,7 +53,7 @@ class OneBitHook final : public CompressingHook {
     }
     return state;
   }
-  /// The optimizer may have been, too.
+  /// The optimizer may have been restored too.
   void restored() override {
     for (auto& [name, kept] : kept_) kept.has_begun = false;
   }
@@ -63,12 +62,12 @@ class OneBitHook final : public CompressingHook {
   }
 
  private:
-  /// Of a parameter, from step to step.
+  /// State of a parameter that is kept between steps.
   struct Kept {
     at::Tensor residual, sums_residual;
-    PieceOfRank piece = {};                     ///< of the sum, that this rank encodes
-    at::Tensor momentum, mean_square, updates;  ///< the optimizer's
-    mutable bool has_begun = false;             ///< the warm-up has ended: nothing is read any more
+    PieceOfRank piece = {};                     ///< of the sum: this rank encodes it
+    at::Tensor momentum, mean_square, updates;  ///< those of the optimizer
+    mutable bool has_begun = false;             ///< the warm-up has ended: no more read from the optimizer
   };
 
   bool takes(std::int64_t /*rows*/, std::int64_t /*columns*/) const override { return true; }
@@ -96,7 +95,7 @@ class OneBitHook final : public CompressingHook {
   std::map<std::string, Kept> kept_;
 };
 
-/// In the order of its memory, which is that of the gradient's.
+/// Elements in memory order, which equals the gradient's.
 at::Tensor flat_on(c10::Device device, const at::Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1}).to(device);
 }
@@ -110,7 +109,7 @@ std::function<void()> OneBitHook::reduce(comm::Group& group, std::vector<Compres
   for (CompressedPart& part : parts) {
     Kept& kept = kept_.at(part.name);
     momenta.push_back(flat_on(part.values.device(), kept.momentum));
-    // Of a sum, each rank has its share of the momentum.
+    // For a sum, each rank adds its share of the momentum.
     part.values.mul_(1 - beta).add_(momenta.back(), in_mean ? beta : beta / group.size());
     summands.push_back({.name = part.name,
                         .values = part.values,

@@ -1,7 +1,7 @@
-// PowerSGD: a gradient of several dims, as a matrix, goes as two thin factors (Vogels, Karimireddy and Jaggi,
-// NeurIPS 2019, algorithm 1). One step of the power method, that begins where the last one ended (warm
-// start); what the factors do not say is kept and added to the next gradient. The optimizer's momentum acts
-// on what came out (post-compression momentum).
+// PowerSGD: a matrix-shaped gradient is sent as two low-rank factors (Vogels, Karimireddy and Jaggi, NeurIPS
+// 2019, algorithm 1). Each step is one power iteration, which starts from the factor of the previous step
+// (warm start). The approximation error is added to the next gradient (error feedback). The optimizer's
+// momentum acts on the reduced gradient (post-compression momentum).
 
 #include <ATen/ops/zeros.h>
 
@@ -29,12 +29,12 @@ class PowerSgdHook final : public CompressingHook {
   }
 
  private:
-  /// Of a parameter, from step to step.
+  /// State of a parameter that is kept between steps.
   struct Kept {
     at::Tensor residual;  ///< rows x columns
-    at::Tensor q;         ///< columns x rank; what the last step ended with, the same on all ranks
+    at::Tensor q;         ///< columns x rank; the factor of the last step, the same on all ranks
   };
-  /// A gradient in its step, and its places in what is reduced.
+  /// A gradient in one step, and its parts of the reduced tensors.
   struct Factors {
     CompressedPart part;
     at::Tensor p, q;

@@ -1,5 +1,4 @@
-// Gradients that torch::autograd::grad() returned: no hook of a parameter sees them, so the caller hands them
-// in.
+// Gradients from torch::autograd::grad(): no parameter hook is called for them, so the caller passes them in.
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 namespace trireme::parallel {
 namespace {
 
-/// Gradients of one dtype and device in one flat tensor. Its last elements, one for each gradient, say
+/// Gradients of one dtype and device in one flat tensor. It ends with one element per gradient that tells
 /// whether a rank has it.
 class ReducedTogether {
  public:
@@ -41,7 +40,7 @@ class ReducedTogether {
     pending_ = group_.all_reduce_async(flat_, op);
   }
 
-  /// An undefined gradient becomes the reduced one where another rank has it.
+  /// An undefined gradient becomes the reduced one if another rank has it.
   void finish(std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& parameters) {
     pending_.wait();
     for (std::size_t i = 0; i < numbers_.size(); ++i) {

@@ -1,4 +1,4 @@
-// What happens while backward runs. What happens at its end is in reducer_finish.cpp.
+// The part of the reducer that runs during backward. The part at its end is in reducer_finish.cpp.
 #include "trireme/parallel/data/internal/reducer.h"
 
 #include <ATen/core/grad_mode.h>
@@ -45,7 +45,7 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_rep
 
 void DistributedDataParallel::Reducer::collect_parameters() {
   for (const auto& [name, tensor] : replica.parameters) {
-    // A tied parameter goes by its first name.
+    // A tied parameter has its first name here.
     if (!numbers_.emplace(tensor.unsafeGetTensorImpl(), parameters_.size()).second) continue;
     parameters_.push_back({.name = name,
                            .tensor = tensor,
@@ -67,8 +67,8 @@ void DistributedDataParallel::Reducer::build_buffers() {
     buffers_.emplace_back(group, pack);
 }
 
-/// Of the parameters that learn, in new memory. Backward reaches the last layers first: without an observed
-/// order, the reverse one is the best guess.
+/// Assigns the trainable parameters to buckets in new memory. Backward reaches the last layers first: without
+/// an observed order, the reverse order is the best guess.
 void DistributedDataParallel::Reducer::lay_out_anew() {
   memory_ = BucketMemory(options.hook->memory_of(group), parameters_);
   std::vector<std::size_t> order;
@@ -133,9 +133,9 @@ void DistributedDataParallel::Reducer::take_gradient(std::size_t number) {
   start_ready_buckets();
 }
 
-/// Brings the gradient into its place in the bucket. Autograd hands over a fresh tensor where there was no
-/// gradient before: it has been made there, or is copied, which needs no zeroing. A gradient that lives in
-/// the bucket stays.
+/// Moves the gradient into its place in the bucket. Without an earlier gradient, autograd provides a new
+/// tensor. It was allocated in that place already, or is copied, which needs no zeroing. A gradient that is
+/// in the bucket stays.
 void DistributedDataParallel::Reducer::adopt(std::size_t number) {
   Parameter& parameter = parameters_[number];
   parameter.reduced = false;
@@ -155,8 +155,8 @@ void DistributedDataParallel::Reducer::adopt(std::size_t number) {
   gradient = parameter.view;
 }
 
-/// Whether the gradient lies where the parameter's is reduced: in the bucket's own memory, or lent to it
-/// alone.
+/// Whether the gradient is in the parameter's place: in the bucket's own memory, or the only tensor in a
+/// leased place.
 bool DistributedDataParallel::Reducer::is_in_place(std::size_t number) const {
   const at::Tensor &view = parameters_[number].view, &gradient = parameters_[number].tensor.grad();
   const bool lies_there = gradient.layout() == at::kStrided &&
@@ -167,7 +167,8 @@ bool DistributedDataParallel::Reducer::is_in_place(std::size_t number) const {
   return lies_there && (!is_leased || has_memory_alone(gradient));
 }
 
-/// For the gradient that backward is about to make; undefined where what lies there counts.
+/// The place for the gradient that backward is about to allocate. Undefined if the current values there are
+/// still needed.
 at::Tensor DistributedDataParallel::Reducer::place_of(std::size_t number) const {
   const Parameter& parameter = parameters_[number];
   if (!statistics.rebuilt || parameter.bucket == Parameter::kNoBucket || backward_over_) return {};
@@ -176,9 +177,9 @@ at::Tensor DistributedDataParallel::Reducer::place_of(std::size_t number) const 
   return is_free && !is_kept(parameter) ? parameter.place : at::Tensor();
 }
 
-/// Before something is written to the parameter's place. A gradient of an earlier pass that a caller has kept
-/// gets a memory of its own. Where a tensor lives there that is not its gradient, that tensor keeps the
-/// memory, and this model's gradients are copied from here on.
+/// Called before a write to the parameter's place. A gradient of an earlier pass that a caller has kept gets
+/// separate memory. If another tensor uses the place, it keeps the memory. Gradients of this model are then
+/// copied from now on.
 void DistributedDataParallel::Reducer::make_room(std::size_t number) {
   if (is_kept(parameters_[number])) leave_to_holders(parameters_[number]);
   if (!made_in_place_ || !made_in_place_->is_leased(number)) return;
@@ -202,7 +203,7 @@ void DistributedDataParallel::Reducer::reject_second_gradient(const Parameter& p
       "all but the last pass under no_sync()"));
 }
 
-/// The mean of (mean so far + new) is right, the sum of (sum so far + new) is not.
+/// The mean of (mean so far + new) is correct, the sum of (sum so far + new) is not.
 void DistributedDataParallel::Reducer::reject_stale_sum(const Parameter& parameter) const {
   if (options.scale != ReduceScale::kSum || !parameter.reduced) return;
   const at::Tensor& gradient = parameter.tensor.grad();

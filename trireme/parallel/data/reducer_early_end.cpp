@@ -1,8 +1,7 @@
-// What happens when a backward pass ends before all its gradients are reduced: by an exception in a hook or
-// in a part that runs forward again, by one on the way to the end, by another pass in between, by the end of
-// the wrapper. What has been issued by then, the other ranks wait for; what this rank issued next, they would
-// take for the rest of it. So the group fails, by name. Where nothing has been issued, the pass may be
-// repeated.
+// A backward pass that ends before all its gradients are reduced. The reasons: an exception in a hook or in a
+// recomputed part, an exception at the end, another pass in between, the destruction of the wrapper. Other
+// ranks wait for operations that were issued before. They would match this rank's next operations with the
+// rest of the pass. So the group fails, by name. If no operation was issued, the pass may be repeated.
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -25,7 +24,7 @@ std::string message_of(const std::exception_ptr& error) {
   }
 }
 
-/// Whatever comes of it.
+/// Ignores exceptions.
 void quietly(const std::function<void()>& action) {
   try {
     action();
@@ -36,8 +35,8 @@ void quietly(const std::function<void()>& action) {
 
 }  // namespace
 
-/// Lies among the callbacks of a graph task: called where the task ends well, destroyed with it in any case.
-/// An exception reaches who called backward after that.
+/// A callback of a graph task: called if the task succeeds, destroyed with the task in any case. The caller
+/// of backward gets an exception only after that.
 class DistributedDataParallel::Reducer::GraphTaskEnd {
  public:
   GraphTaskEnd(std::weak_ptr<Reducer> reducer, int id) : reducer_(std::move(reducer)), id_(id) {}
@@ -59,7 +58,7 @@ class DistributedDataParallel::Reducer::GraphTaskEnd {
   bool ended_well_ = false;
 };
 
-/// A backward pass may run others inside (activation checkpointing): each has its own graph task, and the end
+/// A backward pass may run others inside (activation checkpointing). Each has its own graph task, and the end
 /// of each may be the end of the pass.
 void DistributedDataParallel::Reducer::watch_graph_task() {
   const int id = torch::autograd::get_current_graph_task_id();
@@ -72,7 +71,7 @@ void DistributedDataParallel::Reducer::watch_graph_task() {
 void DistributedDataParallel::Reducer::graph_task_over(int id, bool ended_well) {
   std::erase(graph_tasks_, id);
   if (!running_ || backward_over_) return;
-  // The pass continues in the task around it, whether or not that has brought a gradient of its own.
+  // The pass continues in the enclosing task, even if that task has produced no gradient.
   if (torch::autograd::get_current_graph_task_id() >= 0) return watch_graph_task();
   if (!ended_well && graph_tasks_.empty())
     break_off(complaint_.empty() ? "an exception ended it" : complaint_);
@@ -85,7 +84,7 @@ void DistributedDataParallel::Reducer::break_off(const std::string& why) {
         text("a backward pass ended before all gradients were reduced (", next_bucket_, " of ",
              buckets_.size(), " buckets were on their way): ", why,
              "; the ranks are no longer in step: end the run on all of them and resume from a checkpoint"));
-    // The memory is written again by whatever comes next.
+    // Later passes write this memory, so the running reductions must end first.
     for (Bucket& bucket : buckets_) {
       if (const auto wait = std::exchange(bucket.wait, nullptr)) quietly(wait);
     }

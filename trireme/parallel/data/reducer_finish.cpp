@@ -1,5 +1,5 @@
-// What happens when backward ends: parameters that it did not reach, waiting, buffers, and the one rebuilding
-// of the buckets.
+// The part of the reducer that runs when backward ends: unused parameters, waiting, buffers, and the
+// rebuilding of the buckets, once after each new layout.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
@@ -13,7 +13,7 @@
 
 namespace trireme::parallel {
 
-/// Fills the slots of unused parameters and launches the remaining buckets.
+/// Fills the slots of unused parameters and starts the remaining buckets.
 void DistributedDataParallel::Reducer::complete_buckets(Role role) {
   const at::NoGradGuard no_grad;
   try {
@@ -41,10 +41,10 @@ void DistributedDataParallel::Reducer::finish_reduction() {
 }
 
 void DistributedDataParallel::Reducer::finish_reduction(const optim::NamedTensors& asked) {
-  group.check();  // what was given up is not there, whoever asks again
+  group.check();  // after a failure the gradients are missing for every caller
   if (!backward_over_) return;
   start_reduction();
-  // A rank without a pass of its own gets gradients at the end of the others'.
+  // A rank without its own pass gets gradients when the others' pass ends.
   const bool shows_at_its_end = !statistics.rebuilt ||
                                 options.unused_parameters != UnusedParameters::kError ||
                                 *started_ == Role::kShadow;
@@ -53,7 +53,7 @@ void DistributedDataParallel::Reducer::finish_reduction(const optim::NamedTensor
   try {
     const double began_s = now_s();
     finish_buffers();
-    // What a rank misses stands in the last bucket.
+    // The flag of the last bucket tells whether a rank lacks a gradient.
     if (!asked.empty()) {
       wait_for(buckets_.size() - 1);
       all_have_all = buckets_.back().flag.item<double>() == 0;
@@ -103,7 +103,7 @@ void DistributedDataParallel::Reducer::finish_pass(Role role, const std::functio
   if (follow) follow();
 }
 
-/// The part that comes before waiting of a pass without gradients of its own.
+/// Starts a pass without local gradients, up to the waiting.
 void DistributedDataParallel::Reducer::start_join() {
   try {
     begin_pass();
@@ -131,8 +131,7 @@ void DistributedDataParallel::Reducer::join_and_keep() {
   if (options.end == ReductionEnd::kWithBackward) finish_reduction();
 }
 
-/// Puts what counts for a parameter without a gradient from this pass into the bucket: its .grad as it
-/// stands, or zeros.
+/// Fills the bucket for a parameter without a gradient in this pass: with its current .grad, or with zeros.
 void DistributedDataParallel::Reducer::fill_missing_gradient(std::size_t number) {
   Parameter& parameter = parameters_[number];
   recognise_view(parameter);
@@ -143,7 +142,7 @@ void DistributedDataParallel::Reducer::fill_missing_gradient(std::size_t number)
     unreached_.push_back({number, {}});
   } else if (gradient.is_same(parameter.view)) {
     unreached_.push_back({number, gradient.clone()});
-    // What is there has been summed over the ranks already.
+    // The current values have been summed over the ranks already.
     if (options.scale == ReduceScale::kSum && parameter.reduced) parameter.view.zero_();
   } else {
     unreached_.push_back({number, gradient});
@@ -153,7 +152,7 @@ void DistributedDataParallel::Reducer::fill_missing_gradient(std::size_t number)
   mark_ready(number);
 }
 
-/// Zeroing a module leaves another tensor over the same memory after (`grad = grad.detach()`).
+/// Zeroing a module replaces the gradient by another tensor over the same memory (`grad = grad.detach()`).
 void DistributedDataParallel::Reducer::recognise_view(Parameter& parameter) const {
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   const at::Tensor& view = parameter.view;
@@ -162,8 +161,8 @@ void DistributedDataParallel::Reducer::recognise_view(Parameter& parameter) cons
     gradient = view;
 }
 
-/// Whether the gradient that passes under no_sync have added up is still there: neither dropped nor zeroed in
-/// place. Only what was written since then is looked at: zeros that backward has brought are a gradient.
+/// Whether the gradient accumulated under no_sync still exists: neither dropped nor zeroed in place. Only
+/// later writes are checked, because backward may produce zeros as a gradient.
 bool DistributedDataParallel::Reducer::keeps_gradient(const Parameter& parameter) const {
   const at::Tensor& gradient = parameter.tensor.grad();
   if (!parameter.used || !gradient.defined()) return false;
@@ -180,13 +179,14 @@ void DistributedDataParallel::Reducer::fill_missing_gradients(Role role) {
       if (parameter.fired) continue;
       recognise_view(parameter);
       parameter.used = keeps_gradient(parameter);
-      if (parameter.used) {  // under no_sync
+      if (parameter.used) {  // accumulated under no_sync
         adopt(number);
         mark_ready(number);
         continue;
       }
       fill_missing_gradient(number);
-      // Sums over the ranks, so all of them learn of it, and none waits for gradients that never come.
+      // The flag is summed over the ranks: all of them detect it, and none waits for gradients that never
+      // come.
       if (reports) buckets_.back().flag.fill_(1);
     }
   }
@@ -212,13 +212,13 @@ void DistributedDataParallel::Reducer::wait_for(std::size_t bucket) {
   if (trace_ != nullptr && trace_->recording()) trace_bucket(bucket);
 }
 
-/// Once: the next forward changes them again.
+/// Once per pass, because the next forward changes buffers again.
 void DistributedDataParallel::Reducer::finish_buffers() {
   if (std::exchange(buffers_over_, true)) return;
   for (Coalesced& buffers : buffers_) buffers.finish(group);
 }
 
-/// From the moment when the bucket was full to that when its result was taken.
+/// From the start of the bucket's reduction until its result was taken.
 void DistributedDataParallel::Reducer::trace_bucket(std::size_t number) const {
   telemetry::TraceSpan span{
       .begin_ns = buckets_[number].started_ns, .end_ns = now_ns(), .category = "bucket", .name = "bucket"};
@@ -228,8 +228,7 @@ void DistributedDataParallel::Reducer::trace_bucket(std::size_t number) const {
   trace_->add(span);
 }
 
-/// The parameters that a pass did not reach, rank by rank and the same on all ranks; empty when there are
-/// none.
+/// The parameters that a pass did not reach, by rank and equal on all ranks; empty if there are none.
 std::string DistributedDataParallel::Reducer::unreached_of_all_ranks() {
   at::Tensor& flag = buckets_.back().flag;
   if (flag.item<double>() == 0) return {};
@@ -243,7 +242,8 @@ std::string DistributedDataParallel::Reducer::unreached_of_all_ranks() {
   return names_by_rank(group, mine);
 }
 
-/// Parameters that no rank used keep the gradient they had; those that another rank used get the reduced one.
+/// Parameters that no rank used keep their earlier gradient. Those that another rank used get the reduced
+/// one.
 void DistributedDataParallel::Reducer::settle(const std::vector<bool>& used, Role role, bool follows) {
   const bool keeps_all = role == Role::kShadow && !follows;
   for (const auto& [number, before] : unreached_) {
@@ -255,7 +255,7 @@ void DistributedDataParallel::Reducer::settle(const std::vector<bool>& used, Rol
     }
   }
   for (Parameter& parameter : parameters_) {
-    // What a shadow had from no_sync is in the others' gradients now.
+    // The others' gradients now include a shadow's gradient from no_sync.
     if (keeps_all && parameter.used) parameter.tensor.mutable_grad().reset();
   }
 }
@@ -269,8 +269,8 @@ void DistributedDataParallel::Reducer::note_reduced() {
   }
 }
 
-/// No gradient of this pass has been handed out: no parameter has been updated by one. Buffers are the root's
-/// after each reduction, and are not compared.
+/// Runs before any gradient of this pass is available to callers, so that no parameter has been updated yet.
+/// Buffers are broadcast from the root after each reduction, and are not compared.
 void DistributedDataParallel::Reducer::start_comparison() {
   const auto every = static_cast<std::uint64_t>(options.check_replicas_every);
   if (!compares || every == 0 || (statistics.reductions + 1) % every != 0) return;
@@ -300,7 +300,7 @@ void DistributedDataParallel::Reducer::learn_usage(const std::vector<bool>& used
   for (const auto& [number, before] : unreached_) {
     if (used[number]) silent_.push_back(number);
   }
-  // Those that nobody uses are in no bucket from now on.
+  // Parameters that no rank uses leave their buckets permanently.
   const auto without_unused = [&](std::vector<std::size_t>& order) {
     std::erase_if(order, [&](std::size_t number) { return !used[number]; });
   };
@@ -311,7 +311,7 @@ void DistributedDataParallel::Reducer::learn_usage(const std::vector<bool>& used
   }
 }
 
-/// The order in which the root saw the gradients becomes everybody's order of buckets.
+/// All ranks order their buckets by the order in which the root got the gradients.
 void DistributedDataParallel::Reducer::rebuild_buckets() {
   for (std::size_t i = parameters_.size(); i-- > 0;) {
     const bool listed = std::ranges::find(ready_order_, i) != ready_order_.end();

@@ -1,7 +1,6 @@
-// A module that changes after its DistributedDataParallel was made. Parameters that start or stop to require
-// a gradient are followed with the next synchronised pass, on all ranks in the same one. Other changes are
-// rejected by the name of the parameter: its replicas, its optimizer state and the state of the hook would
-// not be known to be the same on all ranks.
+// A module that changes after its DistributedDataParallel was made. Changes of requires_grad take effect with
+// the next synchronised pass, on all ranks in the same one. Other changes are rejected, with the name of the
+// parameter. Otherwise its replicas, its optimizer state and the hook's state might differ between ranks.
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +16,7 @@ const char* const kMakeAnew =
     "; change the module before DistributedDataParallel is made, or destroy it and make a new one after the "
     "change";
 
-/// Of the module now and before, which differ.
+/// Throws for the first difference between the module's parameters now and before.
 [[noreturn]] void reject_other_parameters(const torch::nn::Module& module,
                                           const optim::NamedTensors& before) {
   const auto now = module.named_parameters();
@@ -90,7 +89,7 @@ bool DistributedDataParallel::Reducer::has_other_buffers() const {
       [](const ParameterForm& form, const auto& item) { return form.fits(item.second); });
 }
 
-/// At the begin of a pass: nothing is under way. Collective where something has changed.
+/// Called at the start of a pass, before any operation of it. Collective if the module has changed.
 void DistributedDataParallel::Reducer::follow_module() {
   const bool other_gradients = requires_other_gradients();
   if (!other_gradients && !has_other_buffers()) return;
@@ -131,7 +130,7 @@ void DistributedDataParallel::Reducer::set_learning(std::size_t number, bool lea
   hook_up(number);
 }
 
-/// The hook may be running: it stays where it is.
+/// The hook may be running, so it is reused and not replaced.
 void DistributedDataParallel::Reducer::hook_up(std::size_t number) {
   Parameter& parameter = parameters_[number];
   if (let_hook_yield(parameter.tensor, parameter.hook, !parameter.learns)) return;
@@ -142,7 +141,7 @@ void DistributedDataParallel::Reducer::hook_up(std::size_t number) {
                                     : hook_gradient_if_free(parameter.tensor, on_it);
 }
 
-/// Under no_sync, of a parameter that the next synchronised pass will follow.
+/// Under no_sync: a gradient of a parameter that the next synchronised pass will include.
 void DistributedDataParallel::Reducer::take_early_gradient(std::size_t number) {
   Parameter& parameter = parameters_[number];
   require(!synchronise, "parameter '", parameter.name,

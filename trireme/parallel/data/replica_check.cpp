@@ -19,7 +19,7 @@ at::Tensor tensor_of(const std::vector<std::int64_t>& words, std::size_t numel) 
   return tensor;
 }
 
-/// "one on ranks 0, 2; one on rank 1": those that hold the same value together.
+/// "one on ranks 0, 2; one on rank 1": groups the ranks by value.
 std::string holders_of_each(const std::vector<int>& ranks, const std::vector<std::int64_t>& values) {
   constexpr std::size_t kMaxParts = 8;
   std::vector<std::int64_t> different;
@@ -66,7 +66,7 @@ ReplicaCheck::ReplicaCheck(comm::Group group, optim::NamedTensors tensors, std::
   }
 }
 
-/// Of all ranks; they go round where they are not the same everywhere.
+/// The names on all ranks. They are only gathered if they differ.
 std::vector<std::vector<std::string>> ReplicaCheck::names_of_ranks(const optim::NamedTensors& tensors) {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : tensors) names.push_back(name);
@@ -84,7 +84,7 @@ bool ReplicaCheck::holds(int rank, std::size_t set) const {
   return std::ranges::binary_search(holders_[set], rank);
 }
 
-/// How many of those sets a rank belongs to at most.
+/// Number of these sets that include one rank, at most.
 std::size_t ReplicaCheck::most_of_a_rank(const std::vector<std::size_t>& sets) const {
   std::vector<std::size_t> counts(static_cast<std::size_t>(group_.size()));
   for (const std::size_t set : sets) {
@@ -93,7 +93,7 @@ std::size_t ReplicaCheck::most_of_a_rank(const std::vector<std::size_t>& sets) c
   return *std::ranges::max_element(counts);
 }
 
-/// Of this rank's sets, one after the other.
+/// One digest for each set of this rank, in order.
 std::vector<std::int64_t> ReplicaCheck::words_of_sets() const {
   std::vector<std::vector<std::int64_t>> digests(holders_.size());
   for (std::size_t i = 0; i < mine_.size(); ++i)
@@ -144,7 +144,7 @@ bool ReplicaCheck::is_same_everywhere(const at::Tensor& words) const {
   return is_same;
 }
 
-/// Digests of single tensors go round, which all ranks take apart alike.
+/// Gathers the digests of single tensors. All ranks interpret them alike.
 void ReplicaCheck::throw_difference(const std::string& when) {
   std::vector<std::size_t> sets;
   for (const Label& label : labels_) sets.push_back(label.holders);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kChunkBytes = std::int64_t{25} << 20;
 
-/// What of a tensor goes over the group: of a complex one its real and imaginary parts.
+/// The form for communication: a complex tensor is sent as real and imaginary parts.
 at::Tensor as_real(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
@@ -29,7 +29,7 @@ std::string shape_of(const at::Tensor& tensor) {
   return text("(", join(sizes), ")");
 }
 
-/// One thing that has to be the same on all ranks: what it is called, and how it is here.
+/// A property that must be equal on all ranks: its name, and its value on this rank.
 struct Fact {
   std::string name;
   std::string value;
@@ -73,7 +73,7 @@ std::vector<Fact> from_text(const std::string& all) {
   return facts;
 }
 
-/// The first thing in which two ranks differ, with both sides.
+/// The first difference between two ranks, with both values.
 std::string first_difference(const std::vector<Fact>& ours, int our_rank, const std::vector<Fact>& theirs,
                              int their_rank) {
   const auto same = [](const Fact& a, const Fact& b) { return a.name == b.name && a.value == b.value; };
@@ -94,7 +94,7 @@ std::string first_difference(const std::vector<Fact>& ours, int our_rank, const 
               their_rank);
 }
 
-/// Of parameters that require a gradient.
+/// Rejects complex parameters that require a gradient.
 void require_real(const optim::NamedTensors& parameters) {
   for (const auto& [name, tensor] : parameters) {
     require(!tensor.is_complex() || !tensor.requires_grad(), "parameter '", name, "' is complex (",

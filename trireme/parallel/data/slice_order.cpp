@@ -6,7 +6,7 @@ namespace trireme::parallel {
 
 std::uint64_t SliceOrder::choose() {
   const auto known_end = here_.lower_bound(num_known_);
-  // Of equals the first one.
+  // The first one if several are equal.
   const auto first = std::min_element(here_.begin(), known_end, [](const auto& one, const auto& other) {
     return one.second.need < other.second.need;
   });

@@ -4,8 +4,8 @@
 
 namespace trireme::parallel {
 
-/// The time of a step is that from its first gradient to the next step's: its reduction, and the forward that
-/// waits for it.
+/// A step's time is the interval between the first gradients of consecutive steps. It includes the reduction,
+/// and the forward that waits for it.
 void SliceTuner::begin_step(double now_s) {
   ++step_;
   if (step_ > kFirst && !is_over()) times_s_.push_back(now_s - began_s_);

@@ -24,7 +24,7 @@
 namespace trireme::parallel {
 namespace {
 
-/// Slices under way: one travels while another is added up, put in its place, or waits for a rank.
+/// Slices in flight: one is transferred while another is summed, copied, or waits for a rank.
 constexpr std::size_t kCredits = 2;
 
 void copy_bytes(const at::Tensor& to, const at::Tensor& from) {
@@ -64,20 +64,20 @@ class SlicingHook final : public CommHook {
   }
 
  private:
-  /// A bucket.
+  /// The reduction of a bucket.
   struct Job {
     at::Tensor flat;
     comm::ReduceOp op;
     std::int64_t left;  ///< elements that are not reduced yet
-    int told = -1;      ///< of which size of slices it tells the time, ...
-    double told_s = 0;  ///< ... this rank's
+    int told = -1;      ///< the trial of slice sizes whose time it reports, ...
+    double told_s = 0;  ///< ... and this rank's time
   };
-  /// Beside other slices: a group, and memory for what it reduces, by type.
+  /// Per concurrent slice: a group, and memory for the reduced values, by dtype.
   struct Lane {
     comm::Group group;
     std::map<at::ScalarType, at::Tensor> memory = {};
   };
-  /// A slice, and after it how many further buckets are there.
+  /// A slice in flight. Its message also tells how many further buckets are ready.
   struct UnderWay {
     SliceOrder::Slice slice;
     std::shared_ptr<Job> job;
@@ -87,7 +87,7 @@ class SlicingHook final : public CommHook {
     bool is_over = false;
     int num_everywhere = 0;
   };
-  /// After a slice: how many further buckets are there, and what the tuner tells.
+  /// Values after a slice in a message: how many further buckets are ready, and the tuner's report.
   static constexpr std::int64_t kSaid = SliceOrder::kWindow + 1;
 
   void run();
@@ -103,10 +103,10 @@ class SlicingHook final : public CommHook {
   }
 
   const SlicingOptions options_;
-  std::map<std::string, std::int64_t> needs_;  ///< places of parameters in the model
+  std::map<std::string, std::int64_t> needs_;  ///< positions of parameters in the model
   std::string group_name_;
 
-  // The thread's own.
+  // Used only by the thread.
   std::vector<Lane> lanes_;
   std::size_t next_lane_ = 0;
   std::deque<UnderWay> under_way_;
@@ -115,8 +115,8 @@ class SlicingHook final : public CommHook {
   std::condition_variable changed_;
   SliceOrder order_;
   SliceTuner tuner_;
-  std::size_t num_in_step_ = 0;                         ///< parameters of this step whose gradients have come
-  std::map<std::uint64_t, std::shared_ptr<Job>> jobs_;  ///< those of which something is to be issued
+  std::size_t num_in_step_ = 0;                         ///< parameters whose gradients have come in this step
+  std::map<std::uint64_t, std::shared_ptr<Job>> jobs_;  ///< jobs with slices that are not issued yet
   std::uint64_t num_started_ = 0;
   std::int64_t sent_bytes_ = 0;
   std::exception_ptr failure_;
@@ -162,20 +162,21 @@ std::function<void()> SlicingHook::start(comm::Group& group, GradientBucket& buc
   changed_.notify_all();
   return [this, job] {
     std::unique_lock lock(mutex_);
-    // Needs no deadline: each operation of the thread has one, and ends with a result or a failure.
+    // No deadline needed: each operation of the thread has one, and ends with a result or a failure.
     changed_.wait(lock, [&] { return job->left == 0 || failure_; });
     if (job->left > 0) std::rethrow_exception(failure_);
   };
 }
 
-/// A step is over when each parameter has had its gradient.
+/// A step ends when each parameter has had its gradient.
 void SlicingHook::begin_step_with(const GradientBucket& bucket) {
   if (num_in_step_ == 0 && is_tuned()) tuner_.begin_step(now_s());
   num_in_step_ += bucket.gradients.size();
   if (num_in_step_ >= needs_.size()) num_in_step_ = 0;
 }
 
-/// A measurement influences scheduling only two slices later, so that every rank decides from the same data.
+/// The number of ready buckets that a slice reports influences the order only two slices later, so that every
+/// rank decides from the same data.
 void SlicingHook::run() {
   const at::NoGradGuard no_grad;
   try {
@@ -199,7 +200,8 @@ void SlicingHook::run() {
   changed_.notify_all();
 }
 
-/// Until it is there on this rank; meanwhile what is under way is taken. False: nothing comes any more.
+/// Waits until the bucket is ready on this rank, and finishes slices in flight meanwhile. False: the hook
+/// stops.
 bool SlicingHook::wait_for(std::uint64_t bucket) {
   std::unique_lock lock(mutex_);
   for (UnderWay& each : under_way_) {
@@ -208,7 +210,7 @@ bool SlicingHook::wait_for(std::uint64_t bucket) {
     finish(each);
     lock.lock();
   }
-  // Needs no deadline: it waits for this rank's own backward, not for a rank; the destructor ends it.
+  // No deadline needed: it waits for this rank's own backward, not for a rank. The destructor ends it.
   changed_.wait(lock, [&] { return stop_ || order_.is_here(bucket); });
   return order_.is_here(bucket);
 }

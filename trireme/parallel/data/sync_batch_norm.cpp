@@ -31,7 +31,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Of the global batch, per channel; `count` is one number.
+/// Statistics of the global batch, per channel; `count` is one number.
 struct Statistics {
   at::Tensor mean, variance, count;
 };
@@ -39,7 +39,7 @@ struct Statistics {
 /// The dtype of statistics and their sums.
 at::ScalarType wide(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
-/// A value per channel, against (N, C, *).
+/// One value per channel, shaped to broadcast against (N, C, *).
 at::Tensor along_channels(const at::Tensor& values, const at::Tensor& input) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim()), 1);
   shape[1] = values.numel();
@@ -69,7 +69,7 @@ Statistics global_statistics(const at::Tensor& input, comm::Group group) {
   group.all_gather(all, own);
   const at::Tensor counts = all.narrow(1, 2 * channels, 1), means = all.narrow(1, 0, channels);
   const at::Tensor count = counts.sum(0);
-  // With two values on this rank there are enough of them, and the device is not waited for.
+  // Two values on this rank are enough. The check then needs no device synchronization.
   if (input.numel() < 2 * channels)
     require_values(count.item<double>(),
                    text("over the ", group.size(), " ranks of group '", group.name(), "'"));
@@ -103,7 +103,7 @@ class Normalization : public torch::autograd::Function<Normalization> {
         "SyncBatchNorm has no second derivative; found a backward with create_graph: use eval(), or another "
         "norm such as GroupNorm");
     const variable_list saved = context->get_saved_variables();
-    // Of dy, and of dy times the normalized input: the gradients of bias and weight on this rank.
+    // The sums of dy and of dy times the normalized input: the gradients of bias and weight on this rank.
     at::Tensor sums = own_sums(gradients[0], saved, context->saved_data["eps"].toDouble());
     variable_list results(6);
     results[1] = sums[1].clone();
@@ -142,7 +142,7 @@ class Normalization : public torch::autograd::Function<Normalization> {
   }
 };
 
-/// In its own dtype, with the arithmetic of `value`.
+/// Updates `running` in its own dtype, computed in the dtype of `value`.
 void move_towards(at::Tensor& running, const at::Tensor& value, double momentum) {
   running.copy_(running.to(value.scalar_type()).mul(1 - momentum).add(value, momentum));
 }

@@ -7,11 +7,11 @@
 //   trireme::convert_sync_batchnorm(*model, *context);        // before the wrapper and the optimizer
 //   trireme::DistributedDataParallel ddp(*context, model);
 //
-// Collective: in training mode every forward is one all_gather of 2 * channels + 1 numbers, and every
-// backward that reaches the input is one all_reduce of 2 * channels numbers. All ranks run the same layers in
-// the same order, with a batch of zero samples where a rank has none. Both wait within forward or backward.
-// The layers of a module share one group, which is not the group of the gradients: a bucket may start at
-// different places between the layers on different ranks. One thread runs forward and backward.
+// Collective: in training mode every forward is one all_gather of 2 * channels + 1 numbers. Every backward
+// that reaches the input is one all_reduce of 2 * channels numbers. All ranks run the same layers in the same
+// order, with a batch of zero samples where a rank has none. Both wait within forward or backward. The layers
+// of a module share one group, which is not the group of the gradients: a bucket may start at different
+// places between the layers on different ranks. One thread runs forward and backward.
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -59,13 +59,15 @@ class SyncBatchNormImpl : public BatchNormModule<SyncBatchNormImpl> {
 /// The holder of a SyncBatchNormImpl, for members and torch::nn::Sequential.
 TORCH_MODULE(SyncBatchNorm);
 
-/// Replaces each torch::nn::BatchNorm1d, 2d and 3d below `module`, in Sequential, ModuleList and ModuleDict
-/// too, by a SyncBatchNorm over `group` with the same tensors, names, options and mode, and gives `group` to
+/// Replaces each torch::nn::BatchNorm1d, 2d and 3d below `module` by a SyncBatchNorm over `group` with the
+/// same tensors, names, options and mode. Also in Sequential, ModuleList and ModuleDict. Gives `group` to
 /// each SyncBatchNorm. Returns the number of layers. Before DistributedDataParallel and before the optimizer.
-/// Not collective; the same on all ranks. Throws InvalidArgument, with nothing changed: `module` is itself a
-/// batch norm; a layer that something else holds, such as a member `torch::nn::BatchNorm2d norm` of its
-/// parent, whose forward would continue to use the old layer: declare it as `trireme::SyncBatchNorm norm`; a
-/// class that derives from BatchNorm1d, 2d or 3d.
+/// Not collective; the same on all ranks.
+///
+/// Throws InvalidArgument, with nothing changed, if `module` is itself a batch norm, or if a layer's class
+/// derives from BatchNorm1d, 2d or 3d. Also for a layer that another object holds, such as a member
+/// `torch::nn::BatchNorm2d norm` of its parent. The parent's forward would continue to use the old layer:
+/// declare it as `trireme::SyncBatchNorm norm`.
 std::int64_t convert_sync_batchnorm(torch::nn::Module& module, const comm::Group& group);
 /// The same over a new group of all ranks. Collective. Throws CommError.
 std::int64_t convert_sync_batchnorm(torch::nn::Module& module, comm::Context& context);

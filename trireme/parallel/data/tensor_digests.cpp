@@ -7,7 +7,7 @@
 #include <ATen/ops/view_as_real.h>
 
 #ifndef NDEBUG
-#define XXH_NO_INLINE_HINTS 1  // gcc refuses to inline some of them with -Og and sanitizers
+#define XXH_NO_INLINE_HINTS 1  // gcc does not inline some of them with -Og and sanitizers
 #endif
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -15,13 +15,13 @@
 namespace trireme::parallel {
 namespace {
 
-/// In the order of its elements, however they lie.
+/// In the order of the elements, for any memory layout.
 std::int64_t digest_on_host(const at::Tensor& tensor) {
   const at::Tensor values = tensor.contiguous();
   return digest_of(values.const_data_ptr(), values.nbytes());
 }
 
-/// Without waiting for the device.
+/// Asynchronous on the device.
 at::Tensor sum_of_words(const at::Tensor& tensor) {
   const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
   const auto size = real.element_size();
@@ -55,7 +55,7 @@ std::vector<std::int64_t> digests_of(const std::vector<at::Tensor>& tensors) {
     }
   }
   if (sums.empty()) return digests;
-  const at::Tensor read = at::stack(sums).cpu();  // the only wait for the device
+  const at::Tensor read = at::stack(sums).cpu();  // the only synchronization with the device
   const auto* sum = read.const_data_ptr<std::int64_t>();
   for (const std::size_t place : places) digests[place] = *sum++;
   return digests;

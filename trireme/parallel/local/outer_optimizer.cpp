@@ -16,9 +16,9 @@
 namespace trireme::parallel {
 namespace {
 
-constexpr std::int64_t kNever = 0;  // steps are counted from 1
+constexpr std::int64_t kNever = 0;  // steps count from 1
 
-/// Its values without gradients, not below f32: what outer steps add is little.
+/// A copy without gradients, in f32 or wider: outer steps add small values.
 at::Tensor copy_of(const at::Tensor& tensor) {
   return tensor.detach().to(at::toOpMathType(tensor.scalar_type()), /*non_blocking=*/false, /*copy=*/true);
 }
@@ -51,13 +51,13 @@ void check(const OuterOptions& options, std::size_t num_parameters) {
 
 }  // namespace
 
-/// Consecutive parameters, and of the last one the buffers, that go together.
+/// Consecutive parameters that are sent together. The last fragment also has the buffers.
 struct OuterOptimizer::Fragment {
   std::vector<at::Tensor> own, outer;
   std::size_t num_parameters = 0;  ///< before the buffers
-  at::Tensor flat;                 ///< outer values less own ones: this site's, then the mean
-  std::vector<at::Tensor> parts;   ///< views of it
-  at::Tensor sent;                 ///< the step in which it went; kNever: nothing is on its way
+  at::Tensor flat;                 ///< outer values minus own ones: this site's, then the mean
+  std::vector<at::Tensor> parts;   ///< views of `flat`
+  at::Tensor sent;                 ///< the step of the last send; kNever: nothing is in transfer
   comm::Pending pending;
   bool is_settled = true;
 
@@ -156,7 +156,7 @@ void OuterOptimizer::after_step(std::int64_t step) {
   int num_whole = 0;
   for (std::size_t f = 0; f < fragments_.size(); ++f) {
     Fragment& fragment = *fragments_[f];
-    // Before it is sent again: an outer step that a shorter delay has made late is taken, too.
+    // Before the next send. This also applies an outer step that is overdue because the delay was shortened.
     if (fragment.sent_step() != kNever && fragment.sent_step() + options_.delay <= step) this->step(fragment);
     if (!sends(static_cast<int>(f), step)) continue;
     send(fragment, step);

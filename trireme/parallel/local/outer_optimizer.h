@@ -1,17 +1,17 @@
 #pragma once
 // Local SGD and DiLoCo. A site is one rank, or several ranks that average their gradients. Sites take local
-// steps. Every so many steps the change of their weights is averaged over the sites: as the gradient of an
-// outer step, from the values that all of them began with. With rate 1 and no momentum the outer step is the
-// mean of the sites, LocalSGD (Stich, arXiv 1805.09767). After first steps with averaged gradients it is
-// post-local SGD (Lin et al., arXiv 1808.07217). With Nesterov's momentum it is DiLoCo (Douillard et al.,
-// arXiv 2311.08105, algorithm 1). In fragments that are transferred while training continues it is Streaming
-// DiLoCo (Douillard et al., arXiv 2501.18512, sections 2.2 and 2.3).
+// steps. Every so many steps the change of their weights is averaged over the sites. It is the gradient of an
+// outer step, which starts from the values that all sites began with. With rate 1 and no momentum the outer
+// step is the mean of the sites, LocalSGD (Stich, arXiv 1805.09767). After first steps with averaged
+// gradients it is post-local SGD (Lin et al., arXiv 1808.07217). With Nesterov's momentum it is DiLoCo
+// (Douillard et al., arXiv 2311.08105, algorithm 1). In fragments that are transferred while training
+// continues it is Streaming DiLoCo (Douillard et al., arXiv 2501.18512, sections 2.2 and 2.3).
 //
 // Every rank holds, besides the model: the outer values, the outer optimizer's state, a buffer for transfers
-// and a buffer for the mean, of the model's size each. A rank of a site sends only its share of the model, so
-// between sites a model of S bytes costs 2 (n - 1) / n * S for a site, for any number of its ranks. Floating
-// buffers are averaged, without momentum. Collective among the ranks of all sites except where noted; one
-// thread.
+// and a buffer for the mean, of the model's size each. A rank of a site sends only its share of the model. So
+// a model of S bytes costs a site 2 (n - 1) / n * S between sites. This holds for any number of its ranks.
+// Floating buffers are averaged, without momentum. Collective among the ranks of all sites except where
+// noted; one thread.
 
 #include <cstdint>
 #include <memory>

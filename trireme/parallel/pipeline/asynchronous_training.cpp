@@ -35,7 +35,7 @@ void AsynchronousTraining::run(const Run& run) {
   require(run.num_microbatches >= 1 && run.num_microbatches % microbatches_ == 0, "a run of ",
           run.num_microbatches, " micro-batches; expected a multiple of PipelineOptions::num_microbatches, ",
           microbatches_);
-  // Where replicas of a stage share an update out, their mean is taken when it comes.
+  // If replicas of a stage share an update, its gradients are averaged when the update runs.
   const int of_update = pipeline_.program().update_every;
   Pipeline::Stream stream{.num_updates = run.num_microbatches / microbatches_,
                           .next = run.next,

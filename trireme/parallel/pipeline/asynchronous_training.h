@@ -46,8 +46,8 @@ class AsynchronousTraining {
     Pipeline::Loss loss;  ///< a mean over the samples of a micro-batch
     /// Inputs of all sizes that come; empty: all have that of micro-batch 0.
     std::vector<Fields> shapes = {};
-    /// Called after each update of this rank, with its number from 1 and, where it has the last stage, the
-    /// mean loss of the update's micro-batches on this rank; 0 elsewhere. Null: nothing.
+    /// Called after each update of this rank, with its number from 1. On ranks with the last stage, `loss` is
+    /// the mean loss of the update's micro-batches on this rank; elsewhere 0. Null: nothing.
     std::function<void(int update, double loss)> on_update = nullptr;
   };
   /// Ends when this rank's updates are done: all micro-batches are then in the weights of every stage, which

@@ -18,7 +18,7 @@ struct Row {
   const char* name;
   ActivationFormat format;
   at::ScalarType rounded_to = at::kFloat;
-  const char* codec = "none";  ///< of compress::codec()
+  const char* codec = "none";  ///< a name for compress::codec()
 };
 
 constexpr std::array kRows = {

@@ -1,4 +1,5 @@
-// How a rank of a pipeline is set up and its program run. What its actions compute is in engine_compute.cpp.
+// Setup of a pipeline's rank, and the execution of its program. The computations of its actions are in
+// engine_compute.cpp.
 #include "trireme/parallel/pipeline/internal/engine.h"
 
 #include <ATen/TensorOperators.h>
@@ -25,7 +26,7 @@ namespace {
 using schedule::ActionKind;
 using Places = std::vector<std::size_t>;
 
-/// Those of `from` whose names are new.
+/// Adds the tensors of `from` whose names are new.
 void add_named(optim::NamedTensors& to, const optim::NamedTensors& from) {
   for (const auto& item : from) {
     const auto has_name = [&](const auto& known) { return known.first == item.first; };
@@ -81,7 +82,7 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
   leave_to_others(layers);
 }
 
-/// A parameter that a layer of this rank has too (a tied one) stays.
+/// Releases the parameters of other stages. A tied parameter that a layer of this rank also has stays.
 void Engine::leave_to_others(const std::vector<model::Layer>& layers) {
   std::set<const at::TensorImpl*> settled;
   for (const auto& [number, stage] : mine_)
@@ -102,7 +103,7 @@ void Engine::add_stage(int number, const std::vector<model::Layer>& layers, cons
                     std::vector(skips_.begin() + stage.first, skips_.begin() + stage.last + 1));
 }
 
-/// Of this rank's stages, without those that other stages have, too.
+/// The parameters of this rank's stages, without those that other stages also have.
 std::vector<at::Tensor> Engine::own_parameters() const {
   std::vector<at::Tensor> parameters;
   for (const auto& [number, stage] : mine_) {
@@ -113,11 +114,11 @@ std::vector<at::Tensor> Engine::own_parameters() const {
   return parameters;
 }
 
-/// In the order of the stages, on all ranks. A stage that is shared out has given most of its memory back
-/// before the next one gets some.
+/// In the order of the stages, on all ranks. A sharded stage has released most of its memory before the next
+/// one is materialized.
 void Engine::hold_weights(const PipelineGroups& groups, const PipelineOptions& options) {
   const std::optional<comm::Group>& data = groups.data;
-  // An exact sum is one of each stage's own gradients, over all replicas.
+  // An exact sum covers all replicas of one stage, and only its own gradients.
   common_.emplace(options.exact ? std::nullopt : data, options.data_parallel.scale, mine_);
   const std::shared_ptr<BucketPool> buckets = make_bucket_pool(groups, options.zero, own_parameters());
   for (const auto& [number, stage] : mine_) {
@@ -157,7 +158,7 @@ void Engine::check_versions(const PipelineGroups& groups) const {
 }
 
 ActionHandlers Engine::handlers() {
-  // What there are no samples for is not computed, and not sent.
+  // Actions of micro-batches without samples are neither computed nor sent.
   const auto unless_empty = [this](ActionHandlers::Handler handler) {
     return [this, handler = std::move(handler)](const Action& action) {
       if (!is_empty(action)) handler(action);
@@ -166,8 +167,8 @@ ActionHandlers Engine::handlers() {
   const auto compute = [this](void (Engine::*work)(const Action&)) {
     return [this, work](const Action& action) { with_weights(action, work); };
   };
-  // A receive is only begun here: the program says when its message can be under way, often long before a
-  // computation needs it.
+  // A receive only starts here. The program defines when its message may be in transfer, often long before
+  // the computation that needs it.
   const auto receive = [&](Arrivals& arrivals) {
     return unless_empty([this, &arrivals](const Action& a) { arrivals[place_of(a)] = transfers_.receive(); });
   };
@@ -192,7 +193,7 @@ ActionHandlers Engine::handlers() {
               }};
 }
 
-/// What there are no samples for counts for the weights nevertheless.
+/// The weights also count actions of micro-batches without samples.
 void Engine::with_weights(const Action& action, void (Engine::*work)(const Action&)) {
   StageWeights& weights = weights_of(action);
   weights.before(action);
@@ -209,7 +210,7 @@ void Engine::with_weights(const Action& action, void (Engine::*work)(const Actio
   for (const auto& [name, leaf] : weights.leaves()) count_as(MemoryKind::kGradients, leaf.grad());
 }
 
-/// What is looked up while it runs.
+/// Builds the lookup tables for the execution of the program.
 void Engine::map_program() {
   runs_on_.clear();
   for (std::size_t rank = 0; rank < program().ranks.size(); ++rank) {
@@ -289,7 +290,7 @@ std::optional<Transfers::Incoming> Engine::next_incoming() {
     if (!schedule::is_receive(action.kind) || is_empty(action)) continue;
     const bool forward = action.kind == ActionKind::kReceiveForward;
     const int source = forward ? action.stage - 1 : action.stage + 1;
-    // A gradient has the shape of the output that it belongs to.
+    // A gradient has the shape of its output.
     const EdgeSpec& edge = edge_behind(forward ? source : action.stage, action.microbatch);
     return Transfers::Incoming{.source = rank_of(source, action.microbatch),
                                .specs = forward ? edge.tensors : edge.gradients(),
@@ -298,7 +299,7 @@ std::optional<Transfers::Incoming> Engine::next_incoming() {
   return std::nullopt;
 }
 
-/// Whatever stands in a message can be made again: what is drawn for it follows from its place in the run.
+/// A message can be reproduced: the seed of its stochastic rounding depends only on its place in the run.
 void Engine::send(Departures& departures, const Action& action) {
   const bool forward = action.kind == ActionKind::kSendForward;
   const int next = forward ? action.stage + 1 : action.stage - 1;
@@ -319,7 +320,7 @@ void Engine::zero_grad() {
   for (const auto& [number, weights] : weights_) weights->zero_grad();
 }
 
-/// Squares are added up where they are counted: a piece by its owner, other parameters by their first holder.
+/// Each square is counted once: that of a piece by its owner, that of another parameter by its first holder.
 double Engine::clip_grad_norm(double max_norm) {
   const at::NoGradGuard no_grad;
   require(!is_asynchronous(), "schedule '", program().name,

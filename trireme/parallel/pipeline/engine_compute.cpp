@@ -1,4 +1,4 @@
-// What the actions of a pipeline's rank compute.
+// The computations of the actions of a pipeline's rank.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -39,7 +39,7 @@ void Engine::forward(const Action& action) {
   }
 }
 
-/// One for each output, undefined for those that have none.
+/// One gradient for each output; undefined for outputs without one.
 Engine::Tensors Engine::take_output_gradients(const Action& action) {
   if (action.stage == last_stage()) {
     const double weight = microbatch(action).weight;
@@ -54,7 +54,8 @@ Engine::Tensors Engine::take_output_gradients(const Action& action) {
   return arrived;
 }
 
-/// To the stage before, of those inputs that have one; zeros where the loss does not depend on one of them.
+/// Passes gradients to the previous stage, for inputs that need one. An input that the loss does not depend
+/// on gets zeros.
 void Engine::give_input_gradients(const Action& action, Tensors gradients) {
   const EdgeSpec& edge = edge_behind(action.stage - 1, action.microbatch);
   const auto is_there = [](const at::Tensor& gradient) { return gradient.defined(); };
@@ -94,8 +95,8 @@ void Engine::backward_input(const Action& action) {
 void Engine::update() {
   num_steps_left_ = mine_.size();
   ++num_updates_;
-  // Updates in the middle come for as long as the stream continues. What the last one was done with has been
-  // sent, and micro-batches before it are those of other replicas.
+  // In an asynchronous pipeline, updates come while the stream continues. The micro-batches of the previous
+  // update have been sent, and earlier ones belong to other replicas.
   if (!done_before_.empty()) batch_.erase(batch_.begin(), batch_.upper_bound(done_before_.back()));
   done_before_ = std::exchange(done_, {});
   for (const auto& [number, weights] : weights_) weights->finish();
@@ -107,7 +108,7 @@ void Engine::update() {
   for (const auto& [number, weights] : weights_) weights->end_update();
 }
 
-/// On this rank, or on another that has the stage.
+/// Whether this rank, or another one with this stage, has samples for the update.
 bool Engine::has_samples_of_update() {
   const int holders = static_cast<int>(stages_[static_cast<std::size_t>(mine_.begin()->first)].ranks.size());
   return std::ranges::any_of(done_before_, [&](int mine) {
@@ -123,7 +124,7 @@ void Engine::check_outputs(const Action& action, const Fields& outputs) {
   const EdgeSpec& edge = edge_behind(action.stage, action.microbatch);
   const std::vector<TensorSpec> found = specs_of(outputs);
   const Pipeline::StageLayers& layers = stages_[static_cast<std::size_t>(action.stage)];
-  // Words are made where something is wrong: this is asked of every micro-batch.
+  // Messages are only built on failure, because this check runs for every micro-batch.
   const auto refuse = [&](const auto&... what) {
     throw InvalidArgument(text("stage ", action.stage, what...));
   };
@@ -150,7 +151,7 @@ at::Tensor Engine::loss_of(const Fields& outputs, int number) {
   return loss.reshape({});
 }
 
-/// Those that this rank evaluates, one by one with their weights.
+/// Runs `compute` with the weights of each stage that this rank evaluates.
 void Engine::for_each_shown_stage(const std::function<void(std::size_t)>& compute) {
   for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
     if (stages_[stage].ranks.front() != group_.rank()) continue;
@@ -161,7 +162,7 @@ void Engine::for_each_shown_stage(const std::function<void(std::size_t)>& comput
   }
 }
 
-/// Through the first rank of each stage.
+/// Evaluates on the first rank of each stage.
 Fields Engine::evaluate(const Fields& inputs) {
   Fields values = inputs, outputs = at::Tensor();
   shapes_.learn(inputs);

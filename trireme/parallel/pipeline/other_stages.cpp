@@ -9,8 +9,8 @@
 
 namespace trireme::parallel {
 
-/// A parameter without its values. One object for all pipelines that have taken them; the last one's end
-/// gives them back.
+/// A parameter without its values. All pipelines that have released it share one object; its destructor
+/// restores the values.
 class OtherStages::Taken {
  public:
   Taken(at::Tensor parameter, const at::Tensor& instead)
@@ -25,7 +25,7 @@ class OtherStages::Taken {
 
   void free() { values_.reset(); }
 
-  /// Of that parameter; null: nobody has taken it.
+  /// The object for that parameter; null if no pipeline has released it.
   static std::shared_ptr<Taken> find(const at::Tensor& parameter) {
     const auto found = all().find(parameter.unsafeGetTensorImpl());
     return found == all().end() ? nullptr : found->second.lock();
@@ -36,7 +36,7 @@ class OtherStages::Taken {
     all()[parameter.unsafeGetTensorImpl()] = taken;
     return taken;
   }
-  /// For both.
+  /// For find() and make().
   static std::mutex& mutex() {
     static auto* const kMutex = new std::mutex;
     return *kMutex;

@@ -19,7 +19,7 @@ Fields zeros_like(const std::vector<TensorSpec>& specs, c10::Device device) {
   return tensors;
 }
 
-/// A layer that changes its input in place leaves the batch as it is.
+/// A copy, because a layer may change its input in place and the batch must not change.
 at::Tensor copied(const at::Tensor& tensor) { return tensor.clone(); }
 
 std::vector<std::int64_t> key_of(const Fields& inputs) {
@@ -31,8 +31,8 @@ std::vector<std::int64_t> key_of(const Fields& inputs) {
   return key;
 }
 
-/// What the stage makes of the inputs. A single floating-point tensor always has its gradient sent back;
-/// which of several need one is asked for in a second forward.
+/// The outputs of the stage for these inputs. A single floating-point tensor always gets its gradient sent
+/// back. For several, a second forward finds the ones that need a gradient.
 EdgeSpec edge_behind(const Stage& stage, const Fields& inputs,
                      const std::vector<std::size_t>& without_gradient) {
   const model::Untouched untouched(stage.layers());

@@ -20,8 +20,8 @@ struct Pipe::Here {
 
   at::Tensor forward(const std::vector<at::Tensor>& chunks) const {
     std::vector<at::Tensor> outputs;
-    // A device computes what it is given in order, and the host waits for none: devices compute different
-    // micro-batches at the same time.
+    // A device runs its work in order, and the host does not wait. So devices compute different micro-batches
+    // at the same time.
     for (const at::Tensor& chunk : chunks) {
       Fields value = chunk;
       for (std::size_t i = 0; i < layers.size(); ++i) value = layers[i].forward(value.on(device_of[i]));
@@ -33,7 +33,7 @@ struct Pipe::Here {
 
 namespace {
 
-/// The device of each layer, whose parameters are there afterwards.
+/// Returns the device of each layer, after its parameters were moved there.
 std::vector<c10::Device> place(const std::vector<model::Layer>& layers,
                                const std::vector<c10::Device>& devices) {
   std::vector<int> ends = model::cuts_by_parameters(layers, static_cast<int>(devices.size()));
@@ -55,7 +55,7 @@ std::vector<c10::Device> place(const std::vector<model::Layer>& layers,
   return of_layers;
 }
 
-/// Sizes, then the number of the dtype: "4,3,6", which empty_as() reads.
+/// Sizes, then the number of the dtype: "4,3,6". empty_as() reads it.
 std::string to_text(const at::Tensor& tensor) {
   std::string words;
   for (const std::int64_t size : tensor.sizes()) words += text(size, ',');

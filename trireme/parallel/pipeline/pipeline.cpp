@@ -20,7 +20,7 @@ Fields part_of(const Fields& batch, int index, int num_parts) {
       [&](const at::Tensor& tensor) { return tensor.slice(0, begin_of(index), begin_of(index + 1)); });
 }
 
-/// The same fields, one micro-batch after the other.
+/// The same fields, with the micro-batches concatenated.
 Fields in_a_row(const std::vector<Fields>& parts) {
   Fields rows = parts.front();
   std::size_t place = 0;
@@ -74,7 +74,7 @@ double Pipeline::step(const Fields& input, const Fields& target, const Loss& los
     part.weight = static_cast<double>(part.rows()) / static_cast<double>(samples);
     return part;
   };
-  if (outputs != nullptr) *outputs = {};  // after an error they are not those of an earlier step
+  if (outputs != nullptr) *outputs = {};  // after an error they must not be those of an earlier step
   std::vector<Fields> of_parts;
   std::vector<at::Tensor> losses;
   const auto keep = [&](int m, const Fields& values, const at::Tensor& its_loss) {
@@ -93,7 +93,7 @@ double Pipeline::step(const Fields& input, const Fields& target, const Loss& los
   };
   const double mine = within([number] { return text("step ", number); }, run);
   at::Tensor sum = at::scalar_tensor(mine, at::kDouble).reshape({1});
-  group_.all_reduce(sum);  // what each rank with the last stage has seen
+  group_.all_reduce(sum);  // the sum over ranks with the last stage
   if (outputs != nullptr)
     *outputs = {.outputs = losses.empty() ? Fields() : in_a_row(of_parts), .losses = std::move(losses)};
   return sum.item<double>();
@@ -141,7 +141,7 @@ void Pipeline::finish_after(int num_updates) {
   num_updates_ = num_updates;
 }
 
-/// The first rank is as many micro-batches ahead as there are ranks, and receives are posted two ahead.
+/// The first rank is ahead by as many micro-batches as there are ranks; receives are posted two ahead.
 int Pipeline::asynchronous_margin() const { return 2 * num_ranks_ + 2; }
 
 bool Pipeline::drained() const { return !under_way_ || engine_->at_end(); }

@@ -63,15 +63,15 @@ class Pipeline {
   /// those of the last layer. A function of two tensors will do where there is one of each.
   using Loss = std::function<at::Tensor(const Fields& outputs, const Fields& targets)>;
 
-  /// Throws InvalidArgument: more stages than layers, cuts that are none, options that make no sense
-  /// together, ranks that differ in layers or options, skips without their counterpart (model/skips.h).
+  /// Throws InvalidArgument: more stages than layers, invalid cuts, options that make no sense together. Also
+  /// if ranks differ in layers or options, or if a skip lacks its counterpart (model/skips.h).
   Pipeline(comm::Context& context, const std::vector<model::Layer>& layers,
            const PipelineOptions& options = {});
-  /// The same over a group (a mesh axis) instead of the world; with groups.data, several pipelines side by
-  /// side, each with its part of the batch: every stage is replicated (distributed_data_parallel.h), begins
-  /// with the values of the group's first rank, and its gradients are reduced with options.data_parallel,
-  /// from the stage's last backward on, while other stages still run. Without update in the options, they are
-  /// reduced when step() returns.
+  /// The same over a group (a mesh axis) instead of the world. With groups.data, there are several pipelines
+  /// side by side, each with its part of the batch. Every stage is then replicated
+  /// (distributed_data_parallel.h) and begins with the values of the group's first rank. Its gradients are
+  /// reduced with options.data_parallel, from the stage's last backward on, while other stages still run.
+  /// Without update in the options, they are reduced when step() returns.
   Pipeline(comm::Context& context, PipelineGroups groups, const std::vector<model::Layer>& layers,
            const PipelineOptions& options = {});
   ~Pipeline();

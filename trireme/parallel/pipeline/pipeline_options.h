@@ -25,8 +25,9 @@ enum class ActivationFormat {
   kNone,  ///< as it is
   kBf16,  ///< f32 is rounded to it
   kFp16,  ///< the same
-  /// Of blocks of 512 the greatest is 127, and each value goes up or down by chance, by less than 1/127 of
-  /// that greatest, so that its expectation is itself; of f32, bf16 and fp16.
+  /// int8 quantization with one scale per block of 512 (block-wise absmax): the largest magnitude becomes
+  /// 127. Stochastic rounding changes each value by less than 1/127 of that magnitude, and its expectation is
+  /// the value. Of f32, bf16 and fp16.
   kInt8,
 };
 /// Throws InvalidArgument with the nearest of activation_format_names().
@@ -77,18 +78,18 @@ struct PipelineOptions {
   /// Called before each computation for a micro-batch that has samples, with its number. Null: nothing.
   std::function<void(int)> before_compute = nullptr;
   /// Called before anything computes with the layers of each stage that this rank holds, one stage after the
-  /// other: where layers are made without memory (model/deferred.h), for giving them some and their first
-  /// values. Replicas share a stage out before the next one is asked for.
+  /// other. For layers that are made without memory (model/deferred.h): allocates them and sets their first
+  /// values. Replicas shard a stage before the call for the next one.
   std::function<void(const std::vector<model::Layer>&)> materialise = nullptr;
   /// Called at the program's STEP, when all gradients of this rank are there. Null: the caller updates when
   /// step() has returned.
   std::function<void()> update = nullptr;
-  /// Called for each parameter that this rank alone has, on the thread that runs the last backward of a step,
-  /// as soon as nothing more is added to its gradient. Null: nothing.
+  /// Called for each parameter that only this rank has, as soon as its gradient is final. Runs on the thread
+  /// of the last backward of a step. Null: nothing.
   std::function<void(const at::Tensor& parameter)> gradient_is_final = nullptr;
 };
 
-/// Replicas in groups of the same size, each of which shares all of the state out among its ranks.
+/// Replicas in groups of the same size. Each group shards all of the state over its ranks.
 struct ShardGroups {
   comm::Group shards;  ///< this rank's group
   comm::Group
@@ -99,7 +100,7 @@ struct ShardGroups {
 struct PipelineGroups {
   comm::Group pipeline;
   std::optional<comm::Group> data = {};
-  /// Of `data`: where PipelineOptions::zero shares out within groups; none: among all.
+  /// Of `data`: the groups within which PipelineOptions::zero shards; none: over all ranks.
   std::optional<ShardGroups> shard_groups = {};
 };
 

@@ -23,7 +23,7 @@ schedule::Program order_of(const PipelineOptions& options, int num_ranks, int nu
   return schedule::make_schedule(options.schedule, wanted);
 }
 
-/// What makes no sense where stages update on their own time.
+/// Rejects options that make no sense for asynchronous updates.
 void check_asynchronous(const PipelineOptions& options, const schedule::Program& order) {
   const bool groups = order.versions == schedule::WeightVersions::kOneBehind || !order.replicas.empty();
   require(options.num_rounds == 1, "schedule '", order.name,
@@ -39,8 +39,8 @@ void check_asynchronous(const PipelineOptions& options, const schedule::Program&
 
 bool is_sharded(const PipelineOptions& options) { return options.zero.stage != ZeroStage::kNone; }
 
-/// Weights that are kept between uses are gathered once in a step, others around each use, the next stage's
-/// while one computes.
+/// Weights that are kept between uses are gathered once per step. Others are gathered around each use, the
+/// next stage's while one computes.
 schedule::Program with_gathers(schedule::Program program, const PipelineOptions& options) {
   require(options.zero.gathered_stages >= 0,
           "the stages whose weights are gathered at a time are a number, or 0 for all, not ",

@@ -20,14 +20,14 @@ std::string join_ranks(const std::vector<int>& ranks) {
   return join(words);
 }
 
-/// Of the values, whichever rank has them while another pipeline lives.
+/// The spec of the values, even if they are on another stage of a pipeline that still exists.
 TensorSpec spec_of_parameter(const at::Tensor& parameter) {
   TensorSpec spec = spec_of(parameter);
   if (auto sizes = sizes_on_other_stage(parameter)) spec.sizes = std::move(*sizes);
   return spec;
 }
 
-/// A parameter that this rank would compute with and has no values of; none: "".
+/// The name of a parameter that this rank needs and whose values it has released; empty if none.
 std::string find_taken(const std::vector<model::Layer>& layers,
                        const std::vector<Pipeline::StageLayers>& stages, int rank) {
   for (const auto& stage : stages) {
@@ -39,7 +39,7 @@ std::string find_taken(const std::vector<model::Layer>& layers,
   return "";
 }
 
-/// What all ranks have to agree on, a line for each part.
+/// Everything that all ranks must agree on, one line for each part.
 std::string description(const schedule::Program& program, const std::vector<model::Layer>& layers,
                         const std::vector<Pipeline::StageLayers>& stages, const PipelineOptions& options) {
   std::string lines = text("schedule ", program.name, ", ", program.num_microbatches, " micro-batches, ",
@@ -81,7 +81,8 @@ std::vector<Pipeline::StageLayers> place_stages(const schedule::Program& program
 void check_same_pipeline(comm::Group& group, const schedule::Program& program,
                          const std::vector<model::Layer>& layers,
                          const std::vector<Pipeline::StageLayers>& stages, const PipelineOptions& options) {
-  // The line differs from rank to rank: all of them throw, and nobody waits for those that lack values.
+  // The line differs between ranks, so all of them throw. Otherwise the others would wait for the rank
+  // without values.
   const std::string taken = find_taken(layers, stages, group.rank());
   const std::string lacking =
       taken.empty()

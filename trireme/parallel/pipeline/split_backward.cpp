@@ -25,10 +25,10 @@ using NodePtr = decltype(Edge::function);
 
 constexpr std::string_view kOwnFunction = "torch::autograd::CppNode<";
 
-/// In the names of types: functions of one's own, and the operators of derivatives.yaml that have one formula
-/// for the gradients of input and weights and no mask of those that are wanted.
+/// Parts of type names: custom functions, and operators of derivatives.yaml with one formula for the
+/// gradients of input and weights, without a mask of the requested ones.
 constexpr std::array<std::string_view, 9> kIndivisible = {"CppNode",
-                                                          "Attention",  // of learned queries
+                                                          "Attention",  // with learned queries
                                                           "CudnnBatchNormBackward",
                                                           "GraphedBackward",  // graphed_layer.h
                                                           "MiopenBatchNormBackward",
@@ -37,13 +37,13 @@ constexpr std::array<std::string_view, 9> kIndivisible = {"CppNode",
                                                           "ThnnFusedGruCellBackward",
                                                           "ThnnFusedLstmCellBackward"};
 
-/// What the ways from a node lead to.
+/// The leaves that can be reached from a node.
 struct Reach {
   bool inputs = false;
-  bool weights = false;  ///< leaves that are no inputs
+  bool weights = false;  ///< leaves that are not inputs
 };
 
-/// The nodes below `outputs`, children before parents, and what each leads to.
+/// The nodes below `outputs`, children before parents, and what each of them reaches.
 class Graph {
  public:
   Graph(const edge_list& outputs, const edge_list& inputs) {
@@ -63,7 +63,7 @@ class Graph {
  private:
   struct Frame {
     NodePtr node;
-    std::size_t next = 0;  ///< edge to go down
+    std::size_t next = 0;  ///< the next edge to follow
   };
 
   void walk(const NodePtr& root) {
@@ -101,9 +101,9 @@ class Graph {
   std::vector<NodePtr> nodes_;
 };
 
-/// Computes the gradients of its weights with that of its input, asked or not.
+/// Computes the gradients of its weights together with that of its input, even if they are not requested.
 bool is_indivisible(const Node& node) {
-  // The name that can be read takes microseconds to make; this is what it is made of.
+  // The raw type name: the demangled one takes microseconds.
   const std::string_view name = typeid(node).name();
   return std::any_of(kIndivisible.begin(), kIndivisible.end(),
                      [&](std::string_view part) { return name.find(part) != std::string_view::npos; });
@@ -116,17 +116,17 @@ std::string name_of(const Node& node) {
              : name;
 }
 
-/// A node on a way to the inputs, from which ways lead to weights alone.
+/// A node on a path to the inputs, with other edges that lead only to weights.
 struct Cut {
   NodePtr node;
-  std::vector<std::size_t> to_weights = {};  ///< edges
-  bool is_whole = false;                     ///< indivisible: all of it is done in the first part
-  variable_list arrived = {};                ///< gradients that came to the node
-  variable_list computed = {};               ///< of `to_weights`, as far as the first part has them
+  std::vector<std::size_t> to_weights = {};  ///< indices of edges
+  bool is_whole = false;                     ///< indivisible: the first part computes all of it
+  variable_list arrived = {};                ///< gradients that arrived at the node
+  variable_list computed = {};  ///< gradients of `to_weights`, if the first part has computed them
 };
 
-/// Sees what goes into a node and comes out of it in the first part. Null `cut`: the second part does not
-/// need the node.
+/// Records the inputs and outputs of a node in the first part. Null `cut`: the second part does not need the
+/// node.
 class Tap : public torch::autograd::FunctionPostHook {
  public:
   Tap(Node& node, Cut* cut) : node_(node), cut_(cut) {}
@@ -146,7 +146,7 @@ class Tap : public torch::autograd::FunctionPostHook {
   Cut* cut_;
 };
 
-/// Taps on the nodes that the first part runs, while it lives.
+/// Taps on the nodes that the first part runs; removed by the destructor.
 class Taps {
  public:
   explicit Taps(const Graph& graph) {
@@ -179,17 +179,17 @@ class Taps {
     keys_.emplace_back(node, node->add_post_hook(std::make_unique<Tap>(*node, kept)));
   }
 
-  std::deque<Cut> cuts_;  // stays where it is
+  std::deque<Cut> cuts_;  // a deque, because taps have pointers to its elements
   std::vector<std::pair<NodePtr, std::uintptr_t>> keys_;
 };
 
-/// Hooks on the tensors that a node made have been called: its second run is none of theirs.
+/// Hooks on the node's output tensors have been called: its second run must not call them again.
 void forget_tensor_hooks(Node& node) {
   node.tensor_pre_hooks().clear();
   node.retains_grad_hooks().clear();
 }
 
-/// Takes the ways to the inputs off a cut and leaves the rest to the second part.
+/// Removes the edges to the inputs from a cut, and leaves the other edges to the second part.
 void leave(Cut& cut, WeightBackward& weights) {
   edge_list& edges = cut.node->next_edges();
   edge_list rest(edges.size());
@@ -212,7 +212,7 @@ void leave(Cut& cut, WeightBackward& weights) {
     weights.add({cut.node, static_cast<std::uint32_t>(i)}, cut.arrived[i]);
 }
 
-/// Every input of the nodes of `ends`, each once, as far as they are in the graph.
+/// All inputs of the nodes of `ends` in the graph, without duplicates.
 edge_list inputs_of(const edge_list& ends, const Graph& graph) {
   edge_list all;
   for (const Edge& end : ends) {
@@ -224,7 +224,7 @@ edge_list inputs_of(const edge_list& ends, const Graph& graph) {
   return all;
 }
 
-/// What the engine is asked for: the inputs, and all that indivisible operators have.
+/// The gradients requested from the engine: those of the inputs, and all of indivisible operators.
 edge_list asked_for(edge_list inputs, const std::deque<Cut>& cuts) {
   for (const Cut& cut : cuts) {
     if (!cut.is_whole) continue;
@@ -233,7 +233,7 @@ edge_list asked_for(edge_list inputs, const std::deque<Cut>& cuts) {
   return inputs;
 }
 
-/// What lies behind an input that is no leaf.
+/// Leaves the graph behind a non-leaf input to the second part.
 void leave_behind(const Edge& input, const at::Tensor& gradient, const Graph& graph,
                   WeightBackward& weights) {
   const bool was_run = std::any_of(input.function->next_edges().begin(), input.function->next_edges().end(),
@@ -293,7 +293,7 @@ InputBackward backward_of_inputs(const std::vector<at::Tensor>& outputs,
         /*accumulate_grad=*/false, asked_for(ends, taps.cuts()));
     cuts = taps.take_cuts();
   }
-  // As a whole backward comes to them: gradients that meet at one place add up in the same order.
+  // In the order of a normal backward: gradients that meet at one node are then summed in the same order.
   std::sort(cuts.begin(), cuts.end(),
             [](const Cut& a, const Cut& b) { return a.node->sequence_nr() > b.node->sequence_nr(); });
   for (std::size_t i = 0; i < ends.size(); ++i) {

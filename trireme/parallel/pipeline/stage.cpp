@@ -16,8 +16,8 @@ namespace {
 
 at::Tensor detached(const at::Tensor& tensor) { return tensor.detach(); }
 
-/// The same memory, with versions of its own: micro-batches are views of one batch, and writing one is no
-/// change of the others.
+/// Shares memory but not the version counter: micro-batches are views of one batch, and a write to one must
+/// not invalidate others.
 at::Tensor apart(const at::Tensor& microbatch) { return microbatch.variable_data(); }
 
 }  // namespace
@@ -100,7 +100,7 @@ Fields Stage::forward(int microbatch, const Fields& inputs,
 void Stage::recompute(int microbatch) {
   Live& live = live_.at(microbatch);
   if (!live.outputs.empty()) return;
-  // Running statistics have seen the micro-batch already; dropout draws the same mask again.
+  // Running statistics include the micro-batch already; dropout draws the same mask again.
   const model::ForwardRecord::Replaying again(live.record, model::buffers_of(layers_));
   live.outputs = run(live, microbatch);
 }
@@ -124,7 +124,7 @@ model::Tensors Stage::backward(int microbatch, const model::Tensors& output_grad
     roots.push_back(live.outputs.at(i));
     arriving.push_back(output_gradients[i]);
   }
-  if (roots.empty()) return gradients;  // nothing to learn: fixed parameters on whole numbers
+  if (roots.empty()) return gradients;  // fixed parameters and integer inputs: nothing to learn
   as_error_of([&] { return backward_place(microbatch); },
               [&] { torch::autograd::backward(roots, arriving); });
   for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] = live.inputs.at(i).grad();
@@ -148,7 +148,7 @@ model::Tensors Stage::backward_input(int microbatch, const model::Tensors& outpu
     if (!inputs.at(i).requires_grad()) continue;
     const at::Tensor& gradient = *given++;
     if (!gradient.defined()) continue;
-    // Laid out as a leaf's gradient is.
+    // With the memory layout of a leaf's gradient.
     gradients[i] = torch::autograd::utils::obeys_layout_contract(gradient, inputs.at(i))
                        ? gradient
                        : torch::autograd::utils::clone_obey_contract(gradient, inputs.at(i));

@@ -11,7 +11,7 @@
 namespace trireme::parallel {
 namespace {
 
-/// Weights that no other rank has: nothing to gather, to reduce or to keep.
+/// Weights that only this rank has: nothing to gather, to reduce or to keep.
 class WholeWeights final : public StageWeights {
   using StageWeights::StageWeights;
 };

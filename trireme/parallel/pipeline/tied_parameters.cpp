@@ -14,7 +14,7 @@ TiedParameters::TiedParameters(comm::Group group, const std::vector<model::Layer
     : group_(std::move(group)) {
   struct Found {
     std::string name;
-    std::size_t stage;  ///< the first
+    std::size_t stage;  ///< the first stage
     Tied tied;
   };
   std::vector<Found> all;  // in the order of the model: the same on every rank
@@ -65,7 +65,7 @@ void TiedParameters::set_aside() {
 void TiedParameters::add_gradients() {
   const at::NoGradGuard no_grad;
   for (auto& [parameter, before, ranks] : tied_) {
-    if (!parameter.requires_grad()) continue;  // a gradient of zeros would be an update: of weight decay
+    if (!parameter.requires_grad()) continue;  // a zero gradient would still apply weight decay
     const at::Tensor mine =
         parameter.grad().defined() ? parameter.grad().contiguous() : at::zeros_like(parameter);
     std::vector<at::Tensor> parts;

@@ -38,7 +38,7 @@ std::vector<schedule::TimedAction> actions_in(const telemetry::Trace& trace, con
   const auto seconds = [&](std::int64_t own_ns) {
     return 1e-9 * static_cast<double>(clock.of_rank_0(own_ns));
   };
-  // The main thread's: a span is added when it ends, so waits stand before the action that they are part of.
+  // The main thread's buffer. A span is added when it ends, so waits precede the action that contains them.
   trace.buffers().front()->for_each([&](const telemetry::TraceSpan& each) {
     const std::string_view category = each.category;
     if (category == "wait") waited_until_ns = each.end_ns;

@@ -15,11 +15,11 @@
 namespace trireme::parallel {
 namespace {
 
-/// Receives that are posted before the program comes to them.
+/// Receives that are posted ahead of the program.
 constexpr std::size_t kPostedAhead = 2;
 constexpr std::size_t kMaxDims = 14;
-/// Of a tensor's spec: type, whether it has a gradient, how it lies, length of its name, number of dims,
-/// dims.
+/// The fields of a tensor's spec: dtype, whether it has a gradient, memory layout, length of its name, number
+/// of dims, dims.
 constexpr std::size_t kSpecWords = 5 + kMaxDims;
 
 void send_names(comm::Group& group, const std::string& names, int destination) {

@@ -13,7 +13,7 @@ namespace {
 
 std::vector<at::Tensor> values_of(const optim::NamedTensors& tensors) {
   std::vector<at::Tensor> values;
-  // Under a version counter of their own: an update is nothing to graphs that have saved an older version.
+  // With separate version counters: an update must not invalidate graphs that have saved an older version.
   for (const auto& [name, tensor] : tensors) values.push_back(tensor.variable_data());
   return values;
 }
@@ -55,7 +55,7 @@ void VersionedParameters::release(int version) {
   ++released_[at];
   if (is_used(version)) return;
   if (const auto over = old_.find(version); over != old_.end()) {
-    if (shown_ == version) shown_ = kNone;  // its storage is the next version's
+    if (shown_ == version) shown_ = kNone;  // its storage is reused for the next version
     spare_.push_back(std::move(over->second));
     old_.erase(over);
   }

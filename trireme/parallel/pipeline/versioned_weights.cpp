@@ -36,7 +36,7 @@ void VersionedWeights::after(const Action& action) {
   versions_.release(version);
 }
 
-/// The holders have a micro-batch each: their sum becomes the mean.
+/// Each holder has one micro-batch, so the sum is divided by the number of holders.
 void VersionedWeights::begin_update() {
   versions_.begin_update(1 / static_cast<double>(holders_));
   staleness_.versions = std::max(staleness_.versions, versions_.num_kept());

@@ -10,7 +10,7 @@ WatchedWeights::WatchedWeights(optim::NamedTensors parameters, const StageWeight
     : StageWeights(std::move(parameters)), stage_(options.stage), tell_(options.gradient_is_final) {
   std::set<const void*> seen;
   for (const auto& [name, leaf] : leaves_) {
-    const bool is_new = seen.insert(leaf.unsafeGetTensorImpl()).second;  // tied ones have several names
+    const bool is_new = seen.insert(leaf.unsafeGetTensorImpl()).second;  // tied parameters have several names
     if (!leaf.requires_grad() || !is_new || options.common.contains(name)) continue;
     hook_gradient(leaf, name, [this, i = watched_.size()] {
       if (is_last_) tell_(watched_[i]);

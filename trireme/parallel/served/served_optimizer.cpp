@@ -17,14 +17,14 @@
 namespace trireme::parallel {
 namespace {
 
-// What waits for the steps of other ranks has arrived; connections that break are noticed by themselves.
+// Requests that wait for other ranks' steps have arrived; a broken connection is detected separately.
 constexpr double kRetry_s = 10;
 
-// Chunks are what servers share, what overtakes what, and what a forward waits for: many of them, but each
-// large next to what a message costs (64 KiB to 1 MiB).
+// A chunk is the unit of sharding over servers, of priorities, and of waiting in a forward. So there are
+// many. But each is large compared with the overhead of a message (64 KiB to 1 MiB).
 constexpr std::int64_t kChunks = 128, kMinChunk = 16 << 10;
 
-/// What servers keep for each element, in their order; names are those of the state above the torch line.
+/// The optimizer state per element, in the servers' order. Names are those above the torch line.
 struct ServedRule {
   std::string_view name;
   std::vector<std::string_view> states;
@@ -49,11 +49,11 @@ const ServedRule& served_rule(const optim::OptimizerOptions& options) {
   return *row;
 }
 
-/// Of options that are all given.
+/// All options must be given.
 ps::OptimizerSpec spec_of(const optim::OptimizerOptions& options, double weight_decay) {
   ps::OptimizerSpec spec;
   spec.name = options.name;
-  if (*options.lr > 0) spec.lr = *options.lr;  // every push says its own
+  if (*options.lr > 0) spec.lr = *options.lr;  // every push has its own rate
   spec.weight_decay = weight_decay;
   spec.momentum = *options.momentum;
   spec.nesterov = *options.nesterov;
@@ -76,7 +76,7 @@ ps::TableSpec table_of(const Service& service, const ps::OptimizerSpec& optimize
   spec.apply_at = staleness == 0 ? ps::ApplyAt::kClock : ps::ApplyAt::kArrival;
   spec.compression = service.compression;
   spec.delay.lambda = service.options.delay_compensation;
-  // A later run of that name may be another model, with other options: that is another table.
+  // A later run of the same name may have another model or other options, and then needs another table.
   const std::uint64_t key = ps::hash_of(spec);
   spec.name = text(service.run, " ", std::hex, key);
   return spec;
@@ -118,7 +118,7 @@ ServedOptimizer::ServedOptimizer(const Service& service, const optim::OptimizerO
   }
   add_table(service, optimizer, *optimizer.weight_decay, decayed);
   add_table(service, optimizer, 0, spared);
-  // All have joined before the first step of any ends; then all begin with the same values.
+  // All ranks join before any of them ends its first step. Then all start with the same values.
   ranks_.barrier();
   clock_ = client_->clock();
   if (ranks_.rank() == 0) {
@@ -130,7 +130,7 @@ ServedOptimizer::ServedOptimizer(const Service& service, const optim::OptimizerO
 }
 
 ServedOptimizer::~ServedOptimizer() {
-  // The others do not have to wait for the lease; whoever cannot be told has gone himself.
+  // Other ranks then need not wait for the lease. A failure is ignored: unreachable servers have ended.
   if (client_) client_->leave().wait_for(1);
 }
 
@@ -238,7 +238,7 @@ void ServedOptimizer::end_broken_steps() {
   }
   ranks_.all_reduce(is_amid, comm::ReduceOp::kMax);
   if (is_amid.item<int>() == 0) return;
-  // What servers hold for the end of a step would be added to the next one's.
+  // Pushes that servers hold for the end of a step would be added to the next step.
   pushes_.clear();
   client_->tick();
   ++clock_;

@@ -9,14 +9,14 @@
 namespace trireme::parallel {
 namespace {
 
-/// What needs no proof.
+/// Addresses that need no authentication.
 bool is_of_this_host(const wire::Address& address) {
   if (address.starts_with("unix:") || address.starts_with("inproc:")) return true;
   if (!address.starts_with("tcp:")) return false;
   try {
     return wire::is_loopback(wire::Endpoint::parse(address.substr(4), "ps.coordinator"));
   } catch (const CommError&) {
-    return false;  // whoever connects says that nobody knows it
+    return false;  // the connection reports the unknown name
   }
 }
 

@@ -12,7 +12,7 @@
 namespace trireme::parallel {
 namespace {
 
-// Numbers of wire::Priority that chunks are spread over; 0 is for what nothing should wait for.
+// Range of wire::Priority for chunks; 0 is reserved for the most urgent messages.
 constexpr double kFirstPriority = 1, kLastPriority = 250;
 
 at::Tensor as_tensor(float* values, const at::Tensor& like) {
@@ -142,7 +142,7 @@ std::vector<float> ServedTable::values_of_parameters() const {
 
 void ServedTable::assign() { client_.assign(table_, values_of_parameters()).get(); }
 
-/// The state of that kind, as the servers' tables lie; zeros where this rank has none of it.
+/// The state of that kind in the order of the servers' tables; zeros where this rank has none.
 std::vector<float> ServedTable::state_row(const std::map<std::string, at::Tensor>& state,
                                           std::string_view kind) const {
   std::vector<float> row(num_elements());

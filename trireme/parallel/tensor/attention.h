@@ -1,9 +1,9 @@
 #pragma once
-// Self-attention whose heads are cut over the ranks of a group: each rank computes some heads of all
-// sequences, with no communication between its two linear layers, of which the first is cut by columns and
+// Tensor parallelism: self-attention whose heads are split over the ranks of a group. Each rank computes some
+// heads of all sequences, with no communication between its two linear layers. The first is split by columns,
 // the second by rows (Shoeybi et al., arXiv 1909.08053, section 3). Names and order of the features, queries,
-// keys, values, are those of nanoGPT and of model::Gpt. Where sequences are cut over another group, too, its
-// heads go round that ring (ring_attention.h). Collective; see collectives.h.
+// keys, values, are those of nanoGPT and of model::Gpt. With context parallelism, sequences are also split
+// over another group, and its heads go around that ring (ring_attention.h). Collective; see collectives.h.
 
 #include <torch/nn/module.h>
 

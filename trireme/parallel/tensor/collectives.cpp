@@ -26,7 +26,7 @@ struct HeldMap : torch::CustomClassHolder {
   const Map map;
 };
 
-/// A function of one tensor that is linear, with the function that its gradient goes through.
+/// A linear function of one tensor, with the function that computes its gradient.
 class LinearMap : public torch::autograd::Function<LinearMap> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const Map& there, Map back) {
@@ -54,7 +54,7 @@ std::int64_t checked_dim(const at::Tensor& tensor, std::int64_t dim) {
   return dim < 0 ? dim + tensor.dim() : dim;
 }
 
-/// One message per rank, each of the largest part's size.
+/// Room for one message per rank, each as large as the largest part.
 at::Tensor messages(const at::Tensor& like, std::int64_t dim, std::int64_t size, const Group& group) {
   std::vector<std::int64_t> sizes = like.sizes().vec();
   sizes[static_cast<std::size_t>(dim)] = largest_part(size, group);

@@ -1,22 +1,21 @@
 #pragma once
-// Communication that gradients pass through, for layers whose weights are cut over a group of ranks. Each
+// Communication that gradients pass through, for layers whose weights are split over a group of ranks. Each
 // function is the derivative of its partner, so that gradients of gradients pass through, too:
 //
 //   copy_to_ranks      nothing          | sum_over_ranks     all-reduce        "f" and "g" of Megatron-LM
 //   gather_sequence    all-gather       | sum_to_sequence    reduce-scatter    the same with cut sequences
-//   own_part           nothing          | join_parts         all-gather
+//   own_part           nothing          | join_parts         all-gather.
 //
 // A tensor is one of three kinds: *replicated* (the same on all ranks, with the same gradient), *cut* along a
-// dim, or a *term* (the sum of the ranks' tensors is the value). The gradient of the results of copy_to_ranks
+// dim, or a *term*. The value is the sum of the ranks' terms. The gradient of the results of copy_to_ranks
 // and gather_sequence is a term, and that of terms is replicated or cut. Mixing the kinds gives wrong
 // gradients.
 //
-// Collective: every rank calls them in the same order, and runs backward through them in the same order,
-// which autograd does where all ranks have built the same graph. Parts differ by one at most (cut.h);
-// messages of uneven parts are padded, tensors are not. A group of one rank costs nothing, not even a node of
-// the graph. One thread per group. Sources: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3;
-// Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", arXiv 2205.05198,
-// section 4.2.2.
+// Collective: every rank calls them in the same order, and runs backward through them in the same order.
+// Autograd does so if all ranks have built the same graph. Parts differ by one at most (cut.h); messages of
+// uneven parts are padded, tensors are not. A group of one rank costs nothing, not even a node of the graph.
+// One thread per group. Sources: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3. Korthikanti et
+// al., "Reducing Activation Recomputation in Large Transformer Models", arXiv 2205.05198, section 4.2.2.
 
 #include <ATen/core/Tensor.h>
 

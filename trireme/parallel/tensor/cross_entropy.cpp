@@ -20,7 +20,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct Targets {
-  OwnTokens own;       ///< one for each row of logits; `outside` where the rank has not the target, too
+  OwnTokens own;       ///< one for each row of logits; `outside` also if this rank does not have the target
   at::Tensor ignored;  ///< bool
 };
 
@@ -32,7 +32,7 @@ at::Tensor greatest(const at::Tensor& rows, comm::Group group) {
   return greatest;
 }
 
-/// The logit of each target, where this rank has it, else 0.
+/// The logit of each target if this rank has it, else 0.
 at::Tensor picked(const at::Tensor& rows, const OwnTokens& own) {
   if (rows.size(1) == 0) return at::zeros({rows.size(0)}, rows.options());
   return rows.gather(1, own.places.unsqueeze(1)).squeeze(1).masked_fill(own.outside, 0);

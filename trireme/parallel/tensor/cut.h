@@ -1,9 +1,9 @@
 #pragma once
-// How a dim of a tensor is cut over the ranks of a group: into consecutive parts that differ by one at most.
-// Nothing is padded: ranks may hold different sizes, and none where there are more ranks than things, so that
-// every size and every number of ranks gives the numbers of one rank. A dim may be made of several things
-// side by side that are each cut for themselves (queries, keys and values), and in whole units (heads).
-// Values; thread-safe.
+// How a dim of a tensor is split over the ranks of a group: into consecutive parts that differ by one at
+// most. Nothing is padded: ranks may hold different sizes, or nothing if there are more ranks than elements.
+// So every size and every number of ranks gives the numbers of one rank. A dim may consist of several parts
+// side by side that are each split separately (queries, keys and values), in whole units (heads). Values;
+// thread-safe.
 
 #include <cstdint>
 #include <vector>

@@ -25,7 +25,7 @@ ParallelDropout::ParallelDropout(std::shared_ptr<DropoutKeys> keys, double proba
           "; expected at least 0 and below 1");
 }
 
-/// 0 for what is dropped, 1 / (1 - probability) for what stays, as f32.
+/// 0 for dropped elements, 1 / (1 - probability) for the others, in f32.
 at::Tensor ParallelDropout::factors(at::IntArrayRef sizes, std::int64_t dim, const Range& range,
                                     std::int64_t size) const {
   require(keys_->pass_.has_value(),

@@ -1,9 +1,9 @@
 #pragma once
 // Dropout that drops the same elements as on one rank: whether an element stays is a function of (seed, pass,
-// dropout, place in the whole tensor). So it is the same on all ranks where activations are replicated,
-// different for each part where they are cut, and the same again when a pass is recomputed; for any number of
-// ranks. It does not use torch's generators, which differ between ranks. (Srivastava et al., JMLR 15, 2014.)
-// The numbers are drawn on the host.
+// dropout, place in the whole tensor). So it is the same on all ranks for replicated activations, and
+// different for each part of split ones. It is the same again when a pass is recomputed. This holds for any
+// number of ranks. It does not use torch's generators, which differ between ranks. (Srivastava et al., JMLR
+// 15, 2014.) The numbers are drawn on the host.
 
 #include <torch/nn/module.h>
 

@@ -28,7 +28,7 @@ at::Tensor VocabularyParallelEmbedding::term_of(const at::Tensor& tokens) const 
   const Range own = cut_.ranges(group_.rank(), group_.size())[0];
   const auto [places, outside] = own_tokens(tokens, own);
   if (own.size > 0) return at::embedding(weight_, places).masked_fill(outside.unsqueeze(-1), 0);
-  // Without rows of its own the rank adds zeros, and its graph is that of the others.
+  // A rank without rows adds zeros, with the same autograd graph as the others.
   std::vector<std::int64_t> sizes = tokens.sizes().vec();
   sizes.push_back(width_);
   return weight_.sum().expand(sizes);

@@ -1,5 +1,5 @@
 #pragma once
-// An embedding whose rows, the vocabulary, are cut over the ranks of a group, and the logits with the same
+// An embedding whose rows, the vocabulary, are split over the ranks of a group, and the logits with the same
 // rows (tied weights). Each rank looks up the tokens of its rows and has zeros for the others. The sum is the
 // embedding: exactly that of one rank, as all terms but one are zero. (Shoeybi et al., arXiv 1909.08053,
 // section 3.) Collective; see collectives.h.

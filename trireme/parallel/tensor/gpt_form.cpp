@@ -131,7 +131,7 @@ class GptInParts : public model::Model {
   at::Tensor embed(const at::Tensor& input) {
     const std::int64_t time = input.size(1), block = options_.block;
     require(time <= block, "gpt: a sequence of ", time, " tokens; data.block allows ", block);
-    // Stages after this one see parts, and know the length of the whole from the model alone.
+    // Later stages get parts, and know the length of the whole only from the model.
     require((!sequence_ && !context_) || time == block, "gpt: a sequence of ", time,
             " tokens; where sequences are split over ranks (parallel.sequence, parallel.context) each has ",
             block);
@@ -147,7 +147,7 @@ class GptInParts : public model::Model {
 
   const model::GptOptions options_;
   const Group group_;
-  MaybeSequence sequence_;                  ///< of own tokens, where there is a context
+  MaybeSequence sequence_;                  ///< of this rank's tokens, with context parallelism
   std::optional<ContextSequence> context_;  ///< none: sequences are whole
   std::shared_ptr<VocabularyParallelEmbedding> tokens_;
   nn::Embedding positions_;

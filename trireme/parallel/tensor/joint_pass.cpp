@@ -12,7 +12,7 @@ JointPass::JointPass(comm::Group group)
 
 JointPass::~JointPass() {
   if (group_.size() == 1 || std::uncaught_exceptions() <= exceptions_ || operations() == operations_) return;
-  if (model::is_leaving_second_run()) return;  // all ranks do, at the same place
+  if (model::is_leaving_second_run()) return;  // expected: all ranks leave at the same place
   group_.fail("a pass that all ranks compute together ended early by an exception");
 }
 

@@ -90,7 +90,7 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& features, const Sequence
 }
 
 std::vector<model::ParameterBox> RowParallelLinear::boxes() const {
-  return boxes_of("weight", weight_, {options_.out, options_.in}, 1, cut_, group_);  // and the bias is whole
+  return boxes_of("weight", weight_, {options_.out, options_.in}, 1, cut_, group_);  // the bias is replicated
 }
 
 }  // namespace trireme::parallel

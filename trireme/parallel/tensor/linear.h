@@ -1,14 +1,14 @@
 #pragma once
-// Linear layers whose weights are cut over the ranks of a group. ColumnParallelLinear cuts the outputs: each
-// rank computes some features of all samples. RowParallelLinear cuts the inputs: each rank computes a term of
-// all features, and the sum is taken. The one after the other, with a function of single elements or of
-// whole units (heads) between them, is two layers for one all-reduce forward and one backward (Shoeybi et
-// al., arXiv 1909.08053, section 3). At their borders activations are replicated, or, with a Sequence, cut
-// along it (Korthikanti et al., arXiv 2205.05198).
+// Linear layers whose weights are split over the ranks of a group. ColumnParallelLinear splits the outputs:
+// each rank computes some features of all samples. RowParallelLinear splits the inputs: each rank computes a
+// term of all features, and the sum is taken. A column-parallel layer followed by a row-parallel one needs
+// one all-reduce forward and one backward (Shoeybi et al., arXiv 1909.08053, section 3). The function between
+// them must act on single elements or on whole units (heads). At their borders activations are replicated,
+// or, with a Sequence, split along it (Korthikanti et al., arXiv 2205.05198).
 //
 // Values are those of a torch::nn::Linear of the whole sizes: first values are parts of the whole parameter's
-// (Model::initialise, model::initialise; until then those of seed 0), for any number of ranks and sizes that
-// they do not divide (cut.h). Collective; see collectives.h.
+// (Model::initialise, model::initialise; until then those of seed 0). This holds for any number of ranks and
+// sizes that they do not divide (cut.h). Collective; see collectives.h.
 
 #include <torch/nn/module.h>
 

@@ -37,7 +37,7 @@ constexpr Row row_of() {
               }};
 }
 
-/// Module::name() says the same, and writes it into the module: ranks that are threads may share this one.
+/// Not Module::name(), which writes the name into the module: ranks that are threads may share it.
 std::string type_of(const model::Model& model) { return c10::demangle(typeid(model).name()); }
 
 constexpr std::array kForms = {row_of<model::Gpt>(), row_of<model::Mlp>()};
@@ -81,7 +81,7 @@ void check_same_parameters(const model::Model& form, const model::Model& whole) 
   }
 }
 
-/// Each part becomes that of the whole, in type and value, and learns where that does.
+/// Copies dtype and values of each part from the whole model.
 void take_values(model::Model& form, const model::Model& whole) {
   const at::NoGradGuard no_grad;
   const auto parameters = whole.named_parameters();

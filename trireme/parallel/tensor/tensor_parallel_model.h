@@ -1,6 +1,6 @@
 #pragma once
-// The tensor-parallel form of a model computes the same from parts of the same parameters, cut over the ranks
-// of a group. It can also compute from pieces of the same sequences, cut over those of another
+// The tensor-parallel form of a model computes the same from parts of the same parameters, split over the
+// ranks of a group. It can also compute from pieces of the same sequences, split over those of another
 // (parallel/context/sequence_pieces.h), or from both. A trainer makes and checks the whole model, which can
 // be deferred without memory (model/deferred.h), and makes the form of it. Names, first values and outputs
 // are those of the whole.

@@ -38,7 +38,7 @@ void BucketPool::expect(std::int64_t numel, const at::Tensor& like) {
   }
 }
 
-/// Where memory goes from bucket to bucket, all of it is as large as the largest.
+/// If memory is reused between buckets, all of it has the size of the largest bucket.
 std::int64_t BucketPool::numel_for(std::int64_t numel, const at::Tensor& like) const {
   if (keeps_all()) return numel;
   for (const auto& [kind, largest] : expected_) {
@@ -55,7 +55,7 @@ at::Tensor BucketPool::allocate(std::int64_t numel, const at::Tensor& like) cons
 
 at::Tensor BucketPool::take(std::int64_t numel, const at::Tensor& like) {
   while (!reductions_.empty() && num_taken_ >= limits_.at_a_time) retire_oldest();
-  // Somebody may keep what was made there, for long: it is theirs then.
+  // If a tensor still refers to this memory, it keeps it; the memory is not reused.
   std::erase_if(spares_, [](const at::Tensor& spare) { return spare.storage().use_count() > 1; });
   const auto fits = [&](const at::Tensor& spare) {
     return is_kind_of(spare, like) && spare.numel() >= numel;

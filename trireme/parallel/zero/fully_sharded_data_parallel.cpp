@@ -44,7 +44,7 @@ std::set<std::string> shared_names(const std::vector<model::Layer>& layers) {
   return shared;
 }
 
-/// Each once, without those of several layers.
+/// Each parameter once, without those that several layers share.
 std::vector<at::Tensor> own_parameters(const std::vector<model::Layer>& layers,
                                        const std::set<std::string>& shared) {
   std::set<std::string> seen = shared;
@@ -57,7 +57,7 @@ std::vector<at::Tensor> own_parameters(const std::vector<model::Layer>& layers,
   return parameters;
 }
 
-/// kNone is the default of ZeroOptions, whose other fields may be set alone.
+/// kNone is the default of ZeroOptions. Callers that set only its other fields mean stage 3.
 FullyShardedOptions with_stage(FullyShardedOptions options) {
   if (options.zero.stage == ZeroStage::kNone) options.zero.stage = ZeroStage::kParameters;
   return options;
@@ -151,7 +151,7 @@ void FullyShardedDataParallel::Passes::add_shared(const FullyShardedOptions& opt
   if (!whole.parameters.empty()) shared_.emplace(group_, std::move(whole), when_asked(options.data_parallel));
 }
 
-/// What was loaded, converted, unfrozen or added since it was wrapped would never be trained.
+/// Parameters that were loaded, converted, unfrozen or added after the wrapping would never be trained.
 void FullyShardedDataParallel::Passes::check_modules() const {
   for (const Unit& unit : units_) {
     unit.weights->check();

@@ -39,7 +39,7 @@ struct FullyShardedOptions {
   ZeroOptions zero = {.stage = ZeroStage::kParameters};
   /// Buckets, the mean or sum over ranks, parameters that a backward does not reach.
   DataParallelOptions data_parallel = {};
-  /// Among which ranks state is shared out, and which have the same; none: among all.
+  /// Shard groups and their copies (HSDP); none: sharded over all ranks.
   std::optional<ShardGroups> shard_groups = {};
 };
 

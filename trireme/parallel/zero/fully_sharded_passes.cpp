@@ -1,4 +1,4 @@
-// Where a pass of autograd is, and what that asks of the layers.
+// Follows autograd passes, and gathers, reduces and releases the layers' weights accordingly.
 #include "trireme/parallel/zero/internal/fully_sharded_passes.h"
 
 #include <ATen/core/grad_mode.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kGone =
     "backward of a graph whose FullyShardedDataParallel is gone: it has the weights";
 
-/// It is what a layer got, and not its own.
+/// The layer returns an input unchanged.
 bool is_passed_on(const at::Tensor& output, const Fields& inputs) {
   return std::ranges::any_of(inputs, [&](const batch::Field& input) {
     return input.tensor.is_same(output) && input.tensor.grad_fn() == output.grad_fn();
@@ -35,7 +35,7 @@ bool Unit::is_expected(int pass) {
   });
 }
 
-/// Lies among the callbacks of a graph task: called where the task ends well, destroyed with it in any case.
+/// A callback of a graph task: called if the task succeeds, destroyed with the task in any case.
 class FullyShardedDataParallel::Passes::PassEnd {
  public:
   explicit PassEnd(std::weak_ptr<Passes> passes) : passes_(std::move(passes)) {}
@@ -86,8 +86,8 @@ Fields FullyShardedDataParallel::Passes::forward(const Fields& input) {
   return values;
 }
 
-/// Gradients of the inputs are the last that layers take part in. The hooks are on tensors of this forward's
-/// own: a user's input may be the input of many.
+/// The gradients of the inputs are the last ones of a pass through the layers. The hooks are on aliases of
+/// this forward: a user may use one input in many forwards.
 Fields FullyShardedDataParallel::Passes::hook_inputs(const Fields& input) {
   if (!at::GradMode::is_enabled()) return input;
   return input.map([this](const at::Tensor& tensor) {
@@ -105,7 +105,8 @@ Fields FullyShardedDataParallel::Passes::hook_inputs(const Fields& input) {
 Fields FullyShardedDataParallel::Passes::compute(std::size_t number, const Fields& values) {
   Unit& unit = units_[number];
   unit.weights->show_newest();
-  // The layer may derive gradients itself, through layers before it: a pass that releases what it gathers.
+  // The layer may compute gradients itself, through earlier layers. Such a pass releases what it gathers, so
+  // the weights are kept here.
   const std::shared_ptr<void> in_use = unit.weights->keep();
   Fields outputs = as_error_of(
       [&] { return text("layer '", unit.layer.name, "'"); },
@@ -134,7 +135,7 @@ void FullyShardedDataParallel::Passes::hook_output(const at::Tensor& output, std
   });
 }
 
-/// Backward comes to a unit: gradients of what it made are complete.
+/// Backward reaches a unit: the gradients of its outputs are complete.
 at::Tensor FullyShardedDataParallel::Passes::on_output(std::size_t number, UnitUse& use,
                                                        const torch::autograd::Node* node,
                                                        const at::Tensor& gradient) {
@@ -147,7 +148,7 @@ at::Tensor FullyShardedDataParallel::Passes::on_output(std::size_t number, UnitU
   return watched(gradient);
 }
 
-/// A pass goes through the graph of another one. The gradients that hooks of layers see may come later.
+/// A pass through the graph of another pass. It may come here before the hooks of layers see their gradients.
 at::Tensor FullyShardedDataParallel::Passes::on_graph(const std::shared_ptr<GraphWeights>& graph,
                                                       const at::Tensor& gradient) {
   begin_pass();
@@ -157,7 +158,7 @@ at::Tensor FullyShardedDataParallel::Passes::on_graph(const std::shared_ptr<Grap
   return watched(gradient);
 }
 
-/// Before a gradient is added to the leaf's, or returned.
+/// Called before a gradient is accumulated into the leaf, or returned.
 void FullyShardedDataParallel::Passes::on_leaf(const at::Tensor& leaf, std::size_t unit) {
   if (!accumulates_into(leaf)) return;
   begin_pass();
@@ -168,8 +169,8 @@ bool FullyShardedDataParallel::Passes::is_in_pass() const {
   return pass_ && pass_->task == torch::autograd::get_current_graph_task_id();
 }
 
-/// Where the pass makes a graph, a tensor of its own stands for the gradient: it is in the graph, and what it
-/// holds lives as long.
+/// If the pass creates a graph, an alias replaces the gradient. It is part of that graph, so the objects in
+/// its hook live as long.
 at::Tensor FullyShardedDataParallel::Passes::watched(const at::Tensor& gradient) {
   if (!is_in_pass() || !pass_->graph || !gradient.requires_grad()) return gradient;
   at::Tensor own = at::alias(gradient);
@@ -182,7 +183,7 @@ at::Tensor FullyShardedDataParallel::Passes::watched(const at::Tensor& gradient)
   return own;
 }
 
-/// Nothing where one is under way.
+/// Does nothing during a pass.
 void FullyShardedDataParallel::Passes::begin_pass() {
   if (pass_) return;
   const auto is_added_to = [](const LeafHook& each) { return accumulates_into(each.leaf); };
@@ -227,8 +228,8 @@ void FullyShardedDataParallel::Passes::enter(std::size_t number) {
   current_ = number;
 }
 
-/// Autograd computes in the order of what forward did, backwards: after the first gradient of what an
-/// earlier unit made, all of this use are there.
+/// Autograd runs in the reverse order of forward. So the first gradient for an earlier unit's output shows
+/// that all gradients of this use have arrived.
 void FullyShardedDataParallel::Passes::leave() {
   if (current_ == kNone) return;
   Unit& unit = units_[std::exchange(current_, kNone)];
@@ -264,7 +265,7 @@ void FullyShardedDataParallel::Passes::end_reduction() {
   weights_changed();
 }
 
-/// After end_pass(), or without it: an exception has ended the pass.
+/// Called after end_pass(), or without it if an exception has ended the pass.
 void FullyShardedDataParallel::Passes::drop_pass() {
   if (!pass_) return;
   const bool accumulates = std::exchange(pass_, std::nullopt)->accumulates;

@@ -10,7 +10,7 @@
 namespace trireme::parallel {
 namespace {
 
-/// Waiting for smaller buckets costs more than their memory is worth.
+/// Below this, waiting for smaller buckets costs more than the memory that they save.
 constexpr std::int64_t kMinLimitedBytes = 1 << 20;
 
 /// The largest bucket of a stage.

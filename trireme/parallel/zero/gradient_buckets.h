@@ -22,9 +22,9 @@ struct BucketLimits {
   std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max();
 };
 
-/// For a rank with parameters of these bytes, whose gradients `num_ranks` ranks share out. Two buckets where
-/// they fit into whole gradients next to the rank's shard, else one; kAll where the largest parameter does
-/// not fit. With less than 1 MiB of parameters two, as large as configured.
+/// For a rank with parameters of these bytes, whose gradients are sharded over `num_ranks` ranks. Two buckets
+/// where they fit into whole gradients next to the rank's shard, else one; kAll where the largest parameter
+/// does not fit. With less than 1 MiB of parameters two, as large as configured.
 BucketLimits bucket_limits(std::span<const std::int64_t> parameter_bytes, int num_ranks);
 
 /// Bytes of the buckets that a rank has at a time, with padding. `stages` are the bytes of each stage's

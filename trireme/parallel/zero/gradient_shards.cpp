@@ -94,7 +94,7 @@ void GradientShards::give_up(const std::string& why) {
             "); the ranks are no longer in step: end the run on all of them and resume from a checkpoint"));
 }
 
-/// All groups that ranks of the step may be waiting in.
+/// Fails all groups in which ranks of the step may be waiting.
 void GradientShards::fail(const std::string& why) {
   everybody_.fail(why);
   group_.fail(why);
@@ -146,7 +146,7 @@ void GradientShards::on_gradient(std::size_t number) {
   start_ready();
 }
 
-/// Sums are not rounded: what the pass has brought is added up in the bucket.
+/// Sums must not be rounded: the gradient of the pass is accumulated in the bucket.
 void GradientShards::set_aside(std::size_t number) {
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = parameters_[number].tensor.mutable_grad();
@@ -155,15 +155,15 @@ void GradientShards::set_aside(std::size_t number) {
   adds_up_[number] = true;
 }
 
-/// What it has allocated its gradient from.
+/// Records the allocation that became the gradient.
 void GradientShards::note_place(std::size_t number) {
-  if (is_rounded(number)) return;  // is made in another type than that of the bucket
+  if (is_rounded(number)) return;  // its dtype differs from the bucket's
   const at::Tensor& gradient = parameters_[number].tensor.grad();
   if (made_in_place_ && gradient.layout() == at::kStrided && gradient.is_contiguous())
     made_in_place_->arrived(number, gradient);
 }
 
-/// Where the parameter's gradient lies in its bucket, which gets memory for it.
+/// The parameter's gradient in its bucket. Allocates the bucket if needed.
 at::Tensor GradientShards::slot_of(std::size_t number) {
   const auto [bucket, begin] = slots_[number];
   Filling& filling = filling_[bucket];
@@ -175,21 +175,21 @@ at::Tensor GradientShards::slot_of(std::size_t number) {
   return filling.flat.narrow(0, begin, numel_[number]);
 }
 
-/// Undefined where the bucket of this pass is on its way.
+/// Undefined if the bucket of this pass is in transfer.
 at::Tensor GradientShards::place_of(std::size_t number) {
   const at::NoGradGuard no_grad;
   const bool is_gone = is_reducing_ && slots_[number].bucket < next_bucket_;
   return is_gone ? at::Tensor() : slot_of(number);
 }
 
-/// A tensor that is none of the bucket's gradients lies in its memory: it keeps that.
+/// Another tensor uses the bucket's memory and keeps it; the bucket gets a copy.
 void GradientShards::move_elsewhere(std::size_t bucket) {
   const at::Tensor before = filling_[bucket].flat;
   filling_[bucket].flat = options_.pool->allocate(before.numel(), before);
   filling_[bucket].flat.copy_(before);
 }
 
-/// The gradient goes into its bucket, and the parameter has none any more.
+/// Moves the gradient into its bucket, and resets the parameter's gradient.
 void GradientShards::take(std::size_t number) {
   at::Tensor& gradient = parameters_[number].tensor.mutable_grad();
   at::Tensor slot = slot_of(number);
@@ -208,7 +208,7 @@ void GradientShards::take(std::size_t number) {
   --filling_[slots_[number].bucket].left;
 }
 
-/// Undefined: nothing has come.
+/// Undefined: the pass has brought no gradient.
 void GradientShards::put(std::size_t number, at::Tensor slot, const at::Tensor& gradient) {
   if (!gradient.defined()) {
     if (!adds_up_[number]) slot.zero_();
@@ -230,7 +230,7 @@ void GradientShards::start_ready() {
 void GradientShards::start(std::size_t bucket) {
   finish_stages();
   at::Tensor flat = std::exchange(filling_[bucket].flat, {});
-  // What lies between its parameters is of no concern: it is added up, and nobody's.
+  // The padding between parameters is summed too, and never read.
   const at::Tensor whole = flat.narrow(0, 0, numel_of(bucket));
   if (reduces_whole()) return start_whole(bucket, std::move(flat));
   if (codecs_.contains(bucket)) return start_encoded(bucket, std::move(flat));
@@ -245,7 +245,7 @@ void GradientShards::start(std::size_t bucket) {
       [this, bucket, part, flat] { add_part(bucket, part, flat); });
 }
 
-/// This rank's.
+/// This rank's part.
 at::Tensor GradientShards::part_of(std::size_t bucket, const at::Tensor& whole) const {
   const std::int64_t numel = buckets_[bucket].part;
   return whole.narrow(0, group_.rank() * numel, numel);
@@ -261,7 +261,7 @@ void GradientShards::start_encoded(std::size_t bucket, at::Tensor flat) {
   options_.pool->reduce(this, flat, std::move(wait), take_sum);
 }
 
-/// Of what comes of whole gradients each rank takes its part.
+/// The sum of whole gradients is on all ranks; each rank takes its part.
 void GradientShards::start_whole(std::size_t bucket, at::Tensor flat) {
   GradientBucket whole{.flat = flat.narrow(0, 0, numel_of(bucket)), .flag = {}, .gradients = {}};
   for (const ShardSlot& slot : buckets_[bucket].slots) {
@@ -278,8 +278,9 @@ void GradientShards::start_whole(std::size_t bucket, at::Tensor flat) {
                         });
 }
 
-/// A reduction of several messages continues when it is waited for: at the same place among all messages on
-/// all ranks, so it may run concurrently with backward until the next bucket, or the end of the pass.
+/// A reduction of several messages continues only when a caller waits for it. All ranks wait at the same
+/// place among all messages. So the reduction may overlap with backward until the next bucket, or the end of
+/// the pass.
 void GradientShards::finish_stages() {
   if (!goes_in_stages()) return;
   const double before = options_.pool->waited_s();
@@ -287,7 +288,7 @@ void GradientShards::finish_stages() {
   waited_s_ += options_.pool->waited_s() - before;
 }
 
-/// As they lie in buckets; without memory.
+/// Whole gradients in the order of buckets; without memory.
 optim::NamedTensors GradientShards::whole_gradients() const {
   optim::NamedTensors gradients;
   for (std::size_t number = 0; number < buckets_.size(); ++number) {
@@ -297,15 +298,15 @@ optim::NamedTensors GradientShards::whole_gradients() const {
   return gradients;
 }
 
-/// Sizes, device and the type in which gradients are reduced, which is not that of a rounded parameter. It
-/// has no memory: nothing may read or write it.
+/// A tensor with size, device and the dtype of the reduction, which differs from the dtype of a rounded
+/// parameter. It has no memory: it must not be read or written.
 at::Tensor GradientShards::whole_gradient(std::size_t bucket, const ShardSlot& slot) const {
   at::Tensor gradient = at::empty({0}, likes_[bucket].options());
   gradient.unsafeGetTensorImpl()->set_sizes_contiguous(parameters_[slot.parameter].tensor.sizes());
   return gradient;
 }
 
-/// `flat` is the memory of the bucket. Where the pool keeps all, the sum may lie there.
+/// `flat` is the memory of the bucket. If the pool keeps all memory, the sum may stay there.
 void GradientShards::add_part(std::size_t bucket, const at::Tensor& part, const at::Tensor& flat) {
   const at::NoGradGuard no_grad;
   at::Tensor& sum = sums_[bucket];
@@ -343,7 +344,7 @@ void GradientShards::complete() {
   completed_ = true;
 }
 
-/// Once in a step, however many passes it has: what a group has added up.
+/// Once per step, for any number of passes: reduces the sums of a shard group over its copies.
 void GradientShards::reduce_over_copies() {
   if (!copies_) return;
   const double before = now_s();
@@ -375,7 +376,7 @@ void GradientShards::finish() {
   if (!unreached.empty()) reject_unreached(unreached, kUnreachedAdvice);
 }
 
-/// Where a rank with samples has not reached a parameter that needs a gradient; the same on all ranks.
+/// Parameters that need a gradient and that a rank with samples has not reached. The same text on all ranks.
 std::string GradientShards::unreached_of_all_ranks() {
   const auto* flags = flags_.const_data_ptr<int>();
   const int with_samples = flags[parameters_.size()];

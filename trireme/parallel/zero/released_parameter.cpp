@@ -15,21 +15,20 @@
 namespace trireme::parallel {
 namespace {
 
-// libtorch registers nothing for this key, and gives it to no tensor of its own. It comes before
-// autocast and autograd.
+// libtorch registers nothing for this key, and has no tensors with it. It precedes autocast and autograd.
 constexpr auto kReleased = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
-/// What a tensor without values stands for.
+/// Describes the parameter that a tensor without values replaces.
 struct StandIn {
   enum class Of { kNotGathered, kReducedGradient, kOtherStage };
   std::string name;
   Of of = Of::kNotGathered;
-  std::vector<std::int64_t> sizes = {};  ///< of the values, where another stage has them
+  std::vector<std::int64_t> sizes = {};  ///< of the values, if another stage has them
 };
 
 void drop_stand_in(void* context) { delete static_cast<StandIn*>(context); }
 
-/// The tensor carries it where others have their memory. Null: it is no released parameter.
+/// The stand-in is in place of the tensor's memory. Null: it is no released parameter.
 const StandIn* stand_in_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.key_set().has(kReleased) || !tensor.has_storage()) return nullptr;
   const c10::DataPtr& memory = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
@@ -80,7 +79,7 @@ void refuse(const c10::OperatorHandle& called, torch::jit::Stack* stack) {
   throw InvalidArgument(told(found, called.schema().name()));
 }
 
-/// Once for the process, and for good.
+/// Once per process, and permanently.
 void install() {
   static const std::unique_ptr<torch::Library> library = [] {
     auto made = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kReleased, __FILE__, __LINE__);
@@ -94,7 +93,7 @@ at::Tensor stand_in(StandIn what, const at::Tensor& empty) {
   const std::string message = told(&what, "its memory");
   c10::DataPtr nothing(nullptr, new StandIn(std::move(what)), &drop_stand_in, empty.device());
   c10::Storage storage(c10::Storage::use_byte_size_t(), 0, std::move(nothing));
-  // Who reads memory without an operator (torch::save) finds none.
+  // Code that reads memory without an operator (torch::save) gets an error.
   storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
   return at::detail::make_tensor<c10::TensorImpl>(std::move(storage), empty.key_set().add(kReleased),
                                                   empty.dtype());

@@ -13,8 +13,8 @@ bool is_one_of(const torch::nn::Module& module) {
   return ((dynamic_cast<const Kinds*>(&module) != nullptr) || ...);
 }
 
-/// Whether all that the module does with its parameter of that name is a product. Biases are added: of inputs
-/// with more than two dims torch::nn::Linear adds them after the product, which rounds the sum alone.
+/// Whether the module uses this parameter only in products. Biases are excluded: for inputs with more than
+/// two dims, torch::nn::Linear adds them after the product, where only the sum is rounded.
 bool multiplies(const torch::nn::Module& module, const std::string& parameter) {
   using namespace torch::nn;
   return parameter == "weight" &&

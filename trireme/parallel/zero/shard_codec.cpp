@@ -15,9 +15,10 @@
 
 namespace trireme::parallel {
 
-/// Of a reduction: to each rank, and from each rank.
+/// The messages of a reduction: to each rank, and from each rank.
 struct ShardCodec::Messages {
-  std::map<std::size_t, compress::Codec::Options> how;  ///< by parameter: this rank's, in size as all ranks'
+  std::map<std::size_t, compress::Codec::Options> how;  ///< by parameter: this rank's options; their size is
+                                                        ///< that of all ranks
   std::int64_t bytes = 0;                               ///< of each message
   at::Tensor to, from;
 
@@ -90,7 +91,7 @@ comm::Pending ShardCodec::send(Messages& messages) {
   return exchange_.all_to_all_async(messages.from, messages.to);
 }
 
-/// So that all places of the host see it.
+/// Shows non-finite values to all ranks of the host.
 void ShardCodec::spread_not_finite(const at::Tensor& values) const {
   for (const ShardSlot& slot : bucket_.slots) {
     const at::Tensor of_parameter = values.narrow(0, slot.begin, slot.numel);
@@ -98,7 +99,7 @@ void ShardCodec::spread_not_finite(const at::Tensor& values) const {
   }
 }
 
-/// Each rank's part inside this host, where its counterpart here encodes it.
+/// Sums each rank's part inside this host, on the rank that encodes it.
 std::vector<comm::Pending> ShardCodec::start_sums(const at::Tensor& values) const {
   std::vector<comm::Pending> sums;
   if (!hosts_->inside) return sums;
@@ -116,7 +117,7 @@ void ShardCodec::encode(const at::Tensor& values_of_bucket, Messages& messages) 
   const compress::Codec& codec = hook_->codec();
   struct Whole {
     at::Tensor values;
-    Flag finite;  ///< by hosts each run is looked at
+    Flag finite;  ///< with hosts, each run is checked separately
   };
   std::map<std::size_t, Whole> values_of;  // by parameter
   std::map<std::size_t, Random> seeds;

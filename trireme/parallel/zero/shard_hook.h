@@ -1,12 +1,12 @@
 #pragma once
 // Compression of gradients and weights between ranks that shard them (ZeroOptions): the hook for
 // DataParallelOptions::hook with shards. Each rank encodes every other rank's part of its gradients, and the
-// receiver adds them up. This costs (n - 1) / n of the encoded bytes, and one rounding for each rank (Wang et
-// al., "ZeRO++", arXiv 2306.10209, section 3.3, all-to-all of quantised gradients). Weights are gathered
-// rounded to nearest (section 3.1). The updating rank keeps exact values, and all ranks, that one too,
-// compute with the rounded ones. Vectors and small parameters are sent uncompressed. Compressions of whole
-// gradients ("dgc", "power-sgd") give all ranks the whole sum, of which each takes its part: with the bytes,
-// and the state, of replicas.
+// receiver adds them up. This costs (n - 1) / n of the encoded bytes, and one rounding for each rank. Weights
+// are gathered rounded to nearest. Source: Wang et al., "ZeRO++", arXiv 2306.10209, sections 3.3 (all-to-all
+// of quantised gradients) and 3.1. The updating rank keeps exact values. All ranks, that one too, compute
+// with the rounded ones. Vectors and small parameters are sent uncompressed. Compressions of whole gradients
+// ("dgc", "power-sgd") give all ranks the whole sum, of which each takes its part. Bytes and state are then
+// those of replicas.
 
 #include <memory>
 #include <string>

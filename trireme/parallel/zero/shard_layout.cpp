@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kLineBytes = 64;
 
-/// One after the other, then cut evenly.
+/// Concatenates the parameters and splits the result evenly.
 ShardBucket cut_anywhere(std::vector<ShardSlot> slots, int num_ranks, std::int64_t line) {
   ShardBucket bucket;
   std::int64_t end = 0;
@@ -43,7 +43,7 @@ ShardBucket cut_between_tensors(std::vector<ShardSlot> slots, int num_ranks, std
   return bucket;
 }
 
-/// The parameters of each kind, in their order.
+/// The parameters of each use, in their order.
 std::vector<std::pair<ShardUse, std::vector<std::size_t>>> by_use(const std::vector<Parameter>& parameters,
                                                                   std::span<const std::size_t> order,
                                                                   const ShardLayout& layout) {
@@ -57,7 +57,7 @@ std::vector<std::pair<ShardUse, std::vector<std::size_t>>> by_use(const std::vec
   return kinds;
 }
 
-/// Elements in a cache line of the smaller of the two: of the parameters, and of what is computed with.
+/// Elements in a cache line, for the smaller dtype of the parameter and its working copy.
 std::int64_t line_of(const at::Tensor& parameter, const ShardUse& use) {
   std::int64_t element_bytes = parameter.element_size();
   if (use.working_type)
@@ -65,7 +65,7 @@ std::int64_t line_of(const at::Tensor& parameter, const ShardUse& use) {
   return std::max<std::int64_t>(1, kLineBytes / element_bytes);
 }
 
-/// The same parameters in their order, in as few buckets as the limit allows.
+/// The same parameters in order, in as few buckets as the limit allows.
 std::vector<std::vector<std::size_t>> within(std::int64_t most_bytes, const std::vector<std::size_t>& members,
                                              const std::vector<Parameter>& parameters) {
   std::vector<std::vector<std::size_t>> buckets;

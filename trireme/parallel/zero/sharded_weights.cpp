@@ -12,7 +12,7 @@
 namespace trireme::parallel {
 namespace {
 
-/// The one that the options have; null: gradients go as they are.
+/// The hook of the options; null: gradients are not compressed.
 std::shared_ptr<ShardingHook> sharding_hook(const StageWeightsOptions& options) {
   if (!options.reduction.hook) return nullptr;
   auto hook = std::dynamic_pointer_cast<ShardingHook>(options.reduction.hook);
@@ -26,7 +26,7 @@ std::shared_ptr<ShardingHook> sharding_hook(const StageWeightsOptions& options) 
   return hook;
 }
 
-/// In one memory nothing is gathered.
+/// With shared memory there is no gather to compress.
 bool encodes_weights(const ShardingHook& hook, const StageWeightsOptions& options,
                      const at::Tensor& weights) {
   const comm::Group& group = options.shard_groups ? options.shard_groups->shards : *options.data;
@@ -69,7 +69,7 @@ ShardedWeights::ShardedWeights(Replica replica, const StageWeightsOptions& optio
       keeps_gradients_(options.buckets->keeps_all()) {
   check_replicas(everybody_, replica, options.reduction);
   broadcast_tensors(everybody_, tensors_of(replica.buffers), /*root=*/0);
-  // Of each group it is the first rank whose values count: those are to be the first's of all.
+  // Each group starts from the values of its first rank, which must equal those of the first rank of all.
   if (shard_groups_) broadcast_tensors(everybody_, tensors_of(replica.parameters), /*root=*/0);
   if (options.reduction.broadcast_buffers) {
     for (auto& pack : packs_of(tensors_of(replica.buffers), std::int64_t{25} << 20))
@@ -186,10 +186,10 @@ void ShardedWeights::finish() {
   for (Coalesced& buffers : buffers_) buffers.finish(everybody_);
   buffers_waited_s_ += now_s() - began_s;
   if (exact_) return take_exact_sums();
-  if (gradients_) gradients_->finish();  // which may reject what came: the rest of the step is over by then
+  if (gradients_) gradients_->finish();  // it may reject gradients: the rest of the step is complete by then
   for (const auto& [tensor, piece] : updated_) {
     if (!gradients_->used(piece.parameter)) continue;
-    // No view: Optimizer::zero_grad() detaches a gradient in place.
+    // Not a view: Optimizer::zero_grad() detaches a gradient in place.
     const at::Tensor sum = tensor_in(gradients_->part(piece.bucket), piece.place, tensor.sizes());
     at::Tensor& gradient = tensor.mutable_grad();
     gradient = gradient.defined() ? gradient.add_(sum) : sum;
@@ -197,7 +197,7 @@ void ShardedWeights::finish() {
   mark_gradients();
 }
 
-/// Who looks for gradients at the module's own parameters learns where they are.
+/// Code that reads the gradients of the module's own parameters gets an error that tells where they are.
 void ShardedWeights::mark_gradients() {
   if (!gradients_) return;
   for (std::size_t number = 0; number < sharded_.size(); ++number) {
@@ -213,7 +213,7 @@ void ShardedWeights::unmark_gradients() {
   }
 }
 
-/// The pieces' gradients are views of the leaves'.
+/// The pieces' gradients are views of the leaves' gradients.
 void ShardedWeights::take_exact_sums() {
   exact_->finish();
   for (const auto& [tensor, piece] : updated_) {

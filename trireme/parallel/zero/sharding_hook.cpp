@@ -40,7 +40,8 @@ const ShardHookRow& shard_hook_row(const std::string& compression) {
   return *row;
 }
 
-/// Beside runs, what is kept of parameters that stay whole is each rank's, too.
+/// If gradients are encoded in runs, each rank also compresses parameters that stay whole by itself, with its
+/// own residuals.
 std::shared_ptr<CommHook> hook_for_whole(CompressionOptions options) {
   if (!shard_hook_row(options.name).looks_at_whole_gradients) options.scope = "all";
   require(options.clip_norm == 0,
@@ -69,7 +70,7 @@ HookState ShardingHook::state() {
   return state;
 }
 
-/// A rank that continues from another layout may have something of what others of its host encode now.
+/// After a change of the layout, a rank may have residuals of runs that another rank of its host encodes now.
 void ShardingHook::restored() {
   if (!hosts_ || !hosts_->inside) return;
   for (const auto& [name, kept] : kept_) {
@@ -119,7 +120,7 @@ void ShardingHook::add(const std::string& name, const at::Tensor& parameter) {
   count_as(MemoryKind::kOptimizer, kept.residual);
 }
 
-/// As for gradients of replicas: Lin et al., ICLR 2018, section 3.3.
+/// Warm-up as for gradients of replicas: Lin et al., ICLR 2018, section 3.3.
 double ShardingHook::fraction_at(std::int64_t reduction) const {
   constexpr std::int64_t kLevels = 4;
   if (reduction >= options_.warmup_steps) return options_.fraction;

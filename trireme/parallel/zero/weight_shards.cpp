@@ -34,7 +34,7 @@ void take_memory_back(const at::Tensor& flat) {
   storage->set_nbytes(0);
 }
 
-/// It lies where, and as, the other does.
+/// Whether the parameter has the storage, offset, sizes and dtype of `place`.
 bool is_in_place(const at::Tensor& parameter, const at::Tensor& place) {
   return parameter.storage().unsafeGetStorageImpl() == place.storage().unsafeGetStorageImpl() &&
          parameter.storage_offset() == place.storage_offset() && parameter.sizes() == place.sizes() &&
@@ -78,7 +78,7 @@ WeightShards::WeightShards(comm::Group group, const std::vector<Parameter>& para
   take_values();
   if (offload_) move_elsewhere();
   token_ = group_.allocate(1, at::kInt);
-  // The first ones are exact: what is computed with is what will be gathered.
+  // The first values are exact. They must be gathered encoded before use, like all later ones.
   if (std::ranges::any_of(shards_, &Shard::encoded)) current_ = false;
 }
 
@@ -106,7 +106,7 @@ void WeightShards::take_memory(const ShardBucket& bucket, at::TensorOptions opti
   shards_.push_back(std::move(shard));
 }
 
-/// Where the rank's part belongs.
+/// The rank's part within the whole.
 at::Tensor WeightShards::place_in_whole(const Shard& shard) const {
   const std::int64_t part = shard.whole.numel() / group_.size();
   return shard.whole.narrow(0, part * group_.rank(), part);
@@ -117,7 +117,8 @@ std::span<const WeightShards::Leaf> WeightShards::leaves_of(std::size_t shard) c
   return std::span(leaves_).subspan(first_leaf_[shard], end - first_leaf_[shard]);
 }
 
-/// The values of the first rank: common memory is written by it alone, else they go to all.
+/// Distributes the values of the first rank. Shared memory is written by it alone; otherwise it broadcasts
+/// them.
 void WeightShards::take_values() {
   for (std::size_t number = 0; number < shards_.size(); ++number) {
     if (shards_[number].is_exact()) {
@@ -126,7 +127,7 @@ void WeightShards::take_values() {
       for (const Leaf& leaf : leaves_of(number)) at::Tensor(leaf.view).copy_(leaf.parameter);
     }
   }
-  show();  // the parameters' own memory is free from here on
+  show();  // frees the parameters' own memory
   if (common_) {
     group_.barrier();
     return;
@@ -140,7 +141,7 @@ void WeightShards::take_values() {
   }
 }
 
-/// What is gathered again for every use.
+/// Offloads the parts that are gathered for every use.
 void WeightShards::move_elsewhere() {
   for (Shard& shard : shards_) {
     if (shard.kept) continue;
@@ -150,7 +151,7 @@ void WeightShards::move_elsewhere() {
   }
 }
 
-/// Of the part, where it is computed with.
+/// The values of the part, on the device that computes.
 at::Tensor WeightShards::values_of(const Shard& shard) const {
   if (!shard.part.is_meta()) return shard.part;
   at::Tensor values = offload_->fetch(shard.part).to(offload_->device());
@@ -158,7 +159,7 @@ at::Tensor WeightShards::values_of(const Shard& shard) const {
   return values;
 }
 
-/// All ranks see the exact values once, and keep their parts of them.
+/// Broadcasts the exact values once; each rank keeps its part of them.
 void WeightShards::take_exact(std::size_t number) {
   const Shard& shard = shards_[number];
   at::Tensor exact = at::zeros({shard.whole.numel()}, shard.part.options());
@@ -225,7 +226,7 @@ void WeightShards::gather() {
     gather_parts();
   }
   gathered_ = current_ = true;
-  // Memory that computations may read is not written next to them.
+  // Memory that computations may read must not be written concurrently.
   if (!kept_.expired()) wait();
 }
 
@@ -255,7 +256,7 @@ std::int64_t WeightShards::bytes_of_message(const Shard& shard, int rank) const 
   return bytes;
 }
 
-/// Messages are as long as the longest.
+/// All messages have the size of the longest.
 void WeightShards::gather_encoded(Shard& shard) {
   std::int64_t bytes = 0;
   for (int rank = 0; rank < group_.size(); ++rank) bytes = std::max(bytes, bytes_of_message(shard, rank));
@@ -294,7 +295,7 @@ void WeightShards::take_messages(Shard& shard) const {
 
 bool WeightShards::is_inside(const Shard& shard) const { return !shard.is_exact() && shard.kept; }
 
-/// A part that lies in the whole is at its place there.
+/// A part inside the whole is already at its place there.
 at::Tensor WeightShards::to_gather(const Shard& shard) const {
   return shard.rounded ? values_of(shard).to(shard.whole.scalar_type()) : values_of(shard);
 }
@@ -317,7 +318,7 @@ void WeightShards::release() {
   if (kept_.expired()) hide();
 }
 
-/// Whether memory is kept is a matter of this rank: which gathers there are does not depend on it.
+/// Whether this rank keeps memory does not change the gathers, which are the same on all ranks.
 std::shared_ptr<void> WeightShards::keep() {
   if (!releases_) return nullptr;
   if (auto kept = kept_.lock()) return kept;

@@ -1,8 +1,8 @@
 #pragma once
 // A bucket: a flat tensor in the memory of the group's backend that holds the gradients of several parameters
-// of one dtype, one after another, and is reduced as one. Assigning parameters to buckets is a pure function
+// of one dtype, one after another. It is reduced as one. Assigning parameters to buckets is a pure function
 // of their order, sizes and dtypes, so all ranks come to the same buckets. All buckets of one dtype and
-// device are in one memory, allocated once: the backend needs no other memory for another number or order of
+// device are in one memory, allocated once. The backend needs no other memory for another number or order of
 // them.
 
 #include <ATen/core/Tensor.h>

@@ -1,8 +1,8 @@
 #pragma once
-// Sums over the ranks in the bytes of a codec (compress/codec.h), each way: a rank encodes of its vectors a
-// piece for each rank, which adds up the received pieces (all-to-all), encodes the sums and sends them to all
-// (all-gather). A rank sends 2 (n - 1) / n of its encoded vectors, for any number of ranks. The residual of a
-// codec stays on the encoding rank, of sums, too. All ranks end with the same bits. One thread.
+// Sums over the ranks with a codec (compress/codec.h) in both directions. A rank encodes a piece of its
+// vectors for each rank. That rank sums the received pieces (all-to-all), encodes the sums and sends them to
+// all (all-gather). A rank sends 2 (n - 1) / n of its encoded vectors, for any number of ranks. The residual
+// of a codec stays on the encoding rank, of sums, too. All ranks end with the same bits. One thread.
 
 #include <functional>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 // Gradients are allocated in the buckets in which they are reduced, without a copy. Backward makes the same
-// allocations in every step: one step is recorded to learn which of them become the gradients of which
-// parameters, and in the next step these get memory in the parameters' buckets. If the allocation pattern
+// allocations in every step. One step is recorded to learn which of them become the gradients of which
+// parameters. In the next step these get memory in the parameters' buckets. If the allocation pattern
 // changes, gradients are copied instead; results are unaffected.
 //
 // For this libtorch's CPU allocator is wrapped, permanently, when the first allocator is made; otherwise it

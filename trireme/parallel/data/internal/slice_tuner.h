@@ -1,7 +1,7 @@
 #pragma once
-// Finds the best slice size of gradients by trials: the steps of each size are timed, ranks add up their
+// Finds the best slice size of gradients by trials. The steps of each size are timed, ranks add up their
 // times, and all take the size with the least sum. A step's slices are a function of its number and of sums
-// that all ranks have alike, so no rank takes another size than the others. The trial and the known sums
+// that are equal on all ranks. So no rank takes another size than the others. The trial and the known sums
 // change at the begin of a step only. A value; not thread-safe.
 
 #include <array>

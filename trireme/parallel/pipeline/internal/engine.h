@@ -43,8 +43,8 @@ class Engine {
   bool at_end() const { return executor_.at_end(); }
   /// Updates of this rank in the whole program.
   int num_updates() const;
-  /// Sum of weight * loss of the forwards of the last stage since the last call, micro-batch by micro-batch
-  /// as ranks are added up, or as exact_sum() adds them; 0 on other ranks.
+  /// Sum of weight * loss of the forwards of the last stage since the last call; 0 on other ranks.
+  /// Micro-batches are added in the order in which ranks are, or as exact_sum() adds them.
   UnreadLoss take_loss();
 
   Fields evaluate(const Fields& inputs);
@@ -134,7 +134,7 @@ class Engine {
   const std::function<void()> update_;
   const std::function<void(int)> before_compute_;
   std::optional<comm::Group>
-      shards_;  ///< among which parameters are shared out; none: each rank has its stages' whole
+      shards_;  ///< over which parameters are sharded; none: each rank has its stages' whole
   const std::shared_ptr<const optim::Wrapper> wrapper_ =
       std::make_shared<optim::Wrapper>(optim::Wrapper{"Pipeline"});
   const std::vector<Pipeline::StageLayers> stages_;

@@ -110,7 +110,7 @@ struct StageWeightsOptions {
 /// How many actions of that rank make weight gradients of that stage: the last of them ends its backward.
 int num_weight_gradients(const schedule::Program& program, int rank, int stage);
 
-/// For the parameters of all stages of this rank, where replicas share their gradients out; else null.
+/// For the parameters of all stages of this rank, if gradients are sharded over replicas; else null.
 std::shared_ptr<BucketPool> make_bucket_pool(const PipelineGroups& groups, const ZeroOptions& zero,
                                              const std::vector<at::Tensor>& parameters);
 

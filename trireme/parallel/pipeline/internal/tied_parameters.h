@@ -1,7 +1,7 @@
 #pragma once
 // Parameters that several ranks hold: an embedding that is also the last layer, a stage with replicas. Every
-// holder keeps a copy; they begin equal and get the same gradient, the sum of the holders' in the order of
-// their stages, so they stay equal, bit by bit. Collective among the holders. One thread.
+// holder keeps a copy. The copies begin equal and get the same gradient, the sum of the holders' in the order
+// of their stages. So they stay equal, bit by bit. Collective among the holders. One thread.
 
 #include <set>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 // The tensors that a rank of a pipeline gets from and gives to others. Receives are posted ahead, in the
-// order of the program, and waited for where their tensors are used, so that a message can arrive while the
-// rank computes; sends are started and looked after until they are done. One thread.
+// order of the program, and waited for where their tensors are used. So a message can arrive while the rank
+// computes. Sends are started and polled until they are done. One thread.
 
 #include <ATen/core/Tensor.h>
 

@@ -20,7 +20,8 @@ namespace trireme::parallel {
 class BucketPool {
  public:
   BucketPool(comm::Group group, const BucketLimits& limits) : group_(std::move(group)), limits_(limits) {}
-  /// For the gradients of these parameters, which the group shares out. Those that need none do not count.
+  /// For the gradients of these parameters, which are sharded over the group. Parameters without a gradient
+  /// do not count.
   BucketPool(comm::Group group, const ZeroOptions& zero, const std::vector<at::Tensor>& parameters);
 
   const BucketLimits& limits() const { return limits_; }

@@ -1,8 +1,8 @@
 #pragma once
-// Gradients of a bucket of shards in the bytes of a codec: each rank's part of a parameter is a range of its
-// elements, which is encoded by itself. All ranges for a rank are a message to it. Where gradients go by
-// hosts, those of a host are added up first, each range by the rank at the owner's place on its own host, and
-// messages go between the ranks at one place. One thread.
+// Compressed gradients of a bucket of shards. Each rank's part of a parameter is a range of its elements,
+// which is encoded separately. All ranges for a rank are a message to it. With compression by hosts, the
+// gradients of a host are summed first. The rank at the owner's place on its own host sums and encodes each
+// range. Messages go between the ranks at one place. One thread.
 
 #include <functional>
 #include <string>

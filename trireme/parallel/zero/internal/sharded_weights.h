@@ -72,7 +72,7 @@ class ShardedWeights final : public StageWeights {
   void take_pieces(const std::vector<ShardBucket>& buckets);
 
   comm::Group everybody_;  ///< all replicas
-  comm::Group group_;      ///< those that share out
+  comm::Group group_;      ///< the ranks over which weights are sharded
   const std::optional<ShardGroups> shard_groups_;
   const int stage_;
   const bool keeps_gradients_;      ///< whole, until the last backward of a step
@@ -82,7 +82,7 @@ class ShardedWeights final : public StageWeights {
   std::vector<Updated> updated_;
   std::optional<DistributedDataParallel> shared_;  ///< where there are any; reduced after the rest
   std::optional<DistributedDataParallel::NoSync> shared_adds_up_;
-  std::optional<ExactSum> exact_;  ///< in the place of gradients_ and shared_
+  std::optional<ExactSum> exact_;  ///< instead of gradients_ and shared_
   std::vector<Coalesced> buffers_;
   double buffers_waited_s_ = 0;
   optim::NamedTensors mine_;

@@ -1,7 +1,7 @@
 #pragma once
 // Result of make_shard_hook(): the encoded gradients, their random numbers, residuals so far, and the number
-// of sent bytes. By the names of parameters, and of whole ones, so that the state depends neither on buckets
-// nor on owners of elements. Where gradients are added up inside hosts before they are encoded, a host's
+// of sent bytes. State is stored by the names of parameters, for whole parameters. So it depends neither on
+// buckets nor on owners of elements. If gradients are summed inside hosts before they are encoded, a host's
 // residual is kept range by range, by the rank that encodes the range. For compressions of whole gradients
 // the hook of replicas does all of it. One thread.
 

@@ -1,9 +1,9 @@
 #pragma once
 // The weights of a stage, of which each rank updates a part: their memory, and the gather of the whole. On
 // one host they are in memory once, shared by its ranks, and gathering is waiting until all have updated.
-// Else it is an all-gather of the ranks' parts, bucket by bucket, into memory that is kept, or released after
-// the last use of the whole. Where computation uses rounded weights, a part is private memory, and the whole
-// is made of the parts' roundings at every gather. Where gathers are encoded, the whole is made of the parts'
+// Else it is an all-gather of the ranks' parts, bucket by bucket. Its result is kept, or released after the
+// last use of the whole. If computation uses rounded weights, a part is private memory. The whole is then
+// made of the parts' roundings at every gather. If gathers are encoded, the whole is made of the parts'
 // messages, on their own rank, too. Parts that are not kept may be offloaded (optim/offload.h): they are
 // fetched to be gathered, and ranks have no shared memory then. The parameters stay the same tensors
 // throughout; tensors that autograd has saved of them are valid again after a gather. Everything here but
