@@ -36,8 +36,9 @@ struct Pending::SharedState {
 
 namespace {
 
-// Up to this size the calling thread sends itself, if the client's thread sleeps and no other call is open.
-// This saves a wake-up. Concurrent calls leave it to the client's thread, which sends them in one write.
+// Up to this size the calling thread sends the request, if the client's thread sleeps and no other call is
+// open. This saves a wake-up. Concurrent calls leave it to the client's thread, which sends them in one
+// write.
 constexpr std::size_t kSentAtOnceBytes = 64 << 10;
 
 wire::Buffer copy_of(std::span<const float> values) { return in_buffer({values.begin(), values.end()}); }

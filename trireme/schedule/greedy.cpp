@@ -91,7 +91,7 @@ class GreedyRun {
     return in_flight < rules_.max_in_flight[index];
   }
 
-  /// Chooses what the rank starts next, and when.
+  /// Chooses the rank's next action and its start time.
   void refresh(std::size_t index) {
     Rank& rank = ranks_[index];
     rank.stale = false;

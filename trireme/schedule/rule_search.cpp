@@ -30,7 +30,8 @@ std::size_t num_actions(const Program& order) {
   return count;
 }
 
-/// What polish() minimizes: the cost, then the sum of the ends of all actions but W, which no rank waits for.
+/// The objective of polish(): the cost, then the sum of the ends of all actions but W, which no rank waits
+/// for.
 struct Merit {
   double cost;
   double ends;

@@ -80,7 +80,7 @@ class DeviceTopK final : public DeviceCodec {
     numbers_in(bytes, 0, ranges, at::kInt).copy_(counts);
     numbers_in(bytes, 4 * ranges, most, at::kFloat)
         .copy_(values.index_select(0, places.clamp_max(num_values - 1)));
-    // Only the device knows where the places begin. Bytes after the last place are ignored.
+    // The offset of the places is a value on the device. Bytes after the last place are ignored.
     const at::Tensor halves = numbers_in(bytes, 0, 2 * ranges + 3 * most, at::kShort);
     halves.index_copy_(0, order.add(named, 2).add_(2 * ranges),
                        places.bitwise_and(kPairRange - 1).to(at::kShort));

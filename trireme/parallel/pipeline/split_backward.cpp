@@ -43,7 +43,7 @@ struct Reach {
   bool weights = false;  ///< leaves that are not inputs
 };
 
-/// The nodes below `outputs`, children before parents, and what each of them reaches.
+/// The nodes below `outputs`, children before parents, and the leaves that each of them reaches.
 class Graph {
  public:
   Graph(const edge_list& outputs, const edge_list& inputs) {
@@ -233,7 +233,7 @@ edge_list asked_for(edge_list inputs, const std::deque<Cut>& cuts) {
   return inputs;
 }
 
-/// Leaves the graph behind a non-leaf input to the second part.
+/// The graph below a non-leaf input is left to the second part.
 void leave_behind(const Edge& input, const at::Tensor& gradient, const Graph& graph,
                   WeightBackward& weights) {
   const bool was_run = std::any_of(input.function->next_edges().begin(), input.function->next_edges().end(),

@@ -131,7 +131,7 @@ class GptInParts : public model::Model {
   at::Tensor embed(const at::Tensor& input) {
     const std::int64_t time = input.size(1), block = options_.block;
     require(time <= block, "gpt: a sequence of ", time, " tokens; data.block allows ", block);
-    // Later stages get parts, and know the length of the whole only from the model.
+    // Later stages get parts, and take the length of the whole only from the model.
     require((!sequence_ && !context_) || time == block, "gpt: a sequence of ", time,
             " tokens; where sequences are split over ranks (parallel.sequence, parallel.context) each has ",
             block);

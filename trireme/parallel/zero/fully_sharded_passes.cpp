@@ -105,8 +105,8 @@ Fields FullyShardedDataParallel::Passes::hook_inputs(const Fields& input) {
 Fields FullyShardedDataParallel::Passes::compute(std::size_t number, const Fields& values) {
   Unit& unit = units_[number];
   unit.weights->show_newest();
-  // The layer may compute gradients itself, through earlier layers. Such a pass releases what it gathers, so
-  // the weights are kept here.
+  // The layer may compute gradients itself, through earlier layers. Such a pass releases the weights that it
+  // gathers, so they are kept here.
   const std::shared_ptr<void> in_use = unit.weights->keep();
   Fields outputs = as_error_of(
       [&] { return text("layer '", unit.layer.name, "'"); },
