@@ -67,7 +67,7 @@ BatchPlace BatchLayout::at(std::uint64_t step) const {
 }
 
 std::int64_t BatchLayout::first_step_of(std::uint64_t epoch) const {
-  // In the last phase that begins before the epoch does, or with it.
+  // The last phase that begins before this epoch or at its start.
   const auto phase = std::find_if(phases_.rbegin(), phases_.rend(), [epoch](const Phase& each) {
     return each.begin.epoch < epoch || (each.begin.epoch == epoch && each.begin.first == 0);
   });

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kFileHeaderBytes = 14, kInfoHeaderBytes = 40;
 constexpr std::uint32_t kUncompressed = 0, kMasks = 3;
 
-/// Little-endian numbers at places of the file.
+/// Little-endian numbers at offsets of the file.
 class BmpBytes {
  public:
   explicit BmpBytes(std::string_view content) : content_(content) {}
@@ -34,7 +34,7 @@ class BmpBytes {
   std::string_view content_;
 };
 
-/// What the headers say.
+/// Contents of the headers.
 struct BmpLayout {
   std::int64_t height = 0, width = 0;
   bool top_first = false;
@@ -42,7 +42,7 @@ struct BmpLayout {
   std::size_t pixels_at = 0, palette_at = 0, colours = 0;
 };
 
-/// Of 32 bits: blue, green and red in the order in which they stand without masks.
+/// Whether the masks of 32-bit pixels give the order blue, green, red, as without masks.
 bool has_usual_masks(const BmpBytes& bytes) {
   constexpr std::size_t kMasksAt = kFileHeaderBytes + kInfoHeaderBytes;
   return bytes.u32(kMasksAt) == 0xff0000 && bytes.u32(kMasksAt + 4) == 0xff00 &&

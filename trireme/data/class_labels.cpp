@@ -33,7 +33,7 @@ FoundLabel smallest_from(const std::vector<LabelledSplit>& splits, std::int64_t 
   return found;
 }
 
-/// One more than the largest label, where every class below occurs.
+/// Number of classes. Every class from 0 on has to occur.
 std::int64_t dense_classes(const std::vector<LabelledSplit>& splits) {
   std::int64_t next = 0;
   FoundLabel found = smallest_from(splits, 0);
@@ -48,7 +48,7 @@ std::int64_t dense_classes(const std::vector<LabelledSplit>& splits) {
               " occur; correct the label, ", kWaysOut));
 }
 
-/// A column of ids, or of numbers.
+/// Rejects a column of ids or of numbers.
 void check_repeated(const LabelledSplit& train) {
   constexpr std::int64_t kFew = 10;
   const auto classes = static_cast<std::int64_t>(train.labels.first_places().size());

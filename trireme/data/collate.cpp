@@ -12,7 +12,7 @@
 namespace trireme::data {
 namespace {
 
-/// A data set around another, of which it makes batches in its own way.
+/// Base of data sets that wrap another one and build batches differently.
 class Around : public Dataset {
  public:
   explicit Around(std::shared_ptr<const Dataset> samples) : samples_(std::move(samples)) {}
@@ -75,11 +75,11 @@ class Collated : public Around {
   BatchSizes sizes_;
 };
 
-/// The tensors of one field of a batch.
+/// The tensors of one field over a batch.
 struct Column {
   std::vector<at::Tensor> tensors;
   std::span<const std::int64_t> indices;
-  std::string name;  ///< in words
+  std::string name;  ///< for error messages
 };
 
 void check_alike(const Column& column) {
@@ -98,7 +98,7 @@ std::int64_t rounded_up(std::int64_t size, std::int64_t multiple) {
   return (size + multiple - 1) / multiple * multiple;
 }
 
-/// Of every sample of the batch.
+/// The size that every sample of the batch is padded to.
 std::vector<std::int64_t> sizes_for(const Column& column, const Padding& padding) {
   std::vector<std::int64_t> sizes = column.tensors[0].sizes().vec();
   for (const at::Tensor& tensor : column.tensors) {
@@ -118,7 +118,7 @@ std::vector<std::int64_t> sizes_for(const Column& column, const Padding& padding
   return sizes;
 }
 
-// By hand, as in dataset.cpp: ATen's own may start a team of threads in every worker.
+// No ATen fill or copy, as in dataset.cpp: ATen may start a team of threads in every worker.
 
 at::Tensor filled(at::IntArrayRef sizes, double value, at::ScalarType type) {
   const at::Tensor tensor = at::empty(sizes, type), one = at::full({1}, value, type);
@@ -130,7 +130,7 @@ at::Tensor filled(at::IntArrayRef sizes, double value, at::ScalarType type) {
   return tensor;
 }
 
-/// `tensor` in the corner of `into`, which is contiguous.
+/// Copies `tensor` to the corner of `into`, which is contiguous.
 void put(const at::Tensor& tensor, const at::Tensor& into) {
   const at::Tensor values = tensor.contiguous();
   if (values.numel() == 0) return;
@@ -206,7 +206,7 @@ class Padded : public Around {
   BatchSizes sizes_;
 };
 
-/// The tensors that a padding is for.
+/// The tensors of a sample that a padding applies to.
 std::vector<at::Tensor> meant(const Example& sample, const std::string& field) {
   std::vector<at::Tensor> found;
   const auto look_in = [&](const Fields& fields, const std::string& unnamed) {

@@ -20,7 +20,7 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-/// The first columns, for a message.
+/// The first column names, for an error message.
 std::string shown(const Cells& names) {
   constexpr std::size_t kSome = 8;
   Cells some;
@@ -28,7 +28,7 @@ std::string shown(const Cells& names) {
   return text(join(some), names.size() > kSome ? ", ..." : "");
 }
 
-/// The finite number in a cell; none: it holds something else.
+/// The finite number in a cell; nullopt: the cell has something else.
 std::optional<double> number_in(const std::string& cell) {
   std::string_view digits = trim(cell);
   if (digits.starts_with('+')) digits.remove_prefix(1);
@@ -40,7 +40,7 @@ std::optional<double> number_in(const std::string& cell) {
   return value;
 }
 
-/// Where another character than the separator may stand between cells; else empty.
+/// Advice if another separator occurs in the cells; else empty.
 std::string separator_advice(const Cells& cells, char separator) {
   for (const char other : {';', '\t', '|', ','}) {
     const bool found = std::ranges::any_of(
@@ -53,7 +53,7 @@ std::string separator_advice(const Cells& cells, char separator) {
   return "";
 }
 
-/// Cells are "0", "1", "2" and so on: names that pandas gives to columns without any, or numbers.
+/// Whether cells are "0", "1", "2" and so on: pandas' names of unnamed columns, or numbers.
 bool counts_columns(const Cells& cells, std::size_t first) {
   for (std::size_t i = first; i < cells.size(); ++i) {
     if (trim(cells[i]) != std::to_string(i - first)) return false;
@@ -61,7 +61,7 @@ bool counts_columns(const Cells& cells, std::size_t first) {
   return cells.size() > first;
 }
 
-/// The lines of a table: names, given or found, and numbers.
+/// The lines of a table: column names, given or generated, and numbers.
 class Table {
  public:
   Table(const ByteSource& file, const CsvOptions& options)
@@ -74,7 +74,7 @@ class Table {
       reader_.fail(text(": two columns have one name: ", shown(names_)));
   }
 
-  /// Those asked for, or by default.
+  /// The requested columns, or the default.
   CsvColumns columns() const {
     CsvColumns columns = options_.columns;
     const bool all_inputs = columns.inputs.empty();
@@ -109,7 +109,7 @@ class Table {
     return places;
   }
 
-  /// The next sample's cells; false: there is none.
+  /// Reads the next sample's cells; false: no more lines.
   bool next_sample() {
     if (std::exchange(first_is_sample_, false)) return true;
     if (!reader_.next(cells_)) return false;
@@ -191,7 +191,7 @@ class Table {
              join(std::span(others).first(all ? others.size() : kSome)), all ? "]" : ", ...]"));
   }
 
-  /// For a cell that is no number.
+  /// Advice for a cell that is not a number.
   std::string advice(std::size_t column) const {
     const std::string& cell = cells_[column];
     std::string with_point = cell;

@@ -41,10 +41,10 @@ struct CsvTable {
   ClassLabels labels;                ///< of classes, by line
 };
 
-/// Throws InvalidArgument for a column that there is none of (nearest one named), and for an input without a
-/// name, such as the index that pandas writes. Throws DataError with file, line and column: a cell that is no
-/// finite number, or no class where classes were asked for; a line with more or fewer cells; no line; a
-/// first line that may be names or numbers.
+/// Throws InvalidArgument for an unknown column (the nearest name is given). Throws it also for an input
+/// without a name, such as the index that pandas writes. Throws DataError with file, line and column: a cell
+/// that is not a finite number, or not a class where classes are requested; a line with more or fewer cells;
+/// no line; a first line that may be names or numbers.
 CsvTable read_csv(const ByteSource& file, const CsvOptions& options);
 
 class CsvDataset : public Dataset {

@@ -7,9 +7,9 @@
 namespace trireme::data {
 namespace {
 
-/// A longer line is no line of numbers.
+/// A longer line is not a line of numbers.
 constexpr std::size_t kMaxLineBytes = 16 << 20;
-/// More cells are no table.
+/// A line with more cells is not a table.
 constexpr std::size_t kMaxCells = 1 << 18;
 
 }  // namespace
@@ -35,7 +35,7 @@ void CsvReader::fail(const std::string& what) const {
   throw DataError(text(file_.name(), ", line ", number_, what));
 }
 
-/// `c` is the end of a line, LF, CR or the first of CR LF, of which the second is taken, too.
+/// Whether `c` ends a line: LF, CR or CR LF. Consumes the LF after a CR.
 bool CsvReader::ends_line(char c) {
   if (c == '\r' && peek() == '\n') get();
   return c == '\n' || c == '\r';

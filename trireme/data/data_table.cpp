@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kFashionFolder = "/usr/share/datasets/fashion-mnist";
 
-/// FILE or FILE.gz, whichever is there.
+/// Path of NAME or NAME.gz, whichever exists.
 fs::path find_idx(const fs::path& folder, const std::string& name, const std::string& advice) {
   for (const fs::path& path : {folder / name, folder / (name + ".gz")}) {
     std::error_code ignored;
@@ -28,7 +28,7 @@ fs::path find_idx(const fs::path& folder, const std::string& name, const std::st
   throw DataError(text("no ", name, " or ", name, ".gz in ", folder.string(), "; ", advice));
 }
 
-/// One of the MNIST family.
+/// A data set of the MNIST family.
 struct IdxFamily {
   fs::path folder;
   Normalisation normalisation;
@@ -61,7 +61,7 @@ void augment(DataSource& source, const Opening& opening, double black) {
 
 namespace {
 
-/// Of all classes, and of some images.
+/// Digest of all labels and of evenly spaced images.
 std::string digest_of(const IdxDataset& images) {
   constexpr std::int64_t kImages = 256;
   ContentDigest digest;
@@ -107,7 +107,7 @@ Packable packable_idx(const Opening& opening, const IdxFamily& family) {
           .black = family.black()};
 }
 
-/// The families have ten; their relatives in the same format (EMNIST) more.
+/// MNIST and Fashion-MNIST have ten classes; other data sets in the format (EMNIST) have more.
 std::int64_t classes_of_family(const DataOptions& options) {
   return options.num_classes == 0 ? 10 : options.num_classes;
 }
@@ -192,7 +192,7 @@ struct DataRow {
   std::string_view name;
   DataSource (*open)(const Opening&);
   Packable (*packable)(const Opening&);  ///< null: samples are not packed one by one
-  bool has_columns = false;              ///< of which values alone do not say whether they are classes
+  bool has_columns = false;              ///< the columns' values alone do not say whether targets are classes
 };
 
 constexpr std::array<DataRow, 9> kDataTable = {{

@@ -18,7 +18,7 @@
 namespace trireme::data {
 namespace {
 
-/// Copies by hand: at::stack would start an OpenMP team in every loader thread.
+/// No at::stack: it would start an OpenMP team in every loader thread.
 void put(const at::Tensor& batch, std::size_t row, std::int64_t sample_index, const at::Tensor& sample) {
   const at::Tensor values = sample.contiguous();
   if (values.scalar_type() != batch.scalar_type() || values.sizes() != batch.sizes().slice(1)) {
@@ -46,7 +46,7 @@ Fields batch_like(const Fields& sample, std::size_t count) {
   });
 }
 
-/// What is thrown by code that knows nothing of samples says nothing of them.
+/// Adds the sample's number to exceptions of code that does not have it.
 Example get_named(const Dataset& dataset, std::int64_t index) {
   return as_data_error_of([index] { return text("sample ", index); }, [&] { return dataset.get(index); });
 }
@@ -55,7 +55,7 @@ void check_finite(const batch::Field& field, std::span<const std::int64_t> indic
   if (field.tensor.scalar_type() != at::kFloat) return;
   const at::Tensor input = field.tensor.contiguous();
   const std::span values(input.const_data_ptr<float>(), static_cast<std::size_t>(input.numel()));
-  // All exponent bits set: infinite or not a number. An integer test that the compiler turns into vectors.
+  // All exponent bits set: infinite or NaN. The compiler vectorizes this integer test.
   constexpr std::uint32_t kExponent = 0x7f800000;
   std::uint32_t found = 0;
   for (const float value : values) {

@@ -33,7 +33,7 @@ constexpr std::string_view kBlockMagic = "trireme block 1\n";
 constexpr double kFolderWait_s = 10;
 constexpr std::uint64_t kFetchLocks = 64;
 
-/// What a block is of, in full: names of files are too short for it.
+/// The complete identity of a block. File names are too short for it.
 std::string block_key(const ByteSource& source, std::int64_t number) {
   return text(source.name(), '\n', source.version(), '\n', number, '\n');
 }
@@ -44,7 +44,7 @@ std::string block_header(const std::string& key, std::string_view content) {
   return text(kBlockMagic, std::hex, sum, ' ', std::dec, content.size(), '\n', key);
 }
 
-/// Removed at the end unless it got its name.
+/// A temporary file. The destructor deletes it unless it was renamed.
 class UnfinishedFile {
  public:
   explicit UnfinishedFile(fs::path path) : path_(std::move(path)), file_(create_file(path_)) {}
@@ -72,7 +72,7 @@ struct KeptBlock {
   }
 };
 
-/// The blocks that were used last, so that small samples of one block read it once. Thread-safe.
+/// The most recently used blocks: small samples in one block read it once. Thread-safe.
 class RecentBlocks {
  public:
   explicit RecentBlocks(std::int64_t most_bytes) : max_bytes_(most_bytes) {}
@@ -105,7 +105,7 @@ class RecentBlocks {
 
   const std::int64_t max_bytes_;
   std::mutex mutex_;
-  std::list<Block> blocks_;  ///< this and what follows: under the mutex; the one used last in front
+  std::list<Block> blocks_;  ///< under the mutex, as all members below; most recently used first
   std::int64_t bytes_ = 0;
 };
 
@@ -123,7 +123,7 @@ struct DiskCache::State {
     return folder / text(std::hex, XXH3_64bits(key.data(), key.size()), ".block");
   }
 
-  /// None: it is not there, or not as it was written.
+  /// nullopt: the block is missing or damaged.
   std::optional<std::string> find(const std::string& key, std::int64_t size) const {
     const fs::path path = path_of(key);
     std::error_code ignored;
@@ -132,7 +132,7 @@ struct DiskCache::State {
     try {
       file = read_file(path);
     } catch (const DataError&) {
-      return std::nullopt;  // has just been removed
+      return std::nullopt;  // another process has just removed it
     }
     const auto begin = file.size() - std::min(file.size(), static_cast<std::size_t>(size));
     const std::string_view content = std::string_view(file).substr(begin);
@@ -143,7 +143,7 @@ struct DiskCache::State {
     timespec now{};
     ::clock_gettime(CLOCK_REALTIME, &now);
     const timespec times[2] = {now, now};
-    ::utimensat(AT_FDCWD, path.c_str(), times, 0);  // of a folder that is read-only the order stays
+    ::utimensat(AT_FDCWD, path.c_str(), times, 0);  // fails in a read-only folder: the eviction order stays
     return std::string(content);
   }
 
@@ -151,13 +151,14 @@ struct DiskCache::State {
     if (given_up) return;
     FileLock lock(folder / "total", kFolderWait_s);
     if (lock.fd() < 0) return give_up(lock.error());
-    if (!lock.held()) return;  // whoever holds it does not move; the block is read all the same
+    if (!lock.held()) return;  // the holder of the lock hangs; the block is used without being cached
     const fs::path path = path_of(key);
     std::error_code ignored;
     if (fs::exists(path, ignored)) return;
     const std::string header = block_header(key, content);
     const auto bytes = static_cast<std::int64_t>(header.size() + content.size());
-    // Noted before it is written: who dies in between leaves too large a total, which the next count mends.
+    // Recorded before the write. A process that dies in between leaves a total that is too large. The next
+    // count corrects it.
     std::int64_t total = noted(lock.fd());
     if (total < 0 || total + bytes > most_bytes) total = make_room(bytes);
     if (!note(lock.fd(), total + bytes)) return give_up(errno);
@@ -165,7 +166,8 @@ struct DiskCache::State {
     if (!file.write(header) || !file.write(content) || !file.rename_to(path)) give_up(errno);
   }
 
-  /// Below the limit by a tenth with so many bytes more; what is left. Under the lock.
+  /// If `more` bytes do not fit, evicts the oldest blocks until the total with them is at most 90 % of the
+  /// limit. Returns the total without `more`. Under the lock.
   std::int64_t make_room(std::int64_t more) const {
     std::vector<KeptBlock> blocks;
     std::int64_t total = 0;
@@ -186,7 +188,7 @@ struct DiskCache::State {
     return total;
   }
 
-  /// -1: nobody has counted yet.
+  /// The recorded total; -1: there is none yet.
   static std::int64_t noted(int fd) {
     char digits[32];
     const ssize_t size = ::pread(fd, digits, sizeof(digits), 0);
@@ -205,12 +207,12 @@ struct DiskCache::State {
     return folder / text("fetch-", Random::key_of(key) % kFetchLocks);
   }
 
-  /// Blocks after one, and the right to fetch them.
+  /// The blocks after a block, with the locks to fetch them.
   struct Followers {
     std::vector<std::string> keys;
     std::list<FileLock> locks;
   };
-  /// Up to the first that is there, or that somebody else fetches.
+  /// Stops at the first block that is cached or that another reader fetches.
   Followers followers(const ByteSource& source, std::int64_t number, std::int64_t most) const {
     Followers found;
     while (std::ssize(found.keys) < most) {
@@ -311,7 +313,7 @@ class CachedBytes : public ByteSource {
   }
 
  private:
-  /// If the read has to wait.
+  /// Blocks to read in one request on a cache miss. Sequential reads double it.
   std::int64_t at_once_from(std::int64_t number) const {
     const std::lock_guard lock(mutex_);
     return number == behind_ ? std::min(2 * at_once_, DiskCache::kMaxAtOnce) : 1;
@@ -325,7 +327,7 @@ class CachedBytes : public ByteSource {
   std::shared_ptr<const ByteSource> source_;
   std::shared_ptr<DiskCache> cache_;
   mutable std::mutex mutex_;
-  mutable std::int64_t behind_ = -1, at_once_ = 1;  ///< of the last fetch, under the mutex
+  mutable std::int64_t behind_ = -1, at_once_ = 1;  ///< end and limit of the last fetch; under the mutex
 };
 
 }  // namespace

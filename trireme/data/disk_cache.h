@@ -41,8 +41,8 @@ class DiskCache {
     std::shared_ptr<const std::string> content;
     std::int64_t fetched = 0;  ///< blocks from this one on that were read from the source
   };
-  /// The same. If it is read from the source, the blocks after it that no process has or fetches are read
-  /// with it, `at_once` in all at most.
+  /// The same. A read from the source includes the following blocks that no process has or fetches, at most
+  /// `at_once` blocks in all.
   Block block_of_several(const ByteSource& source, std::int64_t number, std::int64_t at_once);
 
  private:

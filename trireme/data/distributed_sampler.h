@@ -1,14 +1,14 @@
 #pragma once
 // A sampler for libtorch's own loader, torch::data::make_data_loader, over the ranks of a data-parallel run
 // (PyTorch: DistributedSampler). Batch k of an epoch is the next batch_size * world_size places of the
-// epoch's order, and each rank takes one part of it, so that the global batches are the same for any number
-// of ranks. Each sample comes once per epoch: nothing is repeated to fill a batch. The order is that of
-// data/sampler.h, a function of seed and epoch.
+// epoch's order. Each rank takes one part of it, so the global batches are the same for any number of ranks.
+// Each sample comes once per epoch: nothing is repeated to fill a batch. The order is that of data/sampler.h,
+// a function of seed and epoch.
 //
-// Copies share one state: the loader keeps a copy, and set_epoch() of the caller's reaches it. (That of
-// torch::data::samplers::DistributedRandomSampler does not; it has no seed, repeats or leaves out samples,
-// and each reset() starts at the beginning of the epoch, which begin() of a loader calls.) One thread, that
-// of the loader's consumer.
+// Copies share one state: the loader keeps a copy, and set_epoch() on the caller's copy reaches it.
+// torch::data::samplers::DistributedRandomSampler does not share it. It also has no seed, and repeats or
+// leaves out samples. Each reset() of it, which a loader's begin() calls, starts at the beginning of the
+// epoch. For one thread, that of the loader's consumer.
 
 #include <torch/data/samplers/base.h>
 

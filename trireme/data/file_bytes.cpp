@@ -15,7 +15,7 @@
 namespace trireme::data {
 namespace {
 
-/// Of a disk or a file server that may answer when it is asked again.
+/// Errors of a disk or file server that a retry may solve.
 bool may_answer_later(int reason) {
   return reason == EIO || reason == ESTALE || reason == ETIMEDOUT || reason == EAGAIN || reason == ENFILE ||
          reason == EMFILE || reason == ENOMEM || reason == EREMOTEIO;
@@ -41,7 +41,7 @@ class OpenFile {
   }
 
   std::int64_t size() const { return size_; }  ///< when it was opened
-  /// Of what the file is now.
+  /// The file's current size and modification time.
   std::string version() const {
     const struct stat found = status();
     return text(found.st_size, " bytes of ", found.st_mtim.tv_sec, ".", found.st_mtim.tv_nsec);
@@ -63,7 +63,7 @@ class OpenFile {
     }
   }
 
-  /// The kernel begins to fetch it into the page cache, and does not wait.
+  /// Starts read-ahead into the page cache, and does not wait.
   void will_read(std::int64_t offset, std::int64_t size) const {
     ::posix_fadvise(fd_.get(), offset, size, POSIX_FADV_WILLNEED);
   }
@@ -149,7 +149,7 @@ std::shared_ptr<const ByteSource> hold_file(const std::filesystem::path& path) {
 
 std::string read_text(const ByteSource& source, std::int64_t offset, std::int64_t size) {
   if (size < 0) size = 0;
-  check_range(source, offset, static_cast<std::size_t>(size));  // before memory is taken
+  check_range(source, offset, static_cast<std::size_t>(size));  // before memory is allocated
   std::string content(static_cast<std::size_t>(size), '\0');
   source.read(offset, std::as_writable_bytes(std::span(content)));
   return content;

@@ -23,7 +23,7 @@ struct ByteRange {
   std::int64_t first = 0, last = 0;
 };
 
-/// "bytes 0-99/1234", or "bytes */1234", of which the range is 0 to -1.
+/// "bytes 0-99/1234", or "bytes */1234", whose range is 0 to -1.
 struct ContentRange {
   ByteRange range;
   std::int64_t total = 0;
@@ -109,7 +109,8 @@ class HttpBytes : public ByteSource {
     return reply.body;
   }
 
-  /// Again and again, until the server has an answer in which `flaw` finds none.
+  /// Sends the request up to `tries` times, until `flaw` finds no fault in the answer. Throws DataError after
+  /// the last try.
   template <class Flaw>
   http::Reply ask(const ByteRange& range, const Flaw& flaw) const {
     std::string why;
@@ -133,14 +134,14 @@ class HttpBytes : public ByteSource {
   http::Reply send(const ByteRange& range) const {
     std::unique_ptr<http::Client> client = take_client();
     const auto size = static_cast<std::size_t>(range.last - range.first + 1);
-    // Room for a page that says what is wrong; a server that ignores ranges is not listened to for long.
+    // Leaves room for an error page. A server that ignores ranges is cut off early.
     http::Reply reply = client->send({.url = url_,
                                       .range = text(range.first, '-', range.last),
                                       .timeout_s = options_.timeout_s,
                                       .most_bytes = std::max(size, std::size_t{64} << 10),
                                       .way = http::Way::kAsEnvironmentSays,
                                       .private_redirects = options_.private_redirects});
-    // Its headers are there, and say more than that too much was sent.
+    // A too long body fails as a whole, but the status line was valid and says more.
     if (reply.status == 0 && reply.answered == 200) reply.status = 200;
     const std::lock_guard lock(mutex_);
     clients_.push_back(std::move(client));
@@ -189,7 +190,7 @@ class HttpBytes : public ByteSource {
   std::string identity_, version_;
   std::int64_t size_ = 0;
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<http::Client>> clients_;  ///< not in use, under the mutex
+  mutable std::vector<std::unique_ptr<http::Client>> clients_;  ///< idle connections, under the mutex
 };
 
 }  // namespace

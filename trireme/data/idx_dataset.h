@@ -1,6 +1,6 @@
 #pragma once
-// Images and labels in a pair of idx files (the MNIST family), held as bytes and made into normalised f32
-// (1, height, width) only when asked for: (x / 255 - mean) / std. Immutable; thread-safe.
+// Images and labels in a pair of idx files (the MNIST family). They are stored as bytes. A read converts them
+// to normalised f32 (1, height, width): (x / 255 - mean) / std. Immutable; thread-safe.
 
 #include <array>
 #include <filesystem>

@@ -22,7 +22,7 @@ class GzipReader {
     ::gzbuffer(file_.get(), 1 << 17);
   }
 
-  /// Number of bytes that were there, at most as many as fit; fewer only at the end of the file.
+  /// Number of bytes read. It is less than the span's size only at the end of the file.
   std::size_t read(std::span<std::uint8_t> target) {
     constexpr std::size_t kMaxAtOnce = 1U << 30;
     std::size_t done = 0;
@@ -76,8 +76,8 @@ void check_magic(const std::filesystem::path& path, std::span<const std::uint8_t
                        " dims: expected it to begin with ", hex(expected), ", found ", hex(magic)));
 }
 
-/// Values that a header may announce. gzip packs up to 1032 zeros into a byte; images are packed 2 to 10
-/// times. What is packed more than 64 times has at most 64 MiB.
+/// Upper bound for the number of values that a header may announce. gzip compresses at most 1032:1; images
+/// compress 2:1 to 10:1. Data with a ratio above 64:1 are limited to 64 MiB.
 std::size_t max_values(const std::filesystem::path& path, bool plain) {
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(path, error);
@@ -104,7 +104,7 @@ std::size_t read_dims(const std::filesystem::path& path, GzipReader& reader, Idx
   return count;
 }
 
-/// At most `count` values. Memory grows with what arrives.
+/// Reads `count` values. Memory grows with the data that arrive.
 std::vector<std::uint8_t> read_values(GzipReader& reader, std::size_t count) {
   constexpr std::size_t kFirst = std::size_t{64} << 20;
   std::vector<std::uint8_t> values;

@@ -24,8 +24,7 @@ const unsigned char* bytes_of(std::string_view content) {
   return reinterpret_cast<const unsigned char*>(content.data());
 }
 
-/// Red, green and blue of what cyan, magenta, yellow and black leave of white. In a file the four stand
-/// inverted, as Adobe writes them and everybody else therefore does: 255 is no ink.
+/// CMYK to RGB. The file's channels are inverted, the convention of Adobe and other writers: 255 is no ink.
 at::Tensor without_inks(const at::Tensor& inks) {
   at::Tensor image = empty_image(inks.size(0), inks.size(1));
   const auto* in = inks.const_data_ptr<std::uint8_t>();
@@ -36,7 +35,7 @@ at::Tensor without_inks(const at::Tensor& inks) {
   return image;
 }
 
-/// Scans that follow each other in a JPEG, by its markers. Source: ITU-T T.81, annex B.
+/// Number of scans of a JPEG, counted by markers. Source: ITU-T T.81, annex B.
 int scans_in(std::string_view content) {
   const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(content[at]); };
   int scans = 0;
@@ -76,9 +75,8 @@ at::Tensor decode_jpeg(std::string_view content, std::int64_t most_pixels) {
   return has_inks ? without_inks(image) : image;
 }
 
-/// libpng's low level, because its simplified one converts gamma and mixes transparent pixels with black.
-/// libpng leaves a failing call by a long jump: it is made inside `guarded`, among nothing that has a
-/// destructor.
+/// Uses libpng's low-level API: the simplified one converts gamma and blends transparent pixels with black. A
+/// failing libpng call exits by longjmp. Such calls run inside `guarded`, in scopes without destructors.
 class PngReader {
  public:
   PngReader(std::string_view content, std::int64_t most_pixels) : content_(content), most_pixels_(most_pixels) {
@@ -86,7 +84,7 @@ class PngReader {
     info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
     if (info_ == nullptr) throw InternalError("libpng cannot be started");
     png_set_read_fn(png_, this, read);
-    // Texts, profiles and the like are passed over: libpng would unpack and keep a thousand of them, of 8 MB
+    // Skips text, profile and similar chunks. libpng would decompress and keep a thousand of them, of 8 MB
     // each.
     static const std::string kUnread("tEXt\0zTXt\0iTXt\0iCCP\0sPLT\0eXIf\0", 30);
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER,
@@ -124,7 +122,8 @@ class PngReader {
     calls();
   }
 
-  /// Deflate packs at most 1032 bytes into one: rows that could never come are not made room for.
+  /// Rejects a height that the file is too short for, before memory is allocated. Deflate compresses at most
+  /// 1032:1.
   void check_rows(std::int64_t height) const {
     constexpr std::size_t kMaxInOne = 1032;
     const std::size_t rows = static_cast<std::size_t>(height) * png_get_rowbytes(png_, info_);
@@ -133,7 +132,7 @@ class PngReader {
                            " rows that it announces"));
   }
 
-  /// The bytes of the file as they are: nothing is asked for that reads gAMA, sRGB, iCCP or bKGD.
+  /// Pixel values as stored: gAMA, sRGB, iCCP and bKGD are ignored.
   void ask_for_rgb() {
     png_set_palette_to_rgb(png_);
     png_set_expand_gray_1_2_4_to_8(png_);
@@ -163,7 +162,7 @@ class PngReader {
   png_infop info_ = nullptr;
 };
 
-/// Transparency is dropped, not mixed.
+/// Transparency is dropped, not blended.
 at::Tensor decode_webp(std::string_view content, std::int64_t most_pixels) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(content.data());
   WebPBitstreamFeatures found;

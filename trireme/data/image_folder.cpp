@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kLayout =
     "expected FOLDER/CLASS/NAME.jpg (.jpeg, .png, .webp, .bmp), one folder per class";
 
-/// In lower case, with its dot.
+/// The extension in lower case, with its dot.
 std::string extension_of(const fs::path& path) {
   std::string extension = path.extension().string();
   std::transform(extension.begin(), extension.end(), extension.begin(),
@@ -35,13 +35,13 @@ bool is_image(const fs::path& path) {
   return std::ranges::find(known, std::string_view(extension_of(path))) != known.end();
 }
 
-/// What systems and programs keep next to a user's files.
+/// Files that operating systems and programs create next to a user's files.
 bool is_hidden(const fs::path& path) {
   const std::string name = path.filename().string();
   return name.starts_with('.') || name == "__MACOSX";
 }
 
-/// Files that are no samples, counted by kind.
+/// Files that are not samples, counted by kind.
 class LeftOut {
  public:
   void count(const std::string& kind) { ++counts_[kind]; }
@@ -67,12 +67,12 @@ class LeftOut {
   std::map<std::string, std::int64_t> counts_;
 };
 
-/// What stands in folders. What cannot be looked at is an error, or left out with a warning.
+/// Lists folders. An unreadable entry is an error, or is skipped with a warning.
 class Listing {
  public:
   Listing(Undecodable unreadable, const Log& log) : unreadable_(unreadable), log_(log) {}
 
-  /// Folders in `root`, which has to be readable. Images next to them are of no class.
+  /// The folders in `root`, which has to be readable. Images directly in `root` have no class.
   std::vector<fs::path> folders(const fs::path& root) {
     std::vector<fs::path> found;
     std::error_code error;
@@ -124,7 +124,7 @@ class Listing {
     }
   }
 
-  /// Behind links. One that leads nowhere is of no type.
+  /// Follows links. A link without a target has no type.
   bool is(fs::file_type type, const fs::directory_entry& entry) const {
     std::error_code error;
     const fs::file_type found = entry.status(error).type();
@@ -234,7 +234,7 @@ std::string ImageFolder::content_digest() const {
   for (std::int64_t i = 0; i < size(); ++i) {
     const ImagePath& image = state_->at(i);
     digest.add(image.path.string().substr(below)).add(image.label);
-    std::error_code ignored;  // a file that is gone has another size, too
+    std::error_code ignored;  // a missing file gives another size, too
     if (i % distance == 0) digest.add(static_cast<std::int64_t>(fs::file_size(image.path, ignored)));
   }
   return digest.text();

@@ -15,7 +15,7 @@ namespace trireme::data {
 namespace {
 namespace fs = std::filesystem;
 
-/// What is taken of a folder: its images, or the bytes of their files.
+/// How images of a folder are read: decoded, or as the bytes of their files.
 using View = std::shared_ptr<const Dataset> (*)(std::shared_ptr<const ImageFolder>);
 
 std::shared_ptr<const Dataset> decoded_images(std::shared_ptr<const ImageFolder> images) { return images; }
@@ -41,7 +41,7 @@ std::vector<std::string> notes_of(const std::vector<std::shared_ptr<const ImageF
   return notes;
 }
 
-/// Folders called as splits are, "Train" and "valid", are no classes.
+/// Rejects folders that have names of splits, such as "Train" and "valid", instead of classes.
 void check_classes(const fs::path& root, const std::vector<std::string>& classes) {
   constexpr std::array<std::string_view, 7> kSplits = {"train",      "training", "val",    "valid",
                                                        "validation", "test",     "testing"};
@@ -55,7 +55,7 @@ void check_classes(const fs::path& root, const std::vector<std::string>& classes
                        "or test: rename them"));
 }
 
-/// Every tenth image is held out where the folder has no split of its own.
+/// Holds out every tenth image of a folder that has no splits.
 Splits split_folder(const std::shared_ptr<const ImageFolder>& whole, View view) {
   std::vector<std::int64_t> train, held_out;
   for (std::int64_t i = 0; i < whole->size(); ++i) (i % 10 == 9 ? held_out : train).push_back(i);
@@ -78,7 +78,7 @@ struct FolderClasses {
   const std::vector<std::string>& names;
 };
 
-/// "FOLDER lacks cat, dog"; empty: it lacks none.
+/// "FOLDER lacks cat, dog"; empty: it has all classes.
 std::string lacking(const FolderClasses& one, const FolderClasses& other) {
   std::vector<std::string> names;
   std::ranges::set_difference(other.names, one.names, std::back_inserter(names));
@@ -134,13 +134,13 @@ Splits open_folder(const Opening& opening, View view) {
 
 DataSource images_brought_to_size(const ImageSplits& splits, const Opening& opening) {
   const DataOptions& options = opening.options;
-  // Means and deviations of ImageNet's training images, with which published models were trained.
+  // Mean and standard deviation of ImageNet's training images. Published models are trained with them.
   const auto normalized = normalize({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225});
   const ImageSize size = {options.image_size, options.image_size};
   Transforms changes =
       make_augmentations(options.augment, {.size = size, .crop_padding = options.crop_padding});
   changes.push_back(normalized);
-  // The augmentation "resized_crop" brings images to their size itself, any other needs them to have it.
+  // The augmentation "resized_crop" resizes images itself. All others need resized images.
   const bool brings_to_size = !options.augment.empty() && options.augment.front() == "resized_crop";
   const auto memory = std::make_shared<SampleMemory>(options.cache_samples_mib << 20);
   const auto kept = [&](std::shared_ptr<const Dataset> images) {

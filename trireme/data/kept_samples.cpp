@@ -13,7 +13,7 @@
 namespace trireme::data {
 namespace {
 
-/// Copies by hand: ATen's copy would start an OpenMP team in every loader thread.
+/// No ATen copy: it would start an OpenMP team in every loader thread.
 void copy_rows(const at::Tensor& from, char*& to) {
   if (from.is_contiguous()) {
     if (from.nbytes() > 0) std::memcpy(to, from.const_data_ptr(), from.nbytes());
@@ -23,7 +23,7 @@ void copy_rows(const at::Tensor& from, char*& to) {
   for (std::int64_t i = 0; i < from.size(0); ++i) copy_rows(from.select(0, i), to);
 }
 
-/// The same values in the same order in memory, in memory of which nothing else is kept alive.
+/// The values in the same memory order, in storage that holds no other data.
 at::Tensor alone(const at::Tensor& tensor) {
   if (tensor.storage().nbytes() == tensor.nbytes()) return tensor;
   std::vector<std::int64_t> outermost_first(static_cast<std::size_t>(tensor.dim()));
@@ -81,7 +81,7 @@ class KeptSamples : public Dataset {
     if (!memory_->take(bytes)) return sample;
     Example copy = {sample.input.map(alone), sample.target.map(alone)};
     const std::lock_guard lock(mutex_);
-    // Another thread may have read it meanwhile.
+    // Another thread may have stored this sample in the meantime.
     if (!kept_.emplace(index, std::move(copy)).second) memory_->give_back(bytes);
     return sample;
   }

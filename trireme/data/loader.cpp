@@ -22,7 +22,7 @@
 namespace trireme::data {
 namespace {
 
-/// The orders of the epochs that are being read.
+/// Sample orders of the epochs that are being read.
 class EpochOrders {
  public:
   explicit EpochOrders(const Sampler& sampler) : sampler_(sampler) {}
@@ -33,7 +33,8 @@ class EpochOrders {
       if (known == epoch) return order;
     }
     auto order = std::make_shared<const EpochOrder>(sampler_.order_of(epoch));
-    // Read-ahead spans two epochs, rarely more (tiny data sets): two are kept, others are made again.
+    // Read-ahead spans two epochs, rarely more (tiny data sets). Two orders are cached, others are
+    // recomputed.
     if (recent_.size() == 2) recent_.erase(recent_.begin());
     recent_.emplace_back(epoch, order);
     return order;
@@ -97,12 +98,11 @@ BatchLayout layout_of(const StreamOptions& options, std::int64_t samples) {
   return {samples, options.global_batch, options.ramp, options.last_batch};
 }
 
-// Micro-batches are numbered through, from step 0 on. Workers claim the next unclaimed one while
-// its step is less than `prefetch` ahead of the consumer, and put what they read under its number: the order
-// of arrival does not matter. A seek starts a new generation; results of the previous one are dropped, as are
-// those of steps that have been dealt again meanwhile. The rows of a micro-batch are read by all workers that
-// have nothing earlier to read. While a step is blocked on data, idle workers above the current limit help,
-// too.
+// Micro-batches are numbered over all steps. A worker claims the next number if its step is less than
+// `prefetch` ahead of the consumer. It stores the result under this number, so the order of arrival does not
+// matter. A seek starts a new generation. Results of the previous one are dropped, as are those of steps
+// whose shares or sizes have changed. All workers without earlier work read rows of a micro-batch together.
+// While a step waits for data, idle workers above the current limit help, too.
 struct Loader::State {
   State(std::shared_ptr<const Dataset> data, const StreamOptions& stream_options)
       : dataset(std::move(data)),
@@ -148,7 +148,7 @@ struct Loader::State {
     }
   }
 
-  /// Micro-batch `number`, counted through all steps, of that batch, which is dealt so.
+  /// Reads micro-batch `number`, counted over all steps. It is a part of `batch` by the shares `dealt`.
   Example read(std::uint64_t number, const BatchPlace& batch, const BatchPartition::SharesInUse& dealt) {
     const auto part = static_cast<std::int64_t>(number % units_per_step());
     const std::shared_ptr<const EpochOrder> order = orders.get(batch.epoch);
@@ -206,7 +206,7 @@ struct Loader::State {
   void work(int me, telemetry::TraceBuffer* trace) {
     std::unique_lock lock(mutex);
     for (;;) {
-      // Woken by notify; a wake-up that the C library lost would cost kIdleWait_s, not the run.
+      // Woken by notify. A wake-up that the C library loses costs kIdleWait_s, not the run.
       const auto may_claim = [&] { return me < tuner.now().workers && can_claim(); };
       std::condition_variable& called = me < tuner.now().workers ? changed : wanted;
       called.wait_until(lock, Deadline::after_s(kIdleWait_s).at(), [&] {
@@ -239,12 +239,12 @@ struct Loader::State {
     }
   }
 
-  /// The tuner has changed how many threads read ahead.
+  /// The tuner has changed the number of workers: this thread waits on the wrong condition variable.
   bool is_called_otherwise(int me, const std::condition_variable& called) const {
     return (me < tuner.now().workers) != (&called == &changed);
   }
 
-  /// Rows that others read come before batches that come later.
+  /// Open rows have priority over later batches.
   bool may_help(int me) const {
     return (me < tuner.now().workers || (is_awaited && !step_is_there())) && team.has_open_rows();
   }
@@ -263,7 +263,7 @@ struct Loader::State {
     reported.counts += counts;
   }
 
-  /// Of the steps from that one on.
+  /// Drops the results of step `from` and later steps, so that they are read again.
   void read_again(std::uint64_t from) {
     const std::uint64_t first = from * units_per_step();
     slots.erase(slots.lower_bound(first), slots.end());
@@ -275,7 +275,7 @@ struct Loader::State {
   bool can_claim() const {
     return claimed < first_unit() + static_cast<std::uint64_t>(tuner.now().prefetch) * units_per_step();
   }
-  /// Up to the first error.
+  /// Whether next() can return or throw. A failed micro-batch makes the later ones of its step unnecessary.
   bool step_is_there() const {
     for (std::uint64_t number = first_unit(); number < first_unit() + units_per_step(); ++number) {
       const auto found = slots.find(number);
@@ -285,13 +285,13 @@ struct Loader::State {
     return true;
   }
 
-  /// The batch whose micro-batches are there. They leave the slots all together, or not at all.
+  /// Takes the current step, whose micro-batches are complete. All of them leave the slots, or none.
   StepBatch take_step() {
     const BatchPlace place = layout.at(consumed);
     StepBatch result{
         .epoch = place.epoch, .batch = place.number, .global_size = place.size, .microbatches = {}};
     const auto first = slots.find(first_unit());
-    // A slot keeps its error: asking again gives it again, nothing after it is delivered.
+    // A slot keeps its error: each further call throws it again, and no later step is delivered.
     for (auto slot = first; slot != slots.end() && slot->first < first_unit() + units_per_step(); ++slot) {
       if (slot->second.error) std::rethrow_exception(slot->second.error);
     }
@@ -304,7 +304,7 @@ struct Loader::State {
     return result;
   }
 
-  /// What has been counted since the last look is looked at when it is long enough to say something.
+  /// Calls the tuner when the window is long enough. Returns the change in words, or "".
   std::string tune() {
     constexpr std::int64_t kSteps = 16;
     constexpr double kWindow_s = 0.5;
@@ -335,20 +335,20 @@ struct Loader::State {
   const BatchReader reader;
   std::atomic<bool> cannot_pin = false;
   std::mutex mutex;
-  std::condition_variable changed;  ///< for who reads ahead, and next()
-  std::condition_variable wanted;   ///< for threads that are too many, but while a step waits
-  BatchLayout layout;               // this and what follows: under the mutex
+  std::condition_variable changed;  ///< workers below the limit, and next()
+  std::condition_variable wanted;   ///< workers above the limit; they help while a step waits
+  BatchLayout layout;               // this and all below: under the mutex
   BatchPartition partition;
   ReadAheadTuner tuner;
   std::map<std::uint64_t, Slot> slots;
   std::uint64_t claimed = 0;   ///< micro-batches
   std::uint64_t consumed = 0;  ///< steps
   std::uint64_t generation = 0;
-  LoadingReport reported;   ///< but for fill, which is a sum
-  LoadingReport at_window;  ///< as the window of the tuner began
+  LoadingReport reported;   ///< except fill, which is a sum
+  LoadingReport at_window;  ///< at the start of the tuner's window
   std::int64_t bytes_of_step = 0;
   double window_began_s = 0;
-  bool is_awaited = false;  ///< next() waits for the step that is next
+  bool is_awaited = false;  ///< next() waits for the current step
   bool stopping = false;
   RowTeam team;
   std::vector<std::thread> workers;
@@ -423,7 +423,7 @@ StepBatch Loader::next() {
                          state.options.timeout_s, " s; is the disk reachable?"));
   }
   StepBatch batch = state.take_step();
-  // What the first step waits for is the start.
+  // The wait for the first step is startup time, not part of a window.
   if (++state.reported.batches == 1) state.begin_window();
   const std::string change = state.tune();
   if (!change.empty()) state.reported.last_change = change;

@@ -20,7 +20,7 @@ constexpr std::uint64_t kMixtureKey = Random::key_of("mixture");
 struct MixedPart {
   std::shared_ptr<const Dataset> samples;
   std::int64_t per_epoch = 0;
-  std::int64_t end = 0;  ///< of its places in an epoch
+  std::int64_t end = 0;  ///< end of its places in an epoch
 };
 
 class Mixture : public Dataset {
@@ -53,12 +53,12 @@ class Mixture : public Dataset {
   }
 
  private:
-  /// The part that a sample is of, as it is in its pass, and the sample's number there.
+  /// The part of a sample in its current pass, and the sample's number in this part.
   std::pair<std::shared_ptr<const Dataset>, std::int64_t> find(std::int64_t index) const {
     require(index >= 0 && index < size(), "sample ", index, " of ", size(), " was asked for");
     const auto part = std::ranges::upper_bound(parts_, index, {}, &MixedPart::end);
     const std::int64_t samples = part->samples->size(), in_part = index - (part->end - part->per_epoch);
-    // Of all that were ever taken of the part; epochs times samples may be beyond 64 bits.
+    // Samples taken from the part since epoch 0. Epochs times samples may exceed 64 bits.
     const auto taken =
         static_cast<Wide>(epoch_) * static_cast<Wide>(part->per_epoch) + static_cast<Wide>(in_part);
     const auto pass = static_cast<std::uint64_t>(taken / static_cast<Wide>(samples));
@@ -81,7 +81,8 @@ std::vector<std::int64_t> shares_of(std::int64_t samples, const std::vector<doub
   require(std::abs(sum - 1) <= 1e-6, "the weights add up to ", std::setprecision(9), sum,
           ", and have to add up to 1");
   std::vector<std::int64_t> shares;
-  std::vector<std::pair<double, std::size_t>> remainders;  // what is missing, largest first, then the first
+  std::vector<std::pair<double, std::size_t>> remainders;  // negative remainder and part: largest remainder
+                                                           // first, then lowest part
   std::int64_t left = samples;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const double exact = weights[i] / sum * static_cast<double>(samples);

@@ -1,9 +1,8 @@
 #pragma once
-// Several data sets in given shares. An epoch of the mixture has a number of samples of each part by its
-// weight, and continues each part at its place in the epoch before. Each pass over a part has every sample of
-// it once, in an order of its own, before any comes again, independent of the epochs' bounds. Sample i of
-// epoch e is computed from (seed, e, i) alone, in memory that does not depend on the sizes. Immutable;
-// thread-safe.
+// Several data sets in given shares. An epoch has a number of samples of each part, by its weight. It
+// continues each part where the epoch before ended. A pass over a part has every sample once, in its own
+// order, before any is repeated. Passes do not depend on the epochs' bounds. Sample i of epoch e is computed
+// from (seed, e, i) alone, in memory that does not depend on the sizes. Immutable; thread-safe.
 
 #include <cstdint>
 #include <memory>

@@ -16,10 +16,10 @@ namespace trireme::data {
 namespace {
 
 constexpr std::string_view kNpyMagic = "\x93NUMPY";
-/// Those that NumPy takes.
+/// NumPy's limit.
 constexpr std::size_t kMaxNpyDims = 64;
 
-/// The text after 'KEY': in the header's dict of Python.
+/// The text after 'KEY': in the header, a Python dict.
 std::string_view behind_key(std::string_view dict, std::string_view key) {
   const std::size_t found = dict.find(text('\'', key, "':"));
   if (found == std::string_view::npos)
@@ -61,7 +61,7 @@ void parse_type(std::string_view described, NpyHeader& header) {
   header.item_bytes = type[2] - '0';
 }
 
-/// By hand, as in dataset.cpp: ATen's own may start a team of threads in every worker.
+/// No ATen conversion, as in dataset.cpp: ATen may start a team of threads in every worker.
 template <class From, class To>
 void convert_items(std::string_view bytes, bool swap, To* to) {
   for (std::size_t i = 0; i * sizeof(From) < bytes.size(); ++i) {
@@ -82,7 +82,7 @@ void convert_into(std::string_view bytes, bool swap, const at::Tensor& to) {
   convert_items<From>(bytes, swap, to.data_ptr<To>());
 }
 
-/// c10::Half has constructors, and cannot be cast to from its bits.
+/// c10::Half has constructors: std::bit_cast cannot produce it.
 void convert_halves(std::string_view bytes, bool swap, const at::Tensor& to) {
   std::vector<std::uint16_t> bits(bytes.size() / 2);
   convert_items<std::uint16_t>(bytes, swap, bits.data());
@@ -107,7 +107,7 @@ constexpr std::array<ItemRow, 10> kItems = {{
 }  // namespace
 
 std::int64_t NpyHeader::items() const {
-  std::int64_t items = 1;  // of the sizes that are not 0: they are the strides of an empty array
+  std::int64_t items = 1;  // product of the sizes other than 0, which are strides even in an empty array
   for (const std::int64_t size : shape) {
     if (size != 0 && __builtin_mul_overflow(items, size, &items))
       throw DataError("its shape is beyond all sizes");

@@ -60,7 +60,7 @@ OpenArray open_array(const NumpyArray& array) {
   return open;
 }
 
-/// Bytes with a height and a width are pixels.
+/// Arrays of bytes with a height and a width are images.
 void take_as_images(OpenArray& array) {
   const std::vector<std::int64_t>& shape = array.row_shape;
   if (array.header.kind != 'u' || array.header.item_bytes != 1 || shape.size() < 2 || shape.size() > 3)

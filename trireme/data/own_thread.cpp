@@ -6,10 +6,11 @@
 namespace trireme::data {
 
 void compute_on_this_thread_alone() {
-  // Once, libtorch gives a thread that it meets the number that holds for all.
+  // libtorch sets a thread's OpenMP count to the global count once, at the first use. This call makes it
+  // happen now, so that it does not overwrite the count below.
   at::get_num_threads();
-  // at::set_num_threads() is for all threads. OpenMP's own is for the caller; it is that of the library that
-  // libtorch has loaded, whichever that is, so that nothing is linked against another.
+  // at::set_num_threads() applies to all threads, OpenMP's function to the caller only. dlsym finds it in the
+  // OpenMP library that libtorch has loaded, so that no other one is linked.
   using SetThreads = void (*)(int);
   if (const auto set = reinterpret_cast<SetThreads>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"))) set(1);
 }

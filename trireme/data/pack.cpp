@@ -7,7 +7,7 @@
 namespace trireme::data {
 namespace {
 
-/// A dim that was taken to be the same in all samples is not: what was written has to be written again.
+/// A dim that was assumed constant differs between samples: all shards have to be written again.
 struct LayoutChanged {};
 
 RecordLayout first_layout(const Packable& what) {

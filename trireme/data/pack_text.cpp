@@ -19,7 +19,7 @@ std::int64_t bytes_per_token(std::int64_t vocabulary) {
   return vocabulary <= 256 ? 1 : vocabulary <= 65536 ? 2 : 4;
 }
 
-/// Appends tokens as so many bytes each.
+/// Appends tokens with `bytes` bytes each.
 void append_tokens(const std::uint32_t* tokens, std::size_t count, std::int64_t bytes, std::string& record) {
   const auto width = static_cast<std::size_t>(bytes);
   const std::size_t had = record.size();
@@ -27,7 +27,7 @@ void append_tokens(const std::uint32_t* tokens, std::size_t count, std::int64_t 
   for (std::size_t i = 0; i < count; ++i) std::memcpy(record.data() + had + i * width, tokens + i, width);
 }
 
-/// One file's tokens, of which splits take their parts one after the other.
+/// The tokens of one file. Splits take consecutive parts of it.
 class TokenStream {
  public:
   TokenStream(const TextSource& source, const std::filesystem::path& path, const ByteNumbers& bytes)
@@ -36,13 +36,13 @@ class TokenStream {
         has_documents_(source.form == TextForm::kJsonLines),
         reader_(open_tokens(source, path, bytes)) {}
 
-  /// The next `units`, documents or else tokens, are a split.
+  /// Begins a split of the next `units`: documents if the file has them, else tokens.
   void begin(const std::string& split, std::int64_t units) {
     split_ = split;
     left_ = units;
   }
 
-  /// The next page of the split; false: there is none.
+  /// Reads the next page of the split; false: no tokens are left.
   bool next_page(std::int64_t bytes, const PackOptions& options, std::string& record) {
     std::int64_t room = kPageTokens;
     while (room > 0 && refill()) {
@@ -65,7 +65,7 @@ class TokenStream {
     return has_documents_ ? here : std::min(here, left_);
   }
 
-  /// Whether there are tokens left in the split; those of a document that has begun belong to it.
+  /// Whether the split has tokens left. A document that has begun belongs to its split.
   bool refill() {
     while (available() == 0) {
       if (left_ == 0) return false;
@@ -87,7 +87,7 @@ class TokenStream {
   Tokens piece_;
 };
 
-/// How many tokens, or documents, of a file are for which split.
+/// Number of tokens, or documents, of a file in each split.
 struct Parts {
   std::int64_t train = 0, test = 0;
 };

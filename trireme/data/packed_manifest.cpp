@@ -19,14 +19,14 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kPackedFormat = "trireme packed data";
 constexpr int kManifestVersion = 1;
-/// 500000 shards, each of 9 values in about 110 bytes.
+/// Enough for 500000 shards, each with 9 values in about 110 bytes.
 constexpr JsonLimits kManifestLimits{.levels = 8, .values = 5'000'000};
 constexpr std::int64_t kMostManifestBytes = std::int64_t{64} << 20;
 
-/// Names of files and folders may be no UTF-8: what is none of it becomes U+FFFD.
+/// Names of files and folders may not be UTF-8. Invalid bytes become U+FFFD.
 std::string text_of(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
 
-/// Over the text without the checksum itself.
+/// Checksum of the text without the checksum itself.
 std::uint32_t crc32c_of(Json json) {
   json.erase("crc32c");
   return crc32c(text_of(json));
@@ -139,7 +139,7 @@ void check_format(const Json& json) {
   }
 }
 
-/// Throws DataError: none there, or one of which nobody would want to wait for the end.
+/// Throws DataError if there is none, or if it is too large.
 std::shared_ptr<const ByteSource> open_manifest(const PackedFiles& files) {
   std::shared_ptr<const ByteSource> file;
   try {

@@ -38,7 +38,7 @@ std::vector<std::string> first_samples(const RecordDataset& samples) {
   return described;
 }
 
-/// Looks at one shard, on beyond what is damaged.
+/// Checks all records of one shard, also those after a damaged one.
 class ShardCheck {
  public:
   ShardCheck(std::string split, std::string file, const ShardFile& shard, PackedVerdict& verdict)
@@ -50,7 +50,7 @@ class ShardCheck {
       std::size_t bytes = shard_.bytes_of(next);
       while (next + count < shard_.records() && bytes + shard_.bytes_of(next + count) <= kVerifiedAtOnce)
         bytes += shard_.bytes_of(next + count++);
-      // Which of several it is, is looked for only where one is damaged.
+      // The single damaged record is searched only if this piece is damaged.
       if (!whole(next, count, bytes)) {
         for (std::int64_t each = next; each < next + count; ++each) one(each);
       }

@@ -17,7 +17,7 @@ bool holds_images(const RecordLayout& layout) {
                      [](const FieldLayout& field) { return field.form == FieldForm::kImage; });
 }
 
-/// Of shards, each of which has a checksum of what it holds.
+/// Digest of the shards, each of which has a checksum of its contents.
 std::string digest_of(const PackedSplit& split) {
   ContentDigest digest;
   digest.add(split.samples);

@@ -1,10 +1,10 @@
 #pragma once
-// A shuffled order as a function that needs no memory: the item of `size` items at a place. Any place is
-// found in constant time. So nothing is shuffled at the start of an epoch or on a resume, and the number of
-// items has no limit. A Feistel network over the bits of a number that covers the size (its halves may differ
-// by a bit), repeated until the result is below the size (Black and Rogaway, "Ciphers with arbitrary finite
-// domains", CT-RSA 2002). 8 rounds; 32 below 256 items, where fewer rounds are measured to prefer some
-// orders. The same on every platform. Not for secrets. An immutable value.
+// A shuffled order as a function that needs no memory: the item at a place, of `size` items. Any place is
+// found in constant time. So nothing is shuffled at the start of an epoch or on a resume. The size may be up
+// to 2^62. A Feistel network permutes the numbers of the smallest sufficient count of bits; its halves may
+// differ by a bit. It is repeated until the result is below the size (Black and Rogaway, "Ciphers with
+// arbitrary finite domains", CT-RSA 2002). 8 rounds; 32 below 256 items, where fewer rounds are measured to
+// prefer some orders. The same on every platform. Not for secrets. An immutable value.
 
 #include <array>
 #include <cstdint>

@@ -12,7 +12,7 @@
 namespace trireme::data {
 namespace {
 
-/// Pinned where that is asked for and can be had.
+/// Pinned memory, if it is requested and available.
 at::Tensor memory_for(at::IntArrayRef shape, const at::TensorOptions& options, bool pinned) {
   if (!pinned) return at::empty(shape, options);
   try {
@@ -34,7 +34,7 @@ Fields row_of(const Fields& batch, std::int64_t row) {
   return batch.map([&](const at::Tensor& tensor) { return tensor.select(0, row); });
 }
 
-/// What `made` has in other tensors goes into those of the row.
+/// Copies tensors of `made` that are not the row's own into the row.
 void take_over(const Fields& row, const Fields& made, const ProducedOptions& data) {
   const auto check = [&](bool is_right) {
     require(is_right, "producer '", data.name, "' has delivered ", batch::to_text(made), ", and promised ",
@@ -159,7 +159,7 @@ void ProducedStream::thread_ended(std::exception_ptr error) {
 void ProducedStream::seek(std::uint64_t step) {
   const std::lock_guard lock(mutex_);
   consumed_ = step;
-  units_.clear();  // rows that are being filled go with them
+  units_.clear();  // also drops rows that are being filled
   partition_.reset();
   room_.notify_all();
 }

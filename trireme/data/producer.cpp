@@ -13,7 +13,7 @@
 namespace trireme::data {
 namespace {
 
-/// What open() returns: the stream and the threads that fill it.
+/// The result of open(): the stream and the threads that fill it.
 class OpenProducer : public BatchStream {
  public:
   OpenProducer(const ProducedOptions& data, std::shared_ptr<Producer> producer,

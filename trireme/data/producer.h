@@ -12,9 +12,9 @@
 //
 // Custom threads, without `produce`, call samples.producer() in the same way.
 //
-// A row has a number, the same in any world. Samples that are a function of it alone (of seed, epoch and
-// place) are the same on any number of ranks and threads and after a resume. `keyed` declares this, and
-// pipelines and verify require it. Other samples are new after a resume.
+// A row has a number that does not depend on the world size. `keyed` declares that a sample is a function of
+// it alone (of seed, epoch and place). Such samples are the same on any number of ranks and threads and after
+// a resume. Pipelines and verify require them. Other samples are new after a resume.
 
 #include <condition_variable>
 #include <cstdint>

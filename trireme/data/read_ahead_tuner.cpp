@@ -8,18 +8,19 @@
 namespace trireme::data {
 namespace {
 
-constexpr double kStall = 0.01;     ///< share of the time that is worth a change
-constexpr double kBusy = 0.8;       ///< share of their time that workers who are the limit are busy
-constexpr double kFaster = 1.05;    ///< what another worker has to bring
-constexpr double kOtherWork = 0.8;  ///< a rate that fell this far is that of other work: all is open again
+constexpr double kStall = 0.01;     ///< share of time spent waiting that justifies a change
+constexpr double kBusy = 0.8;       ///< share of time above which busy workers are the bottleneck
+constexpr double kFaster = 1.05;    ///< speedup that another worker has to bring
+constexpr double kOtherWork = 0.8;  ///< a rate that falls below this fraction is another workload: more
+                                    ///< workers may help again
 constexpr int kIdleWindows = 8;
-constexpr double kSpare = 1.3;  ///< workers that have nothing to do before one goes
+constexpr double kSpare = 1.3;  ///< idle workers before one is removed
 
 double rate_of(const LoadingWindow& window) {
   return static_cast<double>(window.steps) / std::max(window.wall_s, 1e-9);
 }
 
-/// To a tenth.
+/// Rounds to a tenth.
 double rounded(double value) { return std::round(value * 10) / 10; }
 
 std::string percent(double share) { return text(std::round(100 * share), " %"); }

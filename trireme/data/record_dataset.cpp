@@ -13,16 +13,16 @@
 namespace trireme::data {
 namespace {
 
-/// Bytes read at once: so few that they are still in the cache when they are checked and put into their rows.
+/// Bytes of one read: few enough to stay in the cache until they are checked and copied into rows.
 constexpr std::size_t kMaxAtOnce = std::size_t{256} << 10;
 
-/// Throws DataError for a text.
+/// Throws DataError for packed text.
 const RecordLayout& layout_in(const PackedManifest& manifest, const PackedFiles& files) {
   if (manifest.tokens) throw DataError(text(files.name(), " holds a text; read it as a TokenDataset"));
   return manifest.layout;
 }
 
-/// Memory that is not filled with zeros first.
+/// Memory without zero initialization.
 struct Buffer {
   explicit Buffer(std::size_t count) : bytes(std::make_unique_for_overwrite<char[]>(count)), size(count) {}
   std::span<char> room() const { return {bytes.get(), size}; }
@@ -64,7 +64,7 @@ struct RecordDataset::State {
     }
   }
 
-  /// The rows of `indices`, in the order of their samples.
+  /// The rows of `indices`, sorted by sample.
   static std::vector<std::size_t> by_place(std::span<const std::int64_t> indices) {
     std::vector<std::size_t> rows(indices.size());
     std::iota(rows.begin(), rows.end(), 0);
@@ -73,11 +73,11 @@ struct RecordDataset::State {
     return rows;
   }
 
-  /// Rows of one sample, or of neighbours in one shard: they are read in one piece.
+  /// Rows of one sample, or of adjacent samples in one shard. One read gets them all.
   struct Neighbours {
     RecordSplit::Place place;
     std::int64_t first, count;  ///< samples
-    std::size_t begin, end;     ///< in the rows by place
+    std::size_t begin, end;     ///< range of by_place()
   };
 
   std::vector<Neighbours> neighbours(std::span<const std::int64_t> indices,
@@ -100,7 +100,7 @@ struct RecordDataset::State {
     return pieces;
   }
 
-  /// Of a fixed layout.
+  /// Reads records of a fixed layout.
   void read(std::span<const std::int64_t> indices, const Example& batch) const {
     const RowWriter writer(layout, batch);
     const std::size_t bytes = layout.bytes(),

@@ -51,8 +51,8 @@ at::ScalarType dtype_named(const std::string& name) {
   throw DataError(text("'", name, "' is no type of values"));
 }
 
-/// Bytes of so many values, of which at most `most` can be there. Without values, the other dims are strides,
-/// and still none of them is beyond counting.
+/// Bytes of the values, at most `most`. Of a shape without values, the other dims are strides, which must not
+/// overflow either.
 std::size_t bytes_of(const std::vector<std::int64_t>& shape, at::ScalarType dtype, std::size_t most) {
   const bool has_values = std::ranges::find(shape, 0) == shape.end();
   const std::size_t limit = has_values ? most : std::numeric_limits<std::int64_t>::max();
@@ -67,10 +67,10 @@ std::size_t bytes_of(const std::vector<std::int64_t>& shape, at::ScalarType dtyp
   return has_values ? bytes : 0;
 }
 
-/// What the records of a layout may have at most, as an index of a shard can say it.
+/// Largest record that the index of a shard can describe.
 constexpr std::size_t kMostBytes = std::numeric_limits<std::uint32_t>::max();
 
-/// Both parts of a sample, in the order of a record.
+/// Visits both parts of a sample, in the order of a record.
 template <class Visit>
 void each_field(const Example& sample, const Visit& visit) {
   for (const auto& field : sample.input) visit(field, false);
@@ -99,7 +99,7 @@ class RecordReader {
   std::string_view rest_;
 };
 
-/// Of one field, as they lie in the record.
+/// The values of one field, as stored in the record.
 struct Values {
   std::vector<std::int64_t> shape;
   std::string_view bytes;

@@ -26,7 +26,7 @@ constexpr std::size_t kBuffer = std::size_t{1} << 20;
 struct Header {
   std::array<char, 8> mark = kHeaderMark;
   std::uint32_t version = kShardVersion;
-  std::uint32_t crc32c = 0;  ///< of what is before it
+  std::uint32_t crc32c = 0;  ///< of the bytes before it
 };
 static_assert(sizeof(Header) == 16);
 
@@ -34,7 +34,7 @@ struct Trailer {
   std::uint64_t index_offset = 0;
   std::uint64_t records = 0;
   std::uint32_t index_crc32c = 0;
-  std::uint32_t crc32c = 0;  ///< of what is before it
+  std::uint32_t crc32c = 0;  ///< of the bytes before it
   std::array<char, 8> mark = kTrailerMark;
 };
 static_assert(sizeof(Trailer) == 32);

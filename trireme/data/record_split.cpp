@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::size_t kMaxSideBySide = 16;
 
-/// Of what waits for a server most of the time. Throws what the first of those that failed has thrown.
+/// Runs `body` on several threads: it mostly waits for a server. Rethrows the error of the lowest index that
+/// failed.
 void for_each_side_by_side(std::size_t count, const std::function<void(std::size_t)>& body) {
   std::vector<std::exception_ptr> problems(count);
   std::atomic<std::size_t> next = 0;

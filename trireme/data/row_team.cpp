@@ -19,7 +19,7 @@ thread_local Membership membership;
 }  // namespace
 
 void for_each_row(std::size_t count, const ReadRow& read) {
-  // A row that is made of rows is this thread's alone.
+  // Rows inside a row are read by this thread only.
   const Membership mine = std::exchange(membership, {});
   const struct Restore {
     const Membership& to;
@@ -38,7 +38,7 @@ RowTeam::Scope::~Scope() { membership = {}; }
 void RowTeam::read(const Batch& batch, std::size_t count, const ReadRow& read) {
   std::size_t row = 0;
   double lasted_s = 0;
-  // A clock costs as much as a small row: it is asked after 1, 2, 4, 8, ... of them.
+  // Reading the clock costs as much as a small row. It is read after 1, 2, 4, 8, ... rows.
   while (row < count && lasted_s <= alone_s_) {
     read(row++);
     if (std::has_single_bit(row)) lasted_s = now_s() - batch.began_s;
@@ -105,7 +105,7 @@ void RowTeam::read_rows(const Rows& rows) {
   const std::lock_guard lock(mutex_);
   Job& job = *rows.job;
   if (error) {
-    // Rows are taken in order: of all that are taken the first that fails is the first that can.
+    // Rows are taken in order. The lowest row that failed is therefore the first one that can fail.
     if (!job.error || row < job.failed_row) {
       job.error = error;
       job.failed_row = row;

@@ -31,7 +31,7 @@ at::Tensor text_field(std::string_view content) {
   return values;
 }
 
-/// Numbers in the order in which they stand; throws where the lists make no tensor.
+/// Collects numbers in their order. Throws if the lists do not form a tensor.
 void collect(const json& value, std::size_t dim, std::vector<std::int64_t>& shape,
              std::vector<json>& numbers) {
   const auto ragged = [] {

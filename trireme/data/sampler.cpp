@@ -46,7 +46,7 @@ Shares scaled_shares(const Shares& shares, std::int64_t size, std::int64_t micro
     result.push_back(std::max(end - begin, least));
     begin = end;
   }
-  // What some have got beyond their part, the largest give.
+  // The largest shares give up the samples that raised others to `least`.
   for (std::int64_t over = std::accumulate(result.begin(), result.end(), -size); over > 0; --over)
     --*std::ranges::max_element(result);
   return result;

@@ -31,10 +31,10 @@ Slice share_of(const Shares& shares, std::int64_t rank);
 /// micro-batches of all.
 Shares scaled_shares(const Shares& shares, std::int64_t size, std::int64_t microbatches);
 
-/// The places of part `index` of `count`, when places that cost differently are dealt so that parts cost
-/// alike: as many to each part as slice_of gives it, the dearest first, each to the part that has cost least
-/// so far (Graham, "Bounds on multiprocessing timing anomalies", 1969). In ascending order; a function of its
-/// arguments.
+/// The places of part `index` of `count`, dealt so that all parts have about the same cost. Each part gets as
+/// many places as in slice_of. The most expensive places are dealt first, each to the part with the lowest
+/// cost so far (Graham, "Bounds on multiprocessing timing anomalies", 1969). In ascending order; a function
+/// of its arguments.
 std::vector<std::int64_t> balanced_part(std::span<const double> costs, std::int64_t index,
                                         std::int64_t count);
 

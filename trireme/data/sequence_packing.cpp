@@ -17,7 +17,7 @@ struct Piece {
   std::int64_t begin = 0, size = 0;  ///< tokens of the document
 };
 
-/// For each block where its pieces begin, and one more.
+/// Block i consists of the pieces begins[i] to begins[i + 1] - 1.
 struct PackedBlocks {
   std::vector<Piece> pieces;
   std::vector<std::int64_t> begins = {0};
@@ -33,7 +33,7 @@ at::Tensor tokens_of(const Dataset& documents, std::int64_t document) {
                        "; expected one input, i64 with one dim, to be packed into blocks"));
 }
 
-/// Room in blocks, of which the first with enough is found in logarithmic time: a tree of maxima.
+/// Free room of blocks. A tree of maxima finds the first block with enough room in logarithmic time.
 class Rooms {
  public:
   Rooms(std::size_t blocks, std::int64_t room) : leaves_(std::bit_ceil(blocks)), most_(2 * leaves_, room) {}
@@ -60,7 +60,7 @@ PackedBlocks first_fit(const std::vector<std::int64_t>& lengths, std::int64_t le
       pieces.push_back({static_cast<std::int64_t>(i), begin, std::min(length, lengths[i] - begin)});
   }
   if (pieces.empty()) return {};
-  // Never more blocks than pieces.
+  // There are never more blocks than pieces.
   Rooms rooms(pieces.size(), length);
   std::vector<std::pair<std::size_t, std::size_t>> places;  // block, piece
   for (std::size_t i = 0; i < pieces.size(); ++i) places.emplace_back(rooms.take(pieces[i].size), i);

@@ -25,7 +25,7 @@ std::int64_t as_number(std::string_view digits) {
   return value;
 }
 
-/// What one pair of braces stands for.
+/// The alternatives inside one pair of braces.
 std::vector<std::string> alternatives(const std::string& inside, const std::string& pattern) {
   const std::size_t dots = inside.find("..");
   if (dots == std::string::npos) return split(inside, ',');
@@ -43,7 +43,7 @@ std::vector<std::string> alternatives(const std::string& inside, const std::stri
   return words;
 }
 
-/// Files of that extension in a folder whose names begin with `prefix`.
+/// Files in a folder whose names have this prefix and extension.
 std::vector<std::string> listed(const fs::path& folder, std::string_view prefix, std::string_view extension) {
   std::vector<std::string> found;
   std::error_code error;

@@ -10,7 +10,8 @@ namespace trireme::data {
 namespace {
 namespace fs = std::filesystem;
 
-/// Ours by its name, whole or not: "train-00000.trr", "train-00000.trr.part1234", "dataset.json".
+/// Whether the name is one of a packed data set, complete or partial: "train-00000.trr",
+/// "train-00000.trr.part1234", "dataset.json".
 bool is_ours(const fs::path& path) {
   const std::string name = path.filename().string();
   const auto begins = [&](const std::string& with) {
@@ -23,7 +24,7 @@ bool is_ours(const fs::path& path) {
 
 void remove_ours(const fs::path& folder) {
   std::error_code error;
-  // The manifest first: what lies there without it is nothing.
+  // The manifest first: shards without a manifest are not a data set.
   fs::remove(folder / kManifestFile, error);
   std::vector<fs::path> found;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();

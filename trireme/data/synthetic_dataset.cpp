@@ -35,7 +35,7 @@ Example SyntheticDataset::get(std::int64_t index) const {
   Example example{at::empty({1, options_.height, options_.width}, at::kFloat), at::empty({}, at::kLong)};
   float* input = example.input->data_ptr<float>();
   const float* pattern = patterns_.data() + label * pixels;
-  // Half pattern, half noise: the classes overlap in single pixels but not as a whole.
+  // The pattern at half amplitude, plus noise: the classes overlap in single pixels but not as a whole.
   for (std::int64_t i = 0; i < pixels; ++i) input[i] = 0.5F * pattern[i] + centred(random);
   *example.target->data_ptr<std::int64_t>() = label;
   return example;

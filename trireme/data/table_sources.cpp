@@ -19,7 +19,7 @@ std::string digest_of(const std::vector<NumpyArray>& arrays) {
   return digest.text();
 }
 
-/// The two splits, or the one of which a part is held out.
+/// The two splits, or one split with a held-out tenth.
 DataSource source_of(const Opening& opening, const SplitPaths& paths, std::shared_ptr<const Dataset> train,
                      std::shared_ptr<const Dataset> test) {
   const DataOptions& options = opening.options;
@@ -41,7 +41,7 @@ const std::string& only(const std::vector<std::string>& paths) {
   return paths[0];
 }
 
-/// Arrays of an archive, or of the folder's files. A part of a folder may be a folder.
+/// Arrays of an archive, or of a folder of .npy files. A split may be such a folder.
 std::vector<NumpyArray> arrays_in(const std::string& path, RemoteFiles& files) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return arrays_of_npz(files.open(path));
@@ -56,7 +56,7 @@ std::vector<NumpyArray> arrays_in(const std::string& path, RemoteFiles& files) {
   return arrays;
 }
 
-/// Folders of .npy files, or .npz files.
+/// Splits that are folders of .npy files, or .npz files.
 SplitPaths numpy_splits(const DataOptions& options) {
   std::error_code ignored;
   const fs::path root = options.path;
@@ -74,7 +74,7 @@ SplitPaths numpy_splits(const DataOptions& options) {
   return paths;
 }
 
-/// 0: the targets are numbers.
+/// Number of classes; 0: the targets are numbers.
 std::int64_t classes_of(const std::vector<std::shared_ptr<const NumpyDataset>>& splits,
                         const DataOptions& options) {
   const TargetMeaning meaning = target_meaning(options.target);
@@ -109,7 +109,7 @@ CsvOptions csv_options(const DataOptions& options) {
           .ignored_labels = options.ignored_labels};
 }
 
-/// One of the splits of a table as text.
+/// One split of a CSV table.
 struct CsvSplit {
   CsvTable table;
   std::string name;
@@ -134,7 +134,7 @@ DataSource open_csv(const Opening& opening) {
   const auto train_file = files.open(only(paths.train));
   const auto test_file = paths.test.empty() ? train_file : files.open(only(paths.test));
   std::vector<CsvSplit> splits = {read_split(*train_file, csv)};
-  // The columns of the first split, by name: in the second they may stand in another order.
+  // The columns of the first split, by name: the second split may have them in another order.
   csv.columns = splits[0].table.columns;
   if (!paths.test.empty()) splits.push_back(read_split(*test_file, csv));
   const bool classes =

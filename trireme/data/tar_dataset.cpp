@@ -12,7 +12,7 @@
 namespace trireme::data {
 namespace {
 
-/// Bytes between two members of a sample that are rather read than asked for separately.
+/// One read gets all members of a sample if the unused bytes in between are at most this many.
 constexpr std::int64_t kGapBytes = 65536;
 
 struct TarShard {
@@ -72,7 +72,7 @@ struct TarDataset::State {
     return is_image_field(name);
   }
 
-  /// Without inputs, unless they are asked for.
+  /// Reads the targets, and only the inputs that are requested.
   Example read(std::int64_t index, const std::vector<std::size_t>& wanted_inputs) const {
     const Place place = find(index);
     std::int64_t begin = place.shard.bytes->size(), end = 0, needed = 0;
@@ -89,7 +89,7 @@ struct TarDataset::State {
     return {decode(place, wanted_inputs, piece), decode(place, targets, piece)};
   }
 
-  /// Of a shard, from `begin` on; empty: members are read one by one.
+  /// Bytes of a shard from `begin` on. Empty: members are read one by one.
   struct Piece {
     std::string content;
     std::int64_t begin;

@@ -28,7 +28,7 @@ struct MemberName {
   std::string_view key, field;
 };
 
-/// None: no member of a sample (notes of an operating system, and files without an extension).
+/// nullopt: not a member of a sample, such as files of an operating system or without an extension.
 std::optional<MemberName> member_name(std::string_view name) {
   const std::size_t slash = name.rfind('/'), begin = slash == std::string_view::npos ? 0 : slash + 1;
   const std::size_t dot = name.find('.', begin);
@@ -44,7 +44,7 @@ struct IndexedPart {
   Extent extent;
 };
 
-/// Numbers and texts, one after the other; numbers as this machine has them, and as a check of it.
+/// Consecutive numbers and strings. Numbers are in native byte order: an index in another one does not parse.
 class IndexWriter {
  public:
   template <class Value>
@@ -63,7 +63,7 @@ class IndexWriter {
   std::string bytes_;
 };
 
-/// What does not fit leaves it not good().
+/// good() is false after data that do not fit.
 class IndexReader {
  public:
   explicit IndexReader(std::string_view bytes) : left_(bytes) {}
@@ -175,9 +175,9 @@ class TarScan {
   ForwardReader reader_;
   TarIndex index_;
   std::string key_;
-  TarMember first_;  ///< of the sample in hand
+  TarMember first_;  ///< of the current sample
   std::vector<IndexedPart> parts_;
-  /// In order: whoever writes an archive can give its keys one hash.
+  /// Not a hash set: an archive can be crafted so that all keys have one hash.
   std::set<std::string> keys_;
   std::map<std::int64_t, TarIndex::Label> labels_;
 };
@@ -249,7 +249,7 @@ TarIndex index_of(const ByteSource& shard, const fs::path& folder, const Log& lo
   TarIndex index = TarIndex::scan(shard);
   try {
     make_folder(folder);
-    // Ranks of one host may all be at this place.
+    // All ranks of a host may write this file at the same time.
     const fs::path own = text(path.string(), '.', ::getpid(), '.', std::this_thread::get_id());
     write_file_atomic(own, index.to_bytes(shard));
     fs::rename(own, path);

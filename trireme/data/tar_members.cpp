@@ -13,7 +13,7 @@ namespace trireme::data {
 namespace {
 
 constexpr std::int64_t kBlock = 512;
-/// Of a long name or a pax header: beyond, it is damage.
+/// Limit of a long name or a pax header. A larger one is damage.
 constexpr std::int64_t kMaxExtraBytes = 1 << 20;
 
 std::int64_t in_whole_blocks(std::int64_t size) { return (size + kBlock - 1) / kBlock * kBlock; }
@@ -52,7 +52,7 @@ std::optional<std::int64_t> number_in(std::string_view field) {
   return value;
 }
 
-/// Old programs added the bytes as signed.
+/// Old programs summed the bytes as signed.
 bool checksum_holds(const Header& header) {
   std::int64_t sum = 0, of_signed = 0;
   for (std::size_t i = 0; i < header.block.size(); ++i) {
@@ -70,7 +70,7 @@ bool leads_out(const std::string& name) {
   return std::ranges::find(parts, "..") != parts.end();
 }
 
-/// One pass. A header says where the next one is.
+/// One pass over an archive. Each header gives the place of the next one.
 class Archive {
  public:
   explicit Archive(ForwardReader& reader) : reader_(reader), size_(reader.source().size()) {}
@@ -116,13 +116,13 @@ class Archive {
     return true;
   }
 
-  /// Of a header about the next member.
+  /// Whether the header only describes the next member.
   bool take_extra(char type, std::int64_t content, std::int64_t size) {
     if (type != 'L' && type != 'K' && type != 'x' && type != 'g') return false;
     if (size > kMaxExtraBytes) fail(text("a name or header of ", size, " bytes is damage"));
     const std::string extra = reader_.read(content, size);
     if (type == 'L') pax_name_ = std::string(until_zero(extra));
-    if (type == 'x') take_pax(extra);  // what 'g' says of all members is comments
+    if (type == 'x') take_pax(extra);  // a 'g' header, for all members, has only comments
     return true;
   }
 
@@ -161,7 +161,7 @@ class Archive {
       case '\0':
       case '0':
       case '7':
-        if (!member.name.ends_with('/')) take(member);  // before POSIX, a folder
+        if (!member.name.ends_with('/')) take(member);  // before POSIX, a trailing slash was a folder
         return;
       case '5':
         return;

@@ -1,4 +1,4 @@
-// The meaning of a target as DataOptions::target and num_classes ask for it, of any data set.
+// The meaning of targets, by DataOptions::target and num_classes, for any data set.
 
 #include <ATen/core/Tensor.h>
 

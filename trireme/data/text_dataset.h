@@ -1,8 +1,8 @@
 #pragma once
-// Plain text as sequences of characters for next-character models, as nanoGPT's shakespeare_char prepares it
-// (github.com/karpathy/nanoGPT, data/shakespeare_char/prepare.py): the vocabulary is the sorted set of the
-// characters of the whole file, the first nine tenths of it are for training, the rest for validation. A
-// character is a byte: text in UTF-8 works, its longer characters take several. Immutable; thread-safe.
+// Plain text as sequences of characters for next-character models, prepared as in nanoGPT's shakespeare_char
+// (github.com/karpathy/nanoGPT, data/shakespeare_char/prepare.py). The vocabulary is the sorted set of the
+// characters of the whole file. The first nine tenths are for training, the rest for validation. A character
+// is a byte: UTF-8 text works, and its longer characters take several. Immutable; thread-safe.
 
 #include <filesystem>
 

@@ -15,7 +15,7 @@
 namespace trireme::data {
 namespace {
 
-/// Which pages have been checked.
+/// A bit per page: whether it has been checked.
 class Marks {
  public:
   explicit Marks(std::size_t count)
@@ -75,10 +75,10 @@ struct TokenDataset::State {
 
   std::int64_t size() const { return (count - blocks.block - 1) / blocks.stride + 1; }
 
-  /// Shards that a batch has read of.
+  /// The shards that a batch was read from.
   using Touched = std::vector<const ShardFile*>;
 
-  /// Tokens from `begin` on, as they lie in the file.
+  /// Reads tokens from `begin` on, as stored in the file.
   void read(std::int64_t begin, std::span<char> into, Touched& touched) const {
     for (std::int64_t page = begin / tokens.page_tokens; !into.empty(); ++page) {
       const RecordSplit::Place place = pages.find(page);
@@ -99,7 +99,7 @@ struct TokenDataset::State {
     }
   }
 
-  /// The bytes of a sample will be read soon.
+  /// Starts read-ahead of a sample's bytes.
   void will_read(std::int64_t index) const {
     const std::int64_t begin = index * blocks.stride, end = begin + blocks.block + 1;
     for (std::int64_t page = begin / tokens.page_tokens; page * tokens.page_tokens < end; ++page) {

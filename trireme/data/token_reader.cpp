@@ -14,11 +14,10 @@ namespace trireme::data {
 namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
-/// Of a document.
 constexpr std::size_t kMaxDocumentBytes = std::size_t{64} << 20;
 constexpr JsonLimits kLineLimits{.levels = 64, .values = 1'000'000};
 
-/// A file from its first byte to its last.
+/// A file, read from its first byte to its last.
 class ByteStream {
  public:
   explicit ByteStream(const std::filesystem::path& path) : path_(path), file_(path, std::ios::binary) {
@@ -28,14 +27,14 @@ class ByteStream {
   const std::filesystem::path& path() const { return path_; }
   std::int64_t bytes_read() const { return bytes_read_; }
 
-  /// As many bytes as `piece` has, fewer only at the end.
+  /// Fills `piece`, which becomes shorter only at the end of the file.
   void read(std::string& piece) {
     file_.read(piece.data(), static_cast<std::streamsize>(piece.size()));
     piece.resize(static_cast<std::size_t>(file_.gcount()));
     took(piece.size());
   }
 
-  /// Throws DataError for one of more than kMaxDocumentBytes.
+  /// Throws DataError for a line of more than kMaxDocumentBytes.
   bool read_line(std::string& line) {
     line.clear();
     for (std::array<char, kPieceBytes> piece;;) {
@@ -46,7 +45,7 @@ class ByteStream {
         throw DataError(text(path_.string(), " has a line of more than ", kMaxDocumentBytes,
                              " bytes at offset ", bytes_read_));
       if (is_whole || file_.eof() || file_.bad()) break;
-      file_.clear();  // the piece is full
+      file_.clear();  // the piece was full
     }
     const bool found = !line.empty() || file_.good();
     took(line.size() + 1);
@@ -64,7 +63,7 @@ class ByteStream {
   std::int64_t bytes_read_ = 0;
 };
 
-/// The texts of a file, one after the other: pieces of it, or its documents.
+/// The texts of a file in order: pieces of it, or its documents.
 class TextPieces {
  public:
   TextPieces(const TextSource& source, const std::filesystem::path& path)

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kMaxInARow = 50;
 
-/// What `read` returns, called again while it throws ReadError, as often as the options say.
+/// Returns the result of `read`, which is repeated up to `retries` times if it throws ReadError.
 template <class Read>
 auto retry(const ToleranceOptions& options, const Read& read) {
   double pause_s = options.first_pause_s;
@@ -57,7 +57,7 @@ class RetryingDataset : public Dataset {
     return retry(options_, [&] { return samples_->get_batch(readable); });
   }
 
-  /// Where another sample may stand in for one that cannot be read, that has to be found out.
+  /// With `skip`, a replaced sample has another target. Only a read shows whether it is replaced.
   Fields get_targets(std::span<const std::int64_t> indices) const override {
     if (options_.skip) return get_batch(indices).target;
     try {
@@ -85,7 +85,7 @@ class RetryingDataset : public Dataset {
     throw DataError(text(reason.what(), "; repair or remove it, or set data.undecodable = \"skip\""));
   }
 
-  /// The first sample from `index` on that `read` can read.
+  /// The first sample from `index` on that `read` does not fail for.
   template <class Read>
   std::int64_t find_readable(std::int64_t index, const Read& read) const {
     for (std::int64_t tried = 0;; ++tried) {
@@ -114,7 +114,7 @@ class RetryingDataset : public Dataset {
 
   std::shared_ptr<const Dataset> samples_;
   ToleranceOptions options_;
-  std::shared_ptr<Said> said_;  ///< of all views
+  std::shared_ptr<Said> said_;  ///< shared by all views
 };
 
 }  // namespace

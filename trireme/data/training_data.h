@@ -110,8 +110,8 @@ class TrainingData {
   /// Whether tensors of batches with the same number of samples may differ in size (data/collate.h).
   /// Pipelines that need all sizes ahead reject such data.
   virtual bool sizes_vary() const { return false; }
-  /// Whether ranks that open it as the same rank get the same samples, as the stages of a pipeline and the
-  /// ranks that share layers or sequences have to. They are rejected where it is false.
+  /// Whether two processes that open it as the same rank get the same samples. The stages of a pipeline, and
+  /// ranks that share layers or sequences, need this and reject other data.
   virtual bool is_repeatable() const { return true; }
   /// The result may use this data set, which outlives it. Throws InvalidArgument, which gives the numbers:
   /// fewer samples than ranks; a global batch, or one of the ramp, smaller than world_size *

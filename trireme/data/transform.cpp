@@ -14,7 +14,7 @@
 namespace trireme::data {
 namespace {
 
-/// Bytes are fastest where the channels of a pixel lie together.
+/// Bytes are resized fastest in channels-last memory.
 at::Tensor resized(const at::Tensor& image, const ImageSize& size) {
   if (image.size(1) == size.height && image.size(2) == size.width) return image;
   at::Tensor batch = image.unsqueeze(0);
@@ -36,14 +36,14 @@ at::Tensor middle_of(const at::Tensor& image, const ImageSize& size) {
   return part_of(image, {(image.size(1) - size.height) / 2, (image.size(2) - size.width) / 2}, size);
 }
 
-/// The middle of an image whose one side is so long that covering `size` with all of it would take memory out
-/// of all proportion. So many sizes are left that no filter reaches from beyond them into the middle.
+/// The middle of an image with one very long side. Covering `size` with the whole image would need far too
+/// much memory. Enough is left that no filter reaches from the removed ends into the middle.
 at::Tensor without_far_ends(const at::Tensor& image, const ImageSize& size, double scale) {
   constexpr double kSizesLeft = 8;
   const auto left = [&](std::int64_t found, std::int64_t wanted) {
     const auto enough =
         static_cast<std::int64_t>(std::ceil(kSizesLeft * static_cast<double>(wanted) / scale));
-    // What is taken away on both sides alike leaves the middle where it was.
+    // Removing equally much on both sides does not move the middle.
     return found <= enough ? found : enough + (found - enough) % 2;
   };
   return middle_of(image, {left(image.size(1), size.height), left(image.size(2), size.width)});
@@ -79,7 +79,7 @@ class RandomResizedCrop : public Transform {
 
   at::Tensor apply(const at::Tensor& image, Random& random) const override {
     const double area = static_cast<double>(image.size(1) * image.size(2));
-    // A drawn part may stick out of a long image; ten draws fail together less than once in a thousand.
+    // A drawn part may not fit into a long image. After ten such draws, the middle is taken.
     for (int draw = 0; draw < 10; ++draw) {
       const double share = 0.08 + 0.92 * random.uniform();
       const double shape = std::exp((2 * random.uniform() - 1) * std::log(4.0 / 3.0));
@@ -120,7 +120,7 @@ class RandomFlip : public Transform {
   }
 };
 
-/// A distance that the compiler knows becomes vector instructions.
+/// A distance that is a compile-time constant gives vector instructions.
 template <class Value, class Distance>
 void convert_at(const Value* from, Distance distance, std::int64_t count, float scale, float shift,
                 float* to) {
@@ -130,7 +130,7 @@ void convert_at(const Value* from, Distance distance, std::int64_t count, float 
   });
 }
 
-/// `count` values that lie `distance` apart become numbers next to each other.
+/// Converts `count` values with stride `distance` to contiguous numbers.
 template <class Value>
 void convert(const Value* from, std::int64_t distance, std::int64_t count, float scale, float shift,
              float* to) {
@@ -169,7 +169,7 @@ class Normalize : public Transform {
   }
 
  private:
-  /// Row by row, in the order in which the pixels lie.
+  /// Row by row, in memory order.
   template <class Value>
   void fill(const at::Tensor& result, const at::Tensor& image) const {
     const std::int64_t height = image.size(1), width = image.size(2), pixels = height * width;
@@ -190,7 +190,7 @@ class Normalize : public Transform {
   std::array<float, 3> scale_{}, shift_{};
 };
 
-/// A part of a wider frame could show nothing of its image.
+/// With more padding, a crop could contain nothing of the image.
 std::shared_ptr<const Transform> framed_crop(const AugmentationOptions& options) {
   const std::int64_t most = std::max(options.size.height, options.size.width);
   require(options.crop_padding <= most, "data.crop_padding = ", options.crop_padding,

@@ -38,8 +38,8 @@ struct ImageSize {
 /// rounded to bytes, as Pillow and torchvision do it.
 std::shared_ptr<const Transform> resize_and_crop(const ImageSize& size);
 
-/// A random part of the image, 8 % to all of its area and 3:4 to 4:3 in shape, resized to `size` in the
-/// same way.
+/// A random part of the image, resized to `size` in the same way. It has 8 % to 100 % of the area and an
+/// aspect ratio of 3:4 to 4:3.
 std::shared_ptr<const Transform> random_resized_crop(const ImageSize& size);
 
 /// The image, framed by `padding` pixels of the value `fill`, and of that a random part of the image's size.

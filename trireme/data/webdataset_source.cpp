@@ -26,7 +26,7 @@ std::shared_ptr<const TarDataset> open_shards(const std::vector<std::string>& pa
       opening.log);
 }
 
-/// 0: targets are no classes, or are taken as numbers.
+/// Number of classes; 0: targets are not classes, or are used as numbers.
 std::int64_t classes_of(const std::vector<std::shared_ptr<const TarDataset>>& splits,
                         const DataOptions& options) {
   if (target_meaning(options.target) == TargetMeaning::kNumber) return 0;

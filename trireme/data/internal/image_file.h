@@ -14,15 +14,16 @@
 
 namespace trireme::data {
 
-/// u8 (3, height, width), red, green, blue, those of a pixel next to each other in memory, in the rows that
-/// are stored: EXIF orientation is not applied. Grey images get three equal channels; of 16 bits the high
-/// byte is taken; transparency is dropped, and the colours beneath it stay; gamma and profiles of a PNG are
-/// ignored; the inks of a CMYK JPEG (inverted, as Adobe has them) become c * k / 255. The pixels are those of
-/// Pillow's convert("RGB"), bit by bit, but for PNG of 16 grey bits, which Pillow saturates. Throws DataError
-/// when the file is missing, of another format, animated, truncated or damaged (of JPEG, whose decoder paints
-/// over missing data, a warning counts as damage), or has more than `most_pixels` or, of JPEG, more than
-/// kMaxScans scans, both of which are checked before pixels are decoded; the message names the path and the
-/// decoder's reason.
+/// u8 (3, height, width), red, green, blue; the values of a pixel are contiguous in memory. Rows are as
+/// stored: EXIF orientation is not applied. Grey images get three equal channels; of 16 bits the high byte is
+/// taken; transparency is dropped, and the colours beneath it stay; gamma and profiles of a PNG are ignored;
+/// the inks of a CMYK JPEG (inverted, as Adobe has them) become c * k / 255. The pixels are those of Pillow's
+/// convert("RGB"), bit by bit, but for PNG of 16 grey bits, which Pillow saturates.
+///
+/// Throws DataError when the file is missing, of another format, animated, truncated or damaged. A warning of
+/// the JPEG decoder counts as damage, because it paints over missing data. Throws DataError also for more
+/// than `most_pixels`, or for a JPEG of more than kMaxScans scans. Both limits are checked before pixels are
+/// decoded. The message names the path and the decoder's reason.
 at::Tensor read_image(const std::filesystem::path& path, std::int64_t most_pixels = kMaxPixels);
 
 /// Each scan of a JPEG costs as much as all pixels. Encoders write 1 to 12.

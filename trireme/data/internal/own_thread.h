@@ -1,7 +1,7 @@
 #pragma once
-// A loading thread computes alone: rows of a batch are shared out among threads already, and each thread that
-// calls libtorch's parallel operations gets an OpenMP team of its own, as large as the rank's, whose members
-// spin between two calls on the cores that the step computes on.
+// A loading thread computes alone: the rows of a batch are already distributed over threads. Each thread that
+// calls libtorch's parallel operations gets its own OpenMP team, as large as the rank's. Its members spin
+// between two calls, on the cores that the training step needs.
 
 namespace trireme::data {
 

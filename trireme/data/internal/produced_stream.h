@@ -1,6 +1,6 @@
 #pragma once
-// The batches that producers fill. Rows of the next steps, as many as `prefetch`, are given to producers in
-// order, and a micro-batch is complete when all of its rows are. Thread-safe; one consumer.
+// The batches that producers fill. Producers get the rows of the next `prefetch` steps in order. A
+// micro-batch is complete when all of its rows are. Thread-safe; one consumer.
 
 #include <condition_variable>
 #include <cstdint>

@@ -1,9 +1,9 @@
 #pragma once
-// Decides how many threads read ahead and how many steps, from measurements: pure arithmetic on one window of
-// time after the other. A stall that threads which are always busy cause is answered by another thread, which
-// is taken back if batches do not come faster by it (the disk, or the cores, are the limit); a stall next to
-// idle threads comes of batches that take unequally long, and is answered by reading further ahead, within
-// the memory that there is for it. A thread that has had nothing to do for long goes.
+// Chooses the number of loading threads and of steps to read ahead from measurements: pure arithmetic on
+// consecutive windows of time. If steps wait and all threads are busy, it adds a thread. It removes this
+// thread again if batches do not come faster: the disk or the cores are the limit. If steps wait and threads
+// are idle, batches take unequally long. It then reads further ahead, within the memory limit. It removes a
+// thread that has been idle for long.
 
 #include <cstdint>
 #include <string>

@@ -1,8 +1,8 @@
 #pragma once
-// Rows of a batch, read by several threads. The reader of a batch begins alone. Where that takes longer than
-// a handover of rows, the rest is open to the threads of its team, all of which take rows of the batch that
-// is needed first. So a step that waits for its data waits for one batch read by all, not for several read
-// side by side.
+// Rows of a batch, read by several threads. The reader of a batch begins alone. If this takes longer than
+// handing over rows, the other threads of its team may read the rest. All threads take rows of the batch that
+// is needed first. So a step waits for one batch that all threads read, not for several that are read
+// concurrently.
 
 #include <condition_variable>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
-// The regular files in a tar archive, found by one pass over its headers. Read are ustar (POSIX.1-1988), the
-// pax headers of POSIX.1-2001, GNU tar's long names and its sizes in base 256, and the older headers without
-// a magic. Stateless.
+// The regular files in a tar archive, found by one pass over its headers. Formats: ustar (POSIX.1-1988), pax
+// headers of POSIX.1-2001, and older headers without a magic. GNU tar's long names and base-256 sizes are
+// read, too. Stateless.
 
 #include <functional>
 #include <string>
