@@ -18,21 +18,20 @@
 namespace trireme::checkpoint {
 namespace {
 
-/// Longer than any disk that still works takes for one checkpoint.
+/// Longer than any working disk needs for one checkpoint.
 constexpr double kLongestWrite_s = 1800;
-/// Woken by notify; a wake-up that the C library lost would cost so much, not the run.
+/// Woken by notify. A wake-up that the C library loses costs this much, not the run.
 constexpr double kIdleWait_s = 60;
-/// How long a run that ends waits for parts of others: they see its end, too, and finish what they have
-/// begun.
+/// How long a run that ends waits for parts of other ranks. They end, too, and finish writes that have begun.
 constexpr double kLastParts_s = 5;
-/// Between two looks for the parts of others.
+/// Interval between checks for the parts of other ranks.
 constexpr double kLook_s = 0.005;
 
 bool lies_flat_in_memory(const at::Tensor& tensor) {
   return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous();
 }
 
-/// Copies into memory that lasts from save to save: fresh pages would cost more than the copy itself.
+/// Copies into memory that all saves reuse. Page faults of new memory would cost more than the copy itself.
 class Copier {
  public:
   Shards copy(Shards shards) {
@@ -57,7 +56,7 @@ class Copier {
   std::map<Key, at::Tensor> kept_;
 };
 
-/// Replaces what another thread cannot copy by itself, because it has to be ordered after work on a device.
+/// Copies device tensors on the caller's thread: the copy has to be ordered after work on the device.
 void fetch_from_devices(Shards& shards) {
   for (Shard& shard : shards) {
     if (!shard.tensor.device().is_cpu() && !shard.offloaded_storage)
@@ -109,7 +108,7 @@ struct BackgroundSaver::State {
     finish(mine, written);
   }
 
-  /// False when it fails; the finisher is told for every destination.
+  /// False after a failure, which is then recorded in every destination without a part.
   bool write(Job& mine) {
     auto next = mine.destinations.begin();
     try {
@@ -128,7 +127,7 @@ struct BackgroundSaver::State {
   void copy(CheckpointPart& part) {
     const telemetry::TraceScope span(spans, "checkpoint", "copy", {"step", part.head.step});
     part.shards = copier.copy(std::move(part.shards));
-    // What lives elsewhere is read as it is written, and may change after that alone.
+    // Offloaded values are not copied. They may change only after they are written.
     const bool all_copied = std::none_of(part.shards.begin(), part.shards.end(), [](const Shard& shard) {
       return shard.offloaded_storage != nullptr;
     });
@@ -155,7 +154,7 @@ struct BackgroundSaver::State {
     }
   }
 
-  /// The first one is told.
+  /// Keeps the first error only.
   void keep_error() {
     const std::lock_guard lock(mutex);
     if (!error) error = std::current_exception();
@@ -172,7 +171,7 @@ struct BackgroundSaver::State {
     changed.notify_all();
   }
 
-  /// With the lock held: returns when the thread has come as far as `wanted`.
+  /// With the lock held: returns when `wanted` holds.
   template <class Wanted>
   void wait_for(std::unique_lock<std::mutex>& lock, const Wanted& wanted) {
     if (changed.wait_until(lock, Deadline::after_s(kLongestWrite_s).at(), wanted)) return;
@@ -188,7 +187,7 @@ struct BackgroundSaver::State {
   telemetry::TraceBuffer* spans = nullptr;  // of the saving thread
   std::mutex mutex;
   std::condition_variable changed;
-  std::optional<Job> job;  // this and what follows: under the mutex
+  std::optional<Job> job;  // this up to stalled_s: under the mutex
   Stage stage = Stage::kIdle;
   std::exception_ptr error;
   bool stopping = false;

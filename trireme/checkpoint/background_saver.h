@@ -9,11 +9,12 @@
 // weights.
 //
 // Each rank that writes a part of a checkpoint has a saver. The one of writer 0 also waits for the parts of
-// the others and makes the checkpoint whole. To wait for that, call wait_until_written() on every rank first,
-// then synchronize the ranks: that finds a rank that has died, and all parts have come then.
+// the others and completes the checkpoint. To wait for that, call wait_until_written() on every rank first,
+// then synchronize the ranks. The synchronization detects a rank that has died, and after it all parts are
+// there.
 //
-// A write that fails leaves the folder's older checkpoints as they are, and its error is thrown by the next
-// call of check(), save() or a wait. For one training thread.
+// A write that fails leaves the folder's older checkpoints as they are. The next call of check(), save() or a
+// wait throws its error. For one training thread.
 
 #include <filesystem>
 #include <memory>

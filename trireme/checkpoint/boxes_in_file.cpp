@@ -18,7 +18,7 @@ StoredBox parse_box(const HeaderEntry& entry, const nlohmann::json& json) {
   StoredBox stored{.name = json.at("tensor").get<std::string>(),
                    .global_sizes = wholes_in<std::int64_t>(json.at("sizes")),
                    .box = {.offsets = wholes_in<std::int64_t>(json.at("offsets")), .sizes = entry.shape}};
-  std::int64_t elements = 16;  // the bytes of the largest type; sizes of an empty tensor are its strides
+  std::int64_t elements = 16;  // bytes of the largest type; the sizes of an empty tensor are its strides
   for (const std::int64_t size : stored.global_sizes) {
     if (size != 0 && __builtin_mul_overflow(elements, size, &elements))
       throw DataError(text("its entry '", printable(entry.name), "' is of a tensor too large to be true"));

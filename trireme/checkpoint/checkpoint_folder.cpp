@@ -32,7 +32,7 @@ void rename_folder(const fs::path& from, const fs::path& to) {
 }
 
 void remove_checkpoint(const fs::path& checkpoint) {
-  // Renamed first, so that a half-removed checkpoint is never taken for one.
+  // Renamed first, so that a partly removed checkpoint does not look like a checkpoint.
   const fs::path doomed =
       checkpoint.parent_path() / (std::string(kTemporary) + checkpoint.filename().string());
   std::error_code error;
@@ -50,7 +50,7 @@ bool has_our_manifest(const fs::path& folder) {
   }
 }
 
-/// Those that may be removed, oldest step first. What is damaged, foreign or newer is nobody's to remove.
+/// Checkpoints that may be removed, oldest step first. Damaged, foreign and newer ones are not removed.
 std::vector<fs::path> removable(const fs::path& folder) {
   std::vector<fs::path> ours;
   for (fs::path& path : list_checkpoints(folder)) {

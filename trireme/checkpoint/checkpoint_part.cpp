@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// What a writer says of its part: its files, or why there are none.
+/// A writer's report on its part: its files, or the reason why there are none.
 struct PartRecord {
   std::vector<FileRecord> files = {};
   std::string failure = {};
@@ -34,7 +34,7 @@ fs::path working_folder(const fs::path& folder, const CheckpointPart& part) {
   return temporary_of(folder, part.head.step, part.attempt.name);
 }
 
-/// For all writers. Another writer of the folder may have put a symbolic link in its place.
+/// For all writers. Another process that may write here could have put a symbolic link in its place.
 void make_working_folder(const fs::path& temporary) {
   make_folder(temporary);
   std::error_code error;
@@ -51,9 +51,9 @@ void write_record(const fs::path& temporary, int number, const PartRecord& recor
   Json json = {{"failure", record.failure}, {"files", Json::object()}};
   for (const FileRecord& file : record.files)
     json["files"][file.name] = {{"bytes", file.bytes}, {"xxh3", file.xxh3}};
-  // A reason may hold what a file system calls a path, which need not be UTF-8.
+  // The reason may contain a path, which need not be UTF-8.
   const std::string content = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  // It appears as a whole, and is for this moment only: no sync.
+  // Readers see the complete file or none. No sync: it is needed only for this save.
   const fs::path path = record_path(temporary, number), unfinished = path.string() + ".part";
   if (const FileDescriptor file = create_file(unfinished); !file.is_open() || !file.write(content))
     throw DataError(text("cannot write ", unfinished.string(), ": ", std::strerror(errno)));
@@ -62,7 +62,7 @@ void write_record(const fs::path& temporary, int number, const PartRecord& recor
   if (error) throw DataError(text("cannot rename to ", path.string(), ": ", error.message()));
 }
 
-/// Empty while there is none. One that cannot be understood stands for a part that does not come.
+/// nullopt: there is none yet. A record that cannot be parsed counts as a failed part.
 std::optional<PartRecord> read_record(const fs::path& temporary, int number) {
   const fs::path path = record_path(temporary, number);
   std::error_code error;
@@ -80,7 +80,7 @@ std::optional<PartRecord> read_record(const fs::path& temporary, int number) {
   }
 }
 
-/// One tensor after the other, piece by piece where its values live elsewhere.
+/// Writes one tensor after the other. Offloaded values are written piece by piece.
 FileDigest write_entries(const fs::path& path, const std::map<std::string, const Shard*>& entries,
                          const std::map<std::string, std::string>& metadata) {
   std::vector<TensorLayout> layouts;
@@ -98,7 +98,7 @@ FileDigest write_entries(const fs::path& path, const std::map<std::string, const
       });
 }
 
-/// Files of the part's shards, and of the first writer the configuration.
+/// Writes the files of the part's shards. The first writer also writes the configuration.
 PartRecord write_files(const fs::path& temporary, const CheckpointPart& part) {
   std::array<Shards, 2> shards;  // of model and optimizer
   const std::string_view of_optimizer = kOptimizerPrefix;
@@ -125,7 +125,7 @@ PartRecord write_files(const fs::path& temporary, const CheckpointPart& part) {
   return record;
 }
 
-/// The records of all parts. Throws DataError when one does not come, or says that its part does not.
+/// The records of all parts. Throws DataError if one is missing after the wait or reports a failure.
 std::vector<FileRecord> files_of_all(const fs::path& temporary, const CheckpointPart& part,
                                      const std::function<bool()>& wait) {
   std::vector<FileRecord> files;
@@ -169,14 +169,15 @@ void write_part(const fs::path& folder, const CheckpointPart& part) {
   make_folder(folder);
   if (part.number == 0) {
     remove_leftovers(folder, part.attempt.prefix);
-    holds_checkpoint(folder / name_of(part.head.step));  // what cannot be put in place is not written first
+    holds_checkpoint(folder / name_of(part.head.step));  // throws before a write whose target cannot be
+                                                         // replaced
   }
   make_working_folder(temporary);
   write_record(temporary, part.number, write_files(temporary, part));
 }
 
 void reject_part(const fs::path& folder, const CheckpointPart& part, const std::string& reason) {
-  if (part.number == 0) return;  // the finisher itself
+  if (part.number == 0) return;  // the finisher needs no record
   const fs::path temporary = working_folder(folder, part);
   std::error_code ignored;
   for (const FileKind kind : {FileKind::kModel, FileKind::kOptimizer})
@@ -184,7 +185,7 @@ void reject_part(const fs::path& folder, const CheckpointPart& part, const std::
   try {
     make_working_folder(temporary);
   } catch (const DataError&) {
-    return;  // nothing can be said there
+    return;  // no record can be written there
   }
   try {
     write_record(temporary, part.number, {.failure = reason});
@@ -217,7 +218,7 @@ void abandon_checkpoint(const fs::path& folder, const CheckpointPart& part,
                         const std::function<bool()>& wait) noexcept {
   const fs::path temporary = working_folder(folder, part);
   std::error_code ignored;
-  // Who still writes would leave something behind in a folder that is gone.
+  // A writer that is still running would leave files behind after the folder is removed.
   for (int number = 1; number < part.attempt.num_parts; ++number) {
     while (!fs::exists(record_path(temporary, number), ignored) && wait()) {
     }

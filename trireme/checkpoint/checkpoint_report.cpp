@@ -18,7 +18,7 @@ std::uint64_t bytes_of(const fs::path& path) {
   return error ? 0 : bytes;
 }
 
-/// What is wrong with a file; a file that cannot be read is wrong, too.
+/// The fault of a file. An unreadable file has a fault, too.
 template <class Check>
 std::string problem_from(Check check) {
   try {

@@ -35,7 +35,7 @@ std::vector<TensorLayout> layouts_of(const ShardCatalogue& catalogue) {
   return layouts;
 }
 
-/// Brings a tensor to rank 0, piece after piece.
+/// Collects a tensor on rank 0, piece by piece.
 class Collector {
  public:
   Collector(comm::Group& group, const ShardCatalogue& catalogue, const Shards& mine)
@@ -67,13 +67,13 @@ class Collector {
   const Shards& mine_;
 };
 
-/// One of the files of an export.
+/// A file of an export.
 struct OutFile {
   fs::path path;
   std::vector<TensorLayout> tensors;
 };
 
-/// Where a tensor of an export comes from.
+/// The tensor that an export takes: the average of the weight if there is one.
 std::string source_of(const std::string& name, const ShardReader& reader) {
   const std::string average = text(kOptimizerPrefix, "ema/average/", name);  // docs/checkpoint-format.md
   return reader.tensors().contains(average) ? average : name;
@@ -159,7 +159,7 @@ std::string save_from_ranks(comm::Group group, const Shards& mine, const fs::pat
     return "";
   }
   TensorMapXxh3 hash;
-  std::size_t collected = 0;  // of the layouts, which are written in this order
+  std::size_t collected = 0;  // number of layouts; they are written in this order
   try {
     write_safetensors(path, layouts, metadata, [&](const TensorLayout& layout, const FileSink& sink) {
       std::optional<DataError> failure;
@@ -177,7 +177,7 @@ std::string save_from_ranks(comm::Group group, const Shards& mine, const fs::pat
       if (failure) throw DataError(*failure);
     });
   } catch (const DataError&) {
-    // The other ranks send the rest, and would wait until it is received.
+    // The other ranks send the rest and would wait until rank 0 receives it.
     for (; collected < layouts.size(); ++collected)
       collector.collect(layouts[collected], [](std::span<const std::byte>) {});
     throw;
@@ -205,7 +205,7 @@ ExportedFiles export_weights(const fs::path& checkpoint_folder, const fs::path& 
     written.num_tensors += file.tensors.size();
     written.files.push_back(file.path);
   }
-  // After what it names, so that who finds it finds all.
+  // After the files that it names: a reader that finds the index finds all of them.
   if (files.size() > 1) {
     write_index(index_path(out), files);
     written.files.push_back(index_path(out));

@@ -14,13 +14,13 @@
 namespace trireme::checkpoint {
 namespace {
 
-/// Those that the format holds.
+/// The types of the format.
 constexpr std::array<at::ScalarType, 11> kTypes = {
     at::ScalarType::Double, at::ScalarType::Float, at::ScalarType::Half,        at::ScalarType::BFloat16,
     at::ScalarType::Long,   at::ScalarType::Int,   at::ScalarType::Short,       at::ScalarType::Char,
     at::ScalarType::Byte,   at::ScalarType::Bool,  at::ScalarType::ComplexFloat};
 
-/// The format's names are ours in capitals.
+/// The format's names are Trireme's in capitals.
 std::string in_capitals(at::ScalarType type) {
   std::string name = comm::name_of(type);
   for (char& letter : name) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));

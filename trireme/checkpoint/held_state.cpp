@@ -38,7 +38,7 @@ HeldStates::HeldStates(comm::Group group, std::vector<HeldState> held)
   }
 }
 
-/// Those of all ranks, the newest first.
+/// Instants of all ranks, newest first.
 std::set<HeldStates::Instant, std::greater<>> HeldStates::instants_of_all() {
   std::string mine;
   for (const HeldState& each : held_) mine += text(each.step, ':', each.world, ' ');
@@ -99,7 +99,8 @@ bool PeerCopies::on_other_hosts(int one, int other) const {
   return is_one_host_ || hosts_[static_cast<std::size_t>(one)] != hosts_[static_cast<std::size_t>(other)];
 }
 
-/// The first holder that counts, and the next one, or else the next rank: on another host.
+/// The first holder that counts, and the next holder on another host. Without one, the next rank on another
+/// host.
 PeerCopies::Copiers PeerCopies::copiers_of(const ShardCatalogue::Entry& entry) const {
   const int first = entry.holders.front();
   if (entry.replicas == Replicas::kEqual) {

@@ -23,7 +23,7 @@ void move_aside_and_say(const fs::path& checkpoint, const std::string& problem, 
               problem);
 }
 
-/// What is the same for the weights is not for the data.
+/// An older version's weights are valid, but its sample order differs.
 void warn_of_another_order(const fs::path& checkpoint, const Manifest& manifest, const Log& log) {
   if (manifest.version >= kFirstInThisOrder || manifest.batch == 0) return;
   log.warning(checkpoint.string(),
@@ -31,7 +31,7 @@ void warn_of_another_order(const fs::path& checkpoint, const Manifest& manifest,
               " samples come in the order of this version, some for the second time, others not");
 }
 
-/// The newest one whose manifest is whole.
+/// The newest checkpoint with a valid manifest.
 std::optional<FoundCheckpoint> newest_candidate(const fs::path& folder, const Log& log) {
   const std::vector<fs::path> all = list_checkpoints(folder);
   for (auto path = all.rbegin(); path != all.rend(); ++path) {
@@ -49,7 +49,7 @@ std::optional<FoundCheckpoint> newest_candidate(const fs::path& folder, const Lo
   return std::nullopt;
 }
 
-/// The same on all ranks, but for the configuration.
+/// The same result on all ranks, without the configuration.
 std::optional<FoundCheckpoint> agreed_candidate(comm::Group& group, const fs::path& folder, const Log& log) {
   std::optional<FoundCheckpoint> found;
   comm::on_every_rank(group, [&] {
@@ -68,7 +68,7 @@ std::optional<FoundCheckpoint> agreed_candidate(comm::Group& group, const fs::pa
           .step = std::stoll(fields[1]), .epoch = std::stoull(fields[2]), .batch = std::stoll(fields[3])}};
 }
 
-/// Those of the files that this rank verifies: ranks that see them read alike many bytes.
+/// The files that this rank verifies. All ranks that see the files read about the same number of bytes.
 std::vector<FileRecord> share_of(std::vector<FileRecord> files, int rank, const std::vector<bool>& sees) {
   std::stable_sort(files.begin(), files.end(),
                    [](const FileRecord& a, const FileRecord& b) { return a.bytes > b.bytes; });
@@ -85,7 +85,7 @@ std::vector<FileRecord> share_of(std::vector<FileRecord> files, int rank, const 
   return mine;
 }
 
-/// How the checkpoint is damaged; empty when it is whole.
+/// The damage of the checkpoint; empty: none.
 std::string shared_problem_of(comm::Group& group, const fs::path& checkpoint, const std::vector<bool>& sees) {
   std::string problem;
   comm::on_every_rank(group, [&] {
@@ -101,7 +101,7 @@ std::string shared_problem_of(comm::Group& group, const fs::path& checkpoint, co
   return "";
 }
 
-/// Piece by piece where its values live elsewhere.
+/// Offloaded values are read piece by piece.
 void read(ShardReader& reader, const Shard& shard) {
   if (!shard.offloaded_storage) return reader.read(shard.name, shard.box(), shard.tensor);
   const at::TensorOptions options(shard.tensor.scalar_type());
@@ -112,7 +112,7 @@ void read(ShardReader& reader, const Shard& shard) {
   }
 }
 
-/// What ranks that do not see the files are sent, by whom.
+/// Shards that ranks without access to the files receive from ranks with access.
 class Deliveries {
  public:
   Deliveries(comm::Group& group, const Shards& mine, const std::vector<bool>& sees)

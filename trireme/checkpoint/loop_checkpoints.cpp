@@ -31,7 +31,7 @@ const std::string kOfSchedulers = text(kOptimizerPrefix, "scheduler/");
 std::string of_scheduler(std::size_t number) { return text(kOfSchedulers, number, "/"); }
 std::string of_generators_of(int rank) { return text(kOfGenerators, rank, "/"); }
 
-/// Names, types and sizes, for ranks that have other tensors or see no checkpoint.
+/// Names, types and sizes as text, for ranks that have other tensors or do not see the checkpoint.
 std::string told(const TensorMap& tensors) {
   std::string lines;
   for (const auto& [name, tensor] : tensors) {
@@ -46,7 +46,7 @@ at::Tensor without_memory(at::IntArrayRef sizes, at::ScalarType type) {
   return at::empty(sizes, at::TensorOptions(type).device(at::kMeta));
 }
 
-/// What told() has told, as tensors without memory.
+/// The tensors in the text of told(), without memory.
 TensorMap heard(const std::string& lines) {
   TensorMap tensors;
   for (const std::string& line : split(lines, '\n')) {
@@ -59,7 +59,7 @@ TensorMap heard(const std::string& lines) {
   return tensors;
 }
 
-/// What a checkpoint holds, as tensors without memory; the same on all ranks.
+/// The tensors of a checkpoint, without memory; the same on all ranks.
 TensorMap held_by(comm::Group& group, const fs::path& checkpoint) {
   std::string lines;
   comm::on_every_rank(group, [&] {
@@ -73,7 +73,7 @@ TensorMap held_by(comm::Group& group, const fs::path& checkpoint) {
   return heard(group.all_gather_text(lines).front());
 }
 
-/// Room for what a checkpoint holds under a prefix, by the rest of the names, in the host's memory.
+/// Host memory for the tensors of a checkpoint under a prefix. Names are without the prefix.
 TensorMap room_for(const TensorMap& held, const std::string& prefix) {
   TensorMap room;
   for (const auto& [name, tensor] : held)
@@ -86,7 +86,7 @@ void add(Shards& shards, const std::string& prefix, const TensorMap& tensors) {
   for (const auto& [name, tensor] : tensors) shards.push_back(whole_shard(prefix + name, tensor));
 }
 
-/// Of tensors that are saved as the first rank has them.
+/// For tensors of which the first rank's values are saved.
 void require_same_everywhere(const TensorMap& others) {
   for (const auto& [name, tensor] : others) {
     const auto wrapper = optim::wrapper_of(tensor);
@@ -97,7 +97,7 @@ void require_same_everywhere(const TensorMap& others) {
   }
 }
 
-/// Of the model of that name in the checkpoint: prefixes of its weights, and of what its optimizers keep.
+/// Prefixes of a model's weights and of its optimizer state in the checkpoint.
 std::string of_weights(const std::string& model) { return model.empty() ? "" : model + "."; }
 std::string of_state(const std::string& model) {
   return model.empty() ? kOptimizerPrefix : text(kOptimizerPrefix, model, ".");
@@ -112,7 +112,7 @@ void append(Shards& to, Shards shards) {
   to.insert(to.end(), std::make_move_iterator(shards.begin()), std::make_move_iterator(shards.end()));
 }
 
-/// What is no model's.
+/// Whether the tensor belongs to no model.
 bool is_of_loop(const std::string& name) {
   return std::ranges::any_of(std::array{&kOfOthers, &kOfGenerators, &kOfSchedulers, &kOfCounters},
                              [&](const std::string* prefix) { return name.starts_with(*prefix); });
@@ -131,7 +131,8 @@ TensorMap without_prefix(const TensorMap& held, const std::string& prefix) {
   return found;
 }
 
-/// A name of which no rank has a part would be lost in silence: it is another optimizer's or model's.
+/// Rejects a name that no rank loads, because it would be lost silently. It belongs to another optimizer or
+/// model.
 void require_same_names(comm::Group& group, const Shards& mine, const TensorMap& held,
                         const std::string& source) {
   TensorMap names, expected;

@@ -20,7 +20,8 @@ void add(TensorMap& to, const std::string& prefix, const TensorMap& tensors) {
   for (const auto& [name, tensor] : tensors) to.emplace(prefix + name, tensor);
 }
 
-/// Of a module whose parameters a Pipeline or FullyShardedDataParallel holds, this rank has a part alone.
+/// For modules that are equal on all ranks. Of one in a Pipeline or FullyShardedDataParallel, this rank has
+/// only a part.
 class ReplicatedWeights final : public LoopWeights {
  public:
   explicit ReplicatedWeights(torch::nn::Module& module) : module_(module) {}
@@ -48,8 +49,8 @@ class ReplicatedWeights final : public LoopWeights {
   torch::nn::Module& module_;
 };
 
-/// Where a checkpoint's tensor of one parameter of an optimizer is read into; undefined: the parameter is no
-/// other rank's alone, but not this rank's.
+/// Memory for one tensor of an optimizer's state in the checkpoint. Undefined: this rank has no part of its
+/// parameter.
 at::Tensor room_of(const std::string& name, const at::Tensor& held, const LoopWeights& weights,
                    const std::map<std::string, at::Tensor>& parameters) {
   const std::size_t slash = name.find('/');
@@ -58,7 +59,7 @@ at::Tensor room_of(const std::string& name, const at::Tensor& held, const LoopWe
   if (slash == std::string::npos || field == "lr") return at::empty(held.sizes(), options);
   const auto parameter = parameters.find(name.substr(slash + 1));
   if (parameter == parameters.end()) return {};
-  if (field == "step") return at::empty(held.sizes(), options);  // numbers of the host
+  if (field == "step") return at::empty(held.sizes(), options);  // numbers on the host
   return at::empty(weights.own_sizes(parameter->first, held.sizes()),
                    options.device(parameter->second.device()));
 }

@@ -29,8 +29,8 @@ class LoopWeights {
   virtual optim::NamedTensors parameters() const = 0;
   /// Those of the first rank count for all.
   virtual optim::NamedTensors buffers() const = 0;
-  /// Boxes of these tensors in the whole ones. Each is called NAME or PREFIX/NAME after a parameter and has
-  /// the sizes of this rank's part of it, or is the same on all ranks. Shared, not copied.
+  /// Boxes of these tensors in the whole ones. Each tensor is called NAME or PREFIX/NAME after a parameter.
+  /// It has the sizes of this rank's part of it, or is the same on all ranks. Shared, not copied.
   virtual Shards shards_of(const TensorMap& tensors) const { return whole_shards(tensors); }
   /// Sizes of this rank's part of a tensor with the sizes of that whole parameter.
   virtual std::vector<std::int64_t> own_sizes(const std::string& /*parameter*/, at::IntArrayRef whole) const {
@@ -70,7 +70,7 @@ class LoopModel {
 
   std::shared_ptr<LoopWeights> weights_;
   std::vector<torch::optim::Optimizer*> optimizers_;
-  optim::Optimizer* own_ = nullptr;  ///< in the place of optimizers_
+  optim::Optimizer* own_ = nullptr;  ///< replaces optimizers_
   std::vector<TensorMap> rooms_;     ///< by optimizer; those keep it
 };
 

@@ -13,12 +13,12 @@ namespace {
 using torch::optim::LRScheduler;
 using Plateau = torch::optim::ReduceLROnPlateauScheduler;
 
-/// A derived class names what is protected.
+/// A derived class may name protected members.
 struct Counted : LRScheduler {
   static constexpr unsigned LRScheduler::*kSteps = &Counted::step_count_;
 };
 
-// The arguments of an explicit instantiation may name what is private ([temp.spec]).
+// The arguments of an explicit instantiation may name private members ([temp.spec]).
 template <class Tag, auto kMember>
 struct PrivateMember {
   friend constexpr auto member(Tag) { return kMember; }
@@ -40,7 +40,7 @@ template struct PrivateMember<PlateauEpochs, &Plateau::last_epoch>;
 template struct PrivateMember<PlateauBadEpochs, &Plateau::num_bad_epochs>;
 template struct PrivateMember<PlateauCooldown, &Plateau::cooldown_counter>;
 
-/// Calls with each name and number of a scheduler, which may be changed.
+/// Calls `visit` with each name and number of a scheduler. It may change the number.
 template <class Visit>
 void each_number(LRScheduler& scheduler, const Visit& visit) {
   visit("steps", scheduler.*Counted::kSteps);

@@ -25,21 +25,21 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "trireme training checkpoint";
 constexpr int kVersion = 3;
-/// 1: one file of each kind, under the names that one writer's files have today. Below kFirstInThisOrder:
-/// samples came in another order.
+/// Version 1 has one file of each kind, named as those of a single writer are now. Below kFirstInThisOrder,
+/// the order of the samples was another one.
 constexpr int kOldestVersion = 1;
 constexpr std::array<std::string_view, 7> kKeys = {"format", "version", "step", "epoch",
                                                    "batch",  "files",   "xxh3"};
 
 constexpr std::string_view kOf = "-of-";
 constexpr std::size_t kDigits = 5;
-/// Ours nests to depth 3. 99999 writers have 200000 files, each of 6 values in about 120 bytes.
+/// A manifest nests to depth 3. 99999 writers have 200000 files, each with 6 values in about 120 bytes.
 constexpr JsonLimits kManifestLimits{.levels = 8, .values = 1'500'000};
 constexpr std::uint64_t kMostManifestBytes = std::uint64_t{64} << 20;
 
 const char* stem_of(FileKind kind) { return kind == FileKind::kModel ? "model" : "optimizer"; }
 
-/// Over the text without the checksum itself.
+/// Checksum of the text without the checksum itself.
 std::string xxh3_of_json(Json manifest) {
   manifest.erase("xxh3");
   Xxh3 hash;
@@ -47,7 +47,7 @@ std::string xxh3_of_json(Json manifest) {
   return hash.hex();
 }
 
-/// Two files of a checkpoint under its name are no accident; one alone is in many a folder of others.
+/// One file with a checkpoint's file name may occur in any folder. Two mean that this is a checkpoint.
 bool looks_like_ours(const fs::path& folder) {
   std::error_code error;
   int found = 0;
@@ -59,13 +59,13 @@ bool looks_like_ours(const fs::path& folder) {
   return found >= 2;
 }
 
-/// The writers that the files of a kind are of, by the name of one of them; 1 by a name that is none of ours.
+/// The number of writers in a file's name; 1 for a name that is not in a checkpoint.
 int num_parts_of(const std::string& name) {
   const auto of = name.find(kOf);
   return of == std::string::npos || !kind_of(name) ? 1 : std::stoi(name.substr(of + kOf.size(), kDigits));
 }
 
-/// `what` stands where a manifest of ours should.
+/// `what`: the fault of the manifest. Its exception type depends on the other files in the folder.
 [[noreturn]] void refuse(const fs::path& folder, const std::string& what) {
   if (looks_like_ours(folder)) throw DamagedCheckpoint(what);
   throw ForeignFolder(text(what, "; it is no checkpoint of this program"));
@@ -76,7 +76,7 @@ bool names_our_format(const Json& manifest) {
          manifest.contains("version");
 }
 
-/// A newer version may compute its checksum over something else: it cannot prove damage.
+/// A newer version may define its checksum differently: a mismatch does not prove damage.
 void check_format(const Json& manifest) {
   const Json& version = manifest["version"];
   if (!version.is_number_integer() || version < kOldestVersion || version > kVersion) {
@@ -106,7 +106,7 @@ FileRecord parse_record(const std::string& name, const Json& json) {
           .xxh3 = json.at("xxh3").get<std::string>()};
 }
 
-/// A file of each kind from each writer, and the configuration.
+/// Requires a file of each kind from each writer, and the configuration.
 void check_complete(const std::vector<FileRecord>& files) {
   std::set<std::string_view> names;
   for (const FileRecord& record : files) names.insert(record.name);

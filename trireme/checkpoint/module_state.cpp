@@ -19,7 +19,7 @@ namespace {
 
 namespace optim = torch::optim;
 
-/// Calls `visit(name, value)` for what an optimizer keeps of a parameter: tensors and whole numbers.
+/// Calls `visit(name, value)` for each value of a parameter's optimizer state: tensors and whole numbers.
 template <class Visit>
 void visit_fields(optim::SGDParamState& state, Visit& visit) {
   visit("momentum_buffer", state.momentum_buffer());
@@ -98,7 +98,7 @@ trireme::optim::NamedTensors parameters_of(const torch::nn::Module& module) {
 
 std::string lr_of_group(std::size_t number) { return text("lr/", number); }
 
-/// Writes what a parameter's state holds into a map.
+/// Copies a parameter's state into a map.
 struct Collect {
   const std::string& parameter;
   TensorMap& into;
@@ -110,7 +110,7 @@ struct Collect {
   }
 };
 
-/// Takes what a map has for a parameter's state.
+/// Reads a parameter's state from a map.
 struct Take {
   const std::string& parameter;
   const TensorMap& from;
@@ -133,7 +133,7 @@ struct Take {
 
 using StatesOfParameters = std::map<void*, std::unique_ptr<optim::OptimizerParamState>>;
 
-/// What the optimizer takes of the state. Throws DataError: it has no place for some of it.
+/// The optimizer state in `state`. Throws DataError if the optimizer has no place for an entry.
 StatesOfParameters taken_from(const TensorMap& state, const trireme::optim::NamedTensors& parameters,
                               optim::Optimizer& optimizer, const std::string& source) {
   std::set<std::string> taken;

@@ -15,7 +15,7 @@ using Kind = PickleValue::Kind;
 
 constexpr PickleIndex kNoValue = std::numeric_limits<PickleIndex>::max();
 
-/// Carries out the opcodes of one pickle.
+/// Executes the opcodes of one pickle.
 class PickleMachine {
  public:
   explicit PickleMachine(std::string_view bytes) : bytes_(bytes) {}
@@ -40,7 +40,7 @@ class PickleMachine {
     at_ += static_cast<std::size_t>(size);
     return taken;
   }
-  /// Little-endian, of up to 8 bytes.
+  /// A little-endian number of up to 8 bytes.
   std::uint64_t count(std::size_t size) {
     std::uint64_t value = 0;
     const std::string_view taken = take(size);
@@ -126,7 +126,7 @@ class PickleMachine {
     }
   }
 
-  /// Two's complement of few bytes.
+  /// A two's complement number of up to 8 bytes.
   void push_long() {
     const std::uint64_t size = count(1);
     if (size > 8) throw DataError("its pickle has a whole number beyond 64 bits");
@@ -247,7 +247,7 @@ class PickleMachine {
         return push_items(Kind::kPersistent, pop_some(1)), true;
       case 'R':
         return call(pop_some(2)), true;
-      case 'b': {  // state of an object; that of an OrderedDict says nothing of its items
+      case 'b': {  // state of an object; an OrderedDict's state has no items
         const PickleIndex state = pop();
         PickleValue& value = pickle_.values[top()];
         if (value.kind == Kind::kObject && value.items.empty()) return value.items = {state}, true;

@@ -30,15 +30,15 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensor data are written as they lie in memory");
 
-/// What is written: row-major, on the CPU; the tensor itself where it is that already.
+/// The tensor as it is written: row-major, on the CPU. Copies only if necessary.
 at::Tensor plain(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
 }
 
-/// Writing and hashing pass over memory in pieces that stay in the cache from one to the other.
+/// Size of the pieces that are written and hashed. They stay in the cache between the two.
 constexpr std::size_t kPiece = std::size_t{1} << 20;
 
-/// Reads a file from its begin to its end, and hashes what it reads.
+/// Reads a file sequentially, and hashes it.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path) : path_(path), descriptor_(open_to_read(path)) {

@@ -20,7 +20,7 @@ template <class... Parts>
   throw DataError(text(file, " is not a valid safetensors file: ", parts...));
 }
 
-/// Ours nest to depth 3. A tensor of four dims has 15 values.
+/// A header nests to depth 3. A tensor of four dims has 15 values.
 constexpr JsonLimits kHeaderLimits{.levels = 8, .values = 5'000'000};
 
 SortedJson parse_json_header(std::string_view text_of_header, const std::string& file) {
@@ -51,8 +51,8 @@ std::uint64_t number(const SortedJson& value, const char* what, const std::strin
   return value.get<std::uint64_t>();
 }
 
-/// Bytes that shape and type need. A product beyond 63 bits is an error, that of an empty tensor's other
-/// sizes, too: they are its strides.
+/// Bytes of shape and type. A product beyond 63 bits is an error, even in an empty tensor, where sizes are
+/// strides.
 std::uint64_t bytes_of(const HeaderEntry& entry, const std::string& file) {
   std::uint64_t bytes = c10::elementSize(entry.type);
   const bool is_empty = std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end();
@@ -142,7 +142,7 @@ SafetensorsHeader parse_header(std::string_view json_text, std::uint64_t data_by
 }
 
 std::string header_json(const SafetensorsHeader& header) {
-  // Ordered: the entries in the order of their data make the file readable for people, too.
+  // Ordered by data offset, so that people can read the header, too.
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (!header.metadata.empty()) json["__metadata__"] = header.metadata;
   for (const HeaderEntry& entry : header.entries) {

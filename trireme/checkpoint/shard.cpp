@@ -15,8 +15,8 @@ std::int64_t product(at::IntArrayRef sizes) {
   return result;
 }
 
-/// Walks a row-major tensor dim by dim: `prefix` are the indices taken so far, `begin` and `end` count
-/// elements after them.
+/// Splits a range of a row-major tensor into boxes, dim by dim. `prefix` are the indices chosen so far;
+/// `begin` and `end` count elements after them.
 void add_flat_range(at::IntArrayRef sizes, const std::vector<std::int64_t>& prefix, std::int64_t begin,
                     std::int64_t end, std::vector<Box>& boxes) {
   if (begin >= end) return;
@@ -95,7 +95,7 @@ at::Tensor view_of(const at::Tensor& tensor, const Box& of, const Box& box) {
 std::vector<Box> pieces_of(const Box& box, std::size_t element_bytes, std::uint64_t most_bytes) {
   if (box.numel() == 0) return {};
   const auto most = std::max<std::int64_t>(1, static_cast<std::int64_t>(most_bytes / element_bytes));
-  // The first dims are cut to single indices, one is cut into runs, and the dims after it stay whole.
+  // The first dims are split into single indices and one dim into runs. The dims after it stay whole.
   std::size_t cut = 0;
   std::int64_t row = box.numel();
   for (; cut < box.sizes.size() && row > most; ++cut) row /= box.sizes[cut];

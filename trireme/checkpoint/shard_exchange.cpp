@@ -13,7 +13,8 @@ namespace {
 
 using Entry = ShardCatalogue::Entry;
 
-/// The rank that has it to give; several that want it ask different ones.
+/// The rank that sends the shard. If all replicas are equal, a holder needs no transfer, and other
+/// destinations use different holders.
 int source_for(const Entry& held, int destination) {
   if (held.replicas == Replicas::kFirstCounts) return held.holders.front();
   if (held.is_held_by(destination)) return destination;
@@ -28,7 +29,7 @@ Places places_of(const Shards& shards) {
   return places;
 }
 
-/// From one to the other on this rank, piece by piece where one of them lives elsewhere.
+/// Copies on this rank, piece by piece if a side is offloaded.
 void copy_here(const Place& from, const Place& to) {
   if (to.tensor.is_same(from.tensor)) return;
   if (!from.offloaded_storage && !to.offloaded_storage) return to.set(from.tensor);
@@ -54,7 +55,7 @@ void carry(comm::Group& group, const Place& from, int source, const Place& to, i
     const Place part{.tensor = view_of(mine.tensor, whole, piece),
                      .offloaded_storage = mine.offloaded_storage};
     at::Tensor view = part.tensor;
-    // Through the host: the two sides may lie on different devices.
+    // Through host memory: the two sides may be on different devices.
     if (sends) {
       group.send(part.values().to(at::kCPU).contiguous(), destination);
     } else if (view.is_cpu() && view.is_contiguous()) {

@@ -21,7 +21,7 @@ namespace trireme::checkpoint {
 namespace {
 namespace fs = std::filesystem;
 
-/// An open file, read at any place.
+/// An open file with random access.
 class RandomReader {
  public:
   explicit RandomReader(const fs::path& path) : path_(path), descriptor_(open_to_read(path)) {
@@ -60,8 +60,8 @@ void check_bools(at::ScalarType type, std::span<const std::byte> bytes, const fs
 
 using Part = ShardReader::Stored::Part;
 
-/// Whether two parts have an element in common. Parts of a mesh lie in rows of few parts each. None: they lie
-/// so that this takes too long to find out.
+/// Whether two parts have an element in common. Parts of a mesh form rows of few parts each. nullopt: the
+/// layout needs too many comparisons.
 std::optional<bool> have_common_elements(const std::vector<Part>& parts) {
   constexpr std::size_t kMaxComparisons = 20'000'000;
   const auto begin = [](const Part* part) { return part->box.offsets[0]; };
@@ -95,19 +95,19 @@ class BoxCopy {
 
  private:
   std::size_t dims() const { return stored_.sizes.size(); }
-  /// Whether the bytes of the file can be read to where it lies.
+  /// Whether bytes of the file can be read directly into the tensor.
   bool lies_flat(const at::Tensor& tensor) const {
     return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
            tensor.scalar_type() == type_;
   }
-  /// Whether all of the stored elements after one index of `dim` are wanted.
+  /// Whether all stored elements at an index of `dim` are wanted.
   bool wants_whole_rows(std::size_t dim) const {
     return std::equal(stored_.sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, stored_.sizes.end(),
                       wanted_.sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1);
   }
 
-  /// `begin`: where in the file the stored elements lie that have the indices chosen so far; `into`: those
-  /// wanted of them.
+  /// `begin`: offset in the file of the stored elements with the indices chosen so far. `into`: the wanted
+  /// ones.
   void descend(std::size_t dim, std::uint64_t begin, const at::Tensor& into) const {
     if (dim == dims()) return read_flat(begin, into.view(-1));
     std::uint64_t row = c10::elementSize(type_);
@@ -140,7 +140,7 @@ class BoxCopy {
     check_bools(type_, {target, into.nbytes()}, file_.path());
   }
 
-  /// Through the buffer: whole rows of the part, of which some columns are wanted.
+  /// Reads whole rows of the part into the buffer, then copies the wanted columns.
   void read_rows(std::size_t dim, std::uint64_t begin, std::uint64_t row, const at::Tensor& into) const {
     const auto bytes = buffer_.first(static_cast<std::size_t>(row) * static_cast<std::size_t>(into.size(0)));
     file_.read(begin, bytes.data(), bytes.size());
@@ -186,7 +186,7 @@ void ShardReader::add_file(const std::string& name, const std::string& prefix) {
   const std::vector<StoredBox> boxes = stored_boxes(layout.header, path.string());
   for (std::size_t i = 0; i < boxes.size(); ++i) {
     const HeaderEntry& entry = layout.header.entries[i];
-    // Ranks tell each other names in lines.
+    // Ranks exchange names as lines of text.
     if (std::ranges::any_of(boxes[i].name, [](unsigned char letter) { return letter < ' '; }))
       throw DataError(text(path.string(), ": the name of tensor '", printable(boxes[i].name),
                            "' has control characters; expected printable ones"));
@@ -201,7 +201,7 @@ void ShardReader::add_file(const std::string& name, const std::string& prefix) {
   files_.push_back(path);
 }
 
-/// Every element is there once: what is read has no element of another origin.
+/// Every element is stored exactly once, so a tensor that is read has no undefined elements.
 void ShardReader::check_cover() const {
   for (const auto& [name, stored] : tensors_) {
     std::int64_t found = 0;

@@ -25,7 +25,7 @@ std::string content_of(const fs::path& path) {
   }
 }
 
-/// Something that no other run has.
+/// A random text that no other run has.
 std::string fresh_token() {
   std::random_device random;
   std::string token;
@@ -33,7 +33,7 @@ std::string fresh_token() {
   return token;
 }
 
-/// For which file systems that hosts share may not show what another host has written.
+/// How long a shared file system may take to show files of another host.
 constexpr double kLongestCaching_s = 120;
 
 }  // namespace
@@ -115,7 +115,7 @@ void save_together(comm::Group group, const std::optional<CheckpointPart>& part,
     if (is_owner) abandon_checkpoint(folder, *part, [] { return false; });
     throw;
   }
-  // All parts have been written when ranks have met: what is missing then can only be late to be seen.
+  // After the synchronization, all parts are written. A missing file is only not visible yet.
   const Deadline seen = Deadline::after_s(kLongestCaching_s);
   const auto wait = [&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -24,7 +24,7 @@ using Sizes = std::vector<std::int64_t>;
 constexpr std::size_t kMaxDims = 64;
 constexpr std::uint64_t kFreeBytes = std::uint64_t{1} << 20;
 
-/// The records of an archive by their names, without the folder in which all of them lie.
+/// The records of an archive by name, without the folder that contains all of them.
 class TorchArchive {
  public:
   explicit TorchArchive(const std::filesystem::path& path)
@@ -87,8 +87,8 @@ std::optional<at::ScalarType> type_of_storage(std::string_view name) {
   return row == kRows.end() ? std::nullopt : std::optional(row->type);
 }
 
-/// Of tensors: their shape within a storage of `elements`. Throws what no tensor can be; returns its
-/// elements.
+/// Checks sizes, strides and offset of a tensor in a storage of `elements`. Throws DataError for an
+/// impossible tensor; returns its number of elements.
 std::int64_t check_extent(const Sizes& sizes, const Sizes& strides, std::int64_t offset,
                           std::int64_t elements) {
   if (sizes.size() != strides.size() || sizes.size() > kMaxDims)
@@ -112,12 +112,12 @@ std::int64_t check_extent(const Sizes& sizes, const Sizes& strides, std::int64_t
   return is_empty ? 0 : count;
 }
 
-/// Tensors from the calls that a pickle has in their place.
+/// Tensors from the calls that represent them in a pickle.
 class TorchTensors {
  public:
   TorchTensors(const Pickle& pickle, TorchArchive& archive) : pickle_(pickle), archive_(archive) {}
 
-  /// The call, or that within a parameter; null: another value.
+  /// The call that rebuilds a tensor, possibly inside that of a parameter; null: another value.
   const PickleValue* rebuild_call(PickleIndex index) const {
     const PickleValue* call = call_of(index, "_rebuild_tensor_v2");
     const PickleValue* parameter = call_of(index, "_rebuild_parameter");
@@ -126,7 +126,7 @@ class TorchTensors {
     return call;
   }
 
-  /// Throws DataError with the reason alone.
+  /// Throws DataError with the reason only.
   at::Tensor tensor(const PickleValue& call) {
     const std::vector<PickleIndex>& arguments = arguments_of(call);
     if (arguments.size() < 4) throw DataError("its arguments are not those of a tensor");
@@ -215,7 +215,7 @@ class TorchTensors {
   std::uint64_t storage_bytes_ = 0, tensor_bytes_ = 0;
 };
 
-/// libtorch's pickler writes the type of a dict next to it.
+/// libtorch's pickler wraps a dict in a call that gives its type.
 PickleIndex without_type(const Pickle& pickle) {
   PickleIndex root = pickle.root;
   for (;;) {
@@ -273,12 +273,12 @@ TensorMap tensors_in(const Pickle& pickle, TorchArchive& archive) {
   return result;
 }
 
-/// The modules of a pickle, which may hold each other in any way: only paths of names go through them.
+/// The modules of a pickle. They may contain each other in any way, so a search follows one path of names.
 class ModuleTree {
  public:
   explicit ModuleTree(const Pickle& pickle) : pickle_(pickle) {}
 
-  /// What stands at "layer.0.weight"; none: nothing does.
+  /// The value at a path such as "layer.0.weight"; nullopt: there is none.
   std::optional<PickleIndex> find(std::string_view path) {
     PickleIndex at = pickle_.root;
     while (true) {
@@ -311,7 +311,7 @@ class ModuleTree {
   std::map<PickleIndex, Attributes> known_;
 };
 
-/// Reads with errors that name the file.
+/// Reads an archive; errors name the file.
 template <class Read>
 auto read_archive(const std::filesystem::path& path, std::string_view expected, const Read& read) {
   try {

@@ -18,7 +18,7 @@ fs::path save_checkpoint(const fs::path& folder, const TrainingCheckpoint& check
   part.shards = whole_shards(checkpoint.model);
   for (const auto& [name, tensor] : checkpoint.optimizer)
     part.shards.push_back(whole_shard(kOptimizerPrefix + name, tensor));
-  const auto alone = [] { return false; };  // no other part is waited for
+  const auto alone = [] { return false; };  // there is no other part to wait for
   try {
     write_part(folder, part);
   } catch (...) {

@@ -50,8 +50,8 @@ void keep_newest(const std::filesystem::path& folder, int keep);
 /// Throws DamagedCheckpoint unless every file equals its entry in the manifest; reads every byte.
 void check_whole(const std::filesystem::path& checkpoint_folder);
 
-/// Verifies one and reads it. Throws DamagedCheckpoint, or a DataError where damage is not proven (no right
-/// to read, a failing disk, a newer format), that names the file and its fault.
+/// Verifies a checkpoint and reads it. Throws DamagedCheckpoint that names the file and its fault. If damage
+/// is not proven (no right to read, a failing disk, a newer format), it throws another DataError.
 TrainingCheckpoint load_checkpoint(const std::filesystem::path& checkpoint_folder);
 
 }  // namespace trireme::checkpoint

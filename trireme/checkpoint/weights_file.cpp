@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kExpected =
     "a dict of name -> tensor, written by torch.save(model.state_dict(), FILE), or a safetensors file";
 
-/// A name of a tensor in about 100 bytes, and the file that it lies in.
+/// The name of a tensor, about 100 bytes, and its file.
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{64} << 20;
 constexpr JsonLimits kIndexLimits{.levels = 8, .values = 2'000'000};
 
@@ -28,7 +28,7 @@ template <class... Parts>
   throw DataError(text(path.string(), ": ", found..., "; expected ", kExpected));
 }
 
-/// The first byte of a pickle may be that of a safetensors file, too, whose header begins with the ninth.
+/// A pickle begins with 0x80. So may a safetensors file, but the ninth byte begins its header.
 bool is_pickle(const std::string& start) {
   return start.starts_with('\x80') && !(start.size() == 9 && start.back() == '{');
 }
@@ -37,7 +37,7 @@ std::string first_bytes(const std::filesystem::path& path) {
   std::error_code error;
   const auto kind = std::filesystem::status(path, error).type();
   if (kind == std::filesystem::file_type::directory) fail(path, "found a directory");
-  // The other end of a FIFO may never come.
+  // Opening a FIFO may block forever.
   if (kind == std::filesystem::file_type::fifo) fail(path, "found a FIFO");
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw DataError(text("cannot open ", path.string(), ": ", std::strerror(errno)));
@@ -46,7 +46,7 @@ std::string first_bytes(const std::filesystem::path& path) {
   return {bytes.data(), static_cast<std::size_t>(stream.gcount())};
 }
 
-/// Those that an index names, which may lie nowhere else than next to it.
+/// The files that an index names. They have to be in its folder.
 std::vector<std::filesystem::path> named_by(const std::filesystem::path& index) {
   std::set<std::string> names;
   try {
@@ -81,7 +81,7 @@ bool begins_as_safetensors(const std::filesystem::path& path) {
   return start.size() == 9 && start.back() == '{' && !start.starts_with("PK\x03\x04");
 }
 
-/// Of all files of an index, as if it were one.
+/// All files of an index, as if they were one.
 SafetensorsFile load_all(const std::vector<std::filesystem::path>& files) {
   SafetensorsFile all;
   for (const std::filesystem::path& path : files) {

@@ -15,9 +15,10 @@ namespace trireme::checkpoint {
 /// dict of name -> tensor, of types that save_safetensors takes.
 SafetensorsFile load_weights_file(const std::filesystem::path& path);
 
-/// The safetensors files that hold the weights at `path`: itself, or those that an index of several names
-/// (".json" with a "weight_map", as `trireme checkpoint export` and model hubs write it), which are next to
-/// it. Empty: neither, or it cannot be opened. Throws DataError: an index that cannot be read.
+/// The safetensors files that hold the weights at `path`: the file itself, or the files that an index names.
+/// An index is a ".json" file with a "weight_map", as `trireme checkpoint export` and model hubs write it.
+/// Its files are next to it. Empty: neither, or it cannot be opened. Throws DataError: an index that cannot
+/// be read.
 std::vector<std::filesystem::path> safetensors_of(const std::filesystem::path& path);
 
 }  // namespace trireme::checkpoint

@@ -35,7 +35,7 @@ Shards weights_of(comm::Group& group, const LoopModel& model) {
   return mine;
 }
 
-/// As torch::nn::Module::save() does, with other values; `prefix`: of the module's names.
+/// Writes like torch::nn::Module::save(), with other values. `prefix`: the module's name in the model.
 void write(torch::serialize::OutputArchive& archive, const torch::nn::Module& module, const TensorMap& values,
            const std::string& prefix) {
   const auto value = [&](const std::string& name) {
@@ -69,7 +69,7 @@ void save_as_torch(comm::Group& group, const Shards& mine, const torch::nn::Modu
     torch::serialize::OutputArchive archive;
     write(archive, module, values, "");
     write_file_atomic(path, [&](const FileSink& sink) {
-      std::optional<DataError> failure;  // thrown through libtorch's writer it would end the process
+      std::optional<DataError> failure;  // an exception through libtorch's writer would end the process
       archive.save_to([&](const void* bytes, std::size_t count) {
         try {
           if (!failure) sink({static_cast<const std::byte*>(bytes), count});
@@ -83,7 +83,7 @@ void save_as_torch(comm::Group& group, const Shards& mine, const torch::nn::Modu
   });
 }
 
-/// What a file of weights holds, on rank 0.
+/// The contents of a weights file, on rank 0.
 class Source {
  public:
   /// `expected`: names and shapes, without memory. Throws DataError.
@@ -124,7 +124,7 @@ class Source {
   }
 
   std::optional<ShardReader> reader_;
-  TensorMap tensors_;  ///< without a reader
+  TensorMap tensors_;  ///< if there is no reader
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include "trireme/checkpoint/internal/xxh3.h"
 
 #ifndef NDEBUG
-#define XXH_NO_INLINE_HINTS 1  // gcc refuses to inline some of them with -Og and sanitizers
+#define XXH_NO_INLINE_HINTS 1  // gcc cannot inline some of them with -Og and sanitizers
 #endif
 #define XXH_INLINE_ALL
 #include <xxhash.h>

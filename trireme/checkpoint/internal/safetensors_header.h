@@ -1,7 +1,7 @@
 #pragma once
-// The JSON header of a safetensors file, read strictly: after parse_header every entry is inside the data,
-// has exactly the bytes of its shape and type, and the entries cover the data without gap or overlap.
-// Stateless; thread-safe.
+// The JSON header of a safetensors file, read strictly. After parse_header every entry is inside the data and
+// has exactly the bytes of its shape and type. The entries cover the data without gap or overlap. Stateless;
+// thread-safe.
 
 #include <c10/core/ScalarType.h>
 
