@@ -1,6 +1,6 @@
 #pragma once
-// One time for many hosts: how far this rank's monotonic clock is from that of rank 0, measured at the begin
-// and at the end of a span of time, and a straight line between the two, because the crystals of two hosts
+// A common time for several hosts. The offset of this rank's monotonic clock from rank 0's is measured at the
+// begin and at the end of a span of time. In between it is a straight line, because crystals of two hosts
 // drift apart by up to some milliseconds per minute. A value; thread-safe.
 
 #include <algorithm>

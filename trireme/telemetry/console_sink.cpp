@@ -18,12 +18,12 @@ namespace {
 
 constexpr std::size_t kWidestBar = 24, kNarrowestBar = 6;
 constexpr std::size_t kColumnsOfATerminal = 80;
-constexpr int kFewestColumns = 20;  // less is no width: older launchers only said that there is a terminal
+constexpr int kFewestColumns = 20;  // less is not a width: older launchers only set a flag
 constexpr const char* kClearLine = "\x1b[K";
 
 std::string format(const char* pattern, double value) {
   char buffer[48];
-  // The sign of a NaN says nothing.
+  // The sign of a NaN has no meaning.
   std::snprintf(buffer, sizeof buffer, pattern, std::isnan(value) ? std::fabs(value) : value);
   return buffer;
 }
@@ -35,7 +35,7 @@ std::string bar(double done, std::size_t width) {
   return text('[', result, ']');
 }
 
-/// As many of the parts, whole, as fit into so many characters, from the front.
+/// As many leading parts as fit into `columns` characters. No part is cut.
 std::string joined(const std::vector<std::string>& parts, std::size_t columns) {
   std::string line;
   for (const std::string& part : parts) {
@@ -46,7 +46,7 @@ std::string joined(const std::vector<std::string>& parts, std::size_t columns) {
   return line;
 }
 
-/// "  test accuracy 0.9112  test loss 0.2519": what an evaluation has found.
+/// The measures of an evaluation: "  test accuracy 0.9112  test loss 0.2519".
 std::string measures_of(const Record& record) {
   std::string result;
   for (const auto& [name, value] : record.fields) {
@@ -114,7 +114,7 @@ void ConsoleSink::clear_bar() {
 }
 
 std::string ConsoleSink::bar_line(const Record& record) const {
-  // One character stays free: a full line would move to the next.
+  // One column stays free: a full line would wrap.
   const std::size_t columns =
       (options_.columns > 0 ? static_cast<std::size_t>(options_.columns) : kColumnsOfATerminal) - 1;
   constexpr std::size_t kFrame = 3;  // "[", "] "
@@ -131,7 +131,7 @@ std::string ConsoleSink::bar_line(const Record& record) const {
 
 namespace {
 
-/// Of another rank that waits for data, or of this one what it waits for.
+/// Another rank that waits longer for data, and the loading stage that this rank waits for.
 std::string slowest_in_words(const Record& record) {
   constexpr double kWorthAWord = 0.01;
   const double mine = record.number("data_wait", 0), most = record.number("data_wait_most", mine);

@@ -45,7 +45,7 @@ Curve averaged(const Curve& curve, std::size_t most) {
 }
 
 Curve smoothed(const Curve& curve, std::size_t window) {
-  // Sums from the first point on: a mean of any window is a difference of two.
+  // Prefix sums: the mean over a window is a difference of two.
   std::vector<double> sums = {0};
   for (const Point& point : curve) sums.push_back(sums.back() + point.value);
   Curve result;

@@ -26,7 +26,7 @@ constexpr const char* kEnded = "ended";
 
 std::string seconds_of(std::size_t phase) { return text(kNames[phase], "_s"); }
 
-/// Of a file that may be damaged.
+/// Checks a number of a file that may be damaged.
 double time_in(const Record& record, const std::string& name, const std::filesystem::path& path) {
   const double found = record.number(name, -1);
   if (!std::isfinite(found) || found < 0)
@@ -163,7 +163,7 @@ void GoodputMeter::open(const std::filesystem::path& path, std::optional<Goodput
   if (earlier) record_ = continued(std::move(*earlier), step);
   record_.steps = step;
   record_.ended = false;
-  // Another host's clock may be behind.
+  // Clocks of two hosts differ: the difference may be negative.
   of(first_) += std::max(unix_now_s() - since_unix_s, 0.0);
   last_s_ = now_s();
 }

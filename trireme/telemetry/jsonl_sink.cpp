@@ -17,10 +17,10 @@ void JsonlSink::write(const Record& record) { file_->append(to_json_line(record)
 
 namespace {
 
-constexpr std::uint64_t kMaxMetricsBytes = std::uint64_t{1} << 30;  ///< that a resume reads
+constexpr std::uint64_t kMaxMetricsBytes = std::uint64_t{1} << 30;  ///< of a file that a resume reads
 
-/// A record without a step is of the run's beginning. What is no record, or of no step, has no time to stay
-/// for.
+/// Records without a step are from the start of the run and stay. Invalid records and invalid steps are
+/// dropped.
 bool is_within(const nlohmann::json& record, std::int64_t last_step) {
   if (!record.is_object()) return false;
   const auto step = record.find("step");

@@ -14,9 +14,9 @@ namespace {
 constexpr double kWidth = 560, kHeight = 250;
 constexpr double kLeft = 52, kRight = 14, kTop = 12, kBottom = 40;
 constexpr std::size_t kMaxPoints = 1000;
-constexpr std::size_t kMaxStrips = 120;  // places under the mouse that say their values
+constexpr std::size_t kMaxStrips = 120;  // areas that show their values under the mouse
 
-constexpr int kDigits = 4;  // of values, and of ticks where they do not need more to differ
+constexpr int kDigits = 4;  // of values; ticks get more if they would look equal
 
 struct Axis {
   double low = 0;
@@ -32,7 +32,7 @@ struct Axis {
   }
 };
 
-/// 1, 2 or 5 times a power of ten, so that about `count` of them make up the range.
+/// Distance of about `count` ticks in the range: 1, 2 or 5 times a power of ten.
 double tick_distance(double range, double count) {
   const double power = std::pow(10.0, std::floor(std::log10(range / count)));
   const double factor = range / count / power;
@@ -47,7 +47,7 @@ std::vector<double> ticks_between(double low, double high, double distance) {
   return ticks;
 }
 
-/// So that two ticks next to each other read differently.
+/// Number of digits with which adjacent ticks differ.
 int digits_of(double low, double high, double distance) {
   const double largest = std::max(std::abs(low), std::abs(high));
   return std::clamp(static_cast<int>(std::floor(std::log10(largest)) - std::floor(std::log10(distance))) + 1,
@@ -69,7 +69,7 @@ struct Range {
 };
 
 Axis step_axis(Range steps) {
-  if (steps.high <= steps.low) steps.low = 0;  // a single point: the axis is that of the run so far
+  if (steps.high <= steps.low) steps.low = 0;  // a single point: the axis begins at step 0
   if (steps.high <= steps.low) return {0, 1, false, {0, 1}};
   const double distance = std::max(1.0, tick_distance(steps.high - steps.low, 6));
   return linear_axis(steps.low, steps.high, distance);
@@ -89,7 +89,7 @@ Axis value_axis(Range values, ChartScale scale) {
     return logarithmic_axis(values);
   }
   const bool are_shares = scale == ChartScale::kFitted && values.low >= 0 && values.high <= 1;
-  // A range that begins near 0 begins there.
+  // A range that begins near 0 is extended to 0.
   const bool near_zero = values.low > 0 && values.low < 0.3 * values.high;
   if (scale == ChartScale::kFromZero || near_zero) values.low = std::min(values.low, 0.0);
   if (values.high <= values.low) {
@@ -109,7 +109,7 @@ std::string fixed(double value) {
   return buffer;
 }
 
-/// The series to draw, thinned, on axes that hold them all.
+/// The thinned series, on axes that contain all of them.
 class Drawing {
  public:
   explicit Drawing(const Chart& chart) : chart_(chart) {
@@ -123,7 +123,7 @@ class Drawing {
     }
     steps_ = step_axis(steps);
     values_ = value_axis(values, chart.scale);
-    if (chart.scale == ChartScale::kShares) {  // one point has no area
+    if (chart.scale == ChartScale::kShares) {  // a single point has no area
       for (Series& series : chart_.series) {
         if (series.points.size() == 1)
           series.points.insert(series.points.begin(), {steps_.low, series.points.front().value});
@@ -210,7 +210,7 @@ class Drawing {
     return out;
   }
 
-  /// Upright strips that nobody sees until the mouse is on them: they say the values of the lines there.
+  /// Vertical strips, invisible until the mouse is on one. They show the values of the lines there.
   std::string strips() const {
     const auto longest =
         std::max_element(chart_.series.begin(), chart_.series.end(),

@@ -26,7 +26,7 @@ std::optional<int> number_of(const std::string& word) {
   return error == std::errc() && end == word.data() + word.size() ? std::optional<int>(number) : std::nullopt;
 }
 
-/// The numbers that name entries of a folder of /proc; none where it is gone or closed to us.
+/// Numeric names in a folder of /proc; empty if it is gone or not readable.
 std::vector<int> numbers_in(const fs::path& folder) {
   std::vector<int> numbers;
   std::error_code error;
@@ -36,7 +36,7 @@ std::vector<int> numbers_in(const fs::path& folder) {
   return numbers;
 }
 
-/// Of /proc/PID/stat, after the name of the program, which may hold anything.
+/// Fields of /proc/PID/stat after the program's name, which may contain any character.
 struct ProcessStat {
   char state = '?';
   int parent = 0;
@@ -63,7 +63,7 @@ std::optional<ProcessStat> stat_of(int pid) {
   return stat;
 }
 
-/// Of the environment that the process was started with; empty: it has none.
+/// A variable of the process's initial environment; empty: not set.
 std::string variable_of(int pid, const std::string& name) {
   std::ifstream file(text("/proc/", pid, "/environ"));
   for (std::string entry; std::getline(file, entry, '\0');) {
@@ -72,7 +72,7 @@ std::string variable_of(int pid, const std::string& name) {
   return {};
 }
 
-/// A process with a descriptor of a page: the rank itself, or one that it has started or was started by.
+/// A process with a descriptor of a page: the rank itself, its parent or its child.
 struct Holder {
   int pid = 0;
   ProcessStat stat = {};
@@ -98,7 +98,7 @@ void add_pages_of(int pid, std::map<std::uint64_t, FoundPage>& pages) {
   }
 }
 
-/// The one that writes the page, else the one that no other holder has started.
+/// The holder that writes the page. Without it, a holder that is not the child of another holder.
 const Holder& writer_of(const FoundPage& found) {
   const int writer = found.page->usage().read().pid;
   const Holder* best = nullptr;
@@ -117,14 +117,14 @@ bool is_of_other_user(int pid) {
          (::geteuid() != 0 && about.st_uid != ::geteuid());
 }
 
-/// Ranks with the same key belong together. `start`: the id of their launcher's start; empty: another
+/// Ranks with the same key are of one run. `start`: the id of their launcher's start; empty: another
 /// launcher.
 std::string key_of(const std::string& start, const Holder& holder, const StatusPage& page) {
   if (!start.empty()) return start;
   return text(page.usage().read().world_size > 1 ? holder.stat.parent : holder.pid);
 }
 
-/// The process that writes the page, where the rank's process is a script that has started it.
+/// The process that writes the page. The rank's process may be a script that has started it.
 int writer_below(int pid, int writer) {
   for (int above = writer; above > 1;) {
     if (above == pid) return writer;

@@ -13,7 +13,7 @@
 namespace trireme::telemetry {
 namespace {
 
-/// What follows the colon of the first line that begins with `key`; empty when there is none.
+/// The text after the colon of the first line that begins with `key`; empty: no such line.
 std::string value_of(const char* path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -23,7 +23,7 @@ std::string value_of(const char* path, std::string_view key) {
   return {};
 }
 
-/// From "131072 kB".
+/// Parses "131072 kB".
 std::string memory() {
   const std::string kibibytes = value_of("/proc/meminfo", "MemTotal");
   std::istringstream in(kibibytes);

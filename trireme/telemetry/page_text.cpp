@@ -48,7 +48,7 @@ std::string escape_html(std::string_view text) {
 }
 
 std::string short_number(double value, int digits) {
-  if (value == 0) return "0";  // of both signs
+  if (value == 0) return "0";  // also for -0
   const double size = std::abs(value);
   if (size >= 1e15 || !std::isfinite(value)) return significant(value, digits);
   if (size >= 1e9) return significant(value / 1e9, digits) + "G";

@@ -11,12 +11,13 @@
 namespace trireme::telemetry {
 namespace {
 
-/// A writer that lost its core in the middle of a transition comes back; one that was killed there does not.
+/// A writer that was preempted in a transition continues. One that was killed in it does not, so a reader
+/// stops waiting.
 constexpr std::int64_t kLongestWait_ns = 200'000'000;
 constexpr std::uint64_t kWaits = 1 << 8;
 constexpr int kMicrobatchShift = 32;
 
-/// Activity, whether it waits, and the micro-batch, which is -1 or more.
+/// Bits: activity, whether it waits, and the micro-batch, which is -1 or more.
 std::uint64_t pack(const ActivitySpan& span) {
   const auto microbatch = static_cast<std::uint64_t>(std::max(span.microbatch, -1) + 1);
   return static_cast<std::uint64_t>(span.activity) | (span.waits ? kWaits : 0) |
@@ -31,7 +32,7 @@ ActivitySpan unpack(std::int64_t begin_ns, std::uint64_t state) {
           .microbatch = static_cast<int>(state >> kMicrobatchShift) - 1};
 }
 
-/// One writer: no read-modify-write is needed.
+/// No read-modify-write: there is one writer.
 void add(std::atomic<std::int64_t>& sum, std::int64_t value) {
   sum.store(sum.load(std::memory_order_relaxed) + value, std::memory_order_release);
 }
@@ -80,7 +81,7 @@ void RankUsage::end_wait() {
   change(now.activity, false, now.microbatch);
 }
 
-/// Accounts for the span that ends, and begins the next.
+/// Adds the time of the current span, and begins the next.
 void RankUsage::change(Activity activity, bool waits, int microbatch) {
   const std::int64_t at_ns = now_ns();
   const std::uint64_t odd = (sequence_.load(std::memory_order_relaxed) + 1) | 1;
@@ -122,7 +123,7 @@ void RankUsage::publish_counters() {
     memory_[kind].store(memory.bytes[kind], std::memory_order_relaxed);
 }
 
-/// Whether no transition was written meanwhile.
+/// False if a transition was written during the read.
 bool RankUsage::read_times(Usage& usage) const {
   const std::uint64_t before = sequence_.load(std::memory_order_acquire);
   for (std::size_t i = 0; i < kNumActivities; ++i) {

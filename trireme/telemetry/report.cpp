@@ -16,21 +16,21 @@
 namespace trireme::telemetry {
 namespace {
 
-constexpr std::size_t kManyPoints = 80;  // from here on a mean is drawn over the single measurements
+constexpr std::size_t kManyPoints = 80;  // from here on a mean is drawn over the measurements
 
 std::string spaced(std::string name) {
   std::replace(name.begin(), name.end(), '_', ' ');
   return name;
 }
 
-/// "test_accuracy", "test_loss": what evaluations have found, the loss last.
+/// Measures of evaluations, such as "test_accuracy" and "test_loss". The loss is last.
 std::vector<std::string> measures_of(const RunData& run) {
   if (!run.measures.empty()) return run.measures;
   const std::string held_out = run.result("validation_loss") ? "validation" : "test";
   return {held_out + "_accuracy", held_out + "_loss"};
 }
 
-/// "test" or "validation": what the names of the run's held-out measures begin with.
+/// Prefix of the run's held-out measures: "test" or "validation".
 std::string held_out_of(const RunData& run) {
   const std::string loss = measures_of(run).back();
   return loss.substr(0, loss.size() - std::string_view("_loss").size());
@@ -49,7 +49,7 @@ std::string in_words(const std::string& name, double value) {
   return short_number(value);
 }
 
-/// What people call a field of the summary.
+/// Title of a summary field.
 std::string title_of(const std::string& name) {
   if (name == "samples_per_s") return "samples/s, all ranks";
   if (name == "wall_s") return "wall time";
@@ -84,7 +84,7 @@ std::string tiles(const RunData& run) {
   return out.empty() ? out : text("<div class=\"tiles\">\n", out, "</div>\n");
 }
 
-/// The measurements, and when they are many a mean over them.
+/// The measurements, with a moving mean over them if they are many.
 std::vector<Series> with_mean(const std::string& name, const Curve& curve) {
   if (curve.size() < kManyPoints) return {{name, curve, 0, LineStyle::kLine}};
   const std::size_t window = std::max<std::size_t>(5, curve.size() / 40) | 1;
@@ -102,7 +102,7 @@ Chart loss_chart(const RunData& run) {
   return chart;
 }
 
-/// Of "test_accuracy".
+/// `measure`: for example "test_accuracy".
 Chart metric_chart(const RunData& run, const std::string& measure) {
   const std::string name = spaced(measure);
   std::string title = name;
@@ -113,7 +113,7 @@ Chart metric_chart(const RunData& run, const std::string& measure) {
           .scale = ChartScale::kFitted};
 }
 
-/// Where the time of rank 0 goes.
+/// Shares of rank 0's time.
 Chart time_chart(const RunData& run) {
   constexpr std::size_t kMaxSpans = 200;
   const Curve data = averaged(run.curve("data_wait"), kMaxSpans);
@@ -131,10 +131,10 @@ Chart time_chart(const RunData& run) {
           .scale = ChartScale::kShares};
 }
 
-/// What the GPUs of rank 0's host told, each a curve.
+/// A chart of the GPUs on rank 0's host, with a curve for each.
 struct GpuChart {
   const char *title, *unit, *field;
-  double factor = 1;  ///< of the field's numbers
+  double factor = 1;  ///< applied to the field's values
   ChartScale scale = ChartScale::kFromZero;
 };
 constexpr std::array kGpuCharts = {
@@ -149,7 +149,7 @@ constexpr std::array kGpuCharts = {
              .scale = ChartScale::kFitted}};
 
 Chart gpu_chart(const RunData& run, const GpuChart& row) {
-  constexpr int kMaxGpus = 16, kNumColours = 4;  // of the page's style
+  constexpr int kMaxGpus = 16, kNumColours = 4;  // of the page's style sheet
   Chart chart{.title = row.title, .unit = row.unit, .series = {}, .scale = row.scale};
   for (int gpu = 0; gpu < kMaxGpus; ++gpu) {
     Curve curve = run.curve(text("gpu_", gpu, "_", row.field));
@@ -209,7 +209,8 @@ Facts results(const RunData& run) {
   return rows;
 }
 
-/// What a rank's memory was used for, when most was used; and what its state took, and takes by the formula.
+/// Memory of a rank by use, at the peak. For its state also the bytes before an update, measured and by
+/// formula.
 Facts memory(const RunData& run) {
   Facts rows;
   for (const char* kind : {"weights", "gradients", "optimizer", "activations", "communication"}) {
@@ -230,7 +231,7 @@ Facts memory(const RunData& run) {
 
 std::string percent(double share) { return text(std::round(share * 1000) / 10, " %"); }
 
-/// Where the time of all starts of the run went.
+/// Shares of the time of all starts of the run.
 Facts goodput(const RunData& run) {
   Facts rows;
   const auto share = [&](const char* title, const char* field) {
@@ -251,7 +252,7 @@ Facts goodput(const RunData& run) {
   return rows;
 }
 
-/// Who waited for data, and what loading them took.
+/// Waits of ranks for data, and how loading threads spent their time.
 Facts loading(const RunData& run) {
   Facts rows;
   for (int rank = 0;; ++rank) {
@@ -334,7 +335,7 @@ std::string report_page(const ReportData& data) {
 
 void write_report(const std::filesystem::path& folder) {
   ReportData data{.run = read_run(folder), .machine = facts_of_this_machine()};
-  // The run that writes its page still holds its lock, and has said how it ended.
+  // The run that writes its page still holds its lock. Its end is already in end.json.
   if (const std::optional<RunEnd> end = read_run_end(folder / "end.json")) data.run.status = end->status;
   write_file_atomic(folder / "report.html", report_page(data));
 }

@@ -53,7 +53,7 @@ void read_config(const std::filesystem::path& path, RunData& run) {
   } catch (const toml::parse_error& error) {
     throw DataError(text(path.string(), ":", error.source().begin.line, ": ", error.description()));
   }
-  // The table is sorted by name; people know the order of the file.
+  // The table is sorted by name. Users expect the order of the file.
   std::stable_sort(settings.begin(), settings.end(),
                    [](const Setting& a, const Setting& b) { return a.line < b.line; });
   for (Setting& setting : settings) {
@@ -61,15 +61,15 @@ void read_config(const std::filesystem::path& path, RunData& run) {
   }
 }
 
-/// Ours has some hundred values.
+/// Lines that Trireme writes have some hundred values.
 constexpr JsonLimits kMetricsLimits{.levels = 8, .values = 20'000};
 constexpr std::size_t kMaxMeasures = 1000;
 constexpr std::size_t kMaxMetricsLineBytes = std::size_t{16} << 20;
 constexpr std::uint64_t kMaxSummaryBytes = std::uint64_t{16} << 20;
-/// A run may be long; a device has no size.
+/// Long runs need a high limit. A device has no size at all.
 constexpr std::uint64_t kAnySize = std::uint64_t{1} << 62;
 
-/// Null where the line is not JSON, or beyond the limits.
+/// Null if the line is not JSON or exceeds the limits.
 Json metrics_line(std::string_view words) {
   try {
     return parse_json<Json>(words, kMetricsLimits);
@@ -97,7 +97,7 @@ void add_decision(const Json& line, double step, RunData& run) {
                              text(words("verdict"), ": ", words("reason")));
 }
 
-/// Beyond 2^53 a step is nobody's, and may be no std::int64_t.
+/// A step above 2^53 is invalid, and may not fit into std::int64_t.
 bool is_step(double number) { return number >= 0 && number <= 9007199254740992.0; }
 
 void add_line(const Json& line, RunData& run) {
@@ -131,14 +131,14 @@ void read_metrics(const std::filesystem::path& path, RunData& run) {
     const Json line = metrics_line(words);
     if (line.is_object()) {
       add_line(line, run);
-    } else if (end != std::string_view::npos) {  // else a write under way, or cut off by a kill
+    } else if (end != std::string_view::npos) {  // else a write in progress, or cut off by a kill
       throw DataError(text(path.string(), ":", number, ": expected a JSON object on the line, found '",
                            printable(words, 40), "'"));
     }
   }
 }
 
-/// Whole lines of a file, block by block from its end.
+/// Complete lines of a file, read in blocks from its end.
 class LinesFromTheEnd {
  public:
   explicit LinesFromTheEnd(const std::filesystem::path& path)
@@ -146,7 +146,7 @@ class LinesFromTheEnd {
 
   bool at_the_beginning() const { return left_ == 0; }
 
-  /// The lines that end in the block before the ones so far, in the file's order.
+  /// The lines that end in the next block towards the file's beginning, in the file's order.
   std::vector<std::string> block() {
     constexpr std::uintmax_t kBlock = std::uintmax_t{1} << 20;
     const std::uintmax_t size = std::min(kBlock, left_);
@@ -157,7 +157,7 @@ class LinesFromTheEnd {
       throw DataError(text("cannot read ", path_.string()));
     std::vector<std::string> lines = split(bytes + beginning_of_next_, '\n');
     beginning_of_next_.clear();
-    if (left_ > 0) {  // the rest of the first one stands in the block before
+    if (left_ > 0) {  // the first line begins in the preceding block
       beginning_of_next_ = std::move(lines.front());
       if (beginning_of_next_.size() > kMaxMetricsLineBytes) {
         throw DataError(text(path_.string(), " has a line of more than ", kMaxMetricsLineBytes,
@@ -169,7 +169,7 @@ class LinesFromTheEnd {
   }
 
  private:
-  /// Of a file that can be read without waiting.
+  /// Size of a file that can be opened without blocking.
   static std::uintmax_t size_of(const std::filesystem::path& path) {
     if (!open_to_read(path).is_open())
       throw DataError(text("cannot read ", path.string(), ": ", problem_of_open(errno)));
@@ -194,7 +194,7 @@ void read_end_of_metrics(const std::filesystem::path& path, RunData& run) {
   RunData before;
   while (run.measures.empty() && before.measures.empty() && !lines.at_the_beginning()) {
     for (const std::string& words : lines.block()) {
-      if (words.find(kEvaluation) == std::string::npos) continue;  // most are steps, and need no parsing
+      if (words.find(kEvaluation) == std::string::npos) continue;  // most lines are steps: not parsed
       const Json line = metrics_line(words);
       if (is_evaluation(line)) add_line(line, before);
     }
@@ -208,13 +208,13 @@ void take_summary(Record summary, const std::filesystem::path& path, RunData& ru
   if (!is_step(number))
     throw DataError(text(path.string(), ": expected a number of steps, found 'steps' as ", number));
   const auto steps = static_cast<std::int64_t>(number);
-  if (steps < run.steps) return;  // of the part before the run was resumed
+  if (steps < run.steps) return;  // a summary from before a resume
   run.steps = steps;
   run.summary = std::move(summary);
   run.status = run.result_text("status");
 }
 
-/// Whether it lives, and if not, what ended it.
+/// Sets whether the run is alive, or else how it ended.
 void take_end(const std::filesystem::path& folder, RunData& run) {
   const LockHolder holder = holder_of(folder / "run.lock");
   if (holder.state == LockHolder::State::kAlive) {

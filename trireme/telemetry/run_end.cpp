@@ -19,10 +19,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Of a lock, and of an end with its message.
+/// Limit for a lock file, and for an end with its message.
 constexpr std::uint64_t kMaxEndBytes = std::uint64_t{4} << 20;
 
-/// Without keys where no object stands.
+/// Returns an empty object if the content is not an object.
 Json object_in(const std::string& content) {
   if (nests_deeper(content, 1)) return Json::object();
   const Json found = Json::parse(content, nullptr, /*allow_exceptions=*/false);

@@ -12,12 +12,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Every value once, in the order of the first appearance.
+/// Adds a name unless it is there: the order is that of first appearance.
 void add_new(std::vector<std::string>& names, const std::string& name) {
   if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
 }
 
-/// Names of the numbers that the runs ended with; of unfinished runs those that a summary would have held.
+/// Names of the final numbers of runs. For unfinished runs, those that a summary would contain.
 std::vector<std::string> outcome_names(std::span<const RunData> runs) {
   std::vector<std::string> names = {"steps"};
   for (const RunData& run : runs) {

@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kCounter = PrometheusText::kCounter;
 constexpr const char* kGauge = PrometheusText::kGauge;
 
-/// One value for each rank.
+/// Writes one value per rank.
 template <class Value>
 void of_ranks(PrometheusText& out, const RunSample& sample, std::string_view name, const char* type,
               const char* help, Value&& value) {

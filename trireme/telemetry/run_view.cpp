@@ -15,7 +15,7 @@ using Times = std::array<double, kNumActivities>;
 
 constexpr double kNs = 1e-9;
 
-/// Seconds by Activity that a rank was in, up to `at_ns`, with the span that continues.
+/// Seconds of a rank by Activity, up to `at_ns`, including the current span.
 struct TimesOfRank {
   Times spent = {}, waited = {};
 };
@@ -49,7 +49,7 @@ std::optional<DiskRate> disk_of_process(const ProcessSample& before, const Proce
                   .written = rate(now.disk_written_bytes, before.disk_written_bytes)};
 }
 
-/// "0B3" of "step 12: 0B3", as the step has its own column.
+/// "0B3" of "step 12: 0B3": the step has its own column.
 std::string without_step(const std::string& action) {
   const std::size_t colon = action.find(": ");
   return action.starts_with("step ") && colon != std::string::npos ? action.substr(colon + 2) : action;
@@ -58,11 +58,11 @@ std::string without_step(const std::string& action) {
 std::vector<ActivitySpan> spans_after(const Usage& usage, std::int64_t begin_ns) {
   auto first = std::find_if(usage.spans.begin(), usage.spans.end(),
                             [&](const ActivitySpan& span) { return span.begin_ns > begin_ns; });
-  if (first != usage.spans.begin()) --first;  // it continued after that
+  if (first != usage.spans.begin()) --first;  // that span continues after begin_ns
   return {first, usage.spans.end()};
 }
 
-/// Since the process began, where there is nothing earlier to compare with.
+/// Without an earlier sample, rates and shares are those since the start of the process.
 RankView view_of(const RankSample* before, std::int64_t before_ns, const RankSample& now,
                  std::int64_t now_ns) {
   static const RankSample kNothing;
@@ -84,7 +84,7 @@ RankView view_of(const RankSample* before, std::int64_t before_ns, const RankSam
   if (!usage.spans.empty())
     view.for_s = static_cast<double>(std::max<std::int64_t>(now_ns - usage.now.begin_ns, 0)) * kNs;
   view.window_s = passed_s;
-  // A resumed rank did not begin with step 0.
+  // A single sample gives no rate: a resumed rank does not begin with step 0.
   if (before != nullptr) view.steps_per_s = per_second(now.status.step, from.status.step, passed_s);
   for (std::size_t i = 0; i < kNumActivities; ++i) {
     const double waited = std::max(times.waited[i] - then.waited[i], 0.0);
@@ -183,7 +183,7 @@ std::string describe(const Straggler& straggler) {
       straggler.action.empty() ? std::string() : text(", now: ", printable(straggler.action));
   if (straggler.stopped)
     return text("rank ", straggler.rank, " is stopped by a signal", now, "; the others wait for it");
-  // Beside peers that do next to nothing by themselves a ratio tells nothing.
+  // Compared with almost idle peers, a ratio is meaningless.
   constexpr double kMaxTold = 10;
   const std::string longer =
       straggler.longer > 0 && straggler.longer < kMaxTold

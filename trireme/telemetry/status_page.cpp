@@ -36,8 +36,8 @@ std::int64_t coarse_now_ns() {
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-/// Text under a sequence lock. The words are atomic and ordered among each other by release and acquire, not
-/// by fences, so that ThreadSanitizer understands it.
+/// Text under a sequence lock. The words are atomic and ordered by release and acquire, not by fences, so
+/// that ThreadSanitizer can check it.
 template <std::size_t kWords>
 class SharedText {
  public:
@@ -45,7 +45,7 @@ class SharedText {
 
   void write(std::string_view text) {
     text = text.substr(0, kTextBytes);
-    // Odd while it is being written; also after a writer that died in between and was replaced.
+    // Odd during a write, even if the previous writer died in a write.
     const std::uint64_t odd = (sequence_.load(std::memory_order_relaxed) + 1) | 1;
     sequence_.store(odd, std::memory_order_relaxed);
     for (std::size_t word = 0; word <= text.size() / 8; ++word) {
@@ -59,7 +59,8 @@ class SharedText {
 
   std::string read() const {
     std::array<char, kWords * 8> copy{};
-    // A writer that lost its core in the middle of a text comes back; one that was killed there does not.
+    // A writer that was preempted in a write continues. One that was killed in it does not, so a reader stops
+    // waiting.
     constexpr std::int64_t kLongestWait_ns = 200'000'000;
     for (const auto give_up_ns = coarse_now_ns() + kLongestWait_ns; !read_whole(copy);) {
       if (coarse_now_ns() > give_up_ns) break;
@@ -116,7 +117,7 @@ std::shared_ptr<StatusPage> StatusPage::make_private() {
 
 std::shared_ptr<StatusPage> StatusPage::create(int* descriptor) {
   const int fd = ::memfd_create("trireme-status", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  // Whoever has mapped it is killed by a read beyond its end.
+  // Sealed: a read beyond the end of a page that has shrunk would kill the reader.
   if (fd >= 0 && ::ftruncate(fd, kPageBytes) == 0 && ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0) {
     if (auto page = map(fd, kReadAndWrite)) {
       new (page->page_) Page;
@@ -136,7 +137,8 @@ std::shared_ptr<StatusPage> StatusPage::from_environment() {
   const char* end = value + std::strlen(value);
   const auto parsed = std::from_chars(value, end, fd);
   struct stat about {};
-  // A variable that outlived its descriptor (a program started by a rank) may name any other file.
+  // A program that a rank has started may inherit the variable without the descriptor. Then the number may be
+  // any file.
   const bool plausible = parsed.ec == std::errc() && parsed.ptr == end && fd >= 0 &&
                          ::fstat(fd, &about) == 0 && about.st_size == static_cast<off_t>(kPageBytes);
   if (!plausible) return make_visible();
@@ -144,7 +146,7 @@ std::shared_ptr<StatusPage> StatusPage::from_environment() {
   return page && page->page_->magic == kMagic ? page : make_visible();
 }
 
-/// Private where a sandbox has no memory files.
+/// Private if a sandbox has no memory files.
 std::shared_ptr<StatusPage> StatusPage::make_visible() {
   try {
     int descriptor = -1;
@@ -162,7 +164,7 @@ std::shared_ptr<const StatusPage> StatusPage::open_of(int pid, int descriptor, s
   struct stat about {};
   if (!file.is_open() || ::fstat(file.get(), &about) != 0 || about.st_size != static_cast<off_t>(kPageBytes))
     return nullptr;
-  const int seals = ::fcntl(file.get(), F_GET_SEALS);  // -1: not in memory
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);  // -1: not a memory file
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return nullptr;
   *identity = about.st_ino;
   auto page = map(file.get(), PROT_READ);

@@ -64,7 +64,7 @@ std::string framed(const std::string& payload) {
   return length + little_endian(masked_crc(length)) + payload + little_endian(masked_crc(payload));
 }
 
-/// A name that sorts after those of earlier starts, also of one in the same second.
+/// A name that sorts after those of earlier starts, also of a start in the same second.
 fs::path new_file(const fs::path& folder) {
   make_folder(folder);
   for (auto second = static_cast<std::int64_t>(unix_now_s());; ++second) {
@@ -77,7 +77,7 @@ std::string scalar(const std::string& tag, double value) {
   return bytes_field(kValue, bytes_field(kTag, tag) + float_field(kSimpleValue, static_cast<float>(value)));
 }
 
-// ---- reading back what is to be kept ----
+// ---- reading a file again on a resume ----
 
 std::uint64_t word_at(std::string_view bytes, std::size_t at, std::size_t size) {
   std::uint64_t word = 0;
@@ -86,8 +86,7 @@ std::uint64_t word_at(std::string_view bytes, std::size_t at, std::size_t size) 
   return word;
 }
 
-/// The length of the whole record that `bytes` begin with; none when they end before it does, or are no
-/// record.
+/// Length of the complete record at the start of `bytes`; nullopt: it is incomplete or invalid.
 std::optional<std::size_t> record_length(std::string_view bytes) {
   constexpr std::size_t kHead = 12, kTail = 4;
   if (bytes.size() < kHead + kTail || word_at(bytes, 8, 4) != masked_crc(bytes.substr(0, 8)))
@@ -97,7 +96,7 @@ std::optional<std::size_t> record_length(std::string_view bytes) {
   return kHead + payload + kTail;
 }
 
-/// The step of one of our events, in which it stands behind the eight bytes of the time.
+/// The step of an event that Trireme has written. It is stored after the eight bytes of the time.
 std::int64_t step_of(std::string_view record) {
   constexpr std::size_t kPayload = 12, kKey = kPayload + 1 + sizeof(double);
   if (record.size() <= kKey || record[kKey] != (kStep << 3 | kVarint)) return 0;
@@ -110,7 +109,7 @@ std::int64_t step_of(std::string_view record) {
   return static_cast<std::int64_t>(step);
 }
 
-constexpr std::uint64_t kMaxEventsBytes = std::uint64_t{1} << 30;  ///< that a resume reads
+constexpr std::uint64_t kMaxEventsBytes = std::uint64_t{1} << 30;  ///< of a file that a resume reads
 
 void drop_from_file(const fs::path& path, std::int64_t last_step) {
   const std::string content = read_bounded_file(path, kMaxEventsBytes, "file of events");

@@ -16,20 +16,20 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A row of the picture: a thread, or one of the lanes of a buffer.
+/// A row of the timeline: a thread, or one of the lanes of a buffer.
 struct Row {
   std::string name;
   std::vector<TraceSpan> spans;
 };
 
-/// By begin; a span stands before those inside it.
+/// Sorts by begin. A span precedes those inside it.
 void sort_by_time(std::vector<TraceSpan>& spans) {
   std::sort(spans.begin(), spans.end(), [](const TraceSpan& a, const TraceSpan& b) {
     return std::make_tuple(a.begin_ns, -a.end_ns) < std::make_tuple(b.begin_ns, -b.end_ns);
   });
 }
 
-/// Rows on which no two spans overlap: each goes to the first that is free when it begins.
+/// Rows without overlapping spans: each span goes to the first row that is free when it begins.
 std::vector<Row> in_lanes(const std::string& name, std::vector<TraceSpan> spans) {
   sort_by_time(spans);
   std::vector<Row> lanes;
@@ -45,7 +45,7 @@ std::vector<Row> in_lanes(const std::string& name, std::vector<TraceSpan> spans)
   return lanes;
 }
 
-/// Threads first, in the order in which they appeared; then the lanes.
+/// Threads first, in the order of appearance; then the lanes.
 std::vector<Row> rows_of(const Trace& trace) {
   std::vector<Row> rows, lanes;
   std::map<int, std::size_t> row_of_thread;
@@ -75,7 +75,7 @@ Json metadata(const char* name, int rank, const Json& arguments) {
   return {{"name", name}, {"ph", "M"}, {"pid", rank}, {"tid", 0}, {"args", arguments}};
 }
 
-/// Nanoseconds as microseconds.
+/// Appends nanoseconds as microseconds.
 void append_us(std::string& out, std::int64_t ns) {
   char buffer[40];
   const long long size = std::abs(ns);
