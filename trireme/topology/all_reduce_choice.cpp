@@ -9,27 +9,27 @@
 namespace trireme::topology {
 namespace {
 
-// As the probe of links does it, see match.cpp: messages grow until one takes long enough to be told from a
-// small one, but no longer than some latencies, as each of them costs a long link several.
+// As in the probe of links (match.cpp): messages grow until one takes clearly longer than a small one. The
+// total time is limited to some latencies, because each message costs a long link several.
 constexpr double kLongEnough_s = 0.002;
 constexpr double kPatience_s = 0.03;
 constexpr double kPatienceInAlphas = 10;
 constexpr std::size_t kFirstBytes = 64 << 10;
 constexpr std::size_t kMostBytes = 4 << 20;
 constexpr double kSmallBytes = 1024;
-// What takes longer is done once.
+// An operation that takes longer is not repeated.
 constexpr double kRepeats_s = 0.02;
 constexpr int kMaxRepeats = 15;
-// Ways that are not far apart are told from each other by more than one operation.
+// Algorithms whose times are within this factor are compared by more than one operation.
 constexpr double kNear = 2;
 constexpr int kMinOfNear = 4;
-// From here on a link is long.
+// A link with at least this latency is long.
 constexpr double kLongLink_s = 0.001;
-// Of each rank, to tell what lanes bring: pieces for all of them between any two; and how much that has to
-// be.
+// Bytes of each rank for the measurement of lanes: a piece for every lane between any two ranks. Lanes are
+// used if they reduce the time to this factor.
 constexpr std::size_t kBytesForLanes = 256 << 10;
 constexpr double kWorthIt = 0.85;
-// Every list is tried that should take no longer than this, and the best two in any case.
+// Every list with a shorter estimate is tried, and the best two in any case.
 constexpr double kCheap_s = 0.005;
 
 class Measurement {
@@ -60,7 +60,7 @@ class Measurement {
   std::vector<float> values_;
 };
 
-/// The largest of all ranks: an all-reduce is over when it is over everywhere.
+/// The maximum over all ranks: an all-reduce ends when it has ended on all ranks.
 std::vector<double> Measurement::agreed(std::vector<double> mine) {
   exchange_.all_reduce({.algorithm = Algorithm::kDirect,
                         .element = wire::Element::kF64,
@@ -83,15 +83,15 @@ double Measurement::reduce_s(std::optional<Algorithm> algorithm, double bytes) {
   return now_s() - began_s;
 }
 
-/// Of the way that waits for one message only.
+/// Latency by the direct algorithm, which waits for one message only.
 double Measurement::alpha_s() {
-  const double first_s = agreed(reduce_s(Algorithm::kDirect, sizeof(float)));  // wakes all ranks, too
+  const double first_s = agreed(reduce_s(Algorithm::kDirect, sizeof(float)));  // also wakes all ranks
   std::vector<double> times;
   for (int i = repeats(first_s); i >= 0; --i) times.push_back(reduce_s(Algorithm::kDirect, sizeof(float)));
   return agreed(median(times));
 }
 
-/// Over the ring, which keeps every connection busy both ways.
+/// Over the ring, which keeps every connection busy in both directions.
 void Measurement::measure_beta() {
   const double ranks = exchange_.size();
   const double messages = 2 * (ranks - 1);
@@ -99,7 +99,7 @@ void Measurement::measure_beta() {
   double spent_s = 0;
   for (std::size_t bytes = kFirstBytes;; bytes *= 4) {
     largest_bytes_ = static_cast<double>(bytes);
-    // The first message of a size makes a connection ready for it.
+    // The first message of a size also sets up the connection for it.
     const double first_s = agreed(reduce_s(Algorithm::kRing, largest_bytes_));
     spent_s += first_s;
     double took_s = first_s;
@@ -141,7 +141,7 @@ void Measurement::compare(double bytes) {
   times_s = agreed(times_s);
   const double best_s = *std::ranges::min_element(times_s);
   for (std::size_t i = 0; i < ways.size(); ++i) {
-    // The first one has made connections and memory ready, where it was short enough for that to count.
+    // The first run has set up connections and memory. It counts only if it is too long to be repeated.
     std::vector<double> more_s;
     const int least = times_s[i] < kNear * best_s ? kMinOfNear : 1;
     for (int left = std::max(repeats(times_s[i]), least); left > 1; --left)

@@ -1,8 +1,8 @@
 #pragma once
-// The all-reduce of a group for each size: the list of transfers that is the fastest by formula
-// (all_reduce_cost.h) with the group's own alpha and beta, or another library's, where that was measured as
-// faster. For a few sizes the best lists are run, too, and their times correct the formulas near that size.
-// All ranks measure together and have the same numbers, so all choose the same.
+// The all-reduce of a group for each size. It is the list of transfers that is the fastest by formula
+// (all_reduce_cost.h) with the group's own alpha and beta. If another library was measured as faster, it is
+// that library's. For a few sizes the best lists are run, too, and their times correct the formulas near that
+// size. All ranks measure together and have the same numbers, so all choose the same.
 
 #include <functional>
 #include <optional>

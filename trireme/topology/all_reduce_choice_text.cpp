@@ -1,4 +1,4 @@
-// Choices of all-reduces as text: for checkpoints, which keep them, and for people.
+// All-reduce choices as text: for checkpoints, and for users.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -12,11 +12,11 @@ namespace {
 
 constexpr const char* kForced = "forced";
 constexpr const char* kMeasured = "measured";
-constexpr const char* kOther = "other";  // next to the names of algorithms, in a comparison
+constexpr const char* kOther = "other";  // in a comparison, among the names of algorithms
 constexpr const char* kLanes = "lanes";
 constexpr std::size_t kMaxComparisons = 64;
 
-/// The shortest text that reads as the same number.
+/// The shortest text that parses to the same number.
 std::string exact(double number) {
   char digits[32];
   return {digits, std::to_chars(digits, digits + sizeof digits, number).ptr};

@@ -11,7 +11,7 @@ namespace {
 int floor_log2(int n) { return std::bit_width(static_cast<unsigned>(n)) - 1; }
 int ceil_log2(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
 
-/// What halving and doubling needs among the 2^k ranks that stay when the others have folded into them.
+/// Halving and doubling among 2^k ranks, and the fold of the other ranks into them.
 double halving_doubling_s(int ranks, double bytes, const MessageCost& cost) {
   const int steps = floor_log2(ranks);
   const double share = 1 - 1.0 / static_cast<double>(1 << steps);
@@ -96,7 +96,7 @@ double all_reduce_s(Algorithm algorithm, int ranks, double bytes, const MessageC
       return cost.alpha_s + others * bytes * (cost.beta_s_per_byte + cost.gamma_s_per_byte);
     case Algorithm::kTwoShot:
       return 2 * cost.alpha_s + share * bytes * (2 * cost.beta_s_per_byte + cost.gamma_s_per_byte);
-    case Algorithm::kLevels:  // two of them, over links that are all alike
+    case Algorithm::kLevels:  // two levels, over equal links
       return 4 * cost.alpha_s + share * bytes * (2 * cost.beta_s_per_byte + cost.gamma_s_per_byte);
   }
   throw InternalError("an algorithm without a cost");

@@ -1,10 +1,10 @@
 #pragma once
-// Time of an all-reduce between hosts, by formula: alpha (seconds of a message), beta (seconds of a byte in
-// transfer) and gamma (seconds of a byte that is added up), for n ranks with S bytes each. The formulas are
-// those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH"
-// (2005), section 4.5 and Rabenseifner's fold for numbers of ranks that are no power of two. Direct and two
-// shots are not theirs: a rank's messages to all others are in transfer at once, so alpha counts once and
-// bytes leave one after the other. Pure; thread-safe.
+// Time of an all-reduce between hosts, by formula, for n ranks with S bytes each. alpha: seconds of a
+// message; beta: seconds of a byte in transfer; gamma: seconds of a byte that is added up. Formulas: Thakur,
+// Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), section 4.5.
+// For numbers of ranks that are no power of two, Rabenseifner's fold is added. Direct and two shots are not
+// theirs: a rank's messages to all others are in transfer at once. So alpha counts once, and bytes leave one
+// after the other. Pure; thread-safe.
 
 #include <string>
 #include <string_view>

@@ -45,7 +45,8 @@ class StepList {
 
 void StepList::ring() {
   for (const bool adds : {true, false}) {
-    // Rank r ends the first half with the whole sum of part r + 1, which it sends first in the second.
+    // Rank r ends the first half with the complete sum of part r + 1. It sends this part first in the second
+    // half.
     const int first = adds ? 0 : 1;
     for (int step = 0; step < ranks_ - 1; ++step) {
       for (int rank = 0; rank < ranks_; ++rank)
@@ -58,12 +59,12 @@ void StepList::ring() {
 void StepList::halving_doubling() {
   const int core = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks_)));
   const int folded = ranks_ - core;
-  // Of the first 2 * folded ranks the odd ones fold into those before them.
+  // Of the first 2 * folded ranks, each odd rank folds into the rank before it.
   const auto rank_at = [&](int place) { return place < folded ? 2 * place : place + folded; };
   for (int place = 0; place < folded; ++place) send_all(2 * place + 1, 2 * place, true);
   if (folded > 0) next_step();
-  // Each halving keeps the half that the place's bit says, the highest bit first; doubling goes the same way
-  // back. What goes to the other is what it keeps, or what this one has kept.
+  // Each halving keeps the half that the place's bit selects, the highest bit first. Doubling reverses the
+  // steps. Halving sends the half that the other rank keeps, doubling the half that this rank has kept.
   const auto send_half = [&](int place, int half, bool adds) {
     const int other = place ^ half;
     const int kept_by = adds ? other : place;
@@ -124,8 +125,8 @@ void StepList::gather_parts() {
   next_step();
 }
 
-/// On the way out a place keeps of its range the part of its number at the level, on the way back it sends
-/// that to those who have the others.
+/// Reduction: at each level a place keeps the part of its range that its number selects. Gathering: it sends
+/// this part to the places that have the others.
 void StepList::by_levels(const Levels& levels) {
   struct Range {
     std::int64_t begin, end;
@@ -144,7 +145,7 @@ void StepList::by_levels(const Levels& levels) {
     }
   };
   const auto member = [&](int place) { return levels.members[static_cast<std::size_t>(place)]; };
-  std::vector<std::vector<Range>> before;  // by level, the innermost first
+  std::vector<std::vector<Range>> before;  // by level, innermost first
   int stride = 1;
   for (auto size = levels.sizes.rbegin(); size != levels.sizes.rend(); ++size) {
     before.push_back(ranges);
@@ -171,22 +172,22 @@ void StepList::by_levels(const Levels& levels) {
   }
 }
 
-/// What a place has of the parts of others: of those at its own place on all levels inside of this one, on
-/// any outside. One step for each place outside.
+/// Transfers between places that differ at this level only. They move the parts of all members with the same
+/// place in their blocks. One step for each block.
 void StepList::parts_by_level(const Levels& levels, std::size_t level, bool adds) {
   int inside = 1, outside = 1;
   for (std::size_t l = 0; l < levels.sizes.size(); ++l) (l < level ? outside : inside) *= levels.sizes[l];
   inside /= levels.sizes[level];
   const int size = levels.sizes[level];
   const auto member = [&](int place) { return levels.members[static_cast<std::size_t>(place)]; };
-  const int block = inside * size;  // places that agree outside
+  const int block = inside * size;  // places with the same place on all outer levels
   for (int other_block = 0; other_block < outside; ++other_block) {
     for (int from = 0; from < ranks_; ++from) {
       const int mine = from / inside % size;
       for (int there = 0; there < size; ++there) {
         if (there == mine) continue;
         const int to = from + (there - mine) * inside;
-        // Of sums that which the other is to have, of copies that which this one has.
+        // Sums are of the receiver's part, copies of the sender's.
         const int of = (adds ? to : from) % block + other_block * block;
         send_part(member(from), member(to), member(of), adds);
       }

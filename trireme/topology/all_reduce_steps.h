@@ -1,8 +1,8 @@
 #pragma once
 // Collectives as data: sender, receiver and elements of each transfer in each step. A transfer sends its
 // sender's values at the start of the step. A rank that receives with `adds` ends the step with the sum of
-// its values and of all that arrive for the element, added up in rank order, its own included: so every rank
-// ends with the same bits. At the end of an all-reduce every rank holds the sum over all. Halving and
+// its values and of all that arrive for the element. They are added in rank order, its own included, so every
+// rank ends with the same bits. At the end of an all-reduce every rank holds the sum over all. Halving and
 // doubling: Rabenseifner 2004; the tree is binomial; the ring is Patarasuk and Yuan 2009 (with fewer elements
 // than ranks some parts are empty, and nothing is sent for them). Direct sends all elements to all ranks,
 // also known as one-shot; two shots are a reduce-scatter and an all-gather. Pure; thread-safe.

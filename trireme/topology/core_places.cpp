@@ -11,7 +11,7 @@
 namespace trireme::topology {
 namespace {
 
-/// The number that a file begins with; 0 where there is none.
+/// The number at the start of a file; 0 if there is none.
 int number_in(const std::filesystem::path& path) {
   std::ifstream file(path);
   int number = 0;
@@ -42,7 +42,7 @@ int last_cache_of(const std::filesystem::path& core) {
 
 auto physical_core(const CorePlace& place) { return std::tuple(place.socket, place.node, place.physical); }
 
-/// Cores that are dealt out as one.
+/// Groups of cores that are assigned together.
 std::vector<std::vector<int>> units_of(const std::vector<CorePlace>& places, bool whole_cores) {
   std::vector<std::vector<int>> units;
   for (std::size_t i = 0; i < places.size(); ++i) {
@@ -65,7 +65,7 @@ std::vector<CorePlace> core_places(std::span<const int> cores, const std::filesy
                       .cache = last_cache_of(folder),
                       .physical = number_in(folder / "topology" / "core_id")});
   }
-  // Nobody has told them apart.
+  // Without core ids, each core counts as a physical core.
   const auto is_unknown = [](const CorePlace& place) { return place.physical == 0; };
   if (std::ranges::all_of(places, is_unknown))
     for (CorePlace& place : places) place.physical = place.number;

@@ -12,7 +12,7 @@ namespace {
 
 enum class Kind { kAllReduce, kReduceScatter, kAllGather };
 
-/// Of what all members have to agree about in an operation.
+/// Hash of everything that all members have to agree on in an operation.
 std::uint32_t hash_of(Kind kind, std::size_t bytes, wire::Element element, wire::Reduction reduction,
                       Algorithm algorithm) {
   std::uint64_t hash = bytes;
@@ -51,7 +51,7 @@ void Exchange::set_lanes(int lanes, const wire::Socket& listening, const Members
                          const Deadline& deadline) {
   require(lanes >= 1 && lanes <= kMaxLanes, lanes, " connections between two members: expected 1 to ",
           kMaxLanes);
-  // When this has come from all, all are there.
+  // After this all-reduce, all members have called set_lanes().
   std::int32_t here = 0;
   all_reduce({.algorithm = Algorithm::kDirect,
               .element = wire::Element::kI32,

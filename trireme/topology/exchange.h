@@ -1,12 +1,12 @@
 #pragma once
-// The members of a group, each connected with each other over a network (networks.h), by one connection or
-// several (lanes), over which long transfers are split, and the executor of lists of transfers
-// (all_reduce_steps.h) between them. Every rank calls the same operations in the same order with the same
-// sizes; each ends with the same bits, over every network. bf16 and f16 are sent as they are; values that
-// arrive in a step are added up in f32 and rounded once. Every operation has a number and a hash of its
-// arguments, with which its bytes are marked on each connection. Ranks with different operations do not mix
-// them up, but wait until abort() or the deadline. An operation belongs to one thread at a time; abort() to
-// any. After a failure all later ones fail.
+// The members of a group and the executor of lists of transfers (all_reduce_steps.h) between them. Any two
+// members are connected over a network (networks.h), by one connection or several (lanes). Long transfers are
+// split over the lanes. Every rank calls the same operations in the same order with the same sizes; each ends
+// with the same bits, over every network. bf16 and f16 are sent as they are; values that arrive in a step are
+// added up in f32 and rounded once. Every operation has a number and a hash of its arguments, which mark its
+// bytes on each connection. Ranks with different operations do not mix them up, but wait until abort() or the
+// deadline. An operation belongs to one thread at a time; abort() to any. After a failure all later ones
+// fail.
 
 #include <atomic>
 #include <cstddef>
@@ -83,8 +83,8 @@ class Exchange {
   /// In rank order, in one step, or by levels(), each in the order of its parts. Throws as all_reduce() does,
   /// and InvalidArgument for parts that are not as many sums as there are members.
   void reduce_scatter(const ReduceScatter& what, const Deadline& deadline);
-  /// `parts`: of one size, one of each member, of which this one's is in its place. At the end all are.
-  /// Throws as reduce_scatter() does.
+  /// `parts`: one part per member, all of one size. Each member gives the part at its place, and gets all
+  /// others. Throws as reduce_scatter() does.
   void all_gather(std::span<std::byte> parts, const Deadline& deadline);
 
   /// Ends pending operations, here, and with them the connections.

@@ -11,7 +11,7 @@ namespace trireme::topology {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-// Shorter ones cost a call to the kernel each, and gain nothing.
+// Shorter pieces cost a kernel call each, and gain nothing.
 constexpr std::size_t kMinPieceBytes = 64 << 10;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -32,7 +32,7 @@ ExchangeStep::ExchangeStep(std::span<const Transfer> transfers, const StepData& 
   }
   for (const Transfer& each : transfers) {
     if (each.to != on.rank) continue;
-    // A step sends what was there when it began.
+    // A step sends the values that were there at its start.
     const std::span<std::byte> target = target_of(each);
     const bool waits =
         std::ranges::any_of(sends_, [&](const Send& send) { return overlap(send.left, target); }) ||
@@ -43,14 +43,14 @@ ExchangeStep::ExchangeStep(std::span<const Transfer> transfers, const StepData& 
     for (const auto& [line, piece] : pieces_of(each.from, each)) {
       Receive receive{.line = line, .target = target_of(piece), .held = held_of(piece).data()};
       receive.adds_at_end = each.adds && waits;
-      if (each.adds) receive.buffer = receive.target;  // its size; give_buffers() says where
+      if (each.adds) receive.buffer = receive.target;  // its size; give_buffers() assigns the memory
       receives_.push_back(receive);
     }
   }
   give_buffers();
 }
 
-/// The same at both ends, as they are made of the size alone.
+/// Both ends compute the same pieces, because they depend on the size only.
 std::vector<std::pair<Line, Transfer>> ExchangeStep::pieces_of(int peer, const Transfer& transfer) const {
   const std::int64_t numel = transfer.end - transfer.begin;
   const std::size_t bytes = static_cast<std::size_t>(numel) * wire::bytes_of(on_.element);
@@ -122,7 +122,7 @@ void ExchangeStep::add_block(Receive& receive) {
   receive.added += bytes;
 }
 
-/// In rank order, this rank's own among them.
+/// Adds in rank order, with this rank's own values at its place.
 void ExchangeStep::add_at_end() {
   std::map<std::byte*, std::vector<const Receive*>> by_target;
   for (const Receive& each : receives_) {

@@ -24,7 +24,7 @@ using wire::Nonce;
 using wire::Secret;
 using wire::Socket;
 
-// Of those who have proved nothing.
+// Limits for connections that are not authenticated yet.
 constexpr std::size_t kMaxStrangers = 256;
 constexpr int kMaxAcceptedAtOnce = 64;
 
@@ -32,8 +32,8 @@ std::string_view bytes_of(const Nonce& nonce) {
   return {reinterpret_cast<const char*>(nonce.data()), nonce.size()};
 }
 
-/// Address and port as a kernel has them of a connection, in one form: IPv4 as IPv4 in IPv6, and no scope of
-/// an address that is of one link, which is each host's own.
+/// Address and port of a connection in one form, as the kernel has them. IPv4 is mapped into IPv6. The scope
+/// of a link-local address is left out, because each host numbers its own.
 std::string place(const Socket& socket, decltype(::getsockname)* which) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
@@ -54,7 +54,7 @@ std::string place(const Socket& socket, decltype(::getsockname)* which) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Of no use for another purpose, to the other side, or at another place than the one that listens.
+/// Not valid for another purpose, for the other side, or at another address than the listener's.
 Digest proof(const Secret& secret, const char* speaker, const Terms& terms, const std::string& listening_at,
              const Nonce& of_from, const Nonce& of_to) {
   return wire::hmac_sha256(
@@ -62,7 +62,7 @@ Digest proof(const Secret& secret, const char* speaker, const Terms& terms, cons
                     listening_at, bytes_of(of_from), bytes_of(of_to))});
 }
 
-/// A few bytes to a socket that nothing has been sent to: there is room for them.
+/// Sends a few bytes. A socket that has sent nothing has room for them.
 template <class T>
 bool send_at_once(const Socket& socket, const T& value) {
   return ::send(socket.fd(), &value, sizeof value, MSG_NOSIGNAL | MSG_DONTWAIT) ==

@@ -9,13 +9,13 @@
 namespace trireme::topology {
 namespace {
 
-/// The members of a part of the network, or the parts that it is made of.
+/// The members of a part of the network, or its smaller parts.
 struct Part {
   std::vector<int> members;
-  std::map<std::string, Part> parts;  ///< in the order of their names: the same on all ranks
+  std::map<std::string, Part> parts;  ///< ordered by name: the same on all ranks
 };
 
-/// The sizes below, each the same in all parts; empty where they are not. Places of members in order.
+/// Sizes of the levels from `depth` on, and the members in order. False: the parts of a level differ.
 bool measure(const Part& part, std::size_t depth, std::vector<int>& sizes, std::vector<int>& members) {
   const bool is_lowest = part.parts.empty();
   const int size = static_cast<int>(is_lowest ? part.members.size() : part.parts.size());

@@ -12,14 +12,14 @@ namespace {
 using wire::Secret;
 using wire::Socket;
 
-// Enough for a median; a slow link makes do with fewer.
+// Enough for a median. A slow link gets fewer.
 constexpr int kMinTrips = 3;
 constexpr int kMaxTrips = 15;
-// A message is long enough when it takes this much longer than a small one: a timer's and a scheduler's
-// noise are a small part of that.
+// A message is long enough if it takes this much longer than a small one. The noise of timers and of the
+// scheduler is small compared with this.
 constexpr double kLongEnough_s = 0.002;
 constexpr double kTooLongForTwo_s = 0.3;
-// A long link needs some round trips before TCP sends as fast as it can.
+// A long link needs some round trips before TCP reaches its full rate.
 constexpr double kPatienceInAlphas = 20;
 constexpr std::uint64_t kFirstBytes = 64 << 10;
 constexpr std::uint64_t kMostBytes = 4 << 20;
@@ -60,7 +60,7 @@ double measure_alpha_s(const Socket& socket, double patience_s, std::vector<std:
   return *middle / 2;
 }
 
-/// The message's way there, without the latency of order and answer.
+/// Rate of the message in one direction, without the latency of request and answer.
 double measure_bytes_per_s(const Socket& socket, Wish wish, double alpha_s, double patience_s,
                            std::vector<std::byte>& bytes, const Deadline& deadline) {
   const double began_s = now_s();
@@ -68,12 +68,12 @@ double measure_bytes_per_s(const Socket& socket, Wish wish, double alpha_s, doub
   for (std::uint64_t size = kFirstBytes;; size *= 4) {
     bytes.resize(size);
     const Order order{.wish = wish, .bytes = size};
-    // The first message of a size makes a connection ready for it, and one of the two may have had to wait
-    // for a core.
+    // The first message of a size also sets up the connection, and either of the two may have waited for a
+    // core.
     double took_s = ask_s(socket, order, bytes, deadline);
     if (took_s < kTooLongForTwo_s) took_s = std::min(took_s, ask_s(socket, order, bytes, deadline));
     const double on_the_way_s = took_s - 2 * alpha_s;
-    // Faster than its latency can be told from: the whole time is an upper limit.
+    // If the transfer time cannot be told from the latency, the whole time is its upper limit.
     const double rate = static_cast<double>(size) / (on_the_way_s > took_s / 10 ? on_the_way_s : took_s);
     if (on_the_way_s >= kLongEnough_s || size == kMostBytes || now_s() - began_s > enough_s) return rate;
   }

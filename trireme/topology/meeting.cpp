@@ -36,7 +36,7 @@ std::vector<std::string> Meeting::gather(const std::string& mine, const std::str
 
 void Meeting::end_round(const std::string& problem, const std::string& what) {
   ++turn_;
-  // Of this round: who is faster has problems of the next one before the slowest has looked.
+  // Problems of this round. A faster rank may report one of the next round before the slowest reads these.
   const std::string problems = text(options_.prefix, "/", turn_, "/problems");
   if (!problem.empty()) store_.add(problems, 1, options_.timeout_s);
   store_.set(key(rank()), problem, options_.timeout_s);

@@ -11,14 +11,14 @@
 namespace trireme::topology {
 namespace {
 
-/// Who connects says its rank and the lane in one number.
+/// A connecting rank sends its rank and the lane as one number.
 struct Caller {
   int rank, lane;
   static Caller of(int number, int size) { return {number % size, number / size}; }
   int number(int size) const { return lane * size + rank; }
 };
 
-/// Those of higher rank, who come in any order.
+/// Accepts the connections of higher ranks, in any order.
 void accept_members(const wire::Socket& listening, const Membership& membership, int first,
                     std::vector<Lane>& lanes, const Deadline& deadline) {
   const int size = static_cast<int>(membership.endpoints.size()), me = membership.rank;
@@ -58,7 +58,7 @@ std::vector<Lane> connect_members(const wire::Socket& listening, const Membershi
   const int size = static_cast<int>(membership.endpoints.size());
   std::vector<Lane> result(static_cast<std::size_t>(lanes));
   for (Lane& lane : result) lane.resize(membership.endpoints.size());
-  // All at once: over a long link each takes some round trips.
+  // Concurrently: over a long link each connection takes some round trips.
   struct Connecting {
     std::size_t lane, to;
     std::future<wire::Socket> socket;
@@ -84,7 +84,7 @@ std::vector<Lane> connect_members(const wire::Socket& listening, const Membershi
   } catch (const CommError& error) {
     problem = error.what();
   }
-  // One that rejects says more than one who does not come.
+  // A rejection is more informative than a missing connection, so it has priority.
   for (Connecting& each : connecting) {
     try {
       result[each.lane][each.to] = each.socket.get();

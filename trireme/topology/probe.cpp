@@ -9,7 +9,7 @@
 namespace trireme::topology {
 namespace {
 
-/// What a rank tells the others on arrival: two lines.
+/// Data that a rank gives to the others on arrival, as two lines.
 struct Presence {
   std::string host_id;
   wire::Endpoint endpoint;

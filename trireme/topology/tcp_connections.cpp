@@ -1,4 +1,4 @@
-// Over TCP: the bytes of a line are those of its connection, and the first of each operation are its tag.
+// Connections over TCP: the bytes of a line are those of its connection. Each operation begins with its tag.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -97,7 +97,7 @@ class TcpConnections : public Connections {
     }
   }
 
-  void drop() override {}  // the system has copies of all that is under way
+  void drop() override {}  // the kernel has copies of all pending data
 
  private:
   using Tag = std::array<std::byte, sizeof(std::uint64_t)>;
@@ -112,7 +112,7 @@ class TcpConnections : public Connections {
   }
   int fd(const Line& line) const { return lanes_[line.lane][static_cast<std::size_t>(line.peer)].fd(); }
 
-  /// Bytes that are not of the tag.
+  /// Number of transferred bytes that are not part of the tag.
   std::size_t moved(const Line& line, long result, std::size_t& tag_done) const {
     const std::string& name = names_[static_cast<std::size_t>(line.peer)];
     if (result == 0) throw CommError(text("the connection to ", name, " has been closed by it"));

@@ -5,8 +5,8 @@
 namespace trireme::topology {
 namespace {
 
-/// Pairs of 0 .. n-1 by the circle method: one stays, the others move on a place each round. With an odd
-/// number whoever meets the place that is empty rests.
+/// Pairs of 0 .. n-1 by the circle method: one place is fixed, the others rotate by one each round. With an
+/// odd number, the partner of the empty place is idle.
 std::vector<Round> circle(int n) {
   if (n < 2) return {};
   const int places = n + n % 2;
@@ -25,7 +25,8 @@ std::vector<Round> circle(int n) {
 
 using Ranks = std::vector<int>;
 
-/// All ranks of one host with all of another: the i-th meets those from the i-th place on, one each round.
+/// Pairs all ranks of two hosts. Rank i of one is paired with each of the other, from rank i on, one per
+/// round.
 void add_meeting(const Ranks& one, const Ranks& other, std::vector<Round>& rounds) {
   const std::size_t turns = std::max(one.size(), other.size());
   if (rounds.size() < turns) rounds.resize(turns);

@@ -1,5 +1,6 @@
-// Over UCX: bytes are messages with tags, and each member has a plain TCP connection with each other besides,
-// over which they have proved who they are, tell each other their UCX addresses, and notice who is gone.
+// Connections over UCX: bytes are tagged messages. Any two members also have a plain TCP connection. It
+// serves for authentication, for the exchange of UCX addresses, and for the detection of members that are
+// gone.
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -26,20 +27,20 @@
 namespace trireme::topology {
 namespace {
 
-// Of a tag: who sends, over which lane, in which operation (13 bits of its number, and its hash).
+// Fields of a tag: sender, lane, and operation (13 bits of its number, and its hash).
 constexpr int kOperationBits = 45, kLaneBits = 7, kSenderBits = 12;
 constexpr std::uint64_t kOperationMask = (1ull << kOperationBits) - 1;
-// The last lane has no operations, but the first and the last message of a member.
+// The last lane has only the first and the last message of a member, no operations.
 constexpr std::size_t kLastLane = (1u << kLaneBits) - 1;
 static_assert(kMaxLanes <= static_cast<int>(kLastLane));
 constexpr std::uint64_t kHello = 0, kFarewell = 1;
 
-// Messages under way over a line each way. The second begins to arrive while the first is taken in.
+// Pending messages of a line in each direction. The second begins to arrive while the first is processed.
 constexpr std::size_t kUnderWay = 4;
-// Of a farewell, whose receivers may be gone.
+// Time limit of a farewell, whose receivers may be gone.
 constexpr double kLeaves_s = 2;
 constexpr std::array kByte{std::byte{1}};
-// They have some hundred for each adapter.
+// An address has some hundred bytes for each adapter.
 constexpr std::size_t kMaxAddressBytes = 1 << 20;
 
 std::uint64_t tag_of(int sender, std::size_t lane, std::uint64_t operation) {
@@ -47,7 +48,7 @@ std::uint64_t tag_of(int sender, std::size_t lane, std::uint64_t operation) {
          static_cast<std::uint64_t>(lane) << kOperationBits | (operation & kOperationMask);
 }
 
-/// Ends a wait for descriptors.
+/// Interrupts a wait for descriptors.
 class Wake {
  public:
   Wake() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -120,7 +121,7 @@ class UcxConnections : public Connections {
     });
   }
 
-  /// What is of another operation has another tag, and waits for somebody who receives it.
+  /// A message of another operation has another tag. It waits until it is received.
   bool differs(const Line&) const override { return false; }
 
   void wait(std::span<const Line> receives, std::span<const Line> sends, const Deadline& deadline) override {
@@ -159,7 +160,7 @@ class UcxConnections : public Connections {
   }
 
  private:
-  /// What is under way over a line one way, in order.
+  /// Pending parts of a line in one direction, in order.
   struct Way {
     struct Part {
       UcxWorker::Request request;
@@ -168,8 +169,8 @@ class UcxConnections : public Connections {
     std::deque<Part> parts;
     std::size_t started = 0;  ///< bytes of `parts`
   };
-  /// Whether a member is there. Its farewell comes by UCX, after all that it has sent; over its TCP
-  /// connection it says that it has sent one, so that a connection that ends without was not ended by it.
+  /// Whether a member is present. Its farewell comes by UCX, after all of its other messages. Over TCP it
+  /// reports that it has sent one. A connection that ends without this report was not ended by the member.
   struct Presence {
     UcxWorker::Request farewell = nullptr;
     bool has_said = false, has_closed = false;
@@ -195,7 +196,8 @@ class UcxConnections : public Connections {
   }
   const std::string& name_of(int peer) const { return names_[static_cast<std::size_t>(peer)]; }
 
-  /// Each tells each its address, and hears from it over UCX: what connections need of both ends is done.
+  /// Members exchange addresses over TCP, then a message over UCX, which completes the connections at both
+  /// ends.
   void connect(const Deadline& deadline) {
     const std::vector<std::byte> mine = worker_->address();
     for (const wire::Socket& control : controls_) {
@@ -215,7 +217,7 @@ class UcxConnections : public Connections {
       presences_[peer].farewell =
           worker_->receive(tag_of(static_cast<int>(peer), kLastLane, kFarewell), presences_[peer].received);
     }
-    // What connections need of both ends is done when something has come over them.
+    // A connection is complete at both ends when a message has arrived over it.
     std::vector<UcxWorker::Request> hellos;
     for (const int peer : others())
       hellos.push_back(worker_->send(peer, tag_of(rank_, kLastLane, kHello), kByte));
@@ -230,8 +232,8 @@ class UcxConnections : public Connections {
     }
   }
 
-  /// All that this member has sent is on its way, and then its last message. Whoever closes first cuts off
-  /// what others are about to say, so that all wait for each other, for a while.
+  /// Sends a farewell after all other messages, then waits for those of the others. A member that closes too
+  /// early would cut off messages of others. The wait is limited.
   void leave() {
     const Deadline deadline = Deadline::after_s(kLeaves_s);
     for (const int peer : others()) {
@@ -239,7 +241,7 @@ class UcxConnections : public Connections {
         UcxWorker::Request farewell = worker_->send(peer, tag_of(rank_, kLastLane, kFarewell), kByte);
         send_off(farewell, peer, deadline);
         wire::send_all(controls_[static_cast<std::size_t>(peer)], kByte, deadline);
-      } catch (const CommError&) {  // whoever is gone needs no farewell
+      } catch (const CommError&) {  // a member that is gone needs no farewell
       }
     }
     for (const int peer : others()) {
@@ -250,8 +252,8 @@ class UcxConnections : public Connections {
     }
   }
 
-  /// Who has what it waits for may go before this member has heard so: what comes next will say that it is
-  /// gone.
+  /// A peer that has its message may leave before this member is notified. This is no error: the next
+  /// operation reports that the peer is gone.
   void send_off(UcxWorker::Request& request, int peer, const Deadline& deadline) {
     try {
       finish(request, peer, deadline);
@@ -266,8 +268,7 @@ class UcxConnections : public Connections {
     }
   }
 
-  /// Between operations: what others need of this member, whose requests are over here and not there, goes
-  /// on.
+  /// Between operations: makes progress for requests that are complete here, but not yet at other members.
   void serve() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -275,7 +276,7 @@ class UcxConnections : public Connections {
       if (stops_serving_) return;
       try {
         if (worker_->progress() || !worker_->arm()) continue;
-      } catch (const CommError&) {  // the next operation says so
+      } catch (const CommError&) {  // the next operation reports it
         return;
       }
       lock.unlock();
@@ -307,14 +308,14 @@ class UcxConnections : public Connections {
     if (worker_->progress()) has_moved_ = true;
   }
 
-  /// Until something has moved since the last call; true at the deadline. Throws where one is gone of whom
-  /// something is to come, or to whom something is to go.
+  /// Waits until something has moved since the last call; true at the deadline. Throws if a member of `from`
+  /// or `to` is gone.
   bool wait_for(std::span<const int> from, std::span<const int> to, const Deadline& deadline) {
     progress();
-    // Perhaps what has just been looked at: then it is to be looked at again before anybody is said to be
-    // gone.
+    // The last progress may have completed the request: the caller checks it before a member counts as gone.
     if (std::exchange(has_moved_, false)) return false;
-    // Who has left may have received what this member does not know to be sent, until it closes.
+    // Only for receives: a member that has left may have received messages that are not complete here, until
+    // it closes.
     for (const int peer : from) {
       if (presences_[static_cast<std::size_t>(peer)].has_said && has_left(peer)) throw_gone(peer);
     }
@@ -336,13 +337,13 @@ class UcxConnections : public Connections {
     return ready <= 0 && deadline.expired();
   }
 
-  /// As a member does that is done; all that it has sent is here.
+  /// Whether a member has left in order. All of its messages have arrived.
   bool has_left(int peer) {
     Presence& presence = presences_[static_cast<std::size_t>(peer)];
     return worker_->is_over(presence.farewell);
   }
 
-  /// A first message of another operation waits for somebody who receives it.
+  /// A first message of another operation is still unreceived: this is the error to report.
   void require_same_operation(int peer) const {
     const auto tag = worker_->first_left(tag_of(peer, 0, 0), ~kOperationMask);
     if (tag && *tag != tag_of(peer, 0, operation_)) throw_differs(name_of(peer));
@@ -352,7 +353,7 @@ class UcxConnections : public Connections {
     throw CommError(text("the connection to ", name_of(peer), " has been closed by it"));
   }
 
-  /// What a TCP connection has to say.
+  /// Reads a member's TCP connection: its report of a farewell, or the end.
   void hear(int peer) {
     Presence& presence = presences_[static_cast<std::size_t>(peer)];
     std::byte said{};
@@ -370,13 +371,13 @@ class UcxConnections : public Connections {
   std::vector<Presence> presences_;    ///< by member
   bool has_moved_ = false;
   std::mutex mutex_;
-  std::condition_variable is_free_;  ///< the worker: it is an operation's, or else `server_`'s
+  std::condition_variable is_free_;  ///< the worker: an operation uses it, otherwise `server_`
   bool is_in_operation_ = true;
   bool stops_serving_ = false;
   Wake wake_;
   std::thread server_;
   bool dropped_ = false;
-  std::unique_ptr<UcxWorker> worker_;  // goes first: what it still does, it does with the others
+  std::unique_ptr<UcxWorker> worker_;  // destroyed first: its last calls use the other members
 };
 
 }  // namespace

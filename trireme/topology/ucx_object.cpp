@@ -16,8 +16,8 @@ UcxObject load() {
   if (path.empty())
     return {.missing_because =
                 text(kFileName, " is not next to the program: build where UCX is (package libucx-dev)")};
-  // UCX reads these when it is loaded; whoever sets them has it his way. What a peer does that goes away is
-  // no news by itself, what it means is in our errors; a program's output and its signals are its own.
+  // UCX reads these when it is loaded. Values that the user has set stay. UCX's messages about a peer that is
+  // gone are redundant: Trireme's errors report the effect. Output and signals belong to the program.
   for (const auto& [name, value] :
        {std::pair{"UCX_LOG_LEVEL", "fatal"}, {"UCX_LOG_FILE", "stderr"}, {"UCX_HANDLE_ERRORS", "none"}})
     ::setenv(name, value, /*overwrite=*/0);

@@ -1,5 +1,5 @@
-// The optional UCX object, libtrireme_ucx.so: what needs UCX to compile. It is loaded by ucx_object.cpp, and
-// its functions are found by name: internal/ucx_object.h.
+// The optional UCX object, libtrireme_ucx.so: the code that needs UCX to compile. ucx_object.cpp loads it and
+// finds its functions by name: internal/ucx_object.h.
 #include <ucp/api/ucp.h>
 
 #include <algorithm>
@@ -13,14 +13,14 @@
 namespace trireme::topology {
 namespace {
 
-// Of receives that an adapter is about.
+// Wait for receives that an adapter has begun.
 constexpr auto kComesToRest = std::chrono::milliseconds(500);
 
 void check(ucs_status_t status, const char* what) {
   if (status != UCS_OK) throw CommError(text("UCX cannot ", what, ": ", ucs_status_string(status)));
 }
 
-/// One for the process, for its whole life: opening all devices takes longer than anything else here.
+/// One context for the lifetime of the process: opening all devices takes longer than anything else here.
 ucp_context_h context() {
   static const ucp_context_h made = [] {
     ucp_config_t* config = nullptr;
@@ -66,12 +66,12 @@ class Worker : public UcxWorker {
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                         UCP_EP_PARAM_FIELD_ERR_HANDLER;
     params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-    // Adapters whose peer is dead would end the process otherwise. Requests end with the error, and say so.
+    // Otherwise an adapter whose peer is dead would end the process. Requests end with the error instead.
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     params.err_handler.cb = [](void*, ucp_ep_h, ucs_status_t) {};
     ucp_ep_h& endpoint = endpoints_[static_cast<std::size_t>(peer)];
     ucs_status_t status = ucp_ep_create(worker_, &params, &endpoint);
-    if (status == UCS_ERR_UNREACHABLE) {  // shared memory, if there is nothing else, finds no dead peers
+    if (status == UCS_ERR_UNREACHABLE) {  // shared memory, if it is the only transport, detects no dead peers
       params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
       status = ucp_ep_create(worker_, &params, &endpoint);
     }
@@ -130,9 +130,10 @@ class Worker : public UcxWorker {
   }
 
  private:
-  /// A worker with requests under way cannot be destroyed: UCX (1.13) ends the process then. It is left as it
-  /// is, and touches nothing any more, since nobody calls it: receives are over when they are cancelled, or
-  /// when what an adapter has begun to bring is there, for which there is some time.
+  /// UCX (1.13) ends the process if a worker with pending requests is destroyed. So the worker stays
+  /// allocated. It touches no memory any more, because it is not called again. Receives end when they are
+  /// cancelled, or when the data that an adapter has begun to write have arrived. The wait for this is
+  /// limited.
   void park() {
     for (void* request : under_way_) ucp_request_cancel(worker_, request);
     const auto is_over = [](void* request) { return ucp_request_check_status(request) != UCS_INPROGRESS; };
@@ -151,7 +152,7 @@ class Worker : public UcxWorker {
   ucp_worker_h worker_ = nullptr;
   int fd_ = -1;
   std::vector<ucp_ep_h> endpoints_;                   ///< by peer
-  std::unordered_set<Request> under_way_, receives_;  ///< the second are among the first
+  std::unordered_set<Request> under_way_, receives_;  ///< receives_ is a subset of under_way_
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
 #pragma once
-// Authenticated connections between two ranks: the connecting end sends its rank, and both prove that they
-// have the job's secret (HMAC over numbers that both have drawn, and the address that one dialed and the
-// other listens at: a relay of proofs has another one). Sockets have TCP_NODELAY. Belongs to one thread.
+// Authenticated connections between two ranks. The connecting end sends its rank, and both prove that they
+// have the job's secret. The proof is an HMAC over random numbers of both ends and the listener's address as
+// each end sees it. So a relay, which has another address, cannot forward proofs. Sockets have TCP_NODELAY.
+// Belongs to one thread.
 
 #include <cstdint>
 #include <deque>
