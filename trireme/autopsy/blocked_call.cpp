@@ -76,7 +76,7 @@ constexpr std::array kCalls = {
 
 constexpr unsigned long kPage = 4096;
 
-/// Whether the page is in memory. Reading one that is not waits for the disk that it comes from.
+/// Whether the page is in memory. Reading another page would wait for its disk.
 bool is_in_memory(int pid, unsigned long address) {
   constexpr std::uint64_t kPresent = std::uint64_t{1} << 63;
   static const auto page = static_cast<unsigned long>(::sysconf(_SC_PAGESIZE));
@@ -87,9 +87,9 @@ bool is_in_memory(int pid, unsigned long address) {
          (entry & kPresent) != 0;
 }
 
-/// Bytes of the memory of another process; fewer where they end, none where it may not be read.
+/// Bytes of another process's memory. Fewer at the end of its page; empty if it cannot be read.
 std::string memory_of(int pid, unsigned long address, std::size_t bytes) {
-  bytes = std::min(bytes, kPage - address % kPage);  // no further page may be there
+  bytes = std::min(bytes, kPage - address % kPage);  // the next page may not exist
   if (!is_in_memory(pid, address)) return {};
   std::string content(bytes, '\0');
   const iovec here{content.data(), bytes};
@@ -124,7 +124,7 @@ void describe_descriptor(BlockedThread& thread, int pid, int descriptor) {
   }
 }
 
-/// By what the kernel has in memory: a file server that does not answer is not asked.
+/// Uses only data in the kernel's memory, because a file server may not answer.
 bool is_fifo(int pid, int descriptor) {
   struct statx about {};
   const std::string path = text("/proc/", pid, "/fd/", descriptor);
@@ -170,7 +170,8 @@ BlockedThread describe_call(int pid, char state, const std::string& line) {
     case Takes::kDescriptor: {
       const int descriptor = static_cast<int>(arguments[0]);
       describe_descriptor(thread, pid, descriptor);
-      // No disk makes a thread sleep interruptibly; a file server in a process (FUSE) does.
+      // A thread that waits for a disk does not sleep interruptibly. One that waits for a file server in a
+      // process (FUSE) does.
       if (thread.kind == "file" && state == 'S' && is_fifo(pid, descriptor)) thread.kind = "pipe";
       break;
     }

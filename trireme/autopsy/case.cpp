@@ -88,7 +88,7 @@ bool Case::waits(const RankEvidence& rank) const {
   return issued < ranks().size();
 }
 
-/// For a rank that waits.
+/// `rank` has to be one that waits.
 int Case::first_waited_for_by(const RankEvidence& rank) const {
   const Place& place = place_of(rank);
   if (!place.guesses) return rank.waits_for.front();
@@ -111,12 +111,12 @@ std::vector<int> Case::waiting_for(int rank) const {
   return result;
 }
 
-/// Each rank of a slow run waits now and then; the slow one waits for processor time or memory.
+/// In a slow run, each rank waits now and then. The slow rank waits for processor time or memory.
 void Case::find_slow() {
   for (const RankEvidence& rank : ranks()) {
     if (!rank.ended) suspects_.push_back(&rank);
   }
-  // A rank within an operation may only wait there for the one without cores.
+  // A rank inside an operation may only wait for the rank without cores.
   constexpr double kWithin = 0.5;
   std::ranges::stable_sort(suspects_, std::greater(), [](const RankEvidence* rank) {
     return std::max(rank->waits_for_core, rank->throttled) - (is_open(rank->operation) ? kWithin : 0);
@@ -145,7 +145,7 @@ void Case::find_suspects() {
   std::ranges::stable_sort(suspects_, std::greater(), &RankEvidence::still_s);
 }
 
-/// From a rank that others wait for along the first one that each waits for, until a rank comes again.
+/// Follows the first rank that each rank waits for, from a rank that others wait for, until a rank repeats.
 void Case::find_cycle() {
   const auto begin =
       std::ranges::find_if(ranks(), [&](const RankEvidence& rank) { return is_waited_for(rank); });

@@ -16,7 +16,7 @@
 namespace trireme::autopsy {
 namespace {
 
-/// Lines of the table that are read: a host may have many connections of other programs.
+/// Limit of the lines that are read: a host may have many connections of other programs.
 constexpr int kMostLines = 20'000;
 
 struct Connection {
@@ -25,7 +25,7 @@ struct Connection {
   unsigned long inode = 0;
 };
 
-/// "0100007F:1F90": an address as the kernel has it in memory, in words of four bytes, and a port.
+/// Parses "0100007F:1F90": an address as the kernel has it in memory, in words of four bytes, and a port.
 std::string address_in(const std::string& word) {
   const std::size_t colon = word.find(':');
   if (colon != 8 && colon != 32) return {};
@@ -56,7 +56,7 @@ std::vector<Connection> connections_of(int pid) {
             timeout >> connection.inode))
         continue;
       connection.peer = address_in(remote);
-      // Timer 1 sends a segment again; 4 asks a peer without room for bytes, which answers.
+      // Timer 1 is a retransmission. Timer 4 probes a peer without buffer space, which answers.
       if (timer.starts_with("01:"))
         connection.retransmissions =
             static_cast<std::int64_t>(std::strtoul(retransmissions.c_str(), nullptr, 16));

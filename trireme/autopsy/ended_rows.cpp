@@ -26,11 +26,11 @@ const RankEvidence* first_killed(const Case& about) {
   return nullptr;
 }
 
-/// A rank that the kernel killed, of those for which `has_counted` holds.
+/// A rank that the kernel killed for memory, among those for which `has_counted` holds.
 template <class Counted>
 const RankEvidence* killed_for_memory(const Case& about, const Counted& has_counted) {
   for (const RankEvidence* rank : about.failed()) {
-    // Counts may be of other processes of the group; the log names them.
+    // Counts include other processes of the group. The log names the process.
     const bool contradicted =
         rank->log_read ? !rank->killed_for_memory : rank->kills_counted && rank->oom_kills == 0;
     if (rank->signal == SIGKILL && !contradicted && has_counted(*rank)) return rank;
@@ -38,7 +38,7 @@ const RankEvidence* killed_for_memory(const Case& about, const Counted& has_coun
   return nullptr;
 }
 
-/// Where the exception was thrown, as far as its message, its type and the exit code show it.
+/// The code that threw the exception, according to its message, its type and the exit code.
 std::string code_of(const RankEvidence& rank, const Thrown& thrown) {
   const auto has = [&](const char* words) { return thrown.message.find(words) != std::string::npos; };
   if (thrown.type.starts_with("c10::") || thrown.type.starts_with("at::") ||
@@ -77,7 +77,7 @@ std::optional<int> rank_missed_in(const std::string& message) {
 /// An operation and the ranks that issued it.
 using Side = std::pair<std::string, std::vector<int>>;
 
-/// "4711, 2" as ranks.
+/// Parses "4711, 2".
 std::vector<int> ranks_in(std::string_view words) {
   std::vector<int> ranks;
   for (const std::string& word : split(words, ',')) {
@@ -89,8 +89,8 @@ std::vector<int> ranks_in(std::string_view words) {
   return ranks;
 }
 
-/// From "the ranks disagree: rank 0, 2 issued A; rank 1 issued B. Every rank ...", or "rank 0 issues A, rank
-/// 1 issues B." of ranks that share memory.
+/// Parses "the ranks disagree: rank 0, 2 issued A; rank 1 issued B. Every rank ...". Ranks that share memory
+/// have "rank 0 issues A, rank 1 issues B.".
 std::vector<Side> sides_in(std::string_view message) {
   constexpr std::string_view kDisagree = "the ranks disagree: ", kEnd = ". Every rank";
   const std::size_t begin = message.find(kDisagree);
@@ -123,7 +123,7 @@ std::string issued(const std::string& operation) {
   return words.size() < 3 ? kind : text(kind, " of ", trim(words[1]));
 }
 
-/// Adds the ranks that the message does not name, by the operations on their pages.
+/// Adds ranks that the message does not name, by the operations on their status pages.
 void add_others(std::vector<Side>& sides, const Case& about) {
   std::unordered_set<int> named;
   for (const Side& side : sides) named.insert(side.second.begin(), side.second.end());

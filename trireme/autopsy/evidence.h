@@ -92,7 +92,7 @@ struct Evidence {
 /// bounded.
 std::vector<std::string> telling_lines(const std::vector<std::string>& lines);
 
-/// The evidence of several hosts about one failure. The first one's occasion counts.
+/// The evidence of several hosts about one failure. The occasion is that of the first host.
 Evidence merged(std::vector<Evidence> parts);
 
 }  // namespace trireme::autopsy

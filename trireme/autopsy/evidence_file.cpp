@@ -16,15 +16,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
-/// Ranks in a file; a launcher has fewer, and a host fewer cores.
+/// Ranks in a file. A launcher starts fewer, and a host has fewer cores.
 constexpr std::size_t kMostRanks = 256;
-/// In the files of all hosts.
+/// Bytes of the files of all hosts.
 constexpr std::uint64_t kMaxBytesOfAll = std::uint64_t{256} << 20;
 /// Ranks in the files of all hosts.
 constexpr std::size_t kMaxRanksOfAll = 32'768;
-/// Threads, peers, lines of a rank: a launcher writes at most 8.
+/// Threads, peers or lines of a rank. A launcher writes at most 8.
 constexpr std::size_t kMaxInList = 16;
-/// No time, rate or share is larger.
+/// Limit of times, rates and shares.
 constexpr double kLargest = 1e12;
 /// Files of one failure are written within a timeout of each other.
 constexpr double kSameFailure_s = 120;
@@ -117,7 +117,7 @@ void visit_fields(AnyEvidence& evidence, Visit&& visit) {
 Json json_of(const std::string& value) { return value; }
 template <class Number>
 requires std::is_arithmetic_v<Number> Json json_of(Number value) { return value; }
-Json json_of(double value) { return value >= 0 ? std::min(value, kLargest) : 0; }  // no number: 0
+Json json_of(double value) { return value >= 0 ? std::min(value, kLargest) : 0; }  // NaN: 0
 
 template <class Value>
 Json json_of(const std::vector<Value>& values);
@@ -128,7 +128,7 @@ requires std::is_class_v<Struct> Json json_of(const Struct& value) {
   const Struct empty{};
   visit_fields(empty, [&](const char*, const auto& field) { defaults.push_back(json_of(field)); });
   Json json = Json::object();
-  // A field with its default is left out: the file is small, and shows what was found.
+  // Fields with default values are left out: the file is small, and shows only findings.
   visit_fields(value, [&, i = std::size_t{0}](const char* name, const auto& field) mutable {
     Json member = json_of(field);
     if (member != defaults[i++]) json.emplace(name, std::move(member));
@@ -186,7 +186,7 @@ void take(const char* name, const Json& json, Struct& value) {
 template <class Value>
 void take(const char* name, const Json& json, std::vector<Value>& values) {
   if (!json.is_array()) reject(name, "a list", json);
-  // Other ranks, that one waits for, are numbers.
+  // A list of numbers has the ranks that a rank waits for.
   constexpr bool kOfRanks = std::same_as<Value, RankEvidence> || std::integral<Value>;
   constexpr std::size_t kMost = kOfRanks ? kMostRanks : kMaxInList;
   if (json.size() > kMost)
@@ -194,7 +194,8 @@ void take(const char* name, const Json& json, std::vector<Value>& values) {
   for (const Json& each : json) take(name, each, values.emplace_back());
 }
 
-/// Of a very large world the ranks that others wait for, that ended first, or stand still longest stay.
+/// In a very large world, keeps ranks that ended by themselves, then those that wait for no rank. Among
+/// these, the ones that stood still longest stay.
 void leave_out_ranks(Evidence& evidence, std::size_t most) {
   if (evidence.ranks.size() <= most) return;
   const auto weight = [](const RankEvidence& rank) {
@@ -206,7 +207,7 @@ void leave_out_ranks(Evidence& evidence, std::size_t most) {
   std::ranges::sort(evidence.ranks, {}, &RankEvidence::rank);
 }
 
-/// Of the files of all hosts, sorted.
+/// Names of the files of all hosts, sorted.
 std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   std::error_code ignored;

@@ -12,7 +12,7 @@ namespace trireme::autopsy {
 namespace {
 
 constexpr std::string_view kRecord = "oom-kill:constraint=";
-// Of a group whose processes are killed together only one has the other record.
+// If the processes of a group are killed together, only one of them has the record above.
 constexpr std::string_view kKilled = "ut of memory: Killed process ", kByGroup = "Memory cgroup o";
 
 /// "/job" of "...,oom_memcg=/job,task_memcg=..."
@@ -23,7 +23,7 @@ std::string value_of(std::string_view record, std::string_view key) {
   return std::string(rest.substr(0, rest.find(',')));
 }
 
-/// Whether this process has the numbers of processes of the kernel itself (PROC_PID_INIT_INO of Linux).
+/// Whether this process is in the initial PID namespace of the kernel (PROC_PID_INIT_INO of Linux).
 bool has_numbers_of_the_kernel() {
   std::array<char, 64> space{};
   return ::readlink("/proc/self/ns/pid", space.data(), space.size() - 1) > 0 &&
@@ -63,7 +63,7 @@ MemoryKillLog::MemoryKillLog() {
 }
 
 std::optional<std::string> MemoryKillLog::read() {
-  // One read is one record; that records were overwritten meanwhile the next read tells by EPIPE.
+  // Each read returns one record. EPIPE means that records were overwritten since the last read.
   constexpr int kMaxRecords = 100'000;
   if (!log_.is_open()) return std::nullopt;
   std::array<char, 8192> record{};

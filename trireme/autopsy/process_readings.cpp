@@ -18,9 +18,9 @@
 namespace trireme::autopsy {
 namespace {
 
-/// Threads of a process that are looked at.
+/// Limit of the threads of a process that are read.
 constexpr std::size_t kMaxThreads = 256;
-/// Blocked threads in the evidence of a rank.
+/// Limit of the blocked threads in the evidence of a rank.
 constexpr std::size_t kMaxBlocked = 8;
 
 std::string line_of(const std::string& path) {
@@ -30,7 +30,7 @@ std::string line_of(const std::string& path) {
   return line;
 }
 
-/// The number after `key` in a file of lines "KEY VALUE"; 0 where there is none.
+/// The number after `key` in a file of lines "KEY VALUE"; 0: no such line.
 std::uint64_t value_in(const std::string& path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -41,7 +41,8 @@ std::uint64_t value_in(const std::string& path, std::string_view key) {
   return 0;
 }
 
-/// The fields of /proc/PID/stat after the name, which may contain anything: the first is the state, number 3.
+/// Fields of /proc/PID/stat after the name, which may contain any character. The first is the state, number
+/// 3.
 std::vector<std::string> stat_fields(const std::string& folder) {
   const std::string line = line_of(folder + "/stat");
   const std::size_t end_of_name = line.rfind(')');
@@ -63,7 +64,7 @@ double throttled_s_of(int pid) {
   return sum_s;
 }
 
-/// The folder of the group that is frozen; empty where none is.
+/// The folder of the frozen group; empty: no group is frozen.
 std::string frozen_group(int pid) {
   for (const ControlGroup& group : control_groups_of(pid, "freezer")) {
     const std::string folder = group.folder.string();
@@ -77,12 +78,12 @@ std::string frozen_group(int pid) {
 
 double share(double part_s, double window_s) { return std::max(part_s / window_s, 0.0); }
 
-/// 0 where the counter has begun again.
+/// 0 if the counter was reset.
 double rate(std::uint64_t before, std::uint64_t now, double window_s) {
   return now > before ? static_cast<double>(now - before) / window_s : 0;
 }
 
-/// "full avg10=0.12 ..." as a share; 0 where the kernel does not measure it.
+/// "full avg10=0.12 ..." as a share; 0 if the kernel does not measure it.
 double pressure(const char* resource, std::string_view line_name) {
   std::ifstream file(text("/proc/pressure/", resource));
   for (std::string line; std::getline(file, line);) {
@@ -150,7 +151,7 @@ std::vector<MemoryGroup> read_again(const std::vector<MemoryGroup>& groups) {
     const std::string folder = each.group.folder.string();
     const bool is_first = each.group.version == 1;
     const std::string kills = folder + (is_first ? "/memory.oom_control" : "/memory.events");
-    // Those of the group alone; events of groups below it are in the other file.
+    // Events of this group only. The other file includes groups below it.
     const std::string own = folder + "/memory.events.local";
     const bool has_own = ::access(own.c_str(), R_OK) == 0;
     MemoryGroup& now = result.emplace_back(MemoryGroup{.group = each.group});
@@ -160,7 +161,7 @@ std::vector<MemoryGroup> read_again(const std::vector<MemoryGroup>& groups) {
     now.limit_hits = static_cast<std::int64_t>(is_first ? std::strtoull(hits.c_str(), nullptr, 10)
                                                         : value_in(has_own ? own : kills, "oom"));
     const std::string limit = line_of(folder + (is_first ? "/memory.limit_in_bytes" : "/memory.max"));
-    now.limit_bytes = std::strtoull(limit.c_str(), nullptr, 10);  // "max": 0
+    now.limit_bytes = std::strtoull(limit.c_str(), nullptr, 10);  // 0 for "max"
     constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 62;
     if (now.limit_bytes >= kNoLimit) now.limit_bytes = 0;
   }
@@ -218,7 +219,7 @@ void describe_process(RankEvidence& rank, const ProcessReadings& before, const P
   for (const auto& [tid, thread] : now.threads) {
     const bool first = tid == rank.pid;
     const auto earlier = before.threads.find(tid);
-    // In the same call twice, or all that there is to know.
+    // In the same call in both readings, or there is only one reading.
     const bool still =
         before.at_s == 0 || (earlier != before.threads.end() && earlier->second.call == thread.call);
     if (!still || rank.blocked.size() == kMaxBlocked) continue;

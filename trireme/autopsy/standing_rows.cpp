@@ -13,12 +13,12 @@ namespace {
 
 /// More than this share of the time is most of it.
 constexpr double kMost = 0.5;
-/// Of the processor time that a rank asks for: with more it is slow, and not without cores.
+/// Share of the wanted processor time. A rank that gets more is slow, but not without cores.
 constexpr double kLittle = 0.1;
-/// A rank that reads so many of its own pages from a disk in a second computes with hardly any of them in
-/// memory.
+/// Faults on a rank's own pages. With so many per second, hardly any of its pages are in memory.
 constexpr double kManyFaults_per_s = 20;
-/// A segment is sent again after 0.2 s, then after twice the time: twice is no single lost packet.
+/// A segment is retransmitted after 0.2 s, then after twice the time. Two retransmissions are not one lost
+/// packet.
 constexpr std::int64_t kManyRetransmissions = 2;
 
 /// Share of the time in which the first thread ran or was ready to.
@@ -44,7 +44,7 @@ std::string place_of(const BlockedThread& thread) {
   return result;
 }
 
-/// A thread of the rank that does no service for other ranks and waits for such a target.
+/// A blocked thread with such a target. Threads that serve other ranks do not count.
 const BlockedThread* blocked_on(const RankEvidence& rank, std::initializer_list<std::string_view> kinds) {
   for (const bool disk_only : {true, false}) {
     for (const BlockedThread& thread : rank.blocked) {
@@ -56,7 +56,7 @@ const BlockedThread* blocked_on(const RankEvidence& rank, std::initializer_list<
   return nullptr;
 }
 
-/// Each rank of a slow run waits now and then; that alone shows nothing.
+/// In a slow run, each rank waits now and then. This alone shows nothing.
 bool is_slow_only(const Case& about) { return about.evidence().occasion == "slow"; }
 
 bool waits_for_samples(const RankEvidence& rank) {
@@ -71,7 +71,7 @@ bool waits_for_samples(const RankEvidence& rank) {
 }  // namespace
 
 std::optional<Verdict> stopped(const Case& about) {
-  // The ranks that wait for it may have ended meanwhile: it is no suspect then.
+  // Not only among suspects: it is not one if the ranks that wait for it have ended.
   for (const RankEvidence& rank : about.ranks()) {
     const bool is_traced = rank.state == "t";
     if (rank.frozen_by == 0 && rank.state != "T" && !is_traced && !rank.freezer) continue;

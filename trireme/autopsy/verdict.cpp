@@ -13,9 +13,9 @@
 namespace trireme::autopsy {
 namespace {
 
-/// Sentences of a verdict at most.
+/// Limit of the sentences of a verdict.
 constexpr std::size_t kMaxSentences = 6;
-/// Characters of an action and of an operation: a status page has fewer.
+/// Limit of the characters of an action or operation. A status page has fewer.
 constexpr std::size_t kMaxPlace = 300;
 
 void describe_place(Verdict& verdict, const Case& about) {

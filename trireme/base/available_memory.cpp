@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using Table = std::map<std::string, std::uint64_t>;
 
 constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
-constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;  ///< version 1 says so with a number near 2^63
+constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;  ///< version 1: a number near 2^63
 
 /// Lines of a name and a number, as /proc/meminfo and memory.stat have them.
 Table table_of(const fs::path& path) {
@@ -40,16 +40,16 @@ std::uint64_t sum_of(const Table& table, std::initializer_list<const char*> name
   return sum;
 }
 
-/// Empty for a file that is missing or holds a word ("max").
+/// nullopt: the file is missing or holds a word ("max").
 std::optional<std::uint64_t> number_in(const fs::path& path) {
   std::ifstream file(path);
   std::uint64_t number = 0;
   return file >> number ? std::optional(number) : std::nullopt;
 }
 
-/// The lists of file pages do not hold shared memory, which counts as anonymous there. Pages that wait to be
-/// written come free only when the disk has taken them. The names with "total_" are those of version 1, where
-/// the others leave out the groups below.
+/// Page cache that the kernel can free. The lists of file pages exclude shared memory, which counts as
+/// anonymous. Dirty pages become free only after the disk has written them. Names with "total_" are those of
+/// version 1, where the others exclude the groups below.
 std::uint64_t reclaimable_bytes(const fs::path& folder) {
   const Table table = table_of(folder / "memory.stat");
   const bool is_version_1 = table.contains("total_inactive_file");

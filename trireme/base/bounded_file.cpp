@@ -22,7 +22,7 @@ std::string read_bounded_file(const std::filesystem::path& path, std::uint64_t m
     throw DataError(text(path.string(), " is not a ", what, ": it has ", bytes, " bytes, and at most ",
                          most_bytes, " are read"));
   }
-  return read_bounded_stream(path, most_bytes, what);  // it may have grown
+  return read_bounded_stream(path, most_bytes, what);  // the file may have grown
 }
 
 std::string read_bounded_stream(const std::filesystem::path& path, std::uint64_t most_bytes,

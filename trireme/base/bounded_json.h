@@ -1,8 +1,8 @@
 #pragma once
 // JSON of third parties: parsed in linear time, with limits of its depth and of its number of values, each
-// key of an object once. For any of nlohmann's types of JSON, of which this module includes none. Its own
-// parser searches all keys of an ordered_json for each new one, and all members of an object after each that
-// its callback has seen. Stateless; thread-safe.
+// key of an object once. For any of nlohmann's types of JSON, of which this module includes none. nlohmann's
+// own parser is quadratic. For each new key it searches all keys of an ordered_json. After each member that
+// its callback has seen, it searches all members of the object. Stateless; thread-safe.
 
 #include <cstddef>
 #include <cstdint>

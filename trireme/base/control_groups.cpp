@@ -11,8 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The group at `path` and all above it. In a container the path may be that of the host, of which only the
-/// end is there: then the mount's own folder speaks of the container.
+/// Adds the group at `path` and all above it. In a container, `path` may be the host's, of which only the
+/// last part exists. Then the mount's own folder is that of the container.
 void add_with_all_above(const fs::path& mount, const std::string& path, int version,
                         std::vector<ControlGroup>& groups) {
   fs::path below = fs::path(path).relative_path();
@@ -21,13 +21,13 @@ void add_with_all_above(const fs::path& mount, const std::string& path, int vers
   groups.push_back({mount, version});
 }
 
-/// Where the hierarchy of these controllers is mounted: under the name of one, or of all of them.
+/// Mount point of the hierarchy with these controllers: named after one of them, or after all.
 fs::path mount_of(const fs::path& mounts, const std::string& controller, const std::string& controllers) {
   std::error_code none;
   return mounts / (fs::exists(mounts / controller, none) ? controller : controllers);
 }
 
-/// "max 100000" or "200000 100000": microseconds of processor time in each period of so many.
+/// "max 100000" or "200000 100000": microseconds of processor time per period of so many microseconds.
 std::optional<double> quota_in(const ControlGroup& group) {
   std::string quota;
   double period = 0;
@@ -54,7 +54,7 @@ std::vector<ControlGroup> groups_of(const std::string& process, const std::strin
                       path = line.substr(second + 1);
     const auto list = split(controllers, ',');
     if (controllers.empty()) {
-      std::error_code none;  // next to hierarchies of version 1 it has a folder of its own
+      std::error_code none;  // next to hierarchies of version 1 it has a separate folder
       const bool is_beside = fs::exists(mounts / "unified", none);
       add_with_all_above(is_beside ? mounts / "unified" : mounts, path, 2, groups);
     } else if (std::find(list.begin(), list.end(), controller) != list.end()) {

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t kMinGrowth = 4096;
 
-/// The folder that a file of this process's own choice goes into.
+/// The folder of a file whose path this process has chosen.
 OpenFolder folder_of(const fs::path& path) {
   try {
     return OpenFolder(path.has_parent_path() ? path.parent_path() : fs::path("."));
@@ -50,7 +50,8 @@ std::string read_beginning(const fs::path& path, std::size_t most_bytes) {
   if (!fd.is_open()) file_failed("open", path);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) file_failed("read", path);
-  // One byte more than the file says, so that its end is seen without growing; some files (in /proc) say 0.
+  // One byte more than the file's size, so that its end is found without growing. Some files (in /proc)
+  // report 0.
   std::string content(std::min(static_cast<std::size_t>(info.st_size) + 1, most_bytes), '\0');
   std::size_t end = 0;
   while (end < most_bytes) {

@@ -85,13 +85,13 @@ Processor processor() {
 }
 
 bool keep_freed_memory() {
-  // Another allocator may have taken over (jemalloc, a sanitizer's): then this one has given out nothing.
+  // If another allocator is in use (jemalloc, a sanitizer's), this one has allocated nothing.
   const struct mallinfo2 in_use = ::mallinfo2();
   if (in_use.arena + in_use.hblkhd == 0) return false;
   for (const char* name : {"GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}) {
     if (std::getenv(name) != nullptr) return false;
   }
-  // Older versions of the library refuse more than 32 MiB for the second one.
+  // Older versions of the library reject more than 32 MiB for the second one.
   constexpr int kLarge = 1 << 30;
   return ::mallopt(M_TRIM_THRESHOLD, kLarge) == 1 &&
          (::mallopt(M_MMAP_THRESHOLD, kLarge) == 1 || ::mallopt(M_MMAP_THRESHOLD, 32 << 20) == 1);

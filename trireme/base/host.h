@@ -33,10 +33,10 @@ struct Processor {
 Processor processor();
 
 /// Tells the C library's allocator to keep freed memory for the next allocation instead of giving it back to
-/// the kernel: a training step frees and allocates the same tensors again and again, and every page that went
-/// back has to be cleared and mapped once more (more than a quarter of the time of a small convolutional
-/// network's step). Process-wide. False, and nothing changed, when the environment decides already (MALLOC_*,
-/// GLIBC_TUNABLES) or another allocator is in use.
+/// the kernel. A training step frees and allocates the same tensors again and again. Every page that went
+/// back has to be cleared and mapped once more. This took more than a quarter of the time of a small
+/// convolutional network's step. Process-wide. False, and nothing changed, when the environment decides
+/// already (MALLOC_*, GLIBC_TUNABLES) or another allocator is in use.
 bool keep_freed_memory();
 
 /// The host's name; "?" where the kernel has none.

@@ -38,7 +38,7 @@ void IoThread::run() {
     waiting_.pop_front();
     lock.unlock();
     next();
-    next = {};  // what it holds may be large
+    next = {};  // its captured objects may be large
     lock.lock();
   }
 }

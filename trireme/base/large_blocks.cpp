@@ -20,13 +20,13 @@ std::size_t page_bytes() {
   return kBytes;
 }
 
-/// Null: the kernel has none.
+/// Null: the kernel has no memory.
 void* map_pages(std::size_t bytes) {
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-/// So much of a block may lie idle.
+/// Bytes of a block that may stay unused.
 std::size_t slack_of(std::size_t bytes) { return bytes / 16; }
 
 }  // namespace
@@ -86,7 +86,7 @@ LargeBlocks::Use LargeBlocks::use() const {
   return use_;
 }
 
-/// An allocation, perhaps of a new window.
+/// Accounts for an allocation. It may begin a new window.
 void LargeBlocks::begin(std::size_t need) {
   if (++allocations_ >= kWindow) {
     allocations_ = 0;
@@ -101,7 +101,7 @@ std::size_t LargeBlocks::limit() const {
   return peak + slack_of(peak);
 }
 
-/// Kept memory first where it is of that size; else new memory, as far as the limit allows.
+/// Takes a kept block of about that size. At the limit, resizes another one; else maps new memory.
 LargeBlocks::Block LargeBlocks::take(std::size_t need, void** address) {
   const auto kept = kept_.lower_bound(need);
   if (kept != kept_.end() && kept->first <= need + slack_of(need)) {
@@ -125,13 +125,14 @@ LargeBlocks::Block LargeBlocks::take(std::size_t need, void** address) {
   return {.asked = need, .mapped = need};
 }
 
-/// The largest of those that are too small, which has most pages to bring; else the smallest of the others.
+/// The largest kept block that is too small, because it has most pages. Without one, the smallest of the
+/// others.
 LargeBlocks::Kept::iterator LargeBlocks::nearest(std::size_t need) {
   const auto above = kept_.lower_bound(need);
   return above == kept_.begin() ? above : std::prev(above);
 }
 
-/// Null: the kernel has no memory for it, and the block is unmapped.
+/// Null: the kernel has no memory for it. The block is then unmapped.
 LargeBlocks::Block LargeBlocks::resize(Kept::iterator kept, std::size_t need, void** address) {
   const auto [mapped, before] = *kept;
   kept_.erase(kept);
@@ -146,7 +147,7 @@ LargeBlocks::Block LargeBlocks::resize(Kept::iterator kept, std::size_t need, vo
   return {.asked = need, .mapped = need};
 }
 
-/// The smallest first: the large ones bring most pages to what comes next.
+/// The smallest first: large blocks have most pages for later allocations.
 void LargeBlocks::unmap_until(std::size_t most_bytes) {
   while (use_.mapped_bytes > most_bytes && !kept_.empty()) {
     const auto smallest = kept_.begin();

@@ -13,7 +13,7 @@ const char* name_of(MemoryKind kind) {
 std::int64_t MemoryUse::total() const { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); }
 
 MemoryLedger& MemoryLedger::of_process() {
-  static auto* const ledger = new MemoryLedger;  // blocks may be given back after everything else
+  static auto* const ledger = new MemoryLedger;  // blocks may be freed after all static objects are destroyed
   return *ledger;
 }
 
@@ -21,7 +21,7 @@ void MemoryLedger::add(const void* address, std::size_t bytes, MemoryKind kind) 
   if (bytes < kMinBytes) return;
   const std::lock_guard lock(mutex_);
   const auto [block, is_new] = blocks_.try_emplace(address, Block{bytes, kind});
-  if (!is_new) {  // two allocators, one after the other, tell of it
+  if (!is_new) {  // reported by two allocators, one after the other
     now_[block->second.kind] -= static_cast<std::int64_t>(block->second.bytes);
     total_ -= static_cast<std::int64_t>(block->second.bytes);
     block->second = {bytes, kind};

@@ -11,7 +11,7 @@
 namespace trireme {
 namespace {
 
-/// What is exchanged more often comes later, so that neighbours exchange most.
+/// Axes with more frequent exchanges come later, so that neighbouring ranks exchange most.
 const std::vector<AxisRow>& rows() {
   static const std::vector<AxisRow> all = {
       {.name = "pp",
@@ -59,7 +59,7 @@ MeshShape::Fold names_where(const Wanted& wanted) {
   return names;
 }
 
-/// By axis.
+/// Sizes by axis.
 std::map<std::string, int> sizes_in(std::string_view words) {
   const MeshShape::Fold known = names_where([](const AxisRow&) { return true; });
   std::map<std::string, int> sizes;

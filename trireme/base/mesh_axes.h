@@ -39,7 +39,7 @@ struct AxisRow {
 /// All of them.
 std::span<const AxisRow> mesh_axes();
 
-/// The axes that share out any of that, or nothing of it, in their order.
+/// The axes over which any of these is sharded, or none of these, in their order.
 MeshShape::Fold axes_that_share(std::initializer_list<Shared> any);
 MeshShape::Fold axes_that_share_none(std::initializer_list<Shared> any);
 

@@ -57,7 +57,7 @@ int MeshShape::size(const Fold& fold) const {
   return product;
 }
 
-/// How far apart neighbours on the axis are in rank.
+/// Difference in rank between neighbours on the axis.
 int MeshShape::stride(std::size_t axis) const {
   int stride = 1;
   for (std::size_t i = axis + 1; i < axes_.size(); ++i) stride *= axes_[i].size;

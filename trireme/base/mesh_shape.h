@@ -50,7 +50,7 @@ class MeshShape {
   /// InvalidArgument: no such axis, or a size that does not divide its.
   MeshShape split(std::string_view axis, const std::string& outer, const std::string& inner,
                   int inner_size) const;
-  /// The mesh with one axis in the place of its axes in the fold; where it has none of them, the same. Throws
+  /// The mesh with one axis that replaces its axes in the fold; without such axes, the same mesh. Throws
   /// InvalidArgument: other axes are between them.
   MeshShape merge(const Fold& fold, const std::string& name) const;
   /// "dp=2 x pp=3"

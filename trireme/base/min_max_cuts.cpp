@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// The best way to a cut with a given number of parts.
+/// The best cuts up to a place, with a given number of parts.
 struct Way {
   double worst = kInfinity;
   double squares = kInfinity;
@@ -47,7 +47,7 @@ std::vector<std::size_t> min_max_cuts(std::size_t num_things, std::size_t num_pa
 }
 
 std::vector<std::size_t> min_max_cuts(std::span<const double> costs, std::size_t num_parts) {
-  std::vector<double> sums = {0};  // of the first i
+  std::vector<double> sums = {0};  // prefix sums
   for (const double cost : costs) sums.push_back(sums.back() + cost);
   return min_max_cuts(costs.size(), num_parts,
                       [&](std::size_t, std::size_t from, std::size_t to) { return sums[to] - sums[from]; });

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Another writer of the folder may make the file again between its removal and the creation.
+/// Another process that may write here may create the file again between its removal and the creation.
 constexpr int kMaxCreations = 100;
 
 FileDescriptor folder_holding(const fs::path& path) {
@@ -22,7 +22,7 @@ FileDescriptor folder_holding(const fs::path& path) {
 }
 
 FileDescriptor open_in(const FileDescriptor& folder, const std::string& name, int flags, mode_t mode) {
-  // Without O_NONBLOCK a FIFO waits for its other end.
+  // Without O_NONBLOCK, opening a FIFO waits for its other end.
   FileDescriptor file(
       ::openat(folder.get(), name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode));
   struct stat info {};

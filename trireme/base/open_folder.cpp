@@ -17,13 +17,13 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr off_t kHandOver = off_t{8} << 20;
-constexpr int kMaxTries = 8;  // where another process puts a file under the name again and again
+constexpr int kMaxTries = 8;  // for another process that creates the file again and again
 
 std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// A new file, whatever stood under the name; -1 with errno.
+/// Creates a new file. A file of that name is removed first; -1 with errno.
 int create_new(int folder, const char* name) {
   for (int tries = 0;; ++tries) {
     const int fd = ::openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
@@ -58,8 +58,8 @@ OpenFolder OpenFolder::folder(const std::string& name) const {
   file_failed("open the folder", path_ / name);
 }
 
-/// Writes a new file `name`, and syncs it if asked; then `finish`. Where any of that fails, the file goes
-/// again. `named` is what messages call it.
+/// Writes a new file `name`, syncs it if requested, and calls `finish`. Any failure removes the file.
+/// `named`: its name in messages.
 void OpenFolder::write_or_remove(const std::string& name, const std::string& named, Durability durability,
                                  const std::function<void(const FileSink&)>& fill,
                                  const std::function<void()>& finish) const {
@@ -73,7 +73,8 @@ void OpenFolder::write_or_remove(const std::string& name, const std::string& nam
       if (!file.write(as_text(bytes))) file_failed("write", path);
       written += static_cast<off_t>(bytes.size());
       if (written - handed_over < kHandOver) return;
-      // The disk begins at once, so that less is left for the sync at the end; a hint, which may fail.
+      // Begins the write to disk, so that less is left for the sync at the end. This is a hint, which may
+      // fail.
       ::sync_file_range(file.get(), handed_over, written - handed_over, SYNC_FILE_RANGE_WRITE);
       handed_over = written;
     });

@@ -35,7 +35,7 @@ class OpenFolder {
   /// file stays.
   void write_atomic(const std::string& name, const std::function<void(const FileSink&)>& fill) const;
   /// Replaces the file at once, not synced: readers see the old or the new content, also after the end of
-  /// this process, but after a crash of the host it may be gone. Costs no wait for the disk. Throws
+  /// this process. After a crash of the host the file may be gone. Costs no wait for the disk. Throws
   /// DataError.
   void replace(const std::string& name, std::string_view content) const;
   /// The list of its files is on disk when it returns.

@@ -15,7 +15,7 @@ struct Character {
   bool valid = false;
 };
 
-/// The first character of `text`; one byte that is not valid where `text` does not begin with UTF-8.
+/// The first character of `text`. If `text` does not begin with UTF-8, one byte that is not valid.
 Character first_of(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -33,8 +33,8 @@ Character first_of(std::string_view text) {
   return {.code = code, .bytes = bytes, .valid = true};
 }
 
-/// Sources: Unicode's general categories Cc, Zl, Zp, and the format characters of UAX 9 (directions) and of
-/// width 0.
+/// Control characters, and format characters that change the direction or have no width. Sources: Unicode's
+/// general categories Cc, Zl and Zp, and UAX 9.
 bool is_harmful(std::uint32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0xad || code == 0x61c ||
          (code >= 0x200b && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||

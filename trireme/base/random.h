@@ -1,7 +1,7 @@
 #pragma once
 // Random numbers that depend on a key and on nothing else: no global state, the same on every platform and
 // compiler. The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-// generators", OOPSLA 2014), its state hashed from (seed, key, key...) with its own finalizer. Not for
+// generators", OOPSLA 2014). Its state is hashed from (seed, key, key...) with its own finalizer. Not for
 // secrets. A value; one thread at a time.
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class Random {
   /// The next 64 random bits.
   constexpr std::uint64_t bits() { return mix(state_ += kGolden); }
 
-  /// Goes on as after `count` more calls of bits(), at the cost of one.
+  /// Continues as after `count` more calls of bits(), at the cost of one.
   constexpr void skip(std::uint64_t count) { state_ += count * kGolden; }
 
   /// Uniform in [0, 1) with 24 bits: every value is a float exactly.

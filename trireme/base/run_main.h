@@ -4,7 +4,7 @@
 //   int main() { return trireme::run_main([&] { ... }); }
 //
 // An exception of the body, of any origin (trireme, libtorch, the standard library), becomes one line on
-// standard error and an exit code for the launcher and scripts (docs/errors.md), as on the command line of
+// standard error. The exit code is for the launcher and scripts (docs/errors.md), as on the command line of
 // trireme. Needs nothing of libtorch. Functions without state; thread-safe.
 
 #include <exception>

@@ -17,9 +17,9 @@ namespace trireme {
 namespace fs = std::filesystem;
 namespace {
 
-/// The folder, or the nearest above it that exists: of the same file system, and writable where the folder
-/// could be made. Making the folder for a file without a name would mean to remove it again, under other
-/// ranks that use it.
+/// The folder, or its nearest ancestor that exists: on the same file system, and writable if the folder could
+/// be created. The folder is not created for a file without a name. It would have to be removed again, while
+/// other ranks use it.
 fs::path nearest_that_exists(const fs::path& folder) {
   std::error_code ignored;
   fs::path nearest = fs::absolute(folder);
@@ -64,7 +64,7 @@ void ScratchFile::reserve(std::uint64_t bytes) {
         ::posix_fallocate(descriptor_.get(), static_cast<off_t>(bytes_), static_cast<off_t>(bytes - bytes_));
   if (code != 0) {
     const std::string free = free_in_words(descriptor_.get());
-    // Others would miss the space that was taken before the failure.
+    // Frees the space that was reserved before the failure, for other processes.
     const bool is_given_back = ::ftruncate(descriptor_.get(), static_cast<off_t>(bytes_)) == 0;
     fail(text("reserve ", bytes - bytes_, " bytes, of which ", free, " are free,",
               is_given_back ? "" : " (and give back the part that was reserved)"),

@@ -12,7 +12,7 @@
 namespace trireme {
 namespace {
 
-// A signal handler can reach nothing but statics; these are all of them.
+// A signal handler can only use static data; this is all of it.
 std::atomic<int> received_signal{0};
 std::atomic<long> received_s{0};
 std::atomic<const char*> notice_of_stop{nullptr}, notice_of_end{nullptr};
@@ -26,7 +26,7 @@ long monotonic_s() {
 
 void say(const char* notice) {
   if (notice != nullptr && ::write(STDERR_FILENO, notice, std::strlen(notice)) < 0)
-    return;  // nobody reads it
+    return;  // standard error has no reader
 }
 
 extern "C" void say_and_end(int signal) {
@@ -57,7 +57,7 @@ void end_with_notice(const char* notice) {
   for (const int signal : {SIGINT, SIGTERM}) {
     sigaddset(&both, signal);
     if (std::signal(signal, say_and_end) == SIG_IGN)
-      std::signal(signal, SIG_IGN);  // as nohup and shells want it
+      std::signal(signal, SIG_IGN);  // nohup and shells have set it
   }
   ::sigprocmask(SIG_UNBLOCK, &both, nullptr);
 }

@@ -11,7 +11,7 @@
 namespace trireme {
 namespace {
 
-/// `most` where it is that or more.
+/// The edit distance, or `most` if it is not less.
 std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t most) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -84,7 +84,7 @@ std::string nearest(std::string_view word, std::span<const std::string> known) {
   for (const auto& candidate : known) {
     const std::size_t least =
         std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size());
-    if (least >= best_distance) continue;  // a long word costs nothing
+    if (least >= best_distance) continue;  // saves the cost of long words
     const std::size_t distance = edit_distance(word, candidate, best_distance);
     if (distance < best_distance) {
       best_distance = distance;

@@ -6,8 +6,8 @@
 namespace trireme {
 namespace {
 
-/// After the quoted text that begins at `begin`, on one line or, between three quotation marks each, on
-/// several.
+/// The place after the quoted text at `begin`. It is on one line, or on several between triple quotation
+/// marks.
 std::size_t end_of_quoted(std::string_view toml, std::size_t begin) {
   const char quote = toml[begin];
   const std::string_view three = toml.substr(begin, 3);
@@ -18,7 +18,7 @@ std::size_t end_of_quoted(std::string_view toml, std::size_t begin) {
       ++at;
     } else if (toml.substr(at).starts_with(mark)) {
       at += mark.size();
-      while (lines && at < toml.size() && toml[at] == quote) ++at;  // it may end with such marks itself
+      while (lines && at < toml.size() && toml[at] == quote) ++at;  // the text may end with such marks
       return at;
     } else if (toml[at] == '\n' && !lines) {
       return at;

@@ -13,14 +13,14 @@
 namespace trireme {
 namespace {
 
-constexpr int kStartField = 22 - 3;  // of /proc/self/stat, counted after the name; proc(5)
+constexpr int kStartField = 22 - 3;  // field of /proc/self/stat, counted after the name; proc(5)
 
-/// Seconds from the start of the machine to that of this process; below 0 where the kernel does not say.
+/// Seconds from boot to the start of this process; negative if the kernel does not report it.
 double began_after_boot_s() {
   std::ifstream file("/proc/self/stat");
   std::string line;
   std::getline(file, line);
-  std::istringstream fields(line.substr(line.rfind(')') + 1));  // a name may hold spaces and brackets
+  std::istringstream fields(line.substr(line.rfind(')') + 1));  // a name may contain spaces and brackets
   std::string field;
   double ticks = -1;
   for (int skipped = 0; skipped < kStartField; ++skipped) fields >> field;

@@ -14,11 +14,11 @@ constexpr std::string_view kEndMark("PK\5\6", 4), kEnd64Mark("PK\6\6", 4), kEntr
     kLocalMark("PK\3\4", 4);
 constexpr std::size_t kEndBytes = 22, kEnd64Bytes = 56, kLocator64Bytes = 20, kEntryBytes = 46;
 constexpr std::int64_t kLocalBytes = 30, kMaxCommentBytes = 65535;
-/// Of a directory: beyond, it is none of arrays or weights.
+/// Limit of a directory. Archives of arrays or weights have smaller ones.
 constexpr std::int64_t kMaxDirectoryBytes = std::int64_t{64} << 20;
 constexpr std::uint64_t kIn64 = 0xffffffff;
 
-/// Little-endian, of `size` bytes.
+/// A little-endian number of `size` bytes.
 std::uint64_t zip_number(std::string_view bytes, std::size_t at, std::size_t size) {
   std::uint64_t value = 0;
   for (std::size_t i = size; i-- > 0;) value = value << 8 | static_cast<unsigned char>(bytes[at + i]);
@@ -101,7 +101,7 @@ class ZipArchive {
     return {std::string(name), static_cast<std::int64_t>(begin), static_cast<std::int64_t>(size)};
   }
 
-  /// The numbers that did not fit 32 bits, in this order.
+  /// Reads the numbers that did not fit into 32 bits, in this order.
   static void take_64(std::string_view numbers, bool stored_size, std::uint64_t& size, std::uint64_t& local) {
     const auto next = [&](std::uint64_t& number) {
       if (numbers.size() < 8) return;

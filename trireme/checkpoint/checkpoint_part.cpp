@@ -169,8 +169,7 @@ void write_part(const fs::path& folder, const CheckpointPart& part) {
   make_folder(folder);
   if (part.number == 0) {
     remove_leftovers(folder, part.attempt.prefix);
-    holds_checkpoint(folder / name_of(part.head.step));  // throws before a write whose target cannot be
-                                                         // replaced
+    holds_checkpoint(folder / name_of(part.head.step));  // throws if the target cannot be replaced
   }
   make_working_folder(temporary);
   write_record(temporary, part.number, write_files(temporary, part));

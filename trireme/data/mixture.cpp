@@ -81,8 +81,7 @@ std::vector<std::int64_t> shares_of(std::int64_t samples, const std::vector<doub
   require(std::abs(sum - 1) <= 1e-6, "the weights add up to ", std::setprecision(9), sum,
           ", and have to add up to 1");
   std::vector<std::int64_t> shares;
-  std::vector<std::pair<double, std::size_t>> remainders;  // negative remainder and part: largest remainder
-                                                           // first, then lowest part
+  std::vector<std::pair<double, std::size_t>> remainders;  // negative remainder and part, in order
   std::int64_t left = samples;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const double exact = weights[i] / sum * static_cast<double>(samples);

@@ -11,8 +11,7 @@ namespace {
 constexpr double kStall = 0.01;     ///< share of time spent waiting that justifies a change
 constexpr double kBusy = 0.8;       ///< share of time above which busy workers are the bottleneck
 constexpr double kFaster = 1.05;    ///< speedup that another worker has to bring
-constexpr double kOtherWork = 0.8;  ///< a rate that falls below this fraction is another workload: more
-                                    ///< workers may help again
+constexpr double kOtherWork = 0.8;  ///< a rate below this fraction is another workload: all is open again
 constexpr int kIdleWindows = 8;
 constexpr double kSpare = 1.3;  ///< idle workers before one is removed
 

@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Numbers of 64 bits are texts in etcd's JSON, and those that are zero are left out.
+/// A number in etcd's JSON: 64-bit numbers are strings, and zeros are left out.
 std::int64_t number(const Json& from, const char* name) {
   const auto found = from.find(name);
   if (found == from.end()) return 0;
@@ -37,7 +37,7 @@ std::vector<KeyValue> pairs_of(const Json& from) {
   return result;
 }
 
-/// Whatever came: a proxy, or another version, may say anything.
+/// For any answer: it may come from a proxy or from another version.
 template <class Read>
 auto parsed(const std::string& reply, const Read& read) {
   try {
@@ -100,7 +100,7 @@ std::string Client::call(const std::string& path, const std::string& json) {
     if (reply.status == 401 || reply.status == 403)
       throw Rejected(
           text("etcd at ", member.text(), " asks for a user, which is not supported: ", message_in(reply)));
-    // 5xx: this member cannot now, without its majority, but another may.
+    // 5xx: this member cannot answer now, without a majority. Another member may.
     if (reply.status != 0 && reply.status < 500)
       throw Rejected(text("etcd at ", member.text(), " rejects ", path, ": ", message_in(reply)));
     tried.push_back(text(member.text(), ": ", reply.status == 0 ? reply.failure : message_in(reply)));

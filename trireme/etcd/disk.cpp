@@ -11,13 +11,13 @@ namespace {
 constexpr std::size_t kPartBytes = 1 << 20;
 constexpr std::int64_t kPartsAtOnce = 3;  // a reply is at most 4 MiB by gRPC's default
 constexpr std::int64_t kNamesAtOnce = 1000;
-constexpr int kMaxTries = 8;  // late requests of one's own, one after the other
+constexpr int kMaxTries = 8;  // a late request of this process may change the head before each try
 
 std::string_view text_of_bytes(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// What etcd does not answer is for now; what it says no to is for the operator.
+/// An unreachable etcd is a temporary failure. A rejection needs the operator.
 template <class Call>
 auto or_not_now(const Call& call) {
   try {
@@ -124,7 +124,7 @@ void Disk::append(const std::string& name, const std::vector<std::byte>& bytes) 
 void Disk::sync(const std::string& name) {
   check_name(name);
   File& file = files_[name];
-  append(name, {});  // throws where it is damaged
+  append(name, {});  // throws if the file is damaged
   const std::vector<std::byte> bytes = std::exchange(file.added, {});
   write(name, file, bytes, How::kAppend);
 }
@@ -161,7 +161,7 @@ void Disk::deposed() {
 }
 
 void Disk::write(const std::string& name, File& file, std::span<const std::byte> bytes, How how) {
-  file.damaged = true;  // until it is known that all went well
+  file.damaged = true;  // until the write is known to be complete
   if (!file.known) take_head(file, name, or_not_now([&] { return client_.get(head_key(name)); }));
   const std::string write = term_->next_write();
   for (int i = 0; i < kMaxTries; ++i) {
@@ -169,7 +169,7 @@ void Disk::write(const std::string& name, File& file, std::span<const std::byte>
     if (how == How::kReplace || next.generation.empty()) next = {.generation = write, .write = {}};
     next.write = write;
     next.bytes += static_cast<std::int64_t>(bytes.size());
-    // All parts but the last go ahead: nobody looks for them before the head names them.
+    // All parts but the last are written before. Readers ignore them until the head names them.
     std::span<const std::byte> left = bytes;
     while (left.size() > kPartBytes) {
       const Transaction ahead = {.when = {term_->condition()},
@@ -185,7 +185,7 @@ void Disk::write(const std::string& name, File& file, std::span<const std::byte>
                                   .is = file.modified}},
                         .writes = {},
                         .removals = {}};
-    if (how == How::kReplace) {  // everything of other generations goes, also what was never named
+    if (how == How::kReplace) {  // removes all other generations, also parts that no head has named
       const std::string all = parts_key(name), kept = all + next.generation + "/";
       last.removals = {{.first = all, .end = kept}, {.first = end_of(kept), .end = end_of(all)}};
     }
@@ -203,7 +203,7 @@ void Disk::write(const std::string& name, File& file, std::span<const std::byte>
     if (!leader || leader->created != term_->made_at()) deposed();
     take_head(file, name, outcome.instead.at(1));
     file.damaged = file.head.write != write;
-    if (!file.damaged) return;  // an earlier try of the same has come to pass
+    if (!file.damaged) return;  // an earlier try of this write has succeeded
     if (how == How::kAppend) break;
   }
   throw NotNow(text(head_key(name), " in etcd has changed while it was written, though this process leads"));

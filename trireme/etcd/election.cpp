@@ -9,7 +9,7 @@ namespace trireme::etcd {
 namespace {
 
 constexpr std::int64_t kMinLease_s = 2;
-constexpr double kTriesPerLease = 5;  // to keep it alive: one member that is silent costs one of them
+constexpr double kTriesPerLease = 5;  // to keep it alive: a silent member costs one try
 
 std::int64_t in_ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
 
@@ -111,7 +111,7 @@ void Election::serve(std::stop_token stop) {
   }
 }
 
-/// Null where another leads.
+/// Null if another process leads.
 std::shared_ptr<Term> Election::campaign() {
   const auto present = client_.get(options_.key);
   note_leader(present ? present->value : "");
@@ -125,7 +125,7 @@ std::shared_ptr<Term> Election::campaign() {
   const Outcome outcome = client_.commit(transaction);
   Revision made_at = outcome.revision;
   if (!outcome.happened) {
-    // It may be an earlier try of this one that came to pass.
+    // An earlier try of this request may have succeeded.
     const auto& leader = outcome.instead.at(0);
     const bool is_mine = leader && leader->lease == lease;
     if (!is_mine) {
@@ -143,7 +143,7 @@ void Election::keep(Term& term) {
   const std::int64_t asked_ns = now_ns();
   if (!client_.keep_alive(term.lease())) return term.lose();
   term.extend(asked_ns + in_ns(static_cast<double>(lease_s_)));
-  const auto leader = client_.get(options_.key);  // somebody may have removed it by hand
+  const auto leader = client_.get(options_.key);  // an operator may have removed the key
   note_leader(leader ? leader->value : "");
   if (!leader || leader->created != term.made_at()) term.lose();
   last_trouble_.clear();
@@ -153,7 +153,7 @@ void Election::give_back(const Term& term) {
   try {
     client_.revoke(term.lease());
   } catch (const Error& error) {
-    say(error.what());  // it ends by itself, a little later
+    say(error.what());  // the lease expires by itself a little later
   }
 }
 

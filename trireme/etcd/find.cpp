@@ -22,7 +22,7 @@ wire::Address leader_of(const StoreAddress& store, Client& client) {
   return leader->value;
 }
 
-/// What is asked for again and again.
+/// Repeated look-ups, with a pause between two look-ups of one address.
 class Finder {
  public:
   wire::Address find(const wire::Address& address) {

@@ -16,13 +16,13 @@ namespace {
 
 constexpr const char* kRecord = "record";
 constexpr const char* kEnd = "/end";
-// Above it somebody starts launchers in a loop.
+// More hosts mean that launchers are started in a loop.
 constexpr int kMostHosts = 1 << 20;
 constexpr double kLook_s = 0.25;
 // A launcher that was stopped for longer than that does not learn how its job has ended.
 constexpr std::int64_t kEndIsKept_s = 3600;
 
-/// What belongs to a job, apart from a parameter server with the same prefix.
+/// Prefix of a job's keys. It differs from that of a parameter server with the same prefix.
 std::string job_prefix(const StoreAddress& store) { return store.prefix + "/job"; }
 
 }  // namespace
@@ -49,7 +49,7 @@ struct JobLeadership::State {
 
   std::shared_ptr<Term> present_term() const { return election ? election->term() : nullptr; }
 
-  /// Writes as long as the present term holds.
+  /// The disk of the current term. Throws CommError if this launcher does not lead.
   Disk& own_disk() {
     const std::shared_ptr<Term> present = present_term();
     if (!present || !present->holds())
@@ -61,8 +61,8 @@ struct JobLeadership::State {
     return *disk;
   }
 
-  /// A file is replaced after a failed write, so each failure begins with a new disk. Whatever etcd answers
-  /// may be otherwise later.
+  /// A failed write leaves a damaged file, which a new disk replaces. So each failure discards the disk.
+  /// Every error becomes a CommError: a later try may succeed.
   template <class Call>
   auto with_disk(const Call& call) {
     try {

@@ -14,10 +14,10 @@ namespace {
 
 constexpr double kLook_s = 0.1;
 
-/// Who does not lead has nothing to say: members that come look up again who does.
+/// A candidate that does not lead. It closes connections, so that members look up the leader again.
 class WaitingNode final : public wire::Node {
  public:
-  /// `look` is called again and again.
+  /// `look` is called periodically.
   explicit WaitingNode(std::function<void()> look) : look_(std::move(look)) {}
 
   void on_start(wire::Surroundings& surroundings) override {
@@ -87,8 +87,8 @@ class Candidate {
     return serve;
   }
 
-  /// Until the loop is stopped: by the end of the term or of the service, or for a change before this began.
-  /// Whether etcd answered.
+  /// Runs until the loop is stopped: by the end of the term or of the service, or by a change before this
+  /// began. Returns whether etcd answered.
   bool lead(const std::shared_ptr<Term>& term) {
     report(text("leads in ", store_.text(), " as ", address_));
     Disk disk(Client(store_.members), store_.prefix, term);

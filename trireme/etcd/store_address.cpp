@@ -28,7 +28,7 @@ StoreAddress StoreAddress::parse(const wire::Address& address) {
   const std::string rest = address.substr(kScheme.size());
   const auto slash = rest.find('/');
   const std::string hosts = rest.substr(0, slash);
-  const auto user = hosts.rfind('@') + 1;  // 0: none
+  const auto user = hosts.rfind('@') + 1;  // 0: no user
   require(user == 0, "'", kScheme, "...@", hosts.substr(user),
           "': users and passwords of etcd are not supported; expected ", kForm);
   StoreAddress result;

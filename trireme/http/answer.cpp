@@ -8,7 +8,7 @@
 namespace trireme::http {
 namespace {
 
-constexpr std::size_t kMostHeaderBytes = 256 << 10;  // of one answer, with what came before it
+constexpr std::size_t kMostHeaderBytes = 256 << 10;  // of one answer and the responses before it
 
 }  // namespace
 
@@ -23,8 +23,8 @@ bool Answer::take_body(std::string_view bytes) {
   return true;
 }
 
-/// Each answer begins with a line of its own: what an earlier one said, a proxy's or "100 Continue", is
-/// forgotten.
+/// A status line begins a new response. Headers of an earlier one, such as a proxy's or "100 Continue", are
+/// dropped.
 bool Answer::take_header(std::string_view line) {
   num_header_bytes_ += line.size();
   if (num_header_bytes_ > kMostHeaderBytes) {

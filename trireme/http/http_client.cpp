@@ -18,10 +18,10 @@ namespace trireme::http {
 namespace {
 
 constexpr int kMaxRedirections = 8;
-constexpr long kMaxConnections = 5;      // that are kept, as of a handle of its own
+constexpr long kMaxConnections = 5;      // that are kept, as many as one easy handle keeps
 constexpr int kLongestPoll_ms = 10'000;  // libcurl's own timers end it earlier
 
-/// Fewer bytes than came end the transfer.
+/// Returning fewer bytes than were received ends the transfer.
 std::size_t take_body(char* bytes, std::size_t size, std::size_t count, void* into) {
   return static_cast<Answer*>(into)->take_body({bytes, size * count}) ? size * count : 0;
 }
@@ -30,9 +30,9 @@ std::size_t take_header(char* bytes, std::size_t size, std::size_t count, void* 
   return static_cast<Answer*>(into)->take_header({bytes, size * count}) ? size * count : 0;
 }
 
-/// Keeps a connection from private addresses.
+/// Prevents connections to private addresses.
 struct Guard {
-  std::string rejected = {};  ///< the address, in digits
+  std::string rejected = {};  ///< the address as a number
 };
 
 curl_socket_t open_socket(void* guard, curlsocktype, curl_sockaddr* address) {
@@ -45,7 +45,7 @@ curl_socket_t open_socket(void* guard, curlsocktype, curl_sockaddr* address) {
   return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
-/// Before a request goes over a connection, one that was kept among them.
+/// Called before each request, also on a kept connection.
 int before_request(void* guard, char* address, char*, int, int) {
   if (!is_private(std::string(address))) return CURL_PREREQFUNC_OK;
   static_cast<Guard*>(guard)->rejected = address;
@@ -104,7 +104,7 @@ struct Library {
   void* handle_;
 };
 
-/// It stays loaded as long as the process lives. Throws InvalidArgument where there is none.
+/// Stays loaded for the lifetime of the process. Throws InvalidArgument if it is not installed.
 const Library& library() {
   static const Library library;
   return library;
@@ -112,7 +112,7 @@ const Library& library() {
 
 }  // namespace
 
-/// The connections that are kept.
+/// The kept connections.
 struct Client::Handle {
   const Library& library = http::library();
   CURLM* connections = library.multi_init();
@@ -122,7 +122,7 @@ struct Client::Handle {
     if (connections == nullptr) throw InternalError("libcurl cannot be used: no memory");
     library.multi_setopt(connections, CURLMOPT_MAXCONNECTS, kMaxConnections);
     headers = library.slist_append(headers, "Content-Type: application/json");
-    headers = library.slist_append(headers, "Expect:");  // large bodies go at once
+    headers = library.slist_append(headers, "Expect:");  // no wait for "100 Continue" before a large body
   }
   ~Handle() {
     library.slist_free_all(headers);
@@ -132,15 +132,15 @@ struct Client::Handle {
   Handle& operator=(const Handle&) = delete;
 };
 
-/// One request of those that redirections make of one.
+/// One request in a chain of redirections.
 struct Client::Hop {
   std::string url;
   bool is_redirected = false;
 };
 
-/// One request with a handle of its own. A handle that is used again, reset or not, has a pointer to a header
-/// of the answer before, and up to libcurl 8.0 a server that folds the first header of the next answer has
-/// that memory changed, which is freed.
+/// One request with its own handle. A reused handle, even after a reset, has a pointer to a header of the
+/// previous answer. Up to libcurl 8.0, a server that folds the first header of the next answer makes libcurl
+/// change that memory, which is freed.
 class Client::Transfer {
  public:
   explicit Transfer(const Handle& of) : of_(of), curl_(of.library.easy_init()) {
@@ -164,7 +164,7 @@ class Client::Transfer {
     return value;
   }
   void set_up(const Request& request, const Hop& hop, double timeout_s, Guard& guard) const;
-  /// To its end.
+  /// Runs the request to its end.
   CURLcode perform() const;
 
  private:
@@ -186,7 +186,7 @@ void Client::Transfer::set_up(const Request& request, const Hop& hop, double tim
   if (!request.range.empty()) set(CURLOPT_RANGE, request.range.c_str());
   if (request.way == Way::kDirect) set(CURLOPT_NOPROXY, "*");
   if (!hop.is_redirected || request.private_redirects) return;
-  // libcurl does not say whether it connects to a proxy: for this request it is told.
+  // libcurl does not report whether it connects to a proxy, so the proxy is set for this request.
   const std::string proxy = proxy_of(Target::parse(hop.url));
   set(CURLOPT_PROXY, proxy.c_str());
   set(CURLOPT_NOPROXY, "");

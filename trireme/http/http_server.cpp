@@ -18,7 +18,7 @@
 namespace trireme::http {
 namespace {
 
-constexpr int kLook_ms = 100;  // how often it looks for late clients, for events and for its own end
+constexpr int kLook_ms = 100;  // interval of checks for late clients, for events and for the end
 
 const char* reason_of(int status) {
   switch (status) {
@@ -37,7 +37,7 @@ const char* reason_of(int status) {
   }
 }
 
-/// No page of another site gets anything out of it, and nothing of it is kept.
+/// Pages of other sites cannot use the answer, and caches do not store it.
 constexpr const char* kGuards =
     "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
     "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -62,7 +62,7 @@ struct HttpServer::Client {
   Client(wire::Socket its_socket, double patience_s)
       : socket(std::move(its_socket)), deadline(Deadline::after_s(patience_s)) {}
 
-  /// Takes what is there. Whether the request is whole, or cannot become one.
+  /// Reads the available bytes. True: the request is complete, or too long.
   bool read_some(std::size_t most) {
     std::array<char, 1024> bytes;
     const ssize_t count = ::recv(socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -82,7 +82,7 @@ struct HttpServer::Client {
     }
   }
 
-  /// Whether the peer has gone: nothing else comes from a reader of events.
+  /// Detects that the peer has closed. A reader of events sends nothing else.
   void notice_end() {
     std::array<char, 256> bytes;
     const ssize_t count = ::recv(socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -124,7 +124,7 @@ HttpServer::~HttpServer() {
 
 void HttpServer::send_event(std::string_view line) {
   const std::lock_guard lock(mutex_);
-  events_ = event_of(line);  // a newer state takes the place of one that nobody has got yet
+  events_ = event_of(line);  // a newer state replaces one that was not sent yet
 }
 
 bool HttpServer::may_read(const HttpRequest& request) const {
@@ -161,7 +161,7 @@ void HttpServer::answer(Client& client) const {
 void HttpServer::accept_one(Clients& clients) const {
   const int fd = ::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
-    ::poll(nullptr, 0, kLook_ms);  // out of descriptors: nothing is won by asking at once
+    ::poll(nullptr, 0, kLook_ms);  // out of descriptors: an immediate retry would fail, too
     return;
   }
   if (clients.all.size() - clients.num_readers() >= options_.max_clients) clients.drop_oldest_request();

@@ -27,11 +27,11 @@ struct Block {
 
 constexpr std::array kPrivateBlocks{
     Block{0x00000000, 8},                          // "this network", 0.0.0.0 among them (RFC 1122)
-    Block{0x0a000000, 8},                          // private (RFC 1918); so are the next but one and 192.168
+    Block{0x0a000000, 8},                          // private (RFC 1918), as 172.16/12 and 192.168/16
     Block{0x64400000, 10},                         // behind a carrier's NAT (RFC 6598)
     Block{0x7f000000, 8},                          // loopback
-    Block{0xa9fe0000, 16},                         // of one link, metadata of clouds among them
-    Block{0xac100000, 12}, Block{0xc0000000, 24},  // of protocols (RFC 6890)
+    Block{0xa9fe0000, 16},                         // link-local, with the metadata services of clouds
+    Block{0xac100000, 12}, Block{0xc0000000, 24},  // 192.0.0.0/24: IETF protocols (RFC 6890)
     Block{0xc0a80000, 16}, Block{0xe0000000, 3},   // multicast, reserved, broadcast
 };
 
@@ -55,7 +55,7 @@ bool begins(const V6& address, std::initializer_list<int> with) {
 bool is_private_v6(const V6& address) {
   constexpr int kFf = 0xff;
   const bool mapped = begins(address, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, kFf, kFf});
-  const bool compatible = begins(address, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});  // :: and ::1 among them
+  const bool compatible = begins(address, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});  // includes :: and ::1
   const bool nat64 = begins(address, {0, 0x64, kFf, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0});
   if (mapped || compatible || nat64) return is_private_v4(v4_in(address, 12));
   if (begins(address, {0x20, 0x02})) return is_private_v4(v4_in(address, 2));  // 6to4
@@ -79,7 +79,7 @@ std::string variable(std::initializer_list<std::string> names) {
   return {};
 }
 
-/// Whether no_proxy, a list of names of hosts and domains, has this one.
+/// Whether no_proxy, a list of host and domain names, contains `host`.
 bool is_without_proxy(const std::string& host) {
   std::string list = in_small_letters(variable({"no_proxy", "NO_PROXY"}));
   std::ranges::replace(list, ' ', ',');

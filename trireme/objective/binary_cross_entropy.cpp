@@ -1,5 +1,5 @@
-// Yes or no, any number of times per sample: outputs are logits, targets their probabilities. PyTorch's
-// torch.nn.functional.binary_cross_entropy_with_logits; the mean is one over all elements.
+// Binary cross entropy, for any number of targets per sample: outputs are logits, targets probabilities. As
+// PyTorch's torch.nn.functional.binary_cross_entropy_with_logits; the mean is over all elements.
 
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/full.h>

@@ -1,5 +1,5 @@
-// The negative log-likelihood of the right class. PyTorch's torch.nn.functional.cross_entropy over the last
-// dim of the output, for any number of targets per sample.
+// The negative log-likelihood of the target class. As PyTorch's torch.nn.functional.cross_entropy over the
+// last dim of the output, for any number of targets per sample.
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/eq.h>
@@ -20,7 +20,7 @@
 namespace trireme::objective {
 namespace {
 
-/// What kernels leave out; no class.
+/// The target value that kernels ignore. It is not a class.
 constexpr std::int64_t kLeftOut = -100;
 
 class CrossEntropy : public Measured {

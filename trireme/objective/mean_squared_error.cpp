@@ -1,5 +1,5 @@
-// The square of what an output is away from its target, as PyTorch's torch.nn.functional.mse_loss: the mean
-// is one over all elements.
+// The squared difference of output and target, as PyTorch's torch.nn.functional.mse_loss. The mean is over
+// all elements.
 
 #include <ATen/ops/mse_loss.h>
 

@@ -1,6 +1,6 @@
 #pragma once
-// A measure of a model next to its loss: a sum and a count for each batch, added over all batches of all
-// ranks before they are divided, so that any split of the data gives the same number. A value; thread-safe.
+// A measure of a model next to its loss: a sum and a count for each batch. Both are added over all batches of
+// all ranks before they are divided, so any split of the data gives the same number. A value; thread-safe.
 
 #include <ATen/core/Tensor.h>
 

@@ -1,4 +1,4 @@
-// The loss that the model itself defines, Model::loss; its mean is one over samples.
+// The loss that the model itself defines, Model::loss. Its mean is over samples.
 
 #include "trireme/base/error.h"
 #include "trireme/objective/internal/objectives.h"

@@ -1,7 +1,7 @@
 #pragma once
 // The interface for tasks: from a model's outputs and the targets of a batch to a loss and metrics. A loss is
-// a *sum*, with its divisor, the count: the trainer adds both over micro-batches and ranks and divides once,
-// so that any split of a batch has the same loss and gradients (ADR 0017). Implementations are immutable and
+// a *sum*, with its divisor, the count. The trainer adds both over micro-batches and ranks and divides once,
+// so any split of a batch has the same loss and gradients (ADR 0017). Implementations are immutable and
 // thread-safe; loaders check targets from threads of their own.
 //
 // Functions of outputs and targets exist twice: for one tensor of each, and for all fields (loss_all). A task

@@ -22,13 +22,13 @@ constexpr std::array<ObjectiveRow, 4> kObjectiveTable = {{
     {"model", make_model_loss, TargetKind::kAny, ""},
 }};
 
-/// That of the objective with its options.
+/// The row of an objective, with its options applied.
 ObjectiveRow as_configured(ObjectiveRow row, const ObjectiveOptions& options) {
   if (!options.one_hot || row.kind != TargetKind::kNumber) return row;
   return {row.name, make_one_hot_squared_error, TargetKind::kClass, "accuracy"};
 }
 
-/// An option that an objective does not take would be believed to act.
+/// Rejects an option that the objective ignores: a user would expect it to have an effect.
 void reject_others_options(const ObjectiveOptions& options) {
   const ObjectiveOptions defaults;
   const auto refuse = [&](bool is_set, const char* key, const char* whose) {

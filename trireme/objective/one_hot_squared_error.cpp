@@ -1,5 +1,5 @@
-// The mean squared error of classes: each target is a row that is 1 at its class and 0 elsewhere, as
-// PyTorch's tutorials train classifiers with nn.MSELoss on one_hot(labels). The mean is one over targets x
+// The mean squared error of classes: each target is a row that is 1 at its class and 0 elsewhere. PyTorch's
+// tutorials train classifiers in this way, with nn.MSELoss on one_hot(labels). The mean is over targets x
 // classes.
 
 #include <ATen/ops/mse_loss.h>

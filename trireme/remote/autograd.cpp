@@ -21,7 +21,7 @@ namespace {
 namespace autograd = torch::distributed::autograd;
 using Container = autograd::DistAutogradContainer;
 
-/// What goes along with a call or an answer in a context.
+/// Metadata of a call or an answer in a context.
 struct Metadata {
   ContextId context = 0;
   std::int64_t message = 0;
@@ -105,7 +105,7 @@ struct Current {
   std::weak_ptr<rpc::Agent> agent;
   std::shared_ptr<TorchAgent> torch_agent;
   std::uint64_t process = 0;  ///< a random number; 0: none yet
-  std::int64_t number = 0;    ///< contexts of this process begin with it, in all its groups; 0: none yet
+  std::int64_t number = 0;    ///< prefix of this process's context ids, in all its groups; 0: none yet
 };
 
 Current& current() {
@@ -113,8 +113,8 @@ Current& current() {
   return *one;
 }
 
-/// A number that no other process of the group has. libtorch keeps the first for good, so each process begins
-/// at random: then those of later groups hardly ever meet one that is taken.
+/// A number that no other process of the group has. libtorch keeps the first number for good. Each process
+/// begins at a random one, so in later groups its number is rarely taken.
 std::int64_t claim_number(const rpc::AgentOptions& options, Current& current) {
   constexpr std::int64_t kMost = std::numeric_limits<torch_rpc::worker_id_t>::max();
   if (current.process == 0)
@@ -133,7 +133,7 @@ std::int64_t claim_number(const rpc::AgentOptions& options, Current& current) {
                              options.group, "' have been given: start the group again, under another name"));
 }
 
-/// What this process remembers of groups that it has left goes.
+/// Forgets the contexts of groups that this process has left.
 void forget_contexts() {
   for (const ContextId context : TorchAgent::noted()) {
     TorchAgent::forget(context);
@@ -200,7 +200,7 @@ Context::~Context() {
   TorchAgent::forget(id_);
   try {
     Container::getInstance().releaseContext(id_);
-  } catch (const std::exception&) {  // others have ended: they have forgotten it
+  } catch (const std::exception&) {  // a worker that has ended has no context to release
   }
   Container::forceCurrentContextId(-1);
 }

@@ -1,9 +1,9 @@
 #pragma once
 // Gradients that flow back through remote calls. Within a Context, tensors that need gradients carry their
-// history across calls; backward() goes the same ways in reverse, over all workers at once, and every worker
+// history across calls. backward() follows the same calls in reverse, over all workers at once. Every worker
 // keeps the gradients of its parameters, apart from those of other contexts. libtorch's engine for
-// distributed autograd does this (torch/csrc/distributed/autograd); messages go through the agent that has
-// joined by the function below, of which a process has one at a time.
+// distributed autograd does this (torch/csrc/distributed/autograd). Its messages go through the agent that
+// has joined by the function below. A process has one such agent at a time.
 //
 //   remote::Context context(agent);
 //   at::Tensor y = agent->rpc_sync<&forward>("w1", x);
@@ -30,9 +30,9 @@ namespace trireme::remote {
 using ContextId = std::int64_t;
 
 /// rpc::Agent::join() for a worker whose calls carry gradients. A process may join again, also another group,
-/// when its last agent is destroyed; contexts of that one are forgotten. Throws as Agent::join() does, and
-/// InvalidArgument where this process has such an agent, or where another process of the group numbers its
-/// contexts as this one has done since its first group (one in 32767).
+/// when its last agent is destroyed; contexts of that one are forgotten. Throws as Agent::join() does. Throws
+/// InvalidArgument where this process has such an agent. Throws it also where another process of the group
+/// has the number of this process's contexts since its first group (one in 32767).
 std::shared_ptr<rpc::Agent> join(rpc::AgentOptions options);
 
 /// The calls of this thread, from its construction to its destruction, belong together; at its end all

@@ -30,7 +30,7 @@ class OwnerOptimizer {
               " of the optimizer is no leaf that needs gradients");
       parameters_.emplace_back(text("parameter", parameters_.size()), parameter);
     }
-    // One updates tensors of one device at once.
+    // An optimizer updates tensors of one device.
     std::map<std::string, optim::NamedTensors> by_device;
     for (const auto& each : parameters_) by_device[each.second.device().str()].push_back(each);
     for (const auto& [device, parameters] : by_device) {
@@ -39,14 +39,15 @@ class OwnerOptimizer {
   }
 
   void step(ContextId context, double lr) {
-    // Optimizers of several trainers have the same parameters, and so the same .grad.
+    // Optimizers of several trainers share the parameters, and so their .grad.
     static std::mutex one_step_at_once;
     const std::lock_guard lock(one_step_at_once);
     std::map<c10::TensorImpl*, at::Tensor> gradients;
     for (const auto& [tensor, gradient] : gradients_of(context)) {
       gradients[tensor.unsafeGetTensorImpl()] = gradient;
     }
-    // The optimizer reads .grad; what was there belongs to others.
+    // The optimizer reads .grad. The previous gradients belong to other code, and are restored after the
+    // step.
     std::vector<at::Tensor> before;
     for (auto& [name, parameter] : parameters_) {
       before.push_back(parameter.mutable_grad());

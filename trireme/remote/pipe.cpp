@@ -63,8 +63,8 @@ void Pipe::train(bool on) const {
 
 namespace {
 
-/// Where each part ends. Of two parts as in the tutorial: the stem and the stages of 3 and 4 blocks, those of
-/// 6 and 3 and the last layer.
+/// Where each part ends. Two parts are those of the tutorial: the stem and the stages of 3 and 4 blocks; the
+/// stages of 6 and 3 blocks and the last layer.
 std::vector<std::int64_t> ends_of_parts(const ShardOptions& model, std::size_t num_parts) {
   const auto whole = deferred(
       [&] { return model::make_model(model.model, model.input_shape, model.num_classes, model.seed); });

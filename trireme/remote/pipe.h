@@ -1,6 +1,6 @@
 #pragma once
-// A chain of parts of a model on several workers, used like one module: the batch goes through in chunks, so
-// that the workers compute at the same time (GPipe, arXiv 1811.06965), and the backward pass is that of a
+// A chain of parts of a model on several workers, used like one module. The batch is split into chunks, so
+// that the workers compute at the same time (GPipe, arXiv 1811.06965). The backward pass is that of a
 // Context. Activations go from part to part, not by way of the caller.
 //
 //   remote::Pipe pipe(*agent, {make_shard(*agent, "w1", first), make_shard(*agent, "w2", second)},
@@ -22,7 +22,7 @@
 
 namespace trireme::remote {
 
-/// Of which micro-batches activations are computed again in the backward instead of kept.
+/// Micro-batches whose activations are recomputed in the backward pass (activation checkpointing).
 enum class PipeCheckpoint : std::uint8_t { kNever, kExceptLast, kAlways };
 
 /// Cut of a batch, and recomputation in the backward pass.

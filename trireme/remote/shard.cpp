@@ -99,7 +99,7 @@ std::shared_ptr<Shard> part_of(const torch::nn::Sequential& chain, int part, int
 
 namespace {
 
-/// "cuda:1": the second of that kind; without a number the first. Throws InvalidArgument.
+/// "cuda:1" is the second device of its kind, "cuda" the first. Throws InvalidArgument.
 c10::Device device_of(const std::string& name) {
   const auto colon = name.find(':');
   const c10::DeviceType type = comm::device_type_of(name.substr(0, colon));

@@ -23,9 +23,9 @@ class Shard {
   explicit Shard(std::vector<model::Layer> layers, std::shared_ptr<void> keeps_alive = nullptr,
                  c10::Device device = c10::kCPU);
 
-  /// The layers of an input, wherever that is: (batch, ...) -> (batch, ...). One at a time, and not before
-  /// `after` is there, where it refers to something of this worker: micro-batches pass in their order.
-  /// `recomputes`: activations are computed again in the backward instead of kept.
+  /// The layers applied to an input on any worker: (batch, ...) -> (batch, ...). One call at a time. If
+  /// `after` refers to a value of this worker, the call waits for it, so micro-batches keep their order.
+  /// `recomputes`: activations are recomputed in the backward pass (activation checkpointing).
   at::Tensor forward(const rpc::RRef<at::Tensor>& input, const rpc::RRef<at::Tensor>& after, bool recomputes);
   /// Leaves, in the order of the layers; those that are shared, once.
   std::vector<rpc::RRef<at::Tensor>> parameters();

@@ -16,7 +16,7 @@
 namespace trireme::remote {
 namespace {
 
-/// What libtorch throws, without the addresses of the functions it came through.
+/// An exception of libtorch, without the addresses of its backtrace.
 template <class Exception>
 bool carry_torch_exception(const std::string& kind) {
   return rpc::internal::add_exception(
@@ -53,7 +53,7 @@ std::vector<at::Tensor> TensorCollector::end() {
 namespace trireme::wire {
 namespace {
 
-// Small ones go as fields: they cost less than a part of their own.
+// Smaller tensors are sent as fields, which costs less than a separate part.
 constexpr std::size_t kSmallBytes = 1024;
 
 enum class Place : std::uint8_t { kUndefined, kAmongFields, kBeside, kLast = kBeside };
@@ -108,7 +108,7 @@ void Field<at::Tensor>::read(FieldReader& reader, at::Tensor& tensor) {
                      static_cast<at::ScalarType>(dtype) != at::ScalarType::Undefined;
   if (!reader.valid() || !known || sizes.size() > 64) return reader.fail();
   const auto type = static_cast<at::ScalarType>(dtype);
-  // Strides are products of sizes, also of a tensor without elements: none may overflow.
+  // Strides are products of sizes, even in a tensor without elements. None may overflow.
   const std::size_t most =
       static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max()) / at::elementSize(type);
   std::size_t product = 1;
@@ -123,7 +123,7 @@ void Field<at::Tensor>::read(FieldReader& reader, at::Tensor& tensor) {
   if (numel == 0) {
     tensor = at::empty(sizes, type);
   } else {
-    // The bytes came for this tensor alone.
+    // No other object uses these bytes.
     auto* const data = const_cast<std::byte*>(bytes.bytes().data());
     tensor = at::from_blob(
         data, sizes, [bytes](void*) {}, at::TensorOptions(type));

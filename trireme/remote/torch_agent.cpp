@@ -34,8 +34,8 @@ void complete(JitFuture& future, c10::intrusive_ptr<Message> message) {
 
 std::exception_ptr has_left() { return std::make_exception_ptr(CommError("this worker has left its group")); }
 
-/// Completes the future when an answer comes, and when none can come any more: an agent that ends drops what
-/// was to follow.
+/// Completes the future when an answer arrives. Without an answer the destructor completes it: an agent that
+/// ends drops its pending work.
 class Reply {
  public:
   explicit Reply(c10::intrusive_ptr<JitFuture> future) : future_(std::move(future)) {}
@@ -48,23 +48,23 @@ class Reply {
   const c10::intrusive_ptr<JitFuture> future_;
 };
 
-/// One at a time: where the first of a context begins the engine, libtorch forgets the calls of an earlier
-/// backward *after* letting others of the context continue. A call that one of those has made by then would
-/// be forgotten, nobody would wait for the gradients that it brings, and a step would be taken without them.
+/// Serializes the begin of backward passes. When the first pass of a context begins, libtorch forgets the
+/// calls of an earlier backward. It does this *after* other passes of the context may continue. A call that
+/// one of them has made by then would be forgotten. Then a step would not wait for its gradients.
 std::mutex& beginning() {
   static auto* const mutex = new std::mutex;
   return *mutex;
 }
 
-/// Gradients of what was sent with this message continue from here; the future is complete when they have
-/// arrived everywhere.
+/// Continues the backward pass of the tensors that were sent with `message`. The future is complete when the
+/// gradients have arrived everywhere.
 rpc::Future<void> propagate_gradients(ContextId context_id, std::int64_t message,
                                       std::vector<at::Tensor> gradients, bool retain_graph) {
   const auto context = autograd::DistAutogradContainer::getInstance().retrieveContext(context_id);
   const auto sent = context->retrieveSendFunction(message);
   sent->setGrads(gradients);
   const auto done = [&] {
-    const std::lock_guard lock(beginning());  // computes nothing: the engine's threads do
+    const std::lock_guard lock(beginning());  // short: the engine's threads compute
     return autograd::DistEngine::getInstance().executeSendFunctionAsync(context, sent, retain_graph);
   }();
   const rpc::Promise<void> promise;
@@ -105,13 +105,13 @@ rpc::Future<void> tell_end(const rpc::Agent& agent, rpc::WorkerId to, const rpc:
 
 }  // namespace
 
-// libtorch takes fewer names and numbers of workers than a group does, and has no use for this one's.
+// libtorch allows fewer names and numbers of workers than a group has, and does not use those of this agent.
 TorchAgent::TorchAgent(double timeout_s)
     : RpcAgent(torch_rpc::WorkerInfo("trireme", torch_rpc::worker_id_t{0}),
                std::make_unique<torch_rpc::RequestCallbackNoPython>(),
                std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000))),
       core_(core_told_.get_future()) {
-  // Messages of the engine hold numbers and tensors alone.
+  // Messages of the engine hold only numbers and tensors.
   setTypeResolver(
       std::make_shared<torch_rpc::TypeResolver>([](const c10::QualifiedName& type) -> c10::StrongTypePtr {
         throw InternalError(text("a message of distributed autograd names the type ", type.qualifiedName()));

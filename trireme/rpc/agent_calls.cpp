@@ -1,4 +1,4 @@
-// Calls on their way, and calls that are served.
+// Calls that this worker makes, and calls that it serves.
 
 #include <algorithm>
 #include <utility>
@@ -15,7 +15,7 @@
 namespace trireme::rpc {
 namespace {
 
-// What a call holds next to its bytes.
+// Memory of a call in addition to its bytes.
 constexpr std::size_t kCallBytes = 256;
 constexpr std::int64_t kHeadRoomBytes = 64 << 10;
 
@@ -86,7 +86,7 @@ void AgentCore::call(WorkerId to, const FunctionRow& function, Parcel arguments,
   wire::Message message =
       pack(static_cast<std::uint16_t>(MessageKind::kRequest), wire::encode(head), arguments);
   if (to == self_.id) {
-    // What is sent is copied, as it is anywhere else.
+    // The message is copied, as a message to another worker is.
     const auto copy =
         std::make_shared<std::vector<std::byte>>(message.body.bytes().begin(), message.body.bytes().end());
     message.body = wire::Buffer(copy, std::span<const std::byte>(*copy));
@@ -107,7 +107,7 @@ void AgentCore::finish(CallId id, Answer&& answer) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = calls_.find(id);
-    if (found == calls_.end() || found->second.to != answer.from) return;  // nobody waits any more
+    if (found == calls_.end() || found->second.to != answer.from) return;  // a late answer
     call = std::move(found->second);
     calls_.erase(found);
     deadlines_.erase({call.deadline_ns, id});
@@ -169,7 +169,7 @@ void AgentCore::complain(WorkerId from, const std::string& what) {
   if (options_.report) options_.report(text("worker '", name_of(from), "' sends ", what));
 }
 
-/// Whether `from` may hand these references over in its own name.
+/// Whether `from` may pass these references on as their introducer.
 bool AgentCore::may_pass(WorkerId from, const std::vector<RefPass>& references) {
   return std::ranges::all_of(references, [&](const RefPass& pass) {
     return pass.introducer == from && pass.id.creator != kNobody && pass.id.owner != kNobody &&
@@ -209,7 +209,7 @@ void AgentCore::on_request(WorkerId from, const wire::Message& message) {
   if (function == nullptr) {
     reason = text("worker '", self_.name, "' has no function '", head->function, "'; it has:");
     for (const auto& each : function_names()) reason += text(" ", each);
-    const std::size_t type = head->function.rfind(": ");  // of a function that is its own name
+    const std::size_t type = head->function.rfind(": ");  // of a function without an explicit name
     reason += type == std::string::npos
                   ? text(". Its program has to name rpc::function<\"", head->function, "\", ...> too")
                   : text(". Its program has to call ", head->function.substr(0, type),
@@ -306,7 +306,7 @@ void AgentCore::on_answer(WorkerId from, const wire::Message& message) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = calls_.find(head->call);
-    if (found == calls_.end()) return;  // nobody waits any more
+    if (found == calls_.end()) return;  // a late answer
     function = found->second.to == from ? found->second.function : "";
   }
   if (function.empty()) return complain(from, "an answer to a call of another worker");

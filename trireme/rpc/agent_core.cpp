@@ -23,7 +23,7 @@ namespace trireme::rpc {
 namespace {
 
 constexpr double kLookAgain_s = 0.02, kLookForOthers_s = 1;
-// Longer messages leave from the endpoint's thread, next to the caller.
+// Longer messages are sent from the endpoint's thread, concurrently with the caller.
 constexpr std::size_t kSentAtOnceBytes = 64 << 10;
 constexpr std::string_view kScheme = "rpc:";
 
@@ -55,7 +55,7 @@ wire::NodeLoopOptions loop_options(const AgentOptions& options,
   return loop;
 }
 
-/// What the directory says of a worker's number. Throws CommError when it is none.
+/// Parses a worker's number in the directory. Throws CommError if it is invalid.
 WorkerId number_in(const std::string& told) {
   WorkerId worker = kNobody;
   const char* const end = told.data() + told.size();
@@ -172,7 +172,7 @@ wire::Address AgentCore::look_up(const wire::Address& address) try {
                        "AgentOptions::listen an address that this one reaches"));
 } catch (const Error&) {
   throw;
-} catch (const std::exception& error) {  // of a directory of somebody else's
+} catch (const std::exception& error) {  // an error of a custom directory
   throw CommError(error.what());
 }
 
@@ -245,7 +245,7 @@ void AgentCore::serve() {
 }
 
 void AgentCore::post(std::function<void(Endpoint&)> use, std::size_t bytes) {
-  // Not under the lock: what runs here may tell others of a failure, who may post again.
+  // Not under the lock: the work may report a failure, and its receiver may post again.
   const auto loop = this->loop();
   if (!loop) return;
   auto work = [this, use = std::move(use)] { use(*endpoint_); };
@@ -269,7 +269,7 @@ void AgentCore::stop() {
     loop_.reset();
   }
   pool_->close();
-  // Values may refer to others, and so to this.
+  // Values may hold references to others, and so call this object: they are destroyed without the lock.
   auto values = std::make_unique<ReferenceTable>(self_.id);
   const std::lock_guard lock(mutex_);
   values.swap(references_);
@@ -285,9 +285,9 @@ void AgentCore::wait_for_calls(double deadline_at_s) {
   throw CommError(text("worker '", self_.name, "' waits in vain to leave: ", what, " are under way"));
 }
 
-/// Of the first `count` that have joined; and tells those that wait already that this worker does, too. Who
-/// comes to wait later finds that where all meet, as either of two workers sees what the other has written
-/// before.
+/// Returns those of the first `count` workers that are not done, and notifies the others that this worker is
+/// done. A worker that is done later finds this in the directory: of any two workers, one sees the other's
+/// entry.
 std::map<WorkerId, std::string> AgentCore::look_who_is_missing(WorkerId count) {
   std::map<WorkerId, std::string> missing;
   for (WorkerId each = 1; each <= count; ++each) {
@@ -315,7 +315,8 @@ std::map<WorkerId, std::string> AgentCore::look_who_is_missing(WorkerId count) {
 void AgentCore::wait_for_all(double deadline_at_s, double joined_by_s) {
   options_.directory->set(key(text("done/", self_.id)), "1");
   while (true) {
-    // Asked once: one that joined between two answers would be neither missing nor still to join.
+    // Read once: a worker that joined between two reads would be counted neither as missing nor as still to
+    // join.
     const auto count = static_cast<WorkerId>(options_.directory->add(key("count"), 0));
     const auto missing = look_who_is_missing(count);
     const std::size_t to_join = options_.num_workers > count ? options_.num_workers - count : 0;
@@ -326,7 +327,8 @@ void AgentCore::wait_for_all(double deadline_at_s, double joined_by_s) {
       throw CommError(
           text("worker '", self_.name, "' waits in vain for the others to end their work: ", who));
     }
-    // Nobody says that it joins, or that it leaves alone: what is written of that is looked at now and then.
+    // There is no message about a worker that joins or that leaves without the others, so the directory is
+    // polled.
     const double longest_s = std::min(to_join > 0 ? kLookAgain_s : kLookForOthers_s, deadline_at_s - now_s());
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::duration<double>(longest_s), [&] {
@@ -349,7 +351,7 @@ void AgentCore::leave(bool with_all, double timeout_s) {
   wait_for_calls(until_s);
   options_.directory->set(key(text("left/", self_.id)), "1");
   post([](Endpoint& endpoint) { endpoint.say_good_bye(); });
-  // What nobody acknowledges any more is nobody's loss: the others may leave at the same time.
+  // A message that is not acknowledged is no error here: the other workers may leave at the same time.
   const double known_by_s = std::min(until_s, now_s() + options_.timeout_s);
   bool all_know = false;
   while (!all_know && now_s() < known_by_s) {

@@ -30,13 +30,13 @@ std::size_t AgentCore::num_values() const {
   return references_->size();
 }
 
-/// Before a parcel goes: owners hear of everybody who gets a reference by it.
+/// Before a parcel is sent: notifies the owners of its references about the new holder.
 void AgentCore::announce(const Parcel& parcel, WorkerId to) {
   for (const RefPass& pass : parcel.references) {
-    if (pass.id.owner == to) continue;  // it sees to itself
+    if (pass.id.owner == to) continue;  // the owner holds it on arrival
     if (pass.id.owner == self_.id) {
       const std::lock_guard lock(mutex_);
-      // The writer has a reference, so nothing is freed.
+      // The sender has a reference, so the value is not freed.
       [[maybe_unused]] const auto freed = references_->introduced(pass.id, self_.id, to);
     }
     post([owner = pass.id.owner, me = self_.id, head = IntroducedHead{pass.id, to}](Endpoint& endpoint) {
@@ -47,7 +47,7 @@ void AgentCore::announce(const Parcel& parcel, WorkerId to) {
   }
 }
 
-/// What has come with a parcel is held from now on, whoever reads it and when.
+/// References in a parcel are held from its arrival on, whenever they are read.
 Handles AgentCore::adopt(const std::vector<RefPass>& references) {
   Handles handles;
   for (const RefPass& pass : references) {

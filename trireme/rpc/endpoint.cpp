@@ -17,7 +17,7 @@ enum class OwnKind : std::uint16_t {
   kHello = 1,  ///< sender -> receiver, first on a connection
   kWelcome,    ///< the answer
   kAck,        ///< receiver -> sender
-  kPing,       ///< sequenced, as the next and everything of the layer above
+  kPing,       ///< sequenced, as are the next and all messages of the layer above
   kGoodBye,
 };
 
@@ -31,7 +31,7 @@ struct Hello {
 
 struct Welcome {
   WorkerId me = kNobody;
-  bool gone = false;  ///< the sender is thought to have ended
+  bool gone = false;  ///< the sender counts as ended
   std::uint64_t received = 0;
   template <class Self>
   static auto fields(Self& self) {
@@ -50,7 +50,7 @@ struct Ack {
 constexpr double kAckWithin_s = 0.02;
 constexpr std::size_t kAckAfterBytes = 256 << 10;
 constexpr double kFirstRetry_s = 0.02, kLastRetry_s = 0.5;
-// A connection loses nothing; something between two hosts may. What nobody acknowledges is said again.
+// A connection loses no bytes, but a device between two hosts may. Unacknowledged messages are sent again.
 constexpr double kFirstRepeat_s = 1, kLastRepeat_s = 8;
 constexpr std::size_t kMaxRepeatedBytes = 1 << 20;
 constexpr std::size_t kSequenceBytes = 8;
@@ -75,7 +75,7 @@ struct Endpoint::Link {
   wire::ConnectionId connection = 0;
   std::deque<Sent> unacknowledged;
   std::uint64_t last_sequence = 0;
-  std::uint64_t transmitted = 0;  ///< on this connection, up to this one
+  std::uint64_t transmitted = 0;  ///< last sequence that was sent on this connection
   std::int64_t broken_since_ns = 0, retry_at_ns = 0, quiet_since_ns = 0;
   double retry_s = kFirstRetry_s, repeat_s = kFirstRepeat_s;
   std::int64_t repeat_at_ns = 0;
@@ -152,7 +152,7 @@ void Endpoint::transmit(Link& link) {
   arm(link.repeat_at_ns);
 }
 
-/// The other end does not take it: an empty message has its place in the order.
+/// The other end cannot take the message: an empty one gets its place in the sequence.
 void Endpoint::refused(const Link& link, wire::Message& message, const std::string& reason) {
   wire::Message instead{.kind = static_cast<std::uint16_t>(OwnKind::kPing)};
   instead.head.assign(message.head.begin(), message.head.begin() + kSequenceBytes);
@@ -180,7 +180,7 @@ void Endpoint::greet(const Link& link) {
   send_own(link.connection, message_of(OwnKind::kHello, Hello{options_.self.id, link.worker}));
 }
 
-/// An end that does not take even this is none.
+/// Closes a connection that cannot take even this message.
 void Endpoint::send_own(wire::ConnectionId connection, wire::Message message) {
   try {
     around_->network().send(connection, std::move(message));
@@ -222,7 +222,7 @@ void Endpoint::on_message(wire::ConnectionId connection, wire::Message message) 
 
 void Endpoint::on_welcome(Link& link, const wire::Message& message) {
   const auto welcome = wire::decode<Welcome>(message.head);
-  if (welcome && link.state == Link::State::kOpen) return;  // again
+  if (welcome && link.state == Link::State::kOpen) return;  // a repeated welcome
   if (!welcome || link.state != Link::State::kMeeting) {
     around_->network().close(link.connection);
     return on_closed(link.connection, wire::CloseCause::kBadFrame, "it does not keep to the protocol");
@@ -290,7 +290,7 @@ void Endpoint::on_hello(wire::ConnectionId connection, const wire::Message& mess
 void Endpoint::on_sequenced(wire::ConnectionId connection, wire::Message message) {
   const auto found = incoming_connections_.find(connection);
   if (found == incoming_connections_.end()) {
-    around_->network().close(connection);  // what a worker says that was not welcome
+    around_->network().close(connection);  // from a worker that was not welcomed
     return;
   }
   Incoming& incoming = incoming_.at(found->second);
@@ -301,7 +301,7 @@ void Endpoint::on_sequenced(wire::ConnectionId connection, wire::Message message
     around_->network().close(connection);
     return on_closed(connection, wire::CloseCause::kBadFrame, "it does not keep to the protocol");
   }
-  if (sequence <= incoming.received) return;  // again
+  if (sequence <= incoming.received) return;  // a repeated message
   incoming.received = sequence;
   incoming.bytes_since_ack += message.num_bytes();
   const std::int64_t now = around_->now_ns();
@@ -335,7 +335,7 @@ void Endpoint::on_closed(wire::ConnectionId connection, wire::CloseCause cause, 
     incoming.ack_at_ns = 0;
     const WorkerId worker = incoming.worker;
     incoming_connections_.erase(in);
-    // Its process may have ended: the own link finds out.
+    // Its process may have ended. The outgoing link detects this.
     if (!good_bye_) watch(worker);
     return;
   }
@@ -373,7 +373,7 @@ void Endpoint::look_at(Link& link, std::int64_t now_ns) {
   }
   if (link.state != State::kOpen) return;
   if (!link.unacknowledged.empty()) {
-    // What still waits here is wire's to judge: a long message takes long.
+    // Bytes that are still here have wire's time limit: a long message takes long.
     if (around_->network().waiting_bytes(link.connection) > 0) {
       link.unacknowledged.front().since_ns = now_ns;
       link.repeat_at_ns = now_ns + nanoseconds(link.repeat_s);
@@ -404,7 +404,7 @@ void Endpoint::gone(WorkerId worker, bool left, std::string reason) {
     links_.erase(link);
   }
   const auto incoming = incoming_.find(worker);
-  // Who has left closes its connections itself, when it has our acknowledgement.
+  // A worker that has left closes its connections itself, after the acknowledgement.
   if (incoming != incoming_.end() && incoming->second.connection != 0 && !left) {
     around_->network().close(incoming->second.connection);
   }

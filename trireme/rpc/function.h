@@ -13,11 +13,11 @@
 //   shard.rpc_sync<&Shard::forward>(x);
 //
 // A function that a program names is served there. Arguments and results are numbers, enums that end with
-// kLast, strings, vectors, maps, optionals, pairs, tuples, structs that list their fields (wire/fields.h),
-// RRefs, types with a wire::Field, such as tensors (remote/autograd.h); arguments are taken by value or const
-// reference. A member function takes the RRef of its object first and runs on its owner. A result may be a
-// Future, for which no thread waits. A shared_ptr stays on its worker, and the caller gets an RRef to its
-// object (Agent::remote).
+// kLast, strings, vectors, maps, optionals, pairs, tuples, and RRefs. Structs that list their fields
+// (wire/fields.h) and types with a wire::Field, such as tensors (remote/autograd.h), are possible, too.
+// Arguments are taken by value or const reference. A member function takes the RRef of its object first and
+// runs on its owner. A result may be a Future, for which no thread waits. A shared_ptr stays on its worker,
+// and the caller gets an RRef to its object (Agent::remote).
 
 #include <algorithm>
 #include <map>

@@ -10,13 +10,13 @@
 namespace trireme::rpc {
 namespace {
 
-// What a head may hold next to what the layers below put there.
+// Limit of a head, without the bytes that the layers below add.
 constexpr std::size_t kMaxHeadBytes = wire::Message::kMaxHeadBytes - 64;
 constexpr std::size_t kAlignment = 64;
-// Instead of the bytes of the table, where head, table and fields are the first part of the body.
+// Replaces the size of the table if head, table and fields are the first part of the body.
 constexpr std::uint32_t kInBody = ~std::uint32_t{0};
 
-/// What stands before the head and the fields.
+/// The table: it precedes the head and the fields.
 struct Layout {
   std::uint32_t head_bytes = 0;
   std::vector<std::uint64_t> attachments = {};
@@ -36,7 +36,7 @@ void append(std::vector<std::byte>& bytes, std::span<const std::byte> more) {
   if (!more.empty()) std::memcpy(bytes.data() + at, more.data(), more.size());
 }
 
-/// Takes the first `count` bytes off; empty when there are not so many.
+/// Removes the first `count` bytes; nullopt: there are fewer.
 std::optional<std::span<const std::byte>> take(std::span<const std::byte>& bytes, std::uint64_t count) {
   if (count > bytes.size()) return std::nullopt;
   const auto first = bytes.first(count);
@@ -73,7 +73,7 @@ wire::Message pack(std::uint16_t kind, std::vector<std::byte> head, const Parcel
   append(start, head);
   append(start, parcel.fields);
   wire::Message message{.kind = kind};
-  std::span<const std::byte> in_body;  // the start, where it is too long for a head
+  std::span<const std::byte> in_body;  // the start, if it is too long for a head
   if (start.size() <= kMaxHeadBytes) {
     message.head = std::move(start);
     if (parcel.attachments.empty()) return message;
@@ -105,7 +105,7 @@ std::optional<Unpacked> unpack(const wire::Message& message) {
   std::span<const std::byte> rest(message.head);
   std::uint32_t table_bytes = 0;
   std::uint64_t start_bytes = 0;
-  std::size_t at = 0;  // in the body
+  std::size_t at = 0;  // offset in the body
   if (!take_number(rest, table_bytes)) return std::nullopt;
   const bool in_body = table_bytes == kInBody;
   if (in_body) {

@@ -44,13 +44,14 @@ std::shared_ptr<RemoteValue> ReferenceTable::dropped(const RefId& id, WorkerId i
   if (gone_.contains(holder) || !find(id)) return nullptr;
   Entry& entry = this->entry(id);
   if (!entry.created && introducer == id.creator && holder == id.creator) {
-    // Its creator has no more use for it, and the call that was to make it never went: it would be here.
+    // The creator has dropped it, and the call that would make the value was not sent: it would have arrived
+    // before.
     entry.created = true;
     entry.value->fail(
         std::make_exception_ptr(CommError("the call that was to make this value was not made")));
     return take_if_free(id);
   }
-  // Its introducer has ended, perhaps before it said so: then this was never counted.
+  // The introducer has ended, perhaps before it sent the introduction. Then the holder was never counted.
   const bool never_counted = gone_.contains(introducer) && !entry.held.contains({introducer, holder});
   if (!never_counted) count(entry, introducer, holder, -1);
   return take_if_free(id);

@@ -1,9 +1,9 @@
 #pragma once
-// A leader's Disk in etcd. A file is a head, PREFIX/files/NAME, and parts of at most a mebibyte, since a
-// request to etcd holds 1.5: PREFIX/parts/NAME/GENERATION/NUMBER. Readers see the parts that the head names,
-// and the head changes in one transaction, so a file is the old one or the new one. Every write names the
-// leader's key and the earlier head: a leader that was deposed writes nothing, and a request that comes late,
-// or twice, has no effect. One thread.
+// A leader's Disk in etcd. A file is a head, PREFIX/files/NAME, and parts,
+// PREFIX/parts/NAME/GENERATION/NUMBER. A part has at most a mebibyte, since a request to etcd holds 1.5.
+// Readers see the parts that the head names. The head changes in one transaction, so a file is the old one or
+// the new one. Every write names the leader's key and the earlier head. So a leader that was deposed writes
+// nothing, and a request that comes late, or twice, has no effect. One thread.
 
 #include <map>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
-// Allowed targets of a redirection: a server of the internet must not make this host ask servers that only
-// this host and its neighbours reach, nor give up the protection of HTTPS. Pure functions, but for
-// proxy_of().
+// Allowed targets of a redirection. A server of the internet must not make this host send requests to servers
+// that only this host and its neighbours reach. It must not disable the protection of HTTPS either. Pure
+// functions, but for proxy_of().
 
 #include <string>
 

@@ -2,11 +2,11 @@
 // State that a worker keeps for others: values of references of other workers, and the holders of such
 // references. A value is destroyed when it has no holder.
 //
-// A worker that passes a reference on notifies the owner before, and is the new one's *introducer*. A worker
-// that drops one sends the owner its introducer. So each pair of introducer and holder has a count of its
-// own. The two messages come over different links, in any order, and the count may be below zero for a while.
-// But the introducer's own reference is there until it drops it, and that message follows the other on the
-// same link. So a value is never destroyed early, and no hand-over waits for an answer. A value: not
+// A worker that passes a reference on notifies the owner before, and is the *introducer* of the new holder. A
+// worker that drops one sends the owner its introducer. So each pair of introducer and holder has its own
+// count. The two messages come over different links, in any order, and the count may be below zero for a
+// while. But the introducer's own reference is there until it drops it, and that message follows the other on
+// the same link. So a value is never destroyed early, and no hand-over waits for an answer. A value: not
 // thread-safe.
 
 #include <cstdint>
