@@ -1,8 +1,9 @@
-// What does recomputing layers in the backward cost, and what does it save? A GPT on one thread, forward and
-// backward, in turns: everything kept, every second block recomputed, all blocks. Beside the model: f the
-// forward and b the backward of everything kept, so (2 f + b) / (f + b), 4/3 where b = 2 f; and memory from
-// the profile. One line of JSON per way: median milliseconds of the thread, of the turns' ratios median and
-// quartiles, and the peak of what a step allocates.
+// Question: what does activation checkpointing (recomputing layers in the backward pass) cost, and what does
+// it save? A GPT on one thread, forward and backward. Three variants take turns: no layer recomputed, every
+// second block, all blocks. The output includes the model's prediction. It is (2 f + b) / (f + b), 4/3 for b
+// = 2 f. f and b are the times of forward and backward without recomputation. The predicted memory comes from
+// the profile. One line of JSON per variant: median milliseconds of the thread, median and quartiles of the
+// ratios per round, and the peak of a step's allocations.
 //
 //   bench_activation_memory [--smoke] [--rounds N] [--layers N] [--width N] [--batch N] [--block N]
 
@@ -43,7 +44,7 @@ struct Seconds {
   double forward = 0, all = 0;
 };
 
-/// Processor time of this thread: the machine may have other work.
+/// Processor time of this thread: other work on the machine does not count.
 double thread_cpu_s() {
   timespec used{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
@@ -94,7 +95,7 @@ void measure(const Arguments& arguments) {
     for (Way& way : ways) {
       const Seconds took = step(way, tokens);
       if (&way == &ways.front()) kept_s = took.all;
-      if (round < 0) continue;  // caches and gradients are made
+      if (round < 0) continue;  // warm-up of caches and gradients
       if (&way == &ways.front()) forward_shares.push_back(took.forward / took.all);
       way.milliseconds.push_back(1e3 * took.all);
       way.ratios.push_back(took.all / kept_s);

@@ -1,11 +1,12 @@
-// Question: how long does an all-reduce between hosts take, by size and way: gloo's, each list of transfers,
-// and what comm.all_reduce = "auto" takes? How long do a reduce-scatter and an all-gather of the same whole
-// tensor take, gloo's and ours?
+// Question: how long does an all-reduce between hosts take, by size and algorithm: gloo's, each list of
+// transfers, and the choice of comm.all_reduce = "auto"? How long do a reduce-scatter and an all-gather of
+// the same whole tensor take, with gloo and with Trireme?
 //   trireme launch ... -- bench_all_reduce_between_hosts [--rounds R] [--sizes BYTES,...] [--sites N]
 //   bench_all_reduce_between_hosts --smoke
-// One rank on each host; bench/all_reduce_between_hosts.sh makes hosts and links. The ways take turns, round
-// by round. An operation is over when it is over everywhere: one number is the mean of a round's operations,
-// the largest of all ranks. JSON on standard output of rank 0, microseconds. With --smoke ranks are threads.
+// One rank on each host; bench/all_reduce_between_hosts.sh makes hosts and links. The algorithms take turns,
+// round by round. An operation ends when it has ended on all ranks. One number is the mean of a round's
+// operations, the maximum over ranks. JSON on standard output of rank 0, microseconds. With --smoke ranks are
+// threads.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
@@ -33,7 +34,7 @@ using namespace trireme;
 struct Arguments {
   int rounds = 9;
   std::vector<std::int64_t> sizes = {1 << 10, 64 << 10, 1 << 20, 25 << 20};
-  int sites = 1;  ///< that hosts say they are at, in order, as many at each
+  int sites = 1;  ///< sites that hosts report, in order, with the same number of hosts each
   bool smoke = false;
 };
 
@@ -68,7 +69,7 @@ using Backend = c10::intrusive_ptr<c10d::Backend>;
 struct Way {
   std::string name;
   Backend backend;
-  double made_s = 0;  ///< to connect and to measure
+  double made_s = 0;  ///< time to connect and to measure
   int times = 1;      ///< operations of a round
   std::vector<double> times_us{};
 };
@@ -85,7 +86,7 @@ void all_reduce(c10d::Backend& backend, at::Tensor tensor, c10d::ReduceOp op) {
   backend.allreduce(tensors, options)->wait();
 }
 
-/// The tensor stays what it is: all ones. `part`: of one rank.
+/// The tensor keeps its values, all ones. `part`: the part of one rank.
 void run_once(What what, c10d::Backend& backend, at::Tensor& tensor, at::Tensor& part) {
   c10d::ReduceScatterOptions average;
   average.reduceOp = c10d::ReduceOp::AVG;
@@ -94,7 +95,7 @@ void run_once(What what, c10d::Backend& backend, at::Tensor& tensor, at::Tensor&
   backend._allgather_base(tensor, part)->wait();
 }
 
-/// Of each of some operations, the same number of them on all ranks.
+/// Mean time of an operation. All ranks run the same number of them.
 double operation_us(What what, Way& way, at::Tensor& tensor, int times) {
   at::Tensor part = at::ones({tensor.numel() / way.backend->getSize()});
   way.backend->barrier()->wait();
@@ -140,7 +141,7 @@ void run_rank(const comm::BackendRequest& request, const Arguments& arguments) {
     of_way.store = c10::make_intrusive<c10d::PrefixStore>("bench " + name, request.store);
     of_way.all_reduce = all_reduce;
     of_way.network = network;
-    of_way.all_reduce_book = std::make_shared<comm::AllReduceBook>();  // each measures for itself
+    of_way.all_reduce_book = std::make_shared<comm::AllReduceBook>();  // each algorithm measures for itself
     const double began_s = now_s();
     ways.push_back({.name = name, .backend = comm::make_hierarchical_backend(of_way)});
     ways.back().made_s = now_s() - began_s;
@@ -149,7 +150,7 @@ void run_rank(const comm::BackendRequest& request, const Arguments& arguments) {
   const bool has_ucx = topology::network_unavailable_because(topology::kNetworkUcx).empty();
   if (has_ucx) add(kOverUcx, comm::kAllReduceAuto, topology::kNetworkUcx);
   for (const auto& [what, name] : kWhats) {
-    // A way by name is one of all-reduces; shards go as with "auto", or over gloo.
+    // Algorithms by name are those of all-reduces. Shards use "auto" or gloo.
     std::vector<Way*> compared;
     for (Way& way : ways) {
       if (what == What::kAllReduce || way.name == comm::kAllReduceAuto ||

@@ -1,11 +1,12 @@
-// Question: how long does an all-reduce between ranks of one host take, by size: our shared memory (tensors
-// allocated in it, the same issued asynchronously and waited for at once, and private ones), gloo, and Open
-// MPI where it is? The limit next to them is a bare a += b of two tensors of that size, each rank at its
-// share.
+// Question: how long does an all-reduce between ranks of one host take, by size? Compared are shared memory,
+// gloo, and Open MPI if it is installed. Shared memory has three variants: tensors allocated in it, the same
+// issued asynchronously and waited for at once, and private tensors. The lower bound is a bare a += b of two
+// tensors of that size, each rank on its shard.
 //   bench_allreduce [-n RANKS] [--smoke] [--passes P] [--mpi PROGRAM]
 // PROGRAM is bench/peers/mpi_allreduce.c, compiled; bench/allreduce.sh does that. Starts its own ranks. In
-// each pass the ways take turns, round by round, so that noise hits all alike; one number is the mean time of
-// an operation in one round on rank 0. Prints a table on standard error and JSON on standard output.
+// each pass the variants take turns, round by round, so that noise affects all equally. One number is the
+// mean time of an operation in one round on rank 0. Prints a table on standard error and JSON on standard
+// output.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
@@ -92,7 +93,7 @@ std::vector<std::size_t> sizes(const Arguments& arguments) {
   return {1 << 10, 64 << 10, 1 << 20, 25 << 20, 64 << 20};
 }
 
-/// Operations of one round: about the same time for each size.
+/// Operations of one round: about the same total time for each size.
 int repetitions(std::size_t bytes, const std::string& way, const Arguments& arguments) {
   if (arguments.smoke) return 3;
   const int many = bytes <= 4096 ? 2000 : bytes <= (64 << 10) ? 500 : bytes <= (1 << 20) ? 50 : 4;
@@ -115,7 +116,7 @@ void operate(Way& way, int times) {
   }
   std::vector<at::Tensor> tensors{way.tensor};
   c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::AVG;  // values stay 1, whatever the number of operations
+  options.reduceOp = c10d::ReduceOp::AVG;  // values stay 1 for any number of operations
   options.asyncOp = way.name == kAsync;
   for (int i = 0; i < times; ++i) way.backend.allreduce(tensors, options)->wait();
 }

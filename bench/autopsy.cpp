@@ -1,8 +1,7 @@
-// Random faults of real ranks, and whether the autopsy names the rank and the cause:
+// Injects random faults into real ranks, and checks whether the autopsy names the rank and the cause:
 //   bench_autopsy [--faults N] [--seed S] [--kinds K,...] [--smoke]
-// Each fault starts three ranks under trireme launch, disturbs one of them and reads the evidence that the
-// launcher leaves. Prints one JSON object. Kinds that need root, control groups or a loop device are left out
-// without them.
+// Each fault starts three ranks under trireme launch, disturbs one of them and reads the launcher's evidence.
+// Prints one JSON object. Kinds that need root, control groups or a loop device are skipped without them.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -37,7 +36,7 @@ namespace trireme::bench {
 namespace {
 
 constexpr int kRanks = 3;
-// A run has a speed of its own after some seconds.
+// The speed of a run is steady after some seconds.
 constexpr double kStart_s = 60, kSteady_s = 3, kAnswer_s = 15;
 
 std::string own_folder() { return fs::read_symlink("/proc/self/exe").parent_path().string(); }
@@ -57,7 +56,7 @@ pid_t start(const std::vector<std::string>& words, const fs::path& output) {
   ::_exit(127);
 }
 
-/// One start of the ranks, with what the faults need.
+/// One start of the ranks, with the resources of the faults.
 struct World {
   fs::path folder;
   FreezableDisk& disk;
@@ -66,14 +65,14 @@ struct World {
   std::vector<pid_t> launchers{};
   std::vector<int> pids{};
   std::unique_ptr<Cable> cable{};
-  std::vector<std::function<void()>> after{};  ///< to be undone
+  std::vector<std::function<void()>> after{};  ///< cleanup
   int pid() const { return pids[static_cast<std::size_t>(victim)]; }
 };
 
 struct Kind {
   std::string name;
   std::string cause;
-  std::function<void(World&)> act = nullptr;  ///< nothing: the rank does it
+  std::function<void(World&)> act = nullptr;  ///< null: the rank does it itself
   bool needs_groups = false, needs_disk = false, needs_hosts = false;
 };
 
@@ -90,7 +89,7 @@ void limit_memory(World& world) {
   hold(world, group);
 }
 
-/// A process of the highest priority on the core of the victim, which has the lowest.
+/// A process of the highest priority on the core of the victim, whose priority is the lowest.
 void crowd_out(World& world) {
   cpu_set_t core;
   CPU_ZERO(&core);
@@ -212,7 +211,8 @@ void start_ranks(World& world, const Kind& kind) {
   put(secret, "the secret of these hosts\n");
   fs::permissions(secret, fs::perms(0600));
   for (const int host : {0, 1}) {
-    // They share kernel and processes: only this tells the ranks that memory is not shared.
+    // The network namespaces share kernel and processes. Only this variable tells ranks that hosts share no
+    // memory.
     start_with({"/usr/bin/env", "TRIREME_HOST_ID=" + world.cable->name(host), "ip", "netns", "exec",
                 world.cable->name(host)},
                {"2", "--nnodes", "2", "--node-rank", text(host), "--master-addr", Cable::address(0),
@@ -220,8 +220,8 @@ void start_ranks(World& world, const Kind& kind) {
   }
 }
 
-/// A cut link is between all ranks of one host and all of the other; a launcher that is stopped has no
-/// failing rank.
+/// A cut link has no single failing rank, because it is between all ranks of both hosts. A stopped launcher
+/// has no failing rank at all.
 bool is_right_rank(const autopsy::Verdict& verdict, const Kind& kind, int victim) {
   if (kind.cause == "told to stop") return verdict.ranks.empty();
   if (kind.needs_hosts) return !verdict.ranks.empty();
@@ -283,7 +283,7 @@ struct Options {
 };
 
 int measure(const Options& options) {
-  // Mounts are of this process alone, and end with it.
+  // Mounts are in this process's namespace, and end with it.
   const bool has_root = ::geteuid() == 0 && ::unshare(CLONE_NEWNS) == 0 &&
                         std::system("mount --make-rprivate / 2>/dev/null") == 0;
   const fs::path folder = fs::temp_directory_path() / text("trireme-autopsy-", ::getpid());
@@ -306,7 +306,7 @@ int measure(const Options& options) {
     int right_ranks = 0, right_causes = 0;
     std::vector<double> seconds;
     for (int number = 0; number < options.faults; ++number) {
-      // Each kind as often as the others, in a random order of their own.
+      // Kinds take turns. The victim and the time are random.
       const Kind& kind = kinds[static_cast<std::size_t>(number) % kinds.size()];
       const int victim = static_cast<int>(random() % kRanks);
       const double delay_s = kSteady_s + static_cast<double>(random() % 1000) / 1000;
@@ -381,6 +381,6 @@ int run(const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
-  if (!words.empty() && words[0] == "rank") return trireme::bench::run(words);  // which may not catch
+  if (!words.empty() && words[0] == "rank") return trireme::bench::run(words);  // may throw
   return trireme::run_main([&] { return trireme::bench::run(words); });
 }

@@ -1,10 +1,10 @@
-// How fast are checkpoints written and read, and how long does saving one keep training waiting? A state of
+// Question: how fast are checkpoints written and read, and how long does a save block training? A state of
 // ResNet-50 with Adam's two moments (307 MB), one thread. Prints one line of JSON per measurement:
-//   "write", "read": the same bytes in one plain file, synced: what the disk gives
-//   "save", "load": as a run of one rank saves and resumes, with checksums, into tensors that are there
-//   "hold-up": seconds for which one save of a run kept its training waiting, in the background or not,
-//   next to the median step; and how much longer the whole run took than without saves
-// Files are dropped from the page cache before they are read. Beside it, by bench/checkpoint.sh:
+//   "write", "read": the same bytes in one plain file, synced: the limit of the disk
+//   "save", "load": as a run of one rank saves and resumes, with checksums, into existing tensors
+//   "hold-up": seconds for which one save blocked training, in the background or not, with the median step;
+//   and the time of the whole run compared with a run without saves
+// Files are dropped from the page cache before they are read. For comparison, bench/checkpoint.sh runs
 // torch.distributed.checkpoint with the same tensors (bench/peers/checkpoint.py).
 //
 //   bench_checkpoint [--smoke] [--folder DIR] [--passes N] [--work io|hold-up|all]
@@ -61,7 +61,7 @@ std::uint64_t bytes_of(const checkpoint::TrainingCheckpoint& state) {
   return bytes;
 }
 
-/// So that the next read comes from the disk.
+/// The next read then comes from the disk.
 void drop_from_page_cache(const fs::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
@@ -132,7 +132,7 @@ Hold train_with(const Arguments& arguments, std::int64_t every_steps, bool async
 
 void bench_hold_up(const Arguments& arguments) {
   const std::int64_t every = arguments.smoke ? 2 : 20;
-  const double saves = arguments.smoke ? 2 : 3;  // one after the last step
+  const double saves = arguments.smoke ? 2 : 3;  // including one after the last step
   for (int pass = 0; pass < arguments.passes; ++pass) {
     const Hold without = train_with(arguments, 0, true);
     for (const bool asynchronous : {true, false}) {

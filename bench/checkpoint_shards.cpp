@@ -1,8 +1,7 @@
-// How much memory does a rank need to write its part of a checkpoint, and to read its part of one that other
-// ranks have written with another cut? A state of matrices of 64 MiB, cut by rows, by columns, or each held
-// as a whole by one rank; every rank prints one line of JSON: bytes of its own shards, and by how much the
-// peak of its resident memory went beyond them while it saved or loaded. What was loaded is compared number
-// by number.
+// Question: how much memory does a rank need to write or read its part of a checkpoint? The part that it
+// reads was written by other ranks with another sharding. The state is matrices of 64 MiB. They are sharded
+// by rows, by columns, or each is whole on one rank. Every rank prints one line of JSON: bytes of its shards,
+// and the increase of its peak resident memory while it saved or loaded. All loaded values are compared.
 //
 //   trireme launch -n 4 --no-prefix -- bench_checkpoint_shards --work save --cut rows
 //   trireme launch -n 3 --no-prefix -- bench_checkpoint_shards --work load --cut columns
@@ -52,7 +51,7 @@ Box box_of(const std::string& cut, std::int64_t side, int rank, int num_ranks) {
   return box;
 }
 
-/// What belongs into some rows of a shard.
+/// The values of some rows of a shard.
 at::Tensor numbers_of(std::int64_t tensor, const Shard& shard, std::int64_t first_row,
                       std::int64_t num_rows) {
   const Box box = shard.box();

@@ -1,7 +1,8 @@
-// Which kernel is faster for a convolution on one thread: ATen's choice, oneDNN, or one product over the
-// batch? One line of JSON per shape, batch, layout and kernel: microseconds of processor time of the three
-// passes, the least of several turns, and the sum compared with that of ATen's with contiguous activations.
-// The shapes are those of ResNet-50 at the given image size; `count` says how often each is there.
+// Question: which kernel is faster for a convolution on one thread: ATen's choice, oneDNN, or one matrix
+// product over the batch? One line of JSON per shape, batch, layout and kernel: microseconds of processor
+// time of the three passes, the minimum of several turns. The sum is compared with that of ATen with
+// contiguous activations. The shapes are those of ResNet-50 at the given image size; `count` is the number of
+// occurrences.
 //
 //   bench_convolution [--smoke] [--batches 1,4,8] [--image-size 64]
 

@@ -1,7 +1,7 @@
-// How much memory does a rank need to train a model in a given way? One rank of the measurement;
-// bench/largest_model.sh looks for the largest model that stays within a budget. Two steps of the trainer as
-// a configuration file and --set say, on random data of the model's kind. Prints one line of JSON on rank 0:
-// the parameters of the model, and what the memory of the largest rank was used for at its peak.
+// Question: how much memory does a rank need to train a model with a given configuration? This is one rank of
+// the measurement. bench/largest_model.sh searches for the largest model within a budget. The trainer takes
+// two steps with a configuration file and --set, on random data of the model's kind. Prints one line of JSON
+// on rank 0: the number of parameters, and the memory of the largest rank at its peak, by use.
 //
 //   bench_largest_model [--smoke] CONFIG.toml [--set KEY=VALUE]...
 
@@ -23,7 +23,7 @@ namespace {
 
 using namespace trireme;
 
-/// Characters without meaning: every sample is as long as data.block.
+/// Random characters: every sample is as long as data.block.
 class Noise final : public data::Dataset {
  public:
   Noise(std::int64_t size, std::int64_t block) : size_(size), block_(block) {}

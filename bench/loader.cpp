@@ -1,8 +1,8 @@
-// How fast do batches come? Loads a data set for a consumer that does nothing but take them, and prints one
+// Question: how fast do batches arrive? Loads a data set for a consumer that only takes batches. Prints one
 // line of JSON per number of workers: samples/s, the time of the first batch, and the share of the threads'
-// time by stage. Beside it, by bench/loader.sh: torch.utils.data.DataLoader over the same files
-// (bench/peers/loader.py), and for images libjpeg-turbo alone, on one thread, with as little else as
-// possible.
+// time by stage. For comparison, bench/loader.sh runs torch.utils.data.DataLoader over the same files
+// (bench/peers/loader.py). For images it also runs libjpeg-turbo alone, on one thread, with minimal other
+// work.
 //
 //   bench_loader [--smoke] [--data fashion_mnist|text|image_folder|...] [--path P] [--workers N]...
 //   [--seconds S] [--cache-samples-mib M]
@@ -59,7 +59,7 @@ nlohmann::json load(const Settings& settings, const data::TrainingData& samples,
   return line;
 }
 
-/// Every file of the folder, read before and decoded to RGB into one buffer.
+/// Decodes every file of the folder, read before, to RGB into one buffer.
 nlohmann::json decode_alone(const Settings& settings) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(settings.data.path)) {

@@ -1,6 +1,6 @@
-// How long does an optimizer's step take? All parameters of ResNet-50 (25.6 million in 161 tensors) with
-// fixed gradients, one thread. Prints one line of JSON per optimizer: the median of the steps. Beside it, by
-// bench/optimizer_step.sh: PyTorch's fused or foreach optimizers on the same tensors
+// Question: how long does an optimizer's step take? All parameters of ResNet-50 (25.6 million in 161 tensors)
+// with fixed gradients, one thread. Prints one line of JSON per optimizer: the median of the steps. For
+// comparison, bench/optimizer_step.sh runs PyTorch's fused or foreach optimizers on the same tensors
 // (bench/peers/optimizer_step.py).
 //
 //   bench_optimizer_step [--smoke] [--optimizer NAME]... [--steps N]

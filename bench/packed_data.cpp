@@ -1,9 +1,11 @@
-// What reading packed data costs: samples like those of Fashion-MNIST from shards compared with the same ones
-// from memory (IdxDataset), in batches of 64, shuffled and in order; and large samples in order compared with
-// a program that only reads the same files: processor time, with files in the page cache. And samples here
-// and there that are not in it, compared with a program that reads as many as large ones, one after the other
-// and with four threads: elapsed time, which is the disk's. One line of JSON per question, the median of
-// several turns that take each other's places.
+// Question: what does reading packed data cost?
+// Small samples: like those of Fashion-MNIST, from shards compared with memory (IdxDataset), in batches of
+// 64, shuffled and in order.
+// Large samples: in order, compared with a program that only reads the same files. Processor time, with files
+// in the page cache.
+// Random samples: not in the page cache. The reference makes as many reads of the same size, in sequence and
+// with four threads. Elapsed time, which is the disk's.
+// One line of JSON per question: the median of several turns, in which the variants alternate.
 //
 //   bench_packed_data [--smoke] [--folder DIR]
 
@@ -76,7 +78,7 @@ double seconds_for(const std::function<void()>& work) {
   return processor_s() - start;
 }
 
-/// Seconds of each, in turns.
+/// Median seconds of each, in turns.
 std::vector<double> medians(const std::vector<std::function<void()>>& works, int turns) {
   std::vector<std::vector<double>> seconds(works.size());
   for (int turn = 0; turn < turns; ++turn) {
@@ -92,7 +94,7 @@ void read_all(const data::Dataset& samples, const std::vector<std::int64_t>& ord
     samples.get_batch(std::span(order).subspan(begin, std::min(batch, order.size() - begin)));
 }
 
-/// As cat does, to nowhere.
+/// Reads all files into a buffer, like cat.
 void read_plainly(const fs::path& folder, std::string& buffer) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const int file = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
@@ -146,7 +148,7 @@ class Shards {
   Shards& operator=(const Shards&) = delete;
 
   const std::vector<int>& files() const { return files_; }
-  /// Elapsed seconds, with none of them in the page cache at the start.
+  /// Elapsed seconds. No shard is in the page cache at the start.
   double seconds_from_disk(const std::function<void()>& work) const {
     for (const int file : files_) {
       ::fdatasync(file);

@@ -1,8 +1,8 @@
-// Does a rank of a pipeline need the memory that its program says? The program counts micro-batches whose
-// activations are held at the same time (schedule::simulate, peak_activations); a micro-batch of a stage
-// keeps what its layers keep, measured layer by layer. Beside it: the most bytes that the rank had allocated
-// in a step, gradients of parameters left in place. Start it on as many ranks as you like; prints one line of
-// JSON on rank 0, the worst ratio of all ranks in it.
+// Question: does a rank of a pipeline need the memory that its program predicts? The program counts the
+// micro-batches whose activations are held at the same time (schedule::simulate, peak_activations).
+// Activation bytes of a stage are measured layer by layer. They are compared with the peak of the bytes that
+// the rank allocated in a step. Gradients of parameters, allocated before, do not count. Runs on any number
+// of ranks. Prints one line of JSON on rank 0, with the worst ratio of all ranks.
 //
 //   bench_pipeline_memory [--smoke] [--model gpt|resnet18] [--schedule NAME]
 
@@ -32,7 +32,7 @@ at::Tensor loss(const at::Tensor& logits, const at::Tensor& target) {
   return at::cross_entropy_loss(logits.flatten(0, -2), target.flatten());
 }
 
-/// Most bytes that the program says this rank keeps: for every action the micro-batches that are live then.
+/// Peak bytes that the program predicts for this rank: the live micro-batches of each action.
 double program_bytes(const parallel::Pipeline& pipe, int rank, const std::vector<plan::Layer>& costs) {
   std::map<int, double> of_stage;
   for (std::size_t stage = 0; stage < pipe.stages().size(); ++stage) {
@@ -73,7 +73,7 @@ int main(int argc, char** argv) try {
   parallel::Pipeline pipe(*context, model->layers(),
                           {.schedule = schedule, .num_microbatches = kMicrobatches});
 
-  pipe.step(input, target, loss);  // gradients of parameters are there from now on
+  pipe.step(input, target, loss);  // allocates the gradients of parameters
   const parallel::AllocatedBytes allocated;
   pipe.step(input, target, loss);
   const double predicted = program_bytes(pipe, context->rank(), costs);

@@ -1,12 +1,13 @@
-// Question: what does a pipeline of two stages gain over one process, by the size of its micro-batches?
-// The experiment of PyTorch's tutorial "Single-Machine Model Parallel Best Practices": ResNet-50 cut after
-// layer2, random images and one-hot labels, mean squared error, SGD. One process does the whole batch; two
-// stages do it one after the other (naive); two stages work on micro-batches at the same time (pipelined).
-// Devices are ranks with one torch thread each. One of two ranks; `trireme bench pipeline-resnet50` starts
-// them. In each pass every way takes its turn, so that noise hits all alike.
+// Question: what does a pipeline of two stages gain over one process, by the size of its micro-batches? The
+// experiment of PyTorch's tutorial "Single-Machine Model Parallel Best Practices": ResNet-50 cut after
+// layer2, random images and one-hot labels, mean squared error, SGD. One process computes the whole batch;
+// two stages compute it one after the other (naive); two stages compute micro-batches concurrently
+// (pipelined). Devices are ranks with one torch thread each. This is one of two ranks; `trireme bench
+// pipeline-resnet50` starts them. In each pass every variant takes its turn, so that noise affects all
+// equally.
 //
-// The ideal of a step is its program, simulated with the mean times that its own actions took (both ranks
-// busy; waiting for messages does not count) and messages that take no time, and the rank's update after it.
+// The ideal of a step is the simulation of its program, with the rank's update after it. Each action takes
+// its measured mean time (both ranks busy; waiting for messages does not count). Messages take no time.
 
 #include <CLI/CLI.hpp>
 #include <iostream>
@@ -42,7 +43,7 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_flag("--smoke", arguments.smoke);
 }
 
-/// The pipelined way with the least median.
+/// The pipelined way with the lowest median.
 const bench::Way& fastest(const std::vector<bench::Way>& ways) {
   const bench::Way* best = nullptr;
   for (const bench::Way& way : ways) {

@@ -1,8 +1,8 @@
-// How fast is a pipeline's step (forward, backward, update)? One rank of the measurement;
-// bench/pipeline_step.sh runs it compared with torch.distributed.pipelining with the same model, cut,
+// Question: how fast is a pipeline's step (forward, backward, update)? This is one rank of the measurement.
+// bench/pipeline_step.sh compares it with torch.distributed.pipelining with the same model, cuts,
 // micro-batches and optimizer (bench/peers/pipeline_step.py). One torch thread per rank. Prints one line of
-// JSON on rank 0. With one rank the micro-batches run one after the other: half of that, and the bubble of
-// the program, is the ideal of two ranks.
+// JSON on rank 0. With one rank the micro-batches run one after the other. Half of that time, plus the bubble
+// of the program, is the ideal of two ranks.
 //
 //   bench_pipeline_step [--smoke] [--model mlp|gpt|resnet50] [--schedule NAME] [--steps N] [--backend NAME]
 
@@ -37,7 +37,7 @@ constexpr int kMicrobatches = 8;
 
 struct Workload {
   std::shared_ptr<torch::nn::Module> owner;
-  std::shared_ptr<model::Model> model;  ///< the owner, where it has convolutions
+  std::shared_ptr<model::Model> model;  ///< the owner, if it has convolutions
   std::vector<model::Layer> layers;
   std::vector<int> cuts;  ///< into four stages; two are cut in the middle
   at::Tensor input, target;

@@ -1,7 +1,7 @@
-// On what do the bits of a matrix product depend, on this processor? Products of several shapes, types and
-// orders of the operands: operands at 36 pairs of alignments on one thread, results at 6 alignments on 2
-// threads, and 2 threads against 1. Prints one line of JSON for each shape and type: the number of cases
-// whose bits differ.
+// Question: on what do the bits of a matrix product depend, on this processor? Products of several shapes,
+// types and orders of the operands. Compared are operands at 36 pairs of alignments on one thread, results at
+// 6 alignments on 2 threads, and 2 threads with 1. Prints one line of JSON for each shape and type: the
+// number of cases with different bits.
 //
 //   bench_product_bits [--smoke]
 
@@ -24,7 +24,7 @@ struct Shape {
   std::int64_t rows = 0, inner = 0, columns = 0;
 };
 
-/// The values of `tensor`, so many elements into a storage.
+/// A copy of `tensor`, at `offset` elements in a storage.
 at::Tensor placed_at(const at::Tensor& tensor, int offset) {
   at::Tensor storage = at::empty({tensor.numel() + 64}, tensor.options());
   at::Tensor placed = storage.narrow(0, offset, tensor.numel()).view(tensor.sizes());

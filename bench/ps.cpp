@@ -1,9 +1,9 @@
 // Question: what does a parameter server cost compared with a bare loop over the same kind of socket?
 //   bench_ps [--what PART,...] [--ways WAY,...] [--sizes BYTES,...] [--servers N,...] [--workers N,...]
 //            [--passes P] [--json] [--smoke]
-// Coordinator, servers and workers are processes on this host; servers add up what is pushed. The bare loop
-// (bare_loop.h) moves the same bytes and adds nothing up. In each pass whatever is compared takes turns, and
-// a first one does not count. A line for each case: medians over the passes, with the least and the most.
+// Coordinator, servers and workers are processes on this host; servers add up all pushes. The bare loop
+// (bare_loop.h) moves the same bytes without a sum. In each pass the variants take turns. The first pass is a
+// warm-up. A line for each case: medians over the passes, with minimum and maximum.
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
@@ -34,7 +34,7 @@ struct Arguments {
   bool json = false, smoke = false, pin = false;
 };
 
-/// What has been measured so far, on standard output.
+/// Prints each measurement on standard output.
 class Report {
  public:
   explicit Report(bool as_json) : as_json_(as_json) {}
@@ -62,7 +62,7 @@ class Report {
     if (!value.is_object()) return number(value);
     return text(number(value["median"]), " (", number(value["min"]), "-", number(value["max"]), ")");
   }
-  /// A row; before it the names of its columns, where they are others than those of the last.
+  /// Prints a row. The names of its columns are printed before it if they differ from those of the last row.
   void print(const json& line) {
     std::string names, cells;
     for (const auto& [name, value] : line.items()) {
@@ -86,14 +86,14 @@ struct Run {
   const Arguments& arguments;
   const Surroundings& around;
   Report& report;
-  /// Calls `pass` for each pass, with false for the one that warms up.
+  /// Calls `pass` for each pass, with false for the warm-up.
   template <class Pass>
   void passes(const Pass& pass) const {
     for (int i = arguments.smoke ? 0 : -1; i < arguments.passes; ++i) pass(i >= 0);
   }
 };
 
-/// A quarter of a GB, or what many calls take.
+/// About a quarter of a GB, or at least 6 and at most 20000 operations.
 Job job_of(Operation operation, std::uint64_t bytes, bool smoke) {
   Job job{.operation = operation, .bytes = bytes};
   job.in_flight = bytes <= 64 << 10 ? 64 : bytes <= 1 << 20 ? 16 : bytes <= 16 << 20 ? 4 : 2;
@@ -102,7 +102,7 @@ Job job_of(Operation operation, std::uint64_t bytes, bool smoke) {
   return job;
 }
 
-/// The same bytes over one socket, or, where both ways are full, over one for each.
+/// The same bytes over one socket. If both directions are used, over one socket for each.
 class Bare {
  public:
   explicit Bare(const Way& way, const wire::TlsFiles* tls) : there_(way.tcp, tls), back_(way.tcp, tls) {}
@@ -167,7 +167,7 @@ void push(const Run& run) {
 void pull(const Run& run) { transfer(run, Operation::kPull); }
 void push_pull(const Run& run) { transfer(run, Operation::kPushPull); }
 
-/// One push of 4 KiB after the other.
+/// Pushes of 4 KiB, one at a time.
 void latency(const Run& run) {
   const wire::TlsFiles files = run.around.authority.issue("bare", "DNS:worker.0");
   Job job{.operation = Operation::kPush, .bytes = 4 << 10, .count = run.arguments.smoke ? 5 : 4000};
@@ -193,7 +193,7 @@ void latency(const Run& run) {
   }
 }
 
-/// Several servers and workers, each of which pushes all of a table that they share.
+/// Several servers and workers. Each worker pushes all of a shared table.
 void scaling(const Run& run) {
   for (const std::string& name : run.arguments.ways) {
     for (const int num_servers : run.arguments.servers) {
@@ -222,7 +222,7 @@ void scaling(const Run& run) {
   }
 }
 
-/// Steps of two workers that wait for each other: push, end of the step, pull.
+/// Steps of two synchronous workers: push, end of the step, pull.
 void replication(const Run& run) {
   for (const std::string& name : run.arguments.ways) {
     const Way& way = find_way(name);
@@ -247,7 +247,7 @@ void replication(const Run& run) {
   }
 }
 
-/// A program of this project: next to this one, or where an installation has those of users.
+/// A program of this project: next to this one, or in the folder of user programs of an installation.
 std::string program(const std::string& name) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const auto beside = folder / name, installed = folder / "../../bin" / name;
@@ -264,7 +264,7 @@ std::string output_of(const std::string& command) {
   return output;
 }
 
-/// Rows of 16 in a table of millions: over the ways, and in the storage alone.
+/// Batches of rows of 16 values in a table of millions: over the ways, and in the storage alone.
 void sparse(const Run& run) {
   const Arguments& given = run.arguments;
   for (const std::string& name : given.ways) {
@@ -303,7 +303,7 @@ void sparse(const Run& run) {
   }
 }
 
-/// A server of three is killed while two workers push: how long the slowest push then takes.
+/// One of three servers is killed while two workers push: the time of the slowest push after it.
 void recovery(const Run& run) {
   const json report = json::parse(output_of(
       text("'", program("trireme"), "' bench ps-chaos --json --kinds kill --seeds ", run.arguments.passes)));
@@ -359,7 +359,7 @@ void check(Arguments& given) {
   for (const std::string& way : given.ways) find_way(way);
   for (const std::uint64_t size : given.sizes)
     require(size % sizeof(float) == 0, "--sizes has ", size, ", which are no f32; expected multiples of 4");
-  compress::codec(given.codec);  // or throws
+  compress::codec(given.codec);  // throws for an unknown codec
   if (!given.smoke) return;
   given.passes = 1;
   given.rows = 20'000;

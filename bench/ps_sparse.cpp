@@ -1,10 +1,10 @@
-// Question: how many rows a second does one core pull and push in the storage of a sparse table (no messages,
-// no log), compared with std::unordered_map?
+// Question: how many rows per second does one core pull and push in the storage of a sparse table (no
+// messages, no log), compared with std::unordered_map?
 //   bench_ps_sparse [--smoke] [--rows N] [--batch KEYS] [--passes P]
 // One partition holds all rows, of 16 elements. Every pass pulls and pushes each row once, in another order
-// than that in which they were created, in batches whose keys rise, as a client sends them. The map, whose
-// nodes hold a row each, finds it, copies it or adds to it. In each pass the two take turns. A line of JSON
-// for each rule; ratios are medians over the passes. Time is the processor's.
+// than that of creation. Keys rise within a batch, as a client sends them. The map has a row in each node. It
+// finds the row, and copies it or adds to it. In each pass the two take turns. A line of JSON for each rule;
+// ratios are medians over the passes. Processor time.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -36,7 +36,7 @@ struct Workload {
   std::vector<wire::Buffer> pushes, pulls;  ///< bodies of messages
 };
 
-/// All keys, in the order that they have.
+/// Batches of all keys, in their order.
 Workload work_of(std::vector<std::uint64_t> keys, std::size_t batch_keys) {
   Workload work;
   for (std::size_t first = 0; first < keys.size(); first += batch_keys) {
@@ -51,8 +51,8 @@ Workload work_of(std::vector<std::uint64_t> keys, std::size_t batch_keys) {
   return work;
 }
 
-/// Millions of rows a second of processor time: what else runs on the core does not count, what it does to
-/// caches and memory does.
+/// Millions of rows per second of processor time. Other work on the core counts only by its effect on caches
+/// and memory.
 template <class Act>
 double rate_of(const std::vector<wire::Buffer>& bodies, std::size_t num_rows, const Act& act) {
   const std::clock_t begin = std::clock();

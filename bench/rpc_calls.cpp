@@ -1,9 +1,9 @@
-// Question: how long do remote calls take between two processes of a host, how many bytes do they carry, and
-// how many can be made a second?
+// Question: how long do remote calls between two processes of a host take, how many bytes do they carry, and
+// how many are possible per second?
 //   bench_rpc_calls [--smoke] [--passes P] [--way shm|tcp] [--call empty|take|echo]
 // "take" has a tensor as its argument and returns a number, "echo" returns the tensor. First one call at a
-// time, then eight on their way. A line of JSON for each pass, way, call and size: the round trip's median
-// and 95th percentile, calls per second, and the arguments' bytes per second. peers/rpc_calls.py does the
+// time, then eight concurrent calls. A line of JSON for each pass, way, call and size: median and 95th
+// percentile of the round trip, calls per second, and argument bytes per second. peers/rpc_calls.py does the
 // same with torch.distributed.rpc and reads the lines.
 
 #include <ATen/Functions.h>
@@ -44,7 +44,7 @@ constexpr std::size_t kInFlight = 8;
 struct Case {
   std::string call;
   std::int64_t bytes;
-  int one_by_one, many;  ///< calls
+  int one_by_one, many;  ///< number of calls
 };
 
 std::shared_ptr<rpc::Agent> join(const std::string& name, const std::string& way,
@@ -60,7 +60,7 @@ std::shared_ptr<rpc::Agent> join(const std::string& name, const std::string& way
   return rpc::Agent::join(options);
 }
 
-/// A worker that serves until this object's end.
+/// A worker that serves until this object is destroyed.
 class Server {
  public:
   Server(const std::string& way, const wire::Endpoint& meet) : pid_(::fork()) {
@@ -145,7 +145,7 @@ int main(int argc, char** argv) try {
   }
   wire::Socket listening = wire::listen_at({"127.0.0.1", 0});
   const wire::Endpoint meet = listening.local();
-  // Before there is a thread.
+  // Forks before any thread exists.
   std::deque<Server> servers;
   std::vector<std::string> ways;
   for (const char* way : {"shm", "tcp"}) {

@@ -1,9 +1,9 @@
-// Question: what does a pipeline of remote calls take per step, by the number of micro-batches? The
-// experiment of PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC": ResNet-50 in two halves on
-// two workers, a third calls them, random images, one-hot labels, mean squared error, SGD. `splits` is the
-// number of micro-batches of a batch (the tutorial's text takes it for their size once). Three ranks;
+// Question: how long does a step of a pipeline of remote calls take, by the number of micro-batches? The
+// experiment of PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC". ResNet-50 in two halves is
+// on two workers, and a third calls them: random images, one-hot labels, mean squared error, SGD. `splits` is
+// the number of micro-batches of a batch (the tutorial's text once calls it their size). Three ranks;
 // `trireme bench rpc-resnet50` starts them. In each round every number of splits takes its turn, so that
-// noise hits all alike; figures are medians over the rounds.
+// noise affects all equally. Figures are medians over the rounds.
 
 #include <torch/torch.h>
 
@@ -75,7 +75,7 @@ std::vector<Row> measure(const rpc::Agent& agent, const Arguments& arguments) {
     row.loss = loss;
     return seconds;
   };
-  for (Row& row : rows) run(row);  // warms up
+  for (Row& row : rows) run(row);  // warm-up
   for (int round = 0; round < arguments.repeats; ++round) {
     for (Row& row : rows) row.seconds.push_back(run(row));
   }
@@ -181,7 +181,7 @@ int main(int argc, char** argv) {
       print(arguments, rows);
       if (writes_page && !arguments.json) std::cout << "table and figure: " << arguments.report << "\n";
     }
-    agent->leave();  // the workers serve for as long as it takes
+    agent->leave();  // the workers serve until the caller leaves
     return kExitOk;
   } catch (const Error& error) {
     std::cerr << "bench_rpc_resnet50: " << error.what() << "\n";

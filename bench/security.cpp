@@ -1,9 +1,9 @@
-// Question: what do the proofs of peers cost where connections are made: over loopback, by the proof?
+// Question: what does authentication cost when connections are made over loopback, by method?
 //   bench_security [--smoke] [--connections N] [--passes P]
-// A process listens; another connects, until both have proved what they have to, N times one after the other.
-// In each pass the proofs take turns. A line of JSON for each; ratios are medians over the passes to a
-// channel without a proof. For the store, whose connections always have one, a connection and a call of 64
-// bytes.
+// A process listens. Another connects N times in sequence, each time until both are authenticated. In each
+// pass the methods take turns. A line of JSON for each; ratios to a channel without authentication are
+// medians over the passes. Connections to the store are always authenticated, so it has a connection and a
+// call of 64 bytes.
 
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ namespace {
 using namespace trireme;
 using namespace trireme::wire;
 
-constexpr double kWait_s = 30;  // ends a run that would hang
+constexpr double kWait_s = 30;  // ends a run that hangs
 
 struct Listening final : Node {
   void on_start(Surroundings&) override {}
@@ -73,7 +73,7 @@ class Connecting final : public Node {
   double begin_s_ = 0, end_s_ = 0;
 };
 
-/// A process that listens with one proof, and what a peer needs for it.
+/// A process that listens with one method, and the options of a peer.
 class Way {
  public:
   Way(const Security& of_listener, const Security& of_peer, const Address& address) {

@@ -1,7 +1,7 @@
-// Do the two parts of a split backward (schedules with I and W) cost together what a whole backward costs,
-// and how much of it is each? Stages as pipelines have them, on one thread; whole backward and parts in
-// turns, the forward before each not counted. One line of JSON per stage: medians in milliseconds, and of the
-// turns' ratios (I + W) / B median and quartiles.
+// Question: do the two parts of a split backward (schedules with I and W) cost as much together as a whole
+// backward? How much does each cost? Stages as in pipelines, on one thread. Whole backward and parts take
+// turns; the forward before each does not count. One line of JSON per stage: medians in milliseconds, and
+// median and quartiles of (I + W) / B per round.
 //
 //   bench_split_backward [--smoke] [--rounds N]
 
@@ -44,7 +44,7 @@ Workload mlp(std::int64_t width, std::int64_t batch) {
   return {"mlp of " + std::to_string(width), chain.ptr(), model::layers_of(chain), at::randn({batch, width})};
 }
 
-/// Layers [first, last) of one of our models.
+/// Layers [first, last) of a built-in model.
 Workload stage_of(const model::ModelOptions& options, const std::vector<std::int64_t>& sample, int first,
                   int last, const at::Tensor& input) {
   auto model = model::make_model(options, sample, 10, /*seed=*/1);
@@ -52,14 +52,14 @@ Workload stage_of(const model::ModelOptions& options, const std::vector<std::int
   return {options.name, model, {layers.begin() + first, layers.begin() + last}, input};
 }
 
-/// ResNet-18 from its second group of blocks to its last, and two blocks of a GPT.
+/// Small networks, ResNet-18 from its second group of blocks to its last, and two blocks of a GPT.
 std::vector<Workload> workloads() {
   return {mlp(16, 4), mlp(256, 32), mlp(1024, 32),
           stage_of({.name = "resnet18"}, {3, 64, 64}, 3, 9, at::randn({8, 64, 16, 16})),
           stage_of({.name = "gpt"}, {64}, 1, 3, at::randn({8, 64, 128}))};
 }
 
-/// Processor time of this thread: the machine may have other work.
+/// Processor time of this thread: other work on the machine does not count.
 double thread_cpu_s() {
   timespec used{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
@@ -87,7 +87,7 @@ nlohmann::ordered_json measure(const Workload& work, int rounds) {
     gradient = forward();
     const double first_s = seconds_of([&] { stage.backward_input(0, gradient); });
     const double second_s = seconds_of([&] { stage.backward_weight(0); });
-    if (round < 0) continue;  // threads, caches and gradients are made
+    if (round < 0) continue;  // warm-up of threads, caches and gradients
     whole.push_back(1e3 * whole_s);
     first.push_back(1e3 * first_s);
     second.push_back(1e3 * second_s);

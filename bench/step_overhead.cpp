@@ -1,6 +1,6 @@
-// What does a step of the trainer cost over a bare libtorch loop? Same model, data, batch and optimizer on
-// one rank; both alternate in blocks within one run, so that both meet the same machine. Prints JSON: median
-// seconds per step of each, and the ratio of the medians of the pairs.
+// Question: what does a step of the trainer cost compared with a bare libtorch loop? Same model, data, batch
+// and optimizer on one rank. Both alternate in blocks within one run, so that noise affects both. Prints
+// JSON: median seconds per step of each, and the ratio, the median over the pairs.
 //
 //   bench_step_overhead [--smoke] [--model mlp|cnn] [--batch N] [--blocks N] [--only ours|bare]
 //
@@ -44,7 +44,7 @@ train::RunConfig config_of(const Settings& settings) {
   return config;
 }
 
-/// The loop that a person writes with libtorch alone, over the same loader, model and optimizer.
+/// A plain libtorch loop over the same loader, model and optimizer.
 class BareLoop {
  public:
   BareLoop(const train::RunConfig& config, const data::DataSource& data)

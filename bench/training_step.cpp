@@ -1,7 +1,7 @@
-// How fast is a data-parallel training step? One rank of the measurement; bench/training_step.sh runs it
-// compared with Python's DistributedDataParallel with the same model, batch and optimizer
-// (bench/peers/training_step.py). One torch thread per rank. Prints one line of JSON on rank 0: samples per
-// second over all ranks.
+// Question: how fast is a data-parallel training step? This is one rank of the measurement.
+// bench/training_step.sh compares it with Python's DistributedDataParallel with the same model, batch and
+// optimizer (bench/peers/training_step.py). One torch thread per rank. Prints one line of JSON on rank 0:
+// samples per second over all ranks.
 //
 //   bench_training_step [--smoke] [--model mlp|cnn|wide|resnet50|gpt|gpt124|resnet50_224]
 //   [--precision fp32|bf16|fp16] [--steps N] [--device auto|cpu|cuda] [--backend auto|shm|gloo]
@@ -9,11 +9,10 @@
 //   [--memory-format auto|contiguous|channels_last] [--zero 1|2|3] [--plain] [--check-replicas N]
 //
 // With --zero optimizer state, gradients and parameters are sharded (docs/zero.md), the model as one unit.
-// --plain: a loop of libtorch alone, without data parallelism. --check-replicas: in every Nth step replicas
+// --plain: a plain libtorch loop without data parallelism. --check-replicas: in every Nth step replicas
 // compare their parameters; 0, the default: never. gpt124 has the sizes of GPT-2 small (124 M parameters) and
-// 8 sequences of 1024 tokens, resnet50_224 64 images of 224 x 224. On a device, channels_last weights and
-// inputs have that memory format; kernels of convolutions are its own. JSON: step_ms is milliseconds per
-// step.
+// 8 sequences of 1024 tokens, resnet50_224 64 images of 224 x 224. On a device, channels_last applies to
+// weights and inputs. Its convolution kernels are the device's own. JSON: step_ms is milliseconds per step.
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
@@ -51,7 +50,7 @@ using bench::seconds_of;
 
 struct Workload {
   std::shared_ptr<torch::nn::Module> module;
-  std::shared_ptr<model::Model> model;  ///< the module, where we ship it
+  std::shared_ptr<model::Model> model;  ///< the module, if it is a built-in model
   std::function<at::Tensor(const at::Tensor&)> forward;
   at::Tensor input;
   at::Tensor target;
@@ -81,7 +80,7 @@ Workload gpt2_small() {
           at::randint(kVocabulary, {kBatch * kTokens}, at::kLong)};
 }
 
-/// 16.8 million parameters and little to compute: communication dominates.
+/// 16.8 million parameters and little computation: communication dominates.
 Workload wide_model() {
   constexpr std::int64_t kWidth = 2048;
   torch::nn::Sequential layers;
@@ -99,7 +98,7 @@ Workload workload_of(const std::string& name) {
   return shipped_model(name, {1, 28, 28}, 64);
 }
 
-/// Everything lies there; on a device in that memory format where it is asked for.
+/// Moves model and data to the device, in channels_last if requested. A CPU keeps the memory format.
 void move_to(Workload& work, c10::Device device, bool channels_last) {
   model::move_to(model::make_layer(*work.module, "whole", {work.module}, work.forward), device);
   work.input = work.input.to(device);
@@ -129,7 +128,7 @@ optim::NamedTensors parameters_of(const torch::nn::Module& module) {
   return parameters;
 }
 
-/// What runs a step: forward, backward, reduction, update.
+/// The function of a step: forward, backward, reduction, update.
 struct Loop {
   std::function<void()> step;
   std::function<double()> waited_s;
@@ -192,14 +191,13 @@ Loop shards(comm::Context& context, const Workload& work, int zero, const Forwar
   return loop;
 }
 
-/// One row per target.
+/// Logits, one row per target.
 at::Tensor logits_of(const Workload& work, const at::Tensor& input, const train::Precision& precision) {
   const train::PrecisionScope scope(precision, input.device().type());
   return work.forward(input).to(at::kFloat).flatten(0, -2);
 }
 
-/// What has left this host so far, with all headers; not over the loopback. 0 where the kernel does not
-/// count.
+/// Bytes that this host has sent, including all headers but without loopback. 0 if the kernel does not count.
 std::int64_t wire_bytes() {
   std::int64_t bytes = 0;
   std::error_code no_counters;
@@ -268,7 +266,7 @@ int main(int argc, char** argv) try {
       wait_for(place);
     });
   };
-  seconds_for(std::min(steps, 5));  // buckets are rebuilt, memory is warm
+  seconds_for(std::min(steps, 5));  // warm-up: buckets are rebuilt, memory is allocated
   const double waited_before_s = loop.waited_s();
   const std::int64_t sent_before = loop.sent_bytes(), on_wire_before = wire_bytes();
   const double seconds = seconds_for(steps);

@@ -1,10 +1,10 @@
-// Question: what does a channel cost compared with a bare loop over a blocking socket, by transport and size,
-// in bytes per second one way and in the time of a round trip?
+// Question: what does a channel cost compared with a bare loop over a blocking socket, by transport and size?
+// Measured are bytes per second in one direction, and the time of a round trip.
 //   bench_wire_channels [--smoke] [--passes P]
-// The receiver is a process of its own and answers each message with an empty one; one way keeps several on
-// the way, a round trip one. The bare loop sends a header of 16 bytes and the payload with writev, and reads
-// it into one buffer that it uses again: no checks, no hash, no priorities. In each pass the ways take turns.
-// A line of JSON for each way and size; ratios are medians over the passes.
+// The receiver is a separate process and answers each message with an empty one. One direction keeps several
+// messages pending, a round trip one. The bare loop sends a header of 16 bytes and the payload with writev,
+// and reads it into one reused buffer: no checks, no hash, no priorities. In each pass the variants take
+// turns. A line of JSON for each way and size; ratios are medians over the passes.
 
 #include <unistd.h>
 
@@ -39,7 +39,7 @@ struct Case {
   int messages;
 };
 
-/// A way to send: seconds for all messages of a case, from the first's send to the last's answer.
+/// A transport. Returns seconds for all messages of a case, from the first send to the last answer.
 class Way {
  public:
   virtual ~Way() = default;

@@ -1,4 +1,4 @@
-// A rank that trains nothing: a loop of reductions with data from a pipe and files that it saves, and one
+// A rank that trains nothing. It runs a loop of reductions, reads data from a pipe, saves files, and has one
 // fault.
 
 #include <ATen/ops/empty.h>
@@ -27,7 +27,7 @@
 namespace trireme::bench {
 namespace {
 
-/// Reads one byte per step from a pipe, on a thread of its own, as a loader does.
+/// Reads one byte per step from a pipe, on its own thread, as a loader does.
 class Samples {
  public:
   explicit Samples(const std::string& pipe)
@@ -112,7 +112,7 @@ void commit(const std::string& kind, const std::string& folder) {
 void loop(comm::Context& context, const RankArguments& arguments) {
   const int rank = context.rank(), size = context.world_size();
   const bool is_victim = rank == arguments.victim;
-  // Not destroyed by an exception: its thread continues reading.
+  // Never destroyed, even by an exception: its thread continues to read.
   auto& samples = *new Samples(arguments.folder + "/samples." + std::to_string(rank));
   auto tensor = at::empty({1 << 12}, at::kFloat).fill_(1), short_tensor = at::empty({7}, at::kFloat).fill_(1);
   for (int step = 0;; ++step) {
@@ -148,7 +148,7 @@ int run_rank(const RankArguments& arguments) {
     const auto context = comm::Context::from_environment({.timeout_s = 20});
     loop(*context, arguments);
   };
-  // Half of the programs do not catch what they throw.
+  // Half of the victims do not catch their exception.
   if (arguments.victim % 2 == 0) return body(), 0;
   return run_main(body);
 }

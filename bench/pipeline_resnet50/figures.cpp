@@ -25,7 +25,7 @@ std::string line(const char* style, double x1, double y1, double x2, double y2) 
               px(y2), "\"/>\n");
 }
 
-/// 1, 2 or 5 times a power of ten, such that about five steps make `largest`.
+/// A step of 1, 2 or 5 times a power of ten, such that about five steps make `largest`.
 double step_of(double largest) {
   const double rough = largest / 5, power = std::pow(10, std::floor(std::log10(rough)));
   for (const double factor : {1.0, 2.0, 5.0})
@@ -74,7 +74,7 @@ std::string title_of(const Spread& value, const std::string& unit) {
 std::string bar_figure(const std::vector<Bar>& bars, const std::string& unit) {
   double largest = 0;
   for (const Bar& bar : bars) largest = std::max(largest, bar.value.high);
-  const YAxis axis(1.08 * largest);  // room for the numbers
+  const YAxis axis(1.08 * largest);  // leaves space for the numbers
   std::string svg = axis.drawn(unit);
   const double room = (kWidth - kLeft - kRight) / static_cast<double>(std::max<std::size_t>(bars.size(), 1));
   for (std::size_t i = 0; i < bars.size(); ++i) {

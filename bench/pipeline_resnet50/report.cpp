@@ -55,7 +55,7 @@ std::string name_of(const Way& way) {
   return way.name == "single" ? "one process" : way.name == "naive" ? "naive, two stages" : way.name;
 }
 
-/// What equal stages and nothing else would gain.
+/// Gain of two equal stages without any overhead.
 double gain_of_equal_stages(int num_microbatches) {
   return 2.0 * num_microbatches / (num_microbatches + 1) - 1;
 }
@@ -64,7 +64,7 @@ const std::vector<std::string> kColumns = {
     "way",      "split",        "micro-batches", "step, s", "min-max", "faster", "equal stages",
     "ideal, s", "of the ideal", "min-max",       "F0",      "B0",      "F1",     "B1"};
 
-/// A way's cells, as kColumns. Stage times are milliseconds per image.
+/// Cells of a row, in the order of kColumns. Stage times are milliseconds per image.
 std::vector<std::string> cells_of(const Way& way, const Way& single) {
   const Summary summary = summary_of(way, single);
   std::vector<std::string> cells = {name_of(way),

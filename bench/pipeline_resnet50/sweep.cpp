@@ -47,7 +47,7 @@ double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-/// The last end of a rank's work and its update after it, of the rank that is last.
+/// End of the step: the latest end of a rank's work and of its update after it.
 double ideal_of(const schedule::Program& program, const schedule::Costs& costs,
                 const std::vector<double>& update_s) {
   const schedule::TimedRanks ranks = schedule::timed(program, schedule::simulate(program, costs));
@@ -84,7 +84,7 @@ class Sweep {
   Sweep& operator=(const Sweep&) = delete;
 
   std::vector<Way> run() {
-    for (Entry& entry : entries_) step(entry);  // asks for shapes, fills allocators
+    for (Entry& entry : entries_) step(entry);  // warm-up: the stages learn shapes, and allocators fill
     for (Entry& entry : entries_) {
       entry.way.seconds.clear();
       entry.spans.clear();
@@ -102,8 +102,8 @@ class Sweep {
  private:
   struct Entry {
     Way way;
-    model::ConvolutionChoice convolutions = {};          ///< fastest for micro-batches of its size
-    std::unique_ptr<parallel::Pipeline> pipe = nullptr;  ///< none: one process
+    model::ConvolutionChoice convolutions = {};          ///< fastest for its size of micro-batch
+    std::unique_ptr<parallel::Pipeline> pipe = nullptr;  ///< null: one process
     std::unique_ptr<optim::Optimizer> optimizer = nullptr;
     std::vector<parallel::TimeSpan> spans = {};
     std::vector<double> updates_s = {};
@@ -131,7 +131,7 @@ class Sweep {
                                    context_, *model_, images_.narrow(0, 0, 1), split);
   }
 
-  /// From one barrier to the next.
+  /// Measures a step between two barriers.
   void step(Entry& entry) {
     const model::ConvolutionScope convolutions(entry.convolutions);
     context_.world().barrier();
@@ -155,7 +155,7 @@ class Sweep {
   Way finished(Entry& entry, const telemetry::AlignedClock& clock) {
     Way& way = entry.way;
     if (!entry.pipe) return std::move(way);
-    std::vector<std::vector<double>> updates_s;  // of each rank, by pass
+    std::vector<std::vector<double>> updates_s;  // by rank, by pass
     for (const std::string& line : context_.world().all_gather_text(join_numbers(entry.updates_s)))
       updates_s.push_back(parse_numbers(line));
     for (const auto& of_rank : updates_s) way.update_s.push_back(mean_of(of_rank));
@@ -187,8 +187,8 @@ class Sweep {
   const SweepOptions& options_;
   const telemetry::ClockSample first_clock_;
   telemetry::Trace trace_;
-  std::shared_ptr<model::Model> model_;   ///< of one process
-  std::shared_ptr<model::Model> staged_;  ///< of the pipelines: all have the same cuts
+  std::shared_ptr<model::Model> model_;   ///< for one process
+  std::shared_ptr<model::Model> staged_;  ///< for the pipelines: all have the same cuts
   at::Tensor images_, targets_;
   std::vector<Entry> entries_;
 };
@@ -205,7 +205,7 @@ Spread spread_of(std::vector<double> values) {
 std::vector<Way> run_sweep(comm::Context& context, const SweepOptions& options) {
   require(context.world_size() == 2, "the sweep is for 2 ranks, found ", context.world_size(),
           ": trireme bench pipeline-resnet50 starts them");
-  // Images of 32 to 63 are one value per channel in layer4, and batch norm needs more than one.
+  // Images of 32 to 63 pixels have one value per channel in layer4, and batch norm needs more than one.
   const int least = options.image_size < 64 ? 2 : 1;
   for (const int split : options.splits) {
     require(split >= 1 && split <= options.batch, "a split of ", split, " images does not fit a batch of ",

@@ -1,6 +1,6 @@
 #pragma once
-// What bench_pipeline_resnet50 measures: a step of ResNet-50 in one process, in two stages one after the
-// other, and in a pipeline of two stages with micro-batches of several sizes.
+// Measurements of bench_pipeline_resnet50: a step of ResNet-50 in one process, in two sequential stages, and
+// in a pipeline of two stages with micro-batches of several sizes.
 
 #include <cstdint>
 #include <string>

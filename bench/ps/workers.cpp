@@ -21,7 +21,7 @@ struct Workers::Answer {
 
 namespace {
 
-/// What a worker has for its jobs.
+/// Client, tables and buffers of a worker for its jobs.
 class Desk {
  public:
   Desk(const Cluster& cluster, int worker)
@@ -66,7 +66,7 @@ class Desk {
   }
 
  private:
-  /// It has values before anything is measured: those that nobody has pushed to are computed at each pull.
+  /// Pushes values before the measurement: a pull computes values that were never pushed.
   void prepare_table(const Job& job) {
     ps::TableSpec spec;
     spec.name = text(name_of(job.operation), " ", job.bytes, " ", job.codec);
@@ -77,7 +77,7 @@ class Desk {
     table_ = open(spec);
     if (is_new) client_.push(table_, body_).get();
   }
-  /// Every key has its row before anything is measured.
+  /// Creates the row of every key before the measurement.
   void prepare_rows(const Job& job) {
     ps::TableSpec spec;
     spec.name = text("rows ", job.num_rows);
@@ -115,7 +115,7 @@ class Desk {
   std::vector<float> rows_;
 };
 
-/// Keeps so many under way; how long each took, where that is one.
+/// Keeps `in_flight` operations pending. If that is one, returns the time of each.
 std::vector<double> work(Desk& desk, const Job& job) {
   std::vector<double> took_s;
   std::deque<ps::Pending> under_way;

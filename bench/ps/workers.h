@@ -23,7 +23,7 @@ struct Job {
 inline constexpr std::uint64_t kRowElements = 16, kBatchRows = 8192;
 
 struct Timing {
-  double seconds = 0;  ///< from the first one's start to the last one's end
+  double seconds = 0;  ///< from the start of the first worker to the end of the last
   double p50_s = 0;    ///< of one operation, of the first worker: from its call to its end
   double cpu_s = 0;    ///< of all workers
 };
