@@ -1,7 +1,8 @@
-// Reinforcement learning with remote calls: actors play and send what they did to a learner, which trains the
-// policy (REINFORCE) and hands out weights by version. Actors may be killed and others join at any time.
-//   example_actor_learner [ACTORS]           the learner; continues until so many have taken part (default:
-//   3) example_actor_learner HOST:PORT NAME     an actor; HOST:PORT is what the learner has printed
+// Reinforcement learning with remote calls. Actors play and send their trajectories to a learner. It trains
+// the policy (REINFORCE) and distributes versioned weights. Actors may be killed and others may join at any
+// time.
+//   example_actor_learner [ACTORS]           the learner; ends after so many actors have taken part (3)
+//   example_actor_learner HOST:PORT NAME     an actor; HOST:PORT is printed by the learner
 #include <torch/nn/utils/convert_parameters.h>
 #include <torch/torch.h>
 
@@ -12,14 +13,14 @@
 
 using namespace trireme;
 constexpr std::int64_t kWidth = 7, kHeight = 8, kGames = 32, kMaxVersions = 30'000;
-/// What was seen, the moves, and the rewards, by step and game.
+/// Observations, actions and rewards, by step and game.
 using Trajectories = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 torch::nn::Sequential policy(torch::nn::Linear(2 * kWidth - 1, 32), torch::nn::Tanh(),
                              torch::nn::Linear(32, 3));
 
-/// A ball falls down a column; who stands there when it lands, at most a step to the side at a time, has
-/// caught it. Seen is how far to the side it is.
+/// A ball falls down a column. The player moves at most one step to the side at a time, and has to be in this
+/// column when the ball lands. The observation is the signed distance to the ball's column.
 Trajectories play(std::int64_t games) {
   const at::NoGradGuard no_gradients;
   const at::Tensor ball = at::randint(kWidth, {games}, at::kLong);
@@ -44,15 +45,15 @@ struct Learner {
   std::atomic<bool> is_done = false;
 } learner;
 
-/// A version and its weights, copied under the lock, so that none is half of the next; none: nothing is
-/// newer.
+/// The version and its weights, copied under the lock, so that they are consistent. Undefined weights: there
+/// is no newer version.
 std::pair<std::int64_t, at::Tensor> newer_than(std::int64_t version) {
   const std::lock_guard lock(learner.mutex);
   if (learner.version <= version) return {version, {}};
   return {learner.version, torch::nn::utils::parameters_to_vector(policy->parameters()).detach()};
 }
 
-/// False: no more are needed.
+/// False: no more trajectories are needed.
 bool learn(const std::string& actor, const Trajectories& played) {
   const std::lock_guard lock(learner.mutex);
   const auto& [seen, moves, rewards] = played;
@@ -70,7 +71,7 @@ bool learn(const std::string& actor, const Trajectories& played) {
 
 int main(int argc, char** argv) try {
   const bool acts = argc > 2;
-  std::optional<wire::StoreServer> store;  // where they meet
+  std::optional<wire::StoreServer> store;  // the rendezvous
   if (!acts) store.emplace(wire::listen_at({"127.0.0.1", 0}), wire::StoreServerOptions{});
   const auto meeting = acts ? wire::Endpoint::parse(argv[1], "the learner's address") : store->endpoint();
   torch::manual_seed(acts ? std::hash<std::string>()(argv[2]) : 1);
@@ -88,7 +89,7 @@ int main(int argc, char** argv) try {
     goes_on = agent->rpc_sync("learner", rpc::function<"learn", &learn>, agent->name(), play(kGames));
   }
   if (!acts) learner.is_done.wait(false);
-  // The learner goes after the actors.
+  // The learner leaves after the actors.
   agent->leave(acts ? rpc::Agent::Leave::kAlone : rpc::Agent::Leave::kWithAll);
   if (!acts) std::cout << "reward after: " << reward() << ", version " << learner.version << std::endl;
   for (const auto& [actor, num] : learner.by_actor) std::cout << actor << ": " << num << " trajectories\n";

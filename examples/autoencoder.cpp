@@ -1,5 +1,5 @@
-// A task of one's own with the whole command line: images are their own targets, and a model of one's own
-// learns them through a few numbers.
+// A custom task with the whole command line: images are their own targets. A custom model learns them through
+// a narrow layer.
 //
 //   example_autoencoder train autoencoder.toml -n 2 --set autoencoder.code=16 --timeline timeline.html
 //   example_autoencoder verify autoencoder.toml -n 2 --set parallel.pipeline=2

@@ -1,6 +1,6 @@
-// A libtorch program whose blocks keep nothing for their backward but their inputs: the line marked with (+).
-// Gradients are those of the program without it, bit by bit, dropout included. Prints how often a block has
-// run and the largest difference: example_checkpointed.
+// Activation checkpointing in a libtorch program: blocks keep only their inputs for backward, by the line
+// marked with (+). Gradients are those of the program without it, bit by bit, dropout included. Prints how
+// often a block has run and the largest difference: example_checkpointed.
 #include <ATen/ops/randn.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>

@@ -1,9 +1,10 @@
-// ResNet-50 over two workers, trained by a third through remote calls: the program of PyTorch's tutorial
-// "Distributed Pipeline Parallelism Using RPC". Random images, one-hot labels, mean squared error, SGD.
+// ResNet-50 over two workers. A third trains it through remote calls. This is the program of PyTorch's
+// tutorial "Distributed Pipeline Parallelism Using RPC". Random images, one-hot labels, mean squared error,
+// SGD.
 //
 //   trireme launch -n 3 -- build/release/bin/example_dist_resnet50 [STEPS [SPLITS [BATCH [IMAGE_SIZE]]]]
 //
-// SPLITS: micro-batches of a batch, 4 by default. A worker computes on its GPU where there is one.
+// SPLITS: micro-batches of a batch, 4 by default. A worker computes on its GPU if it has one.
 
 #include <torch/torch.h>
 
@@ -51,6 +52,6 @@ int main(int argc, char** argv) {
     require(context->world_size() == 3, "this example takes 3 ranks: trireme launch -n 3 -- ...");
     const auto agent = remote::init(*context, text("worker", context->rank()));
     if (context->is_main()) train_resnet(*agent, sizes);
-    agent->leave();  // the workers serve until the caller has come here
+    agent->leave();  // the workers serve until the caller leaves
   });
 }

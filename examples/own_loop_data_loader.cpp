@@ -1,5 +1,6 @@
-// A loop with libtorch's own data loader: each sample once per epoch, for any number of ranks. 1000 samples
-// are no whole number of batches, so that ranks end an epoch with parts of other sizes, or without a batch.
+// A custom loop with libtorch's own data loader: each sample once per epoch, for any number of ranks. 1000
+// samples are no whole number of batches. So ranks end an epoch with batches of different sizes, or without
+// one.
 //
 //   trireme launch -n 3 -- example_own_loop_data_loader
 #include <ATen/ops/mse_loss.h>

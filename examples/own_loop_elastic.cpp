@@ -1,5 +1,5 @@
-// A loop of one's own in an elastic job: a rank that dies is replaced or left out, hosts may join and leave,
-// and the loop continues from its last checkpoint. Every world takes the same global batches.
+// A custom loop in an elastic job: a rank that dies is replaced or left out, and hosts may join and leave.
+// The loop continues from its last checkpoint. The global batches are the same for any number of ranks.
 //
 //   trireme launch -n 3 --elastic --min-ranks 2 -- example_own_loop_elastic FOLDER [STEPS]
 #include <ATen/ops/full.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kGlobalBatch = 60;
 
-/// Whether a host wants to join or leave. All ranks have the same answer.
+/// Whether a host has asked to join or leave. All ranks have the same answer.
 bool world_changes(trireme::Context& context) {
   at::Tensor asked = at::full({1}, trireme::next_world_is_asked(context) ? 1.0 : 0.0);
   context.world().all_reduce(asked);

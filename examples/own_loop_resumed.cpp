@@ -1,5 +1,5 @@
-// A loop of one's own that is saved every 100 steps, and continues from there when it is started again:
-// killed or not, it ends with the same bits, dropout included.
+// A custom loop that saves a checkpoint every 100 steps and resumes from it. After an interruption it ends
+// with the same bits as without, dropout included.
 //
 //   trireme launch -n 2 -- example_own_loop_resumed FOLDER [STEPS]
 #include <ATen/ops/mse_loss.h>

@@ -1,10 +1,10 @@
-// A training loop of one's own whose ranks share out weights, gradients and optimizer state:
+// A custom training loop that shards weights, gradients and optimizer state over the ranks (ZeRO, FSDP):
 //
 //   trireme launch -n 4 -- example_own_loop_sharded [STEPS] [BACKEND] [FOLDER]
 //
-// Two losses, one of them on a second forward, and one backward: what a whole trainer has no place for. What
-// is printed is the same, to rounding, for any number of ranks that divides 96. With a folder it is saved
-// every 100 steps and continues from there when it is started again.
+// Two losses, one of them on a second forward, and one backward: a Trainer does not support this. The output
+// is the same, to rounding, for any number of ranks that divides 96. With a folder the loop saves a
+// checkpoint every 100 steps, and resumes from it.
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
       sharded.zero_grad();
       const at::Tensor output = sharded.forward(x), of_noisy = sharded.forward(x + noise);
       const at::Tensor loss = at::mse_loss(output, x.roll({1}, {1}).sin()) + at::mse_loss(of_noisy, output);
-      loss.backward();  // gradients are reduced meanwhile; after it, each rank has those of its pieces
+      loss.backward();  // gradients are reduced during backward; after it, each rank has those of its pieces
       const double norm = sharded.clip_grad_norm(1.0);
       optimizer->step();
       if (checkpoints && step % 100 == 0) {

@@ -1,4 +1,4 @@
-// A chain of layers of one's own, cut into stages over the ranks:
+// A custom chain of layers, split into pipeline stages over the ranks:
 //
 //   trireme launch -n 4 -- example_own_pipeline [SCHEDULE] [STEPS] [BACKEND] [TIMEOUT_S]
 //

@@ -1,9 +1,9 @@
-// PipeDream, PipeDream-2BW and 1F1B-RR in a loop of one's own: stages update while micro-batches are under
-// way.
+// PipeDream, PipeDream-2BW and 1F1B-RR in a custom loop: stages update their weights while micro-batches are
+// in progress.
 //
 //   trireme launch -n 4 -- example_own_pipeline_async [SCHEDULE] [ROUNDS]
 //
-// SCHEDULE: pipedream (default), pipedream-2bw or 1f1b-rr. Each rank computes on its GPU where there is one.
+// SCHEDULE: pipedream (default), pipedream-2bw or 1f1b-rr. Each rank computes on its GPU if it has one.
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
 #include <torch/nn/modules/activation.h>

@@ -1,6 +1,5 @@
-// A recommender over a parameter server: a row for each user and item, in a sparse table that grows as keys
-// are met; workers pull the rows of a batch and push gradients. Clicks are made so that the best AUC is
-// known.
+// A recommender over a parameter server. A sparse table has a row for each user and item, and grows with new
+// keys. Workers pull the rows of a batch and push gradients. Clicks are generated, so the best AUC is known.
 //   trireme launch -n 2 --servers 2 -- example_ps_embeddings [STEPS]        docs/parameter-server.md
 
 #include <algorithm>
@@ -22,7 +21,7 @@ struct Click {
 };
 
 float logistic(float score) { return 1 / (1 + std::exp(-score)); }
-/// Users like, and items are, 4 hidden numbers. Every worker has samples of its own.
+/// Users and items have 4 hidden numbers each. Every worker has its own samples.
 Click click(std::uint64_t worker, std::uint64_t step, std::uint64_t i) {
   Random random(7, worker, step, i);
   const std::uint64_t user = random.below(kUsers), item = random.below(kItems);
@@ -32,7 +31,7 @@ Click click(std::uint64_t worker, std::uint64_t step, std::uint64_t i) {
   return {user, item, logistic(score), random.uniform() < logistic(score)};
 }
 
-/// The chance that a click has a higher score than a sample without one.
+/// The probability that a click has a higher score than a sample without one.
 double auc(const std::vector<Click>& clicks, const std::vector<float>& scores) {
   std::vector<std::size_t> order;
   while (order.size() < clicks.size()) order.push_back(order.size());

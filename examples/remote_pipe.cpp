@@ -1,5 +1,5 @@
-// A model in two halves on two workers, trained by a third through remote calls: activations go from worker
-// to worker, gradients come back the same way, and each half is updated where it is.
+// A model in two halves on two workers. A third worker trains it through remote calls. Activations go from
+// worker to worker, and gradients return the same way. Each half is updated on its worker.
 //
 //   trireme launch -n 3 -- build/release/bin/example_remote_pipe
 //
@@ -20,7 +20,7 @@ using namespace trireme;
 
 namespace {
 
-/// Runs where the part is to be: every worker makes the same model, and keeps its part.
+/// Runs on the worker of the part: every worker makes the same model, and keeps its part.
 std::shared_ptr<remote::Shard> make_part(int part) {
   torch::manual_seed(1);
   const torch::nn::Sequential model(torch::nn::Linear(2, 64), torch::nn::Tanh(), torch::nn::Linear(64, 64),
@@ -37,7 +37,7 @@ void train(const rpc::Agent& agent) {
   torch::manual_seed(3);
   for (int step = 1; step <= 200; ++step) {
     const at::Tensor x = torch::rand({64, 2}) * 2 - 1;
-    const at::Tensor y = (x.select(1, 0) * x.select(1, 1)).unsqueeze(1);  // what is to be learned
+    const at::Tensor y = (x.select(1, 0) * x.select(1, 1)).unsqueeze(1);  // the target
     remote::Context context(agent);
     const at::Tensor loss = torch::mse_loss(*pipe.forward(x).local_value(), y);
     context.backward({loss});
@@ -54,6 +54,6 @@ int main() {
     require(context->world_size() == 3, "this example takes 3 ranks: trireme launch -n 3 -- ...");
     const auto agent = remote::init(*context, text("worker", context->rank()));
     if (context->is_main()) train(*agent);
-    agent->leave();  // the others serve until all have come here
+    agent->leave();  // the workers serve until all have called this
   });
 }

@@ -1,11 +1,11 @@
 // ResNet-50 on two devices, as in PyTorch's tutorial "Single-Machine Model Parallel Best Practices": cut
-// after layer2, random images and one-hot labels, mean squared error, SGD. First one stage after the other
-// with the whole batch (naive), then both at the same time with micro-batches:
+// after layer2, random images and one-hot labels, mean squared error, SGD. First the stages compute the whole
+// batch one after the other (naive), then micro-batches concurrently:
 //
 //   trireme launch -n 2 -- example_resnet50_two_stages [SPLIT] [BATCH] [IMAGE_SIZE]
 //
-// SPLIT is the size of a micro-batch (default: 20 of a batch of 120 images of 64x64). With error bars, more
-// sizes, and one process next to it: trireme bench pipeline-resnet50.
+// SPLIT is the size of a micro-batch (default: 20 of a batch of 120 images of 64x64). `trireme bench
+// pipeline-resnet50` has error bars, more sizes, and a comparison with one process.
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -28,7 +28,7 @@ struct Batch {
   at::Tensor images, labels;
 };
 
-/// Seconds of a step; one before it fills caches and tells stages their shapes.
+/// Seconds of a step. A warm-up step before it fills caches, and gives the stages their shapes.
 double seconds_of(Context& context, Model& model, const Batch& batch, const std::string& schedule,
                   int num_microbatches) {
   Pipeline pipe(

@@ -1,12 +1,12 @@
-// Training on a simulation that runs concurrently with it: threads let damped pendulums swing, and a model
-// learns where one is a second later. No sample is stored, and none comes twice; who is faster waits for the
-// other.
+// Training on a simulation that runs concurrently (online data generation). Threads simulate damped
+// pendulums, and a model learns their state a second later. No sample is stored or repeated. The faster side
+// waits for the other.
 //
 //   example_simulated train simulated.toml -n 2 --set pendulum.threads=2
 //   example_simulated verify simulated.toml -n 2 --set parallel.pipeline=2
 //
-// A sample is a function of seed, epoch and place (.keyed), so that any number of ranks and threads sees the
-// same ones, also after a resume.
+// A sample is a function of seed, epoch and place (.keyed). So any number of ranks and threads gets the same
+// samples, also after a resume.
 #include <cmath>
 
 #include "trireme/app/run_app.h"
@@ -30,7 +30,7 @@ void swing(Random random, const at::Tensor& start, const at::Tensor& end) {
   to[0] = static_cast<float>(angle), to[1] = static_cast<float>(speed);
 }
 
-/// What the model is tested on, one after the other.
+/// The samples of the test.
 struct Swings : data::Dataset {
   std::int64_t size() const override { return 1000; }
   data::Example get(std::int64_t index) const override {

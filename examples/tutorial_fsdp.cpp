@@ -1,5 +1,5 @@
-// PyTorch's tutorial "Getting Started with Fully Sharded Data Parallel (FSDP2)": a transformer in shards,
-// mixed precision, gradient clipping, and the whole state saved and loaded.
+// PyTorch's tutorial "Getting Started with Fully Sharded Data Parallel (FSDP2)": a sharded transformer, mixed
+// precision, gradient clipping, and the whole state saved and loaded.
 //
 //   trireme launch -n 2 -- example_tutorial_fsdp FOLDER [PRECISION]
 
@@ -34,7 +34,7 @@ nn::Sequential transformer() {
   return net;
 }
 
-// What ranks gather of the weights of linear layers; shards stay f32.
+// The type in which ranks gather the weights of linear layers. Shards stay f32.
 at::ScalarType working_type(const std::string& precision) {
   return precision == "bf16" ? at::kBFloat16 : at::kFloat;
 }

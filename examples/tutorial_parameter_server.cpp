@@ -1,5 +1,5 @@
-// PyTorch's tutorial "Implementing a Parameter Server Using Distributed RPC Framework": rank 0 holds the
-// model, the other ranks train it through remote references, with distributed autograd and a distributed
+// PyTorch's tutorial "Implementing a Parameter Server Using Distributed RPC Framework". Rank 0 holds the
+// model. The other ranks train it through remote references, with distributed autograd and a distributed
 // optimizer.
 //
 //   trireme launch -n 3 -- example_tutorial_parameter_server

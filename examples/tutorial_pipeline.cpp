@@ -1,4 +1,4 @@
-// PyTorch's tutorial "Introduction to Distributed Pipeline Parallelism": a transformer cut into two stages,
+// PyTorch's tutorial "Introduction to Distributed Pipeline Parallelism": a transformer split into two stages,
 // trained with GPipe in four micro-batches.
 //
 //   trireme launch -n 2 -- example_tutorial_pipeline
@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::int64_t kVocabulary = 100, kWidth = 64, kHeads = 4, kLayers = 8, kBatch = 32, kLength = 16;
 
-// Micro-batches are rows of the batch, and the layers of libtorch have the sequence first.
+// Micro-batches are rows of the batch. libtorch's layers have the sequence in the first dim.
 struct DecoderImpl : nn::Module {
   DecoderImpl()
       : layer(register_module(
@@ -55,7 +55,7 @@ at::Tensor tokenwise_loss(const at::Tensor& output, const at::Tensor& target) {
 
 int main() {
   return trireme::run_main([] {
-    // One thread per rank, so that one rank and two have the same bits.
+    // One thread per rank, so that one rank and two ranks give the same bits.
     const auto context = trireme::Context::from_environment({.torch_threads = 1});
     torch::manual_seed(1);
     nn::Sequential net = transformer();

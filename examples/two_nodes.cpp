@@ -1,4 +1,4 @@
-// Two processes that talk over a channel: a server that adds numbers up, and a worker that sends it some.
+// Two processes that communicate over a channel: a server that adds numbers, and a worker that sends them.
 //   example_two_nodes [ADDRESS]         default: tcp:127.0.0.1:0; or unix:FOLDER/NAME, for shared memory
 // docs/wire.md explains it.
 
@@ -14,7 +14,7 @@
 
 using namespace trireme::wire;
 
-/// A node that says one thing to the first peer and prints what it hears.
+/// A node of either process: the worker sends numbers and prints the answer, the server returns their sum.
 class Talker final : public Node {
  public:
   Talker(NodeLoop& loop, Address server) : loop_(loop), server_(std::move(server)) {}

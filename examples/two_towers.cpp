@@ -1,5 +1,5 @@
-// A task of named tensors: a tower for queries and one for documents learn to meet. A query has any number of
-// words, which `padded` brings to one, next to a mask. A query is about a topic, and so is one of 8
+// A task with named tensors: a query tower and a document tower learn to match (retrieval). Queries have
+// different numbers of words; `padded` pads them and adds a mask. A query has the topic of one of 8
 // documents.
 //
 //   example_two_towers train two_towers.toml -n 2 --timeline timeline.html
@@ -56,7 +56,8 @@ struct TwoTowers : model::Model {
       of_document{kTopics * kWordsOfATopic, kWidth};
 };
 
-/// 1 where the right document comes first, 1/2 where it is second, ...; a sum over samples.
+/// Mean reciprocal rank: 1 if the right document is first, 1/2 if it is second, and so on; a sum over
+/// samples.
 objective::Sum reciprocal_rank(const at::Tensor& scores, const at::Tensor& right) {
   const at::Tensor rank = scores.ge(scores.gather(1, right.unsqueeze(1))).sum(1);
   return {rank.to(at::kDouble).reciprocal().sum(), static_cast<double>(rank.numel())};
