@@ -1,4 +1,4 @@
-// Causes of ranks that stand still or are slow: stopped, cut off, swapping, without cores, waiting for a file
+// Causes of ranks that hang or are slow: stopped, cut off, swapping, without cores, waiting for a file
 // or a data source, in a deadlock, or elsewhere in their code.
 
 #include <algorithm>

@@ -85,7 +85,7 @@ ShardCatalogue::ShardCatalogue(comm::Group group, const Shards& mine) {
       Entry entry = entry_of(line, rank);
       const auto [place, is_new] = found.try_emplace({entry.name, entry.box}, entry);
       if (is_new) continue;
-      // check_alike compares entries: a shard with other sizes or another type stays an entry of its own.
+      // check_alike compares entries: a shard with other sizes or another type stays a separate entry.
       if (place->second.global_sizes == entry.global_sizes && place->second.type == entry.type) {
         place->second.holders.push_back(rank);
       } else {

@@ -18,7 +18,7 @@ namespace trireme::http {
 namespace {
 
 constexpr int kMaxRedirections = 8;
-constexpr long kMaxConnections = 5;      // that are kept, as many as one easy handle keeps
+constexpr long kMaxConnections = 5;      // kept open, as by one easy handle
 constexpr int kLongestPoll_ms = 10'000;  // libcurl's own timers end it earlier
 
 /// Returning fewer bytes than were received ends the transfer.
