@@ -1,4 +1,4 @@
-// A rank dies while its part of a checkpoint is on its way to the disk, and rank 0 waits for it.
+// A rank dies while it writes its part of a checkpoint and rank 0 waits for that part.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Whether rank 0 has written its part within a minute.
+/// Whether rank 0 has written its part within one minute.
 bool first_part_comes(const fs::path& checkpoints) {
   for (int look = 0; look < 1200; ++look) {
     for (const auto& entry : fs::directory_iterator(checkpoints)) {
@@ -36,7 +36,7 @@ class CheckpointFault : public testing::TestWithParam<const char*> {};
 TEST_P(CheckpointFault, MissingPartLeavesTheOlderCheckpointNewest) {
   const TemporaryFolder folder;
   std::vector<std::string> words = {bin("trireme"), "launch", "-n", "2", "--", "/bin/sh", "-c"};
-  // The first run has written step 40 on a good disk; then that of rank 1 hangs.
+  // Step 40 of the first run is written to a good disk. In the second run the disk of rank 1 hangs.
   words.insert(words.end(),
                {"if [ $RANK = 1 ] && [ -n \"$HANG\" ]; then export LD_PRELOAD=$HANG; fi; exec \"$0\" \"$@\"",
                 bin("trireme-torch"), "train", checkout("examples/quick.toml")});

@@ -1,5 +1,5 @@
-// A rank is killed in the middle of data-parallel training, or continues after a pass that an exception
-// ended, and no launcher tells the others.
+// A rank is killed during data-parallel training, or continues after a pass that an exception ended. No
+// launcher notifies the other ranks.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -25,7 +25,7 @@ class DataParallelFault : public testing::TestWithParam<const char*> {
       world.extra[rank]["TRIREME_HOST_ID"] = rank < 2 ? "left" : "right";
     }
   }
-  /// Kills the rank in the middle of training; what the others say.
+  /// Kills the rank during training and checks the messages of the survivors.
   static void expect_survivors_to_name(int victim) {
     World world{.size = kRanks, .command = {bin("rank_ddp_steps"), GetParam(), "1000000"}};
     set_hosts(world);
@@ -61,7 +61,7 @@ TEST_P(DataParallelFault, AllRanksNameRankAfterBrokenPass) {
     const ChildResult result = ranks[static_cast<std::size_t>(rank)]->wait(kEnd_s);
     EXPECT_FALSE(result.timed_out) << "rank " << rank;
     EXPECT_EQ(result.exit_code, 3) << "rank " << rank << ", signal " << result.signal << ": " << result.err;
-    // Rank 0 has had all it needs of step 19 before a rank without a core has seen the end of it.
+    // Rank 0 can finish step 19 before a rank without a free core has seen the end of that step.
     EXPECT_THAT(result.err, ContainsRegex(text("backward of step ", rank == 0 ? "21" : "(19|20)",
                                                ": rank 0, group 'world': a backward pass ended before all "
                                                "gradients were reduced \\([1-9]+ of [0-9]+ buckets")))

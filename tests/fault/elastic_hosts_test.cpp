@@ -1,5 +1,5 @@
-// Elastic jobs over hosts, which are network namespaces: a host is lost, leaves, or joins, and the run ends
-// with the bits of an undisturbed one.
+// Elastic jobs over several hosts, which are network namespaces. A host is lost, leaves or joins. The run
+// ends with the same bits as an undisturbed run.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ using testing::Not;
 
 using Words = std::vector<std::string>;
 
-/// 1024 steps on two hosts with two ranks each. Exact runs have the same bits on one host and on two.
+/// 1024 steps on two hosts with two ranks each. Exact runs give the same bits on one host and on two.
 class ElasticHosts : public testing::Test {
  protected:
   void SetUp() override {
@@ -42,7 +42,7 @@ TEST_F(ElasticHosts, NewHostReplacesLostHost) {
   const auto first = start(0, {}, settings);
   auto second = start(1, {}, settings);
   ASSERT_TRUE(evaluates(*first, 100));
-  second->send_signal(SIGKILL);  // its ranks end with it
+  second->send_signal(SIGKILL);  // its ranks end with the launcher
   second->wait(10);
   ASSERT_TRUE(evaluates(*first, 300));
   second = start(1, {}, settings);
@@ -125,7 +125,7 @@ TEST_F(ElasticHosts, ARankIsReplacedOnItsHost) {
   EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, runs_.undisturbed({{4}}, {}));
 }
 
-/// The first rank is on another host then, and the folder still belongs to this job.
+/// The first rank is then on another host, and the folder still belongs to this job.
 TEST_F(ElasticHosts, AnotherHostRestoresCheckpointOfJob) {
   const Words settings = {"parallel.zero=3", "checkpoint.every_steps=40"};
   const auto first = start(0, {}, settings), second = start(1, {"--spares", "1"}, settings);

@@ -1,5 +1,5 @@
-// Elastic jobs that etcd elects the leader of: the host that leads is lost, leaves, or sleeps, and the run
-// continues on the others.
+// Elastic jobs whose leader is elected through etcd. The leading host is lost, leaves or is stopped, and the
+// run continues on the other hosts.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ using testing::Not;
 
 using Words = std::vector<std::string>;
 
-/// Launchers of one machine, each a host of the job with two ranks.
+/// Several launchers on one machine. Each stands for a host of the job with two ranks.
 class ElasticLeaders : public testing::Test {
  protected:
   void SetUp() override {
@@ -64,7 +64,7 @@ class ElasticLeaders : public testing::Test {
     std::filesystem::create_directories(folder);
     return folder;
   }
-  /// The first host leads: the others start when it does.
+  /// The first host leads. The others start after it.
   void start_hosts(int num_hosts, const Words& settings) {
     for (int host = 0; host < num_hosts; ++host) {
       launchers_.push_back(start(host, std::max(num_hosts, 2), settings));
@@ -85,7 +85,7 @@ TEST_F(ElasticLeaders, LossOfLeaderDoesNotEndJob) {
   ASSERT_NO_FATAL_FAILURE(
       start_hosts(3, {"parallel.zero=3", "train.epochs=8", "checkpoint.in_memory_every_steps=1"}));
   ASSERT_TRUE(evaluates(*launchers_[0], 50));
-  launchers_[0]->send_signal(SIGKILL);  // its ranks end with it
+  launchers_[0]->send_signal(SIGKILL);  // its ranks end with the launcher
   launchers_[0]->wait(10);
   const ChildResult second = launchers_[1]->wait(120), third = launchers_[2]->wait(120);
   EXPECT_EQ(second.exit_code, 0) << second.out << second.err;
@@ -115,7 +115,7 @@ TEST_F(ElasticLeaders, LeaderThatLeavesHandsJobOver) {
   EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, runs_.undisturbed({{4, step}, {2}}, {"parallel.zero=3"}));
 }
 
-/// Their copies are on each other's host.
+/// The two hosts hold the copies of each other's state.
 TEST_F(ElasticLeaders, NeighborsThatLeaveTogetherKeepState) {
   ASSERT_NO_FATAL_FAILURE(start_hosts(3, {"parallel.zero=3", "train.epochs=8"}));
   ASSERT_TRUE(evaluates(*launchers_[0], 50));
@@ -129,7 +129,7 @@ TEST_F(ElasticLeaders, NeighborsThatLeaveTogetherKeepState) {
   const std::string said = first.out + first.err;
   std::vector<RunsOfWorlds::World> worlds = {{6, step_of_world(said, 1)}};
   EXPECT_GE(worlds[0].end, 50) << "handed over, without copies before";
-  // The second may have left after the ranks were asked for a world without the first.
+  // The second host may have left after the ranks were asked to form a world without the first.
   const bool one_by_one = said.find("elastic: world 1 has 4 rank(s)") != std::string::npos;
   if (one_by_one) worlds.push_back({4, step_of_world(said, 2)});
   worlds.push_back({2});
@@ -138,7 +138,7 @@ TEST_F(ElasticLeaders, NeighborsThatLeaveTogetherKeepState) {
             runs_.undisturbed(worlds, {"parallel.zero=3", "train.epochs=8"}));
 }
 
-/// As at the end of a reservation.
+/// Both hosts are terminated, as at the end of a reservation.
 TEST_F(ElasticLeaders, HostsThatComeBackAwaitEachOther) {
   least_hosts_ = 2;
   join_wait_ = "0";
@@ -171,7 +171,7 @@ TEST_F(ElasticLeaders, AnotherSecretIsAnotherJob) {
   }
 }
 
-/// As at the end of a reservation.
+/// Both hosts are terminated, as at the end of a reservation.
 TEST_F(ElasticLeaders, HostsThatAllLeaveSaveTheRun) {
   ASSERT_NO_FATAL_FAILURE(start_hosts(2, {}));
   ASSERT_TRUE(evaluates(*launchers_[0], 50));
@@ -196,11 +196,11 @@ TEST_F(ElasticLeaders, LeaderThatIsNeededSavesTheRun) {
   EXPECT_EQ(read_run(folder_ / "run").status, "interrupted");
 }
 
-/// It has not seen that another leads.
+/// The stopped launcher has not seen that another host leads.
 TEST_F(ElasticLeaders, LeaderThatWakesUpFollowsItsSuccessor) {
   ASSERT_NO_FATAL_FAILURE(start_hosts(2, {"parallel.zero=3", "train.epochs=20"}));
   ASSERT_TRUE(evaluates(*launchers_[0], 50));
-  launchers_[0]->send_signal(SIGSTOP);  // its ranks continue
+  launchers_[0]->send_signal(SIGSTOP);  // only the launcher stops; its ranks continue
   EXPECT_TRUE(launchers_[1]->wait_for_output("elastic: this host, 1, leads the job now", 60));
   EXPECT_TRUE(launchers_[1]->wait_for_output("elastic: world 1 has 2 rank(s)", 60));
   launchers_[0]->send_signal(SIGCONT);
@@ -240,7 +240,7 @@ TEST_F(ElasticLeaders, LauncherWaitsForEtcd) {
   etcd_->signal(0, SIGSTOP);
   const auto launcher = start(0, 2, {"train.epochs=1"});
   EXPECT_TRUE(launcher->wait_for_output("trying for 1m 00s", 30));
-  launcher->send_signal(SIGUSR1);  // no request to stop
+  launcher->send_signal(SIGUSR1);  // this signal is no request to stop
   etcd_->signal(0, SIGCONT);
   const ChildResult result = launcher->wait(60);
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -256,7 +256,8 @@ TEST_F(ElasticLeaders, LauncherWaitingForEtcdCanBeStopped) {
   EXPECT_THAT(result.err, HasSubstr("told to stop before a leader of the job was found"));
 }
 
-/// As after a write to a full disk. The launcher writes it anew when the job has another leader.
+/// The address file is partial, as after a write to a full disk. The launcher rewrites it when the leader of
+/// the job changes.
 TEST_F(ElasticLeaders, PartialStoreAddressIsReadAgain) {
   ASSERT_NO_FATAL_FAILURE(start_hosts(2, {"checkpoint.in_memory_every_steps=1"}));
   ASSERT_TRUE(evaluates(*launchers_[0], 50));
@@ -299,7 +300,7 @@ TEST_F(ElasticLeaders, EndOfJobLeavesNothingInEtcd) {
   EXPECT_THAT(etcd::Client(store.members).list("test", etcd::end_of("test"), 10).pairs, testing::IsEmpty());
 }
 
-/// Of three hosts the third has etcd.
+/// etcd runs on the third of three hosts.
 TEST(ElasticLeader, CutCableOfLeaderLeavesOneJob) {
   TRIREME_NEEDS_ETCD();
   SwitchedHosts hosts(3, 0);

@@ -1,5 +1,5 @@
-// Elastic jobs: a rank is killed, the other processes keep running, and the run ends with the bits of one
-// that had the same worlds without a failure.
+// Elastic jobs. A rank is killed and the other processes keep running. The run ends with the same bits as a
+// run with the same worlds and no failure.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -25,7 +25,7 @@ using testing::Not;
 
 using Words = std::vector<std::string>;
 
-/// 512 steps of some milliseconds each.
+/// 512 steps of a few milliseconds each.
 class Elastic : public testing::Test {
  protected:
   Words command(const std::string& name, int ranks, const Words& options, const Words& settings) const {
@@ -45,7 +45,7 @@ class Elastic : public testing::Test {
     return words;
   }
 
-  /// Kills one of the processes, in the order in which they were started, after an evaluation.
+  /// Kills one process after an evaluation. Processes are numbered in the order of their start.
   static void kill_after(ChildProcess& launcher, int step, std::size_t process) {
     ASSERT_TRUE(launcher.wait_for_output(text("step ", step, "  test accuracy"), 90));
     const auto pids = launcher.children();
@@ -71,16 +71,16 @@ class Elastic : public testing::Test {
   TemporaryFolder folder_;
 };
 
-/// How ranks share the work, and how often the state is copied to peers.
+/// The parallel mode, and how often the state is copied to peers.
 struct ElasticCase {
   const char* name;
   int ranks;
   Words settings;
   int most_steps_lost = 0;
-  int servers = 0;  ///< of a parameter server
+  int servers = 0;  ///< number of parameter servers
 
   Words options() const { return servers > 0 ? Words{"--servers", text(servers)} : Words(); }
-  /// Processes that the launcher starts before the ranks: a coordinator, and the servers.
+  /// Number of processes that the launcher starts before the ranks: the coordinator and the servers.
   std::size_t others() const { return servers > 0 ? static_cast<std::size_t>(servers) + 1 : 0; }
 };
 
@@ -96,7 +96,7 @@ TEST_P(ElasticOf, ReplacementRestoresStateFromOtherRanks) {
   options.insert(options.end(), {"--elastic", "--max-restarts", "2"});
   ChildProcess launcher(command("disturbed", given.ranks, options, given.settings));
   kill_after(launcher, 100, given.others() + 1);
-  kill_after(launcher, 250, given.others());  // the one that writes metrics
+  kill_after(launcher, 250, given.others());  // the rank that writes metrics
   const ChildResult result = launcher.wait(120);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.err, HasSubstr("elastic: world 1 has"));
@@ -138,7 +138,7 @@ TEST_F(Elastic, SmallerWorldEndsWithBitsOfResume) {
   const std::int64_t step = step_in(result);
   ASSERT_GE(step, 100);
 
-  // Two starts with a checkpoint of that step between them.
+  // The same run as two starts, with a checkpoint of that step between them.
   const ChildResult first =
       run(command("quiet", 3, {}, {text("checkpoint.every_steps=", step), "checkpoint.keep=99"}), {}, 120);
   ASSERT_EQ(first.exit_code, 0) << first.err;
@@ -160,7 +160,7 @@ TEST_F(Elastic, SmallerWorldEndsWithBitsOfResume) {
 TEST_F(Elastic, TheNextWorldIsPlannedAgain) {
   ChildProcess launcher(
       command("disturbed", 3, {"--elastic", "--min-ranks", "2"},
-              {"parallel.plan=auto", "checkpoint.in_memory_every_steps=1"}));  // it may choose shards
+              {"parallel.plan=auto", "checkpoint.in_memory_every_steps=1"}));  // the plan may choose sharding
   kill_after(launcher, 100, 1);
   const ChildResult result = launcher.wait(120);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
@@ -197,7 +197,7 @@ TEST_F(Elastic, NewWorldHasCopiesBeforeFirstStep) {
   const TrainedRun expected = undisturbed(2, settings);
   ChildProcess launcher(command("disturbed", 2, {"--elastic", "--max-restarts", "2"}, settings));
   kill_after(launcher, 100, 1);
-  kill_after(launcher, 150, 0);  // the other one: it had both copies
+  kill_after(launcher, 150, 0);  // the other rank, which had both copies
   const ChildResult result = launcher.wait(120);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.out + result.err,
@@ -274,7 +274,7 @@ TEST_F(Elastic, ASignalStopsAllRanksAndSpares) {
   EXPECT_EQ(read_run(folder_ / "stopped").status, "interrupted");
 }
 
-/// Of a rank program.
+/// Launches a rank program as an elastic job.
 ChildResult launch_loop(const Words& options, const std::string& what) {
   Words words = {bin("trireme"), "launch", "-n", "3", "--elastic"};
   words.insert(words.end(), options.begin(), options.end());
@@ -334,7 +334,7 @@ TEST(ElasticLoop, CustomLoopResumesOnFewerRanks) {
   EXPECT_NEAR(weights_of(result), weights_of(quiet), 0.001);
 }
 
-/// Workers that may be steps apart: the values of the servers are the state, and no copy is needed.
+/// Workers with bounded staleness. The values on the servers are the state, so no copy is needed.
 class ElasticWorkers : public Elastic, public testing::WithParamInterface<int> {};
 
 TEST_P(ElasticWorkers, ContinueWithTheValuesOfTheServers) {

@@ -1,4 +1,4 @@
-// An epoch that is killed in its middle and continued with by another number of ranks has each sample once.
+// An epoch is killed halfway and resumed on another number of ranks. Each sample is used exactly once.
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-// What the ranks of one host say when something happens to the other, or to the network between them.
+// Error messages of the ranks of one host after a failure of the other host or of the network between them.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -13,10 +13,10 @@ namespace {
 using testing::ContainsRegex;
 
 constexpr double kTimeout_s = 3;
-// Two deadlines and the launcher's patience, and room for a loaded machine.
+// Two timeouts, the launcher's grace period, and a margin for a loaded machine.
 constexpr double kBound_s = 2 * kTimeout_s + 20;
 
-/// Two ranks on each host that reduce in a loop, by each way between hosts.
+/// Two ranks on each host that reduce in a loop, over each kind of transport between hosts.
 class HostsFault : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -31,7 +31,7 @@ class HostsFault : public testing::TestWithParam<std::string> {
 
   ChildProcess& launcher(int host) { return *launchers_.at(static_cast<std::size_t>(host)); }
 
-  /// What the launcher of the host has said when it ends with a communication error.
+  /// The output of the host's launcher, which must end with a communication error.
   std::string complaint(int host) {
     const ChildResult result = launcher(host).wait(kBound_s);
     EXPECT_FALSE(result.timed_out);
@@ -52,7 +52,7 @@ TEST_P(HostsFault, BothHostsNameRankKilledOnOne) {
   EXPECT_THAT(complaint(1), ContainsRegex("rank 3 [^\n]*was killed by SIGKILL"));
 }
 
-/// Which also waits for the other host in groups of its own.
+/// Compression also waits for the other host in groups of its own.
 TEST(HostsFaultOfTraining, CompressedHostsNameRankZero) {
   const TwoHosts hosts;
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
@@ -82,9 +82,9 @@ class HostsThatDiffer : public testing::Test {
   void SetUp() override {
     if (!hosts_.unavailable_because().empty()) GTEST_SKIP() << hosts_.unavailable_because();
   }
-  /// One rank on each host, whose way between hosts is another one on the other.
+  /// One rank on each host. The two hosts use different settings of the all-reduce or network between hosts.
   void expect_rejected(const std::string& one, const std::string& other, const std::string& regex) {
-    // A shell on each host, which knows by its name which one it is.
+    // The shell on each host chooses the setting from its host name.
     const std::string differ = text("case $TRIREME_HOST_ID in *-0) way=", one, ";; *) way=", other,
                                     ";; esac; exec ", bin("rank_fault_loop"), " 20 1 $way");
     for (auto& launcher : hosts_.launch(1, {"sh", "-c", differ})) {

@@ -1,5 +1,5 @@
-// Ranks that are killed, frozen, missing or throwing, and a launcher that is killed: the right error, the
-// right rank, bounded time, nothing left behind.
+// Ranks that are killed, stopped, missing or throwing, and a launcher that is killed. Each gives the right
+// error and the right rank in bounded time, and leaves nothing behind.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -24,7 +24,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr double kLaunchTimeout_s = 3;
-// Two deadlines, and room for a loaded machine to start and end processes.
+// Two timeouts, and a margin for a loaded machine to start and end processes.
 constexpr double kLaunchBound_s = 2 * kLaunchTimeout_s + 10;
 
 std::set<std::string> shared_memory_files() {
@@ -45,12 +45,12 @@ bool is_gone(int pid) {
   return true;
 }
 
-/// `ranks` ranks that reduce in a loop, well under way.
+/// `ranks` ranks that have already run some reductions in a loop.
 class RunningWorld {
  public:
   explicit RunningWorld(int ranks, const std::vector<std::string>& more = {})
       : before_(shared_memory_files()), launcher_(command(ranks, more)) {
-    // All of them: a rank that still has to print would die of the launcher's closed pipe by itself.
+    // Waits for all ranks. A rank that still has to print would be ended by the closed pipe of the launcher.
     started_ = true;
     for (int rank = 0; rank < ranks; ++rank) {
       started_ = started_ && launcher_.wait_for_output(text("[", rank, "] step 20"), 60);
@@ -61,7 +61,7 @@ class RunningWorld {
 
   bool started() const { return started_; }
   ChildProcess& launcher() { return launcher_; }
-  /// Ranks are started in order, so their process numbers are listed in it.
+  /// Ranks are started in order, so their process ids are listed in that order.
   int pid_of(int rank) const { return pids_.at(static_cast<std::size_t>(rank)); }
 
   ChildResult end() {
@@ -117,7 +117,7 @@ TEST(FrozenRank, IsNamedAndEnded) {
   }
 }
 
-// Nobody waits for it any more, and so nobody misses it.
+// No rank waits for the stopped rank any more, so no timeout of another rank reports it.
 TEST(FrozenRank, IsEndedWhenAllOthersHaveEnded) {
   const auto result = run({bin("trireme"), "launch", "-n", "2", "--frozen-grace", "1", "--", "/bin/sh", "-c",
                            "if [ $RANK = 1 ]; then kill -STOP $$; fi"},
@@ -154,7 +154,7 @@ TEST(FrozenRank, StillTakesSignalThatEndsIt) {
   EXPECT_THAT(result.out, HasSubstr("[0] took it")) << result.err;
 }
 
-/// Two ranks that freeze themselves, and say one word when they are let continue.
+/// Two ranks that stop themselves, and print one word after they are continued.
 class FrozenWorld {
  public:
   explicit FrozenWorld(const std::string& grace_s)
@@ -207,7 +207,7 @@ TEST(FrozenRank, OutlivesTimeInWhichLauncherIsFrozen) {
   world.launcher().send_signal(SIGSTOP);
   std::this_thread::sleep_for(std::chrono::seconds(5));
   world.launcher().send_signal(SIGCONT);
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // in which it looks after them
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // the launcher checks its ranks in this time
   world.let_go_on();
   const auto result = world.launcher().wait(kLaunchBound_s);
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -228,7 +228,7 @@ bool comes_to_stand_still(int pid) {
   return true;
 }
 
-// The ranks start nothing: a shell that is stopped between vfork and exec is not shown as stopped.
+// The ranks start no programs. A shell that is stopped between vfork and exec is not reported as stopped.
 TEST(CtrlZ, StopsRanksWithLauncherAndContinuesAll) {
   const TemporaryFolder folder;
   const std::string open = (folder / "open").string();
@@ -274,7 +274,7 @@ TEST(CtrlC, EndsTheLauncherAndAllRanksWith130) {
 }
 
 TEST(MissingRank, IsNamedByTheDeadline) {
-  // A world of two hosts of which one is never started.
+  // A world of two hosts, one of which is never started.
   const auto result = run({bin("trireme"), "launch", "-n", "1", "--nnodes", "2", "--master-addr", "127.0.0.1",
                            "--master-port", text(free_port()), "--", bin("rank_fault_loop"), "2", "60"},
                           {}, kLaunchBound_s + 10);

@@ -1,5 +1,4 @@
-// Runs whose optimizer's state lives in files, on disks that are too small, that fail in the middle of a run,
-// and processes that are killed.
+// Runs with optimizer state in files. The disk is too small or fails during a run, or processes are killed.
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
@@ -65,7 +64,7 @@ TEST_F(OffloadFaults, NamesFolderWithoutWritePermission) {
 }
 
 TEST_F(OffloadFaults, FailedWriteEndsRanksAndNamesOne) {
-  // Files may grow no further than a checkpoint needs from the third second on: rank 1's process is told so.
+  // From step 5 on, files of one rank are limited to 1000 bytes, less than the optimizer state needs.
   const char* script = R"(
     trap '' XFSZ
     "$@" & run=$!

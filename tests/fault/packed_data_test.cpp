@@ -1,5 +1,4 @@
-// Packing that is killed or runs out of disk, and data that are damaged under a training, with real
-// processes.
+// Real processes: packing that is killed or fills the disk, and data that are damaged during training.
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-// The processes of a parameter server: killed, frozen, told to go, rejected.
+// Processes of a parameter server that are killed, stopped, asked to leave or rejected.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -20,8 +20,8 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Its folders are in memory: what is promised is of processes, and the disk of a machine under load may take
-/// longer for a change of the map than the 30 s that a worker waits.
+/// The folders are in memory, because the guarantees are about processes. On a loaded machine the disk may
+/// take longer for a change of the map than the 30 s that a worker waits.
 ChildResult chaos(const std::vector<std::string>& options) {
   std::vector<std::string> words = {bin("trireme"), "bench", "ps-chaos", "--json"};
   words.insert(words.end(), options.begin(), options.end());
@@ -51,8 +51,8 @@ TEST(ParameterServer, LosesAndDoublesNothingInLongChains) {
   EXPECT_EQ(report["kills"], 4);
 }
 
-/// The short form of half an hour, too short for anybody to be seen growing: that is
-/// tests/unit/cli/growth_test.cpp.
+/// The short form of a half-hour run. It is too short to detect growing memory, which
+/// tests/unit/cli/growth_test.cpp covers.
 TEST(ParameterServer, LosesAndDoublesNothingUnderRandomFaults) {
   for (const char* kinds : {"kill,worker,checkpoint", "kill,moving,worker,coordinator"}) {
     const ChildResult result = chaos({"--minutes", "0.15", "--kinds", kinds});
@@ -147,7 +147,7 @@ TEST_F(ServingProcesses, RejectsReachableAddressWithoutProof) {
 }
 
 TEST_F(ServingProcesses, StatusListsPartitionsAndSilentServers) {
-  const auto store = coordinator({"--servers", "2", "--lease", "60"});  // frozen is not down
+  const auto store = coordinator({"--servers", "2", "--lease", "60"});  // a stopped server is not down
   const auto one = server("one"), other = server("other");
   const auto status = [&] {
     return run({bin("trireme"), "ps", "status", address_, "--timeout", "60", "--json"});
@@ -177,7 +177,7 @@ TEST_F(ServingProcesses, StatusListsPartitionsAndSilentServers) {
   EXPECT_THAT(text.out, HasSubstr("no status from one at tcp:127.0.0.1:"));
 }
 
-/// Coordinator, servers and who looks at them are told of etcd alone.
+/// The coordinator, the servers and the status command get only the address of etcd.
 TEST_F(ServingProcesses, FindEachOtherThroughDegradedEtcd) {
   TRIREME_NEEDS_ETCD();
   EtcdCluster etcd(3);
@@ -204,7 +204,7 @@ TEST_F(ServingProcesses, FindEachOtherThroughDegradedEtcd) {
   })) << "what is new is written to those that are left";
 }
 
-/// Servers that no launcher has started, with each proof that they may ask for.
+/// Servers that no launcher started, with each method of authentication that they can require.
 TEST_F(ServingProcesses, TrainingUsesServersThatAlreadyRun) {
   const auto expect_trained = [&](const std::map<std::string, std::string>& environment) {
     std::vector<std::string> words = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2"};
@@ -242,7 +242,7 @@ TEST_F(ServingProcesses, TrainingUsesServersThatAlreadyRun) {
                   {"TRIREME_PS_TLS_KEY", worker.key}});
 }
 
-/// What a rank has is the key of its worker, which opens nothing else.
+/// A rank gets only the key of its worker, which gives access to nothing else.
 TEST_F(ServingProcesses, SecurityLauncherGivesRanksOnlyWorkerKeys) {
   const std::string status = bin("trireme") + " ps status $TRIREME_PS_COORDINATOR";
   const std::string script =
@@ -259,7 +259,7 @@ TEST_F(ServingProcesses, SecurityLauncherGivesRanksOnlyWorkerKeys) {
   EXPECT_THAT(own.out, testing::Not(HasSubstr("the job has the secret of the servers")));
   EXPECT_THAT(own.out, testing::Not(HasSubstr("rank serves")));
   EXPECT_THAT(own.err, HasSubstr("the key of worker.0 alone cannot listen for others"));
-  // Of servers that were there before the launcher derives them.
+  // For servers that were started before, the launcher derives the keys.
   const std::string secret = folder_ / "secret";
   std::ofstream(secret) << "a secret that is long enough for anybody";
   ::chmod(secret.c_str(), 0600);
@@ -269,7 +269,7 @@ TEST_F(ServingProcesses, SecurityLauncherGivesRanksOnlyWorkerKeys) {
   EXPECT_THAT(others.out, HasSubstr("rank 1 has trireme-key:worker.1 of ."));
 }
 
-/// A key that leaked reads, and writes nothing.
+/// An observer key can read the status and can write nothing, even if it leaks.
 TEST_F(ServingProcesses, SecurityStatusReadersHaveTheirOwnKeys) {
   const std::string secret = folder_ / "secret", key = folder_ / "status.key";
   std::ofstream(secret) << "a secret that is long enough for anybody";

@@ -1,4 +1,4 @@
-// A rank dies, or stands still, in the middle of a pipeline's step.
+// A rank dies or is stopped in the middle of a pipeline step.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -33,7 +33,7 @@ TEST(PipelineFault, SurvivorsNameTheKilledRank) {
   }
 }
 
-// Stages of an asynchronous pipeline wait in no collective, and rank 0 is the one that others hang on most.
+// Stages of an asynchronous pipeline wait in no collective. The other ranks depend on rank 0 most.
 TEST(PipelineFault, AsynchronousPipelineEndsWhenRankZeroFreezes) {
   const TemporaryFolder folder;
   std::vector<std::string> words = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2"};
@@ -54,7 +54,7 @@ TEST(PipelineFault, AsynchronousPipelineEndsWhenRankZeroFreezes) {
   EXPECT_THAT(result.err, HasSubstr(text("rank 0 (pid ", pids[0], ") was frozen by SIGSTOP")));
 }
 
-// A frozen rank neither answers nor closes a connection.
+// A stopped rank neither answers nor closes a connection.
 TEST(PipelineFault, SurvivorsNameTheRankThatStandsStill) {
   constexpr std::size_t kVictim = 2;
   auto ranks =

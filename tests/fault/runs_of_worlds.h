@@ -1,6 +1,6 @@
 #pragma once
-// The same training run over and over: as the program of an elastic job, whose worlds change, and
-// undisturbed, with the same worlds by checkpoints. Exact runs have the same bits on one host and on several.
+// Repeats one training run: as the program of an elastic job whose worlds change, and undisturbed with the
+// same worlds by checkpoints. Exact runs give the same bits on one host and on several.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ class RunsOfWorlds {
   /// A world on one host: its ranks, and the step after which it ends.
   struct World {
     int ranks = 0;
-    int end = 0;  ///< 0: of the run
+    int end = 0;  ///< 0: the end of the run
   };
 
   explicit RunsOfWorlds(std::filesystem::path folder) : folder_(std::move(folder)) {}
@@ -46,7 +46,7 @@ class RunsOfWorlds {
     return words;
   }
 
-  /// The weights of a run that had these worlds, by checkpoints.
+  /// The hash of the weights of a run with these worlds, by checkpoints.
   std::string undisturbed(const std::vector<World>& worlds, const Words& settings) const {
     for (std::size_t i = 0; i < worlds.size(); ++i) {
       Words all = settings;
@@ -63,7 +63,7 @@ class RunsOfWorlds {
   }
 
  private:
-  /// Leaves the checkpoint of that step alone.
+  /// Removes all checkpoints except that of the given step.
   void go_back_to(int step) const {
     for (const auto& entry : std::filesystem::directory_iterator(folder_ / "quiet/checkpoints")) {
       const std::string name = entry.path().filename().string();
@@ -80,7 +80,7 @@ inline bool evaluates(ChildProcess& launcher, int step) {
   return launcher.wait_for_output(text("step ", step, "  test accuracy"), 90);
 }
 
-/// The step at which that world has begun, by the output of all launchers; -1: it has not.
+/// The step at which that world began, from the output of all launchers. -1: it has not begun.
 inline int step_of_world(const std::string& out, int world) {
   const std::regex line("resumed from the memory of the ranks at step ([0-9]+)");
   auto found = std::sregex_iterator(out.begin(), out.end(), line);

@@ -1,4 +1,4 @@
-// Training over servers that the launcher has started: one of them is killed, then their coordinator.
+// Training with parameter servers that the launcher started. One server is killed, then the coordinator.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -28,20 +28,21 @@ struct Staleness {
 };
 std::ostream& operator<<(std::ostream& out, const Staleness& staleness) { return out << staleness.name; }
 
-/// The child of the launcher that has the word among its own; 0: there is none.
+/// The process id of the launcher's child that has the word among its arguments. 0: there is none.
 int child_of(const ChildProcess& launcher, const std::string& word) {
   for (const int pid : launcher.children()) {
     try {
-      const std::string words = read_file(text("/proc/", pid, "/cmdline"));  // with zeros between
+      // arguments are separated by zero bytes
+      const std::string words = read_file(text("/proc/", pid, "/cmdline"));
       if (words.find('\0' + word + '\0') != std::string::npos) return pid;
     } catch (const DataError&) {
-      continue;  // it has ended meanwhile
+      continue;  // the process has ended meanwhile
     }
   }
   return 0;
 }
 
-/// With SIGKILL, and waits for the one that the launcher starts in its place. Whether both were there.
+/// Kills the process with SIGKILL and waits for its replacement. Returns whether both were found.
 bool kill_and_see_again(const ChildProcess& launcher, const std::string& word) {
   const int victim = child_of(launcher, word);
   if (victim == 0 || ::kill(victim, SIGKILL) != 0) return false;

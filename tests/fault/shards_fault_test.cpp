@@ -1,5 +1,5 @@
-// A rank is killed while shards are reduced and gathered, several operations under way, and no launcher tells
-// the others.
+// A rank is killed while shards are reduced and gathered, with several operations in flight. No launcher
+// notifies the other ranks.
 
 #include <gmock/gmock.h>
 #include <signal.h>

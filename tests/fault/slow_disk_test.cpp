@@ -1,4 +1,4 @@
-// A disk that takes longer for a checkpoint than ranks may be out of touch.
+// Writing a checkpoint takes longer than the timeout after which a rank counts as unreachable.
 
 #include <gmock/gmock.h>
 
@@ -25,7 +25,7 @@ TEST_P(SlowDisk, IsNamedAndRunEndsWell) {
         std::string("comm.torch_threads=1")}) {
     command.insert(command.end(), {"--set", setting});
   }
-  // A checkpoint is half a dozen of them, one after the other, and so takes longer than the deadline.
+  // A checkpoint needs about six such syncs in sequence, so it takes longer than the timeout.
   const ChildResult result =
       run(command, {{"LD_PRELOAD", bin("slow_fsync.so")}, {"TRIREME_TEST_FSYNC_S", "1.4"}});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;

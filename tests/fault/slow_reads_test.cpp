@@ -1,4 +1,4 @@
-// A rank whose disk is slow is named, with the stage of loading, by everything that tells of a run.
+// A rank with a slow disk is named, with the data-loading stage, in every report of the run.
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-// A disk that fills up in the middle of a run, and a /dev/shm as small as containers have it.
+// A disk that fills up during a run, and a /dev/shm as small as in containers.
 
 #include "tests/support/small_disk.h"
 
@@ -38,7 +38,8 @@ class SmallDiskTest : public testing::Test {
   }
 };
 
-/// A run whose checkpoints of steps 50 and 100 have some 400 KiB each, on a disk that holds one and a half.
+/// A run whose checkpoints of steps 50 and 100 have about 400 KiB each. The disk holds one and a half of
+/// them.
 class FullDisk : public SmallDiskTest, public testing::WithParamInterface<int> {
  protected:
   static std::vector<std::string> train_into(const std::filesystem::path& folder) {
@@ -65,7 +66,7 @@ TEST_P(FullDisk, EndsRunWithLastCheckpointWhole) {
                     "No space left on device; free some space"));
   std::vector<std::string> files = {"checkpoints",  "config.toml",   "console.log", "end.json",
                                     "goodput.json", "metrics.jsonl", "run.lock"};
-  if (GetParam() > 1) files.insert(files.begin(), "autopsy.json");  // by the launcher
+  if (GetParam() > 1) files.insert(files.begin(), "autopsy.json");  // written by the launcher
   EXPECT_THAT(names_in(kept / "quick"), ElementsAreArray(files));
   EXPECT_THAT(names_in(kept / "quick" / "checkpoints"), ElementsAre("step-00000050"));
   const std::size_t num_files = 2 + 2 * static_cast<std::size_t>(GetParam());
@@ -87,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, FullDisk, testing::Values(1, 2));
 
 class SmallSharedMemory : public SmallDiskTest {};
 
-// The sum has 400 kB, and Docker gives a container 64 MB however large its ranks are.
+// The sum has 400 kB. Docker gives a container 64 MB of shared memory, whatever the size of its ranks.
 TEST_F(SmallSharedMemory, IsEnoughBecauseNothingLiesThere) {
   const SmallDisk disk{.size = "64k", .folder = "/dev/shm"};
   const ChildResult control =

@@ -1,4 +1,4 @@
-// Strangers at the ports of whole runs, and where those ports are.
+// Unauthenticated connections to the ports of whole runs, and the addresses of those ports.
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@
 namespace trireme::test {
 namespace {
 
-/// Hexadecimal address and port, as in /proc/net/tcp, of all sockets that listen in this thread's network.
+/// Address and port (hexadecimal, as in /proc/net/tcp) of all sockets that listen in this thread's network.
 std::set<std::pair<std::string, int>> listening_sockets() {
   std::set<std::pair<std::string, int>> found;
   for (const char* table : {"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"}) {
@@ -43,8 +43,8 @@ bool is_loopback(const std::string& hexadecimal) {
          hexadecimal == "0000000000000000FFFF00000100007F";
 }
 
-/// Opens so many connections to every port that somebody listens at on a host, as soon as it is there, and
-/// says nothing on them, or half a greeting. Until its end.
+/// Opens many connections to every listening port of a host as soon as the port exists. Sends nothing on
+/// them, or half a greeting, until stop().
 class Strangers {
  public:
   static constexpr int kAtAPort = 30;
@@ -61,7 +61,7 @@ class Strangers {
     ends_ = true;
     if (thread_.joinable()) thread_.join();
   }
-  /// Ports with all of them, after stop().
+  /// Number of ports that got all their connections. Call after stop().
   std::size_t num_ports() const { return crowds_.size(); }
 
  private:

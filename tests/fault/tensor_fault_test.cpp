@@ -1,4 +1,4 @@
-// A rank dies in the middle of layers, or of sequences, that it computes together with others.
+// A rank dies in the middle of a tensor-parallel or context-parallel run.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// `mesh` is of 4 ranks, and a setting that is given twice counts as it was given last.
+/// `mesh` is of 4 ranks. If a setting is given twice, the last value counts.
 void expect_survivors_to_name(int victim, const std::vector<std::string>& mesh,
                               const char* first_evaluation = "step 50  test accuracy") {
   SCOPED_TRACE(text("rank ", victim, " of ", mesh.back()));

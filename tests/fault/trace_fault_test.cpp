@@ -1,4 +1,4 @@
-// A rank dies while the run is traced: what the others saw is not lost.
+// A rank dies while the run is traced. The traces of the other ranks are kept.
 
 #include <gmock/gmock.h>
 #include <signal.h>

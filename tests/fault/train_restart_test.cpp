@@ -1,4 +1,4 @@
-// Training loses ranks in the middle and ends with the numbers of a run that lost none.
+// Training loses ranks during the run and ends with the same numbers as a run that lost none.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -28,8 +28,8 @@ using testing::HasSubstr;
 
 constexpr int kRanks = 2;
 
-/// Some seconds of training with a checkpoint every 50 steps; "step N  test accuracy" is printed before the
-/// checkpoint of that step is written, so a kill at that moment often hits the writing.
+/// A few seconds of training with a checkpoint every 50 steps. "step N  test accuracy" is printed before the
+/// checkpoint of that step is written. So a kill at that moment often interrupts the write.
 class TrainRestart : public testing::Test {
  protected:
   std::vector<std::string> command(const std::string& name, int restarts) const {
@@ -48,8 +48,8 @@ class TrainRestart : public testing::Test {
   TemporaryFolder folder_;
 };
 
-/// Kills the rank as soon as the step is done and, where the disk is slow, the checkpoint before it, too; 0
-/// when the run does not get there.
+/// Kills the rank after the step and, on a slow disk, after the previous checkpoint. Returns 0 if the run
+/// does not get there.
 int kill_rank_at(ChildProcess& launcher, const std::filesystem::path& checkpoints, int step,
                  std::size_t rank) {
   if (!launcher.wait_for_output(text("step ", step, "  test accuracy"), 60)) return 0;
@@ -65,7 +65,7 @@ int kill_rank_at(ChildProcess& launcher, const std::filesystem::path& checkpoint
   return pids[rank];
 }
 
-/// How the two ranks share the work.
+/// The parallel mode of the two ranks.
 struct Sharing {
   const char* name;
   std::vector<std::string> settings;
@@ -89,7 +89,7 @@ TEST_P(TrainRestartOf, EndsWithBitsOfUninterruptedRun) {
   ChildProcess launcher(shared("disturbed", 2));
   const std::filesystem::path checkpoints = folder_ / "disturbed/checkpoints";
   const int first = kill_rank_at(launcher, checkpoints, 100, 1);
-  const int second = kill_rank_at(launcher, checkpoints, 200, 0);  // the one that writes metrics, too
+  const int second = kill_rank_at(launcher, checkpoints, 200, 0);  // the rank that also writes metrics
   const ChildResult result = launcher.wait(90);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.err, HasSubstr(text("rank 1 (pid ", first, ") was killed by SIGKILL")));
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
                             {"parallel.pipeline=2", "parallel.schedule=pipedream", "train.accumulation=1"}}),
     [](const auto& param) { return std::string(param.param.name); });
 
-/// What the summary of a run that was killed, and restarted by the launcher, says of its goodput.
+/// The goodput in the summary of a run that was killed and then restarted by the launcher.
 nlohmann::json goodput_of(const std::filesystem::path& run) {
   const auto summary = nlohmann::json::parse(read_file(run / "summary.json"));
   double sum = 0;
@@ -126,7 +126,7 @@ nlohmann::json goodput_of(const std::filesystem::path& run) {
   return summary;
 }
 
-/// Kills a rank when the evaluation after step 800 of 1280 has been told.
+/// Kills a rank after the output of the evaluation of step 800 of 1280.
 void kill_late(const std::vector<std::string>& command, std::size_t rank) {
   ChildProcess launcher(command);
   ASSERT_TRUE(launcher.wait_for_output("step 800  test accuracy", 90));
@@ -144,7 +144,7 @@ TEST_F(TrainRestart, ReportsShareOfLostTime) {
   auto words = command("disturbed", 1);
   for (const char* setting : {"train.epochs=20", "checkpoint.every_steps=640", "eval.every_steps=400"})
     words.insert(words.end(), {"--set", setting});
-  kill_late(words, 0);  // the one that measures
+  kill_late(words, 0);  // the rank that measures goodput
   const nlohmann::json found = goodput_of(folder_ / "disturbed");
   EXPECT_EQ(found.at("interruptions"), 1);
   EXPECT_GE(found.at("lost_steps").get<int>(), 155) << "after the checkpoint of step 640";
@@ -163,8 +163,8 @@ TEST_F(TrainRestart, LosesAllStepsWithoutACheckpoint) {
   EXPECT_GE(found.at("lost_steps").get<int>(), 795);
 }
 
-// Rank 1 of the first start dies before there is a world, and so before rank 0 has put the folder of the
-// finished run away.
+// Rank 1 of the first start dies before there is a world. So rank 0 has not yet moved the folder of the
+// finished run.
 TEST_F(TrainRestart, UnstartedRunKeepsFinishedRun) {
   const auto shortened = [&](std::vector<std::string> words) {
     words.insert(words.end(), {"--set", "train.max_steps=40", "--set", "checkpoint.every_steps=10"});
@@ -198,8 +198,8 @@ TEST_F(TrainRestart, UnstartedRunKeepsFinishedRun) {
   EXPECT_NE(read_run(folder_ / "a").weights_xxh3, earlier.weights_xxh3);
 }
 
-// Nobody is left to save anything: launcher and ranks are killed at once, ten times, anywhere in a step, in a
-// checkpoint's writing or between; the same command with --resume continues each time.
+// No process is left to save the state: launcher and ranks are killed at once, ten times. Kills hit steps,
+// checkpoint writes and the time between. The same command with --resume continues each time.
 TEST_F(TrainRestart, TenKillsOfAllRanksKeepBits) {
   const auto often = [&](const std::string& name) {
     auto words = command(name, 0);
@@ -216,7 +216,7 @@ TEST_F(TrainRestart, TenKillsOfAllRanksKeepBits) {
     auto words = often("killed");
     if (kill > 0) words.push_back("--resume");
     ChildProcess job(words);
-    // After the step the run is anywhere: 30 more each time, and up to 10 ms.
+    // Later kills hit at any point after that step: each starts 30 steps later, plus up to 10 ms.
     ASSERT_TRUE(job.wait_for_output(text("step ", 20 + 30 * kill, "  test accuracy"), 60)) << kill;
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 10000));
     ASSERT_EQ(::kill(-job.pid(), SIGKILL), 0);

@@ -1,4 +1,4 @@
-// The disk of a run's folder does not answer: the launcher gives its verdict, and ends.
+// The disk of a run's folder does not answer. The launcher prints its verdict and ends.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Processes that the launcher leaves behind are this process's children then.
+/// Processes that the launcher leaves behind become children of this process.
 class DeadDisk : public testing::Test {
  protected:
   DeadDisk() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
@@ -49,7 +49,7 @@ class DeadDisk : public testing::Test {
     ASSERT_TRUE(launcher_->wait_for_output("begun", 60));
   }
 
-  /// Whether the launcher ends in time, without a wait for a process that cannot be killed.
+  /// Whether the launcher ends in time, without waiting for a process that cannot be killed.
   bool ends_within(double seconds) const {
     siginfo_t info{};
     for (const auto deadline = Deadline::after_s(seconds); !deadline.expired();) {

@@ -1,4 +1,5 @@
-// Real faults of running ranks: the launcher names the rank and the cause, and trireme autopsy repeats it.
+// Real faults of running ranks. The launcher names the rank and the cause, and `trireme autopsy` repeats
+// them.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -19,7 +20,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Three ranks that reduce in a loop, well under way, with a folder for the evidence.
+/// Three ranks that reduce in a loop and have already run some steps, with a folder for the evidence.
 class Autopsy : public testing::Test {
  protected:
   static constexpr int kRanks = 3;
@@ -95,7 +96,7 @@ TEST_F(Autopsy, DoesNotReportPausesLikeEarlierOnes) {
   std::size_t reports = 0;
   for (std::size_t at = errors.find(report); at != std::string::npos; at = errors.find(report, at + 1))
     ++reports;
-  EXPECT_EQ(reports, 1U) << errors;  // the first one
+  EXPECT_EQ(reports, 1U) << errors;  // that of the first pause
 }
 
 TEST_F(Autopsy, IsPrintedWhenEvidenceDiskHangs) {
