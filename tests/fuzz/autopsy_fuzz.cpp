@@ -1,4 +1,4 @@
-// The evidence about a failed run that lies in its folder, and the verdict from it.
+// The evidence files in the folder of a failed run, and the verdict derived from them.
 #include "tests/fuzz/reading.h"
 #include "trireme/autopsy/evidence_file.h"
 #include "trireme/autopsy/verdict.h"

@@ -1,4 +1,4 @@
-// What a rank tells of itself through the store, as the other ranks read it.
+// The status that a rank publishes in the store, as the other ranks parse it.
 #include "tests/fuzz/reading.h"
 #include "trireme/comm/internal/heartbeat.h"
 

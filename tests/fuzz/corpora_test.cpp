@@ -1,5 +1,5 @@
-// Every input in corpus/NAME through the target NAME, with this build's compiler and without libFuzzer: what
-// was found once is not found again.
+// Runs every input in corpus/NAME through the target NAME, with this build's compiler and without libFuzzer.
+// This prevents the return of faults that were found before.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ TEST_P(FuzzCorpus, IsReadOrRejected) {
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
     const std::string input = read_file(file.path());
     SCOPED_TRACE(file.path().string());
-    std::cerr << file.path().filename() << '\n';  // of what ends the process this is the last word
+    std::cerr << file.path().filename() << '\n';  // the last output if the input ends the process
     EXPECT_NO_THROW(
         kTargets.at(GetParam())(reinterpret_cast<const std::uint8_t*>(input.data()), input.size()));
     ++inputs;

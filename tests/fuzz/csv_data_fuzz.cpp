@@ -1,4 +1,4 @@
-// A table of samples as text, all its columns and two by name.
+// A table of samples as text, read with all its columns and with two columns by name.
 #include "tests/fuzz/memory_source.h"
 #include "tests/fuzz/reading.h"
 #include "trireme/data/csv_dataset.h"

@@ -1,7 +1,7 @@
-// libFuzzer's entry to the decoder of frames: whatever comes, it ends with messages or a named fault, holds
-// no more than its limits, and says the same however the bytes are cut. tools/fuzz.sh builds and runs it.
-// The last byte says how the bytes are cut; where bit 7 of it is set, headers get the checksum that they
-// should have, so that what is behind the checksum is tried, too.
+// libFuzzer's entry to the decoder of frames. Any input ends with messages or a named fault, and the decoder
+// stays within its memory limits. The result does not depend on how the bytes are split into reads.
+// tools/fuzz.sh builds and runs this target. The last byte chooses the split. If its bit 7 is set, headers
+// get correct checksums, so that the code after the check is fuzzed, too.
 
 #define XXH_STATIC_LINKING_ONLY
 #include <xxh_x86dispatch.h>
@@ -18,7 +18,7 @@ using namespace trireme::wire;
 
 constexpr FrameLimits kLimits{.max_message_bytes = 4096, .max_unfinished_bytes = 8192};
 
-/// Walks from header to header as a decoder would, and makes each checksum right.
+/// Walks from header to header as a decoder would, and corrects each checksum.
 void repair(std::vector<std::byte>& bytes) {
   for (std::size_t at = 0; at + kFrameHeaderBytes <= bytes.size();) {
     std::byte* header = bytes.data() + at;

@@ -1,7 +1,7 @@
-// What an HTTP server answers, as libcurl hands it to the client: no socket, so that many inputs are tried.
-// The input's parts, between bytes 0x1f, come one after the other, as answers of proxies come before that of
-// the server: lines of headers up to an empty one, then a body in pieces. The last byte says how long a piece
-// is, and whether redirections are followed. URLs that redirect are read, too.
+// The answer of an HTTP server as libcurl passes it to the client. There is no socket, so that many inputs
+// per second are possible. The input's parts, between bytes 0x1f, are consecutive answers, as a proxy answers
+// before the server. Each part has header lines up to an empty one, then a body in pieces. The last byte sets
+// the length of a piece and whether redirections are followed. URLs of redirections are parsed, too.
 #include <algorithm>
 
 #include "tests/fuzz/reading.h"
@@ -18,7 +18,7 @@ void expect(bool holds) {
   if (!holds) __builtin_trap();
 }
 
-/// False where the answer is over.
+/// Returns false when the answer is complete.
 bool take(http::Answer& answer, std::string_view part, std::size_t piece) {
   while (!part.empty()) {
     const std::string_view line = part.substr(0, part.find('\n') + 1);

@@ -1,7 +1,7 @@
-// What an HTTP server answers, to the client of far data and of etcd. The input's parts, between bytes 0x1f,
-// are the answers to one connection after the other: of a server on loopback, which is every host's proxy
-// here, so that no redirection leaves it. An input takes 3 to 27 connections: http_answer has the same reader
-// without them.
+// Answers of an HTTP server to the client of remote data and of etcd. The input's parts, between bytes 0x1f,
+// are the answers to consecutive connections. The server is on loopback and is the proxy for every host here,
+// so that no redirection leaves it. An input takes 3 to 27 connections. http_answer fuzzes the same reader
+// without connections.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -22,13 +22,14 @@ using namespace trireme;
 
 namespace {
 
-/// A port whose connections have ended keeps them for a minute, and one that comes again waits for a second.
+/// Closed connections stay in TIME_WAIT on their port for a minute. A new connection that reuses one waits
+/// for a second.
 constexpr int kInputsOfAPort = 2000;
 constexpr std::size_t kMaxAnswered = 32;
 
 class Answering {
  public:
-  /// Until the end of the process.
+  /// Exists until the process ends.
   static Answering& server() {
     static Answering& server = *new Answering;
     return server;
@@ -51,7 +52,7 @@ class Answering {
     }).detach();
   }
 
-  /// To another port. The socket of the port before stays open until the thread has left it.
+  /// Moves to another port. The previous socket stays open until the thread has left it.
   void move() {
     const int next = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
@@ -84,8 +85,8 @@ class Answering {
     const std::string answer = next_answer();
     [[maybe_unused]] const auto sent = ::send(connection, answer.data(), answer.size(), MSG_NOSIGNAL);
     ::shutdown(connection, SHUT_WR);
-    // What is lost unread cuts off an answer, and a client may keep its end: it is closed some connections
-    // later.
+    // Unread request bytes at a close would cut off the answer, and a client may keep its end open. So the
+    // connection is closed some connections later.
     answered_.push_back(connection);
     if (answered_.size() <= kMaxAnswered) return;
     ::close(answered_.front());
@@ -98,7 +99,7 @@ class Answering {
   }
 
   std::atomic<int> listens_ = -1;
-  std::deque<int> answered_;  ///< of the thread
+  std::deque<int> answered_;  ///< used by the thread only
   int left_ = -1, port_ = 0, inputs_ = 0;
   std::mutex mutex_;
   std::vector<std::string> answers_;
@@ -106,7 +107,7 @@ class Answering {
 };
 
 void check(const http::Request& request) {
-  static http::Client client;  // it reads the certificates of the system once
+  static http::Client client;  // static, because it reads the certificates of the system once
   const http::Reply reply = client.send(request);
   const bool is_whole = reply.status != 0;
   const bool in_small_letters = std::ranges::none_of(reply.headers, [](const auto& header) {

@@ -1,4 +1,4 @@
-// What a client asks the server of a page and of metrics for.
+// The request of a client to the HTTP server of the status page and metrics.
 #include "tests/fuzz/reading.h"
 #include "trireme/http/internal/http_request.h"
 

@@ -1,4 +1,5 @@
-// An idx file, plain or compressed with gzip; the first byte says for how many dims it is asked.
+// An idx file, plain or compressed with gzip. The first byte is the number of dimensions that the reader
+// expects.
 #include "tests/fuzz/reading.h"
 #include "trireme/data/internal/idx_file.h"
 

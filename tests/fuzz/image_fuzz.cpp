@@ -1,6 +1,6 @@
-// An image file: decoded, or rejected. A few bytes may announce very many pixels and be right about them
-// (arithmetic coding, one colour): the limit is lower here than that of data sets, since decoding 2^26 pixels
-// takes a second.
+// An image file, which is decoded or rejected. With arithmetic coding and one color, a few bytes can
+// correctly announce very many pixels. Decoding 2^26 pixels takes a second, so the limit here is lower than
+// that of data sets.
 #include "tests/fuzz/reading.h"
 #include "trireme/data/internal/image_file.h"
 

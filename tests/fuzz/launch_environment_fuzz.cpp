@@ -1,4 +1,4 @@
-// The variables that launchers set, one a line: NAME=VALUE.
+// The environment variables that launchers set, one per line: NAME=VALUE.
 #include <map>
 
 #include "tests/fuzz/reading.h"
@@ -12,7 +12,7 @@ extern "C" int fuzz_launch_environment(const std::uint8_t* data, std::size_t siz
     const std::size_t equals = line.find('=');
     if (equals != std::string::npos) variables[line.substr(0, equals)] = line.substr(equals + 1);
   }
-  // Whose file that names is a matter of the host, not of these bytes.
+  // The file that this variable names depends on the host, not on the input.
   variables.erase("TRIREME_SECRET_FILE");
   comm::LaunchEnvironment found;
   const bool read = fuzz::is_read([&] {

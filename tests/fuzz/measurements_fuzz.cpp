@@ -1,5 +1,5 @@
-// The measured costs of a model in a file, and estimates from them: of one rank, and of two stages on two
-// replicas. The keys that the costs were measured with become those of the estimate.
+// A file of a model's measured costs, and estimates from it: for one rank, and for two stages on two
+// replicas. The configuration keys that the costs were measured with become those of the estimate.
 #include "tests/fuzz/reading.h"
 #include "trireme/train/estimate/estimate.h"
 #include "trireme/train/planner/plan_review.h"

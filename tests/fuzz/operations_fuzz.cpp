@@ -1,4 +1,4 @@
-// The operations that a rank publishes, as the other ranks read them and compare them with theirs.
+// The operations that a rank publishes, as the other ranks parse them and compare them with their own.
 #include "tests/fuzz/reading.h"
 #include "trireme/comm/internal/operation_report.h"
 

@@ -1,4 +1,4 @@
-// The manifest of packed data, as it is and with the checksum that it should have.
+// The manifest of packed data, unchanged and with a corrected checksum.
 #include <nlohmann/json.hpp>
 
 #include "tests/fuzz/reading.h"

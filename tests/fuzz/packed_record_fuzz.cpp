@@ -1,4 +1,4 @@
-// A record of packed data, and the layout that it is said to have: JSON, the byte 0x1f, the record.
+// A record of packed data and its declared layout: JSON, the byte 0x1f, the record.
 #include <nlohmann/json.hpp>
 
 #include "tests/fuzz/reading.h"
@@ -12,7 +12,7 @@ extern "C" int fuzz_packed_record(const std::uint8_t* bytes, std::size_t size) {
   const Json json = Json::parse(parts.front(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || parts.size() < 2) return 0;
   data::RecordLayout layout;
-  try {  // whoever reads manifests takes the errors of JSON, too
+  try {  // readers of manifests also catch the errors of JSON
     if (!fuzz::is_read([&] { layout = data::layout_from_json(json); })) return 0;
   } catch (const Json::exception&) {
     return 0;

@@ -1,5 +1,5 @@
-// A shard of packed data: header, records, index, trailer. The last byte says what of it gets the checksum
-// that it should have (1: header, 2: trailer, 4: index), so that what is behind the checksums is tried, too.
+// A shard of packed data: header, records, index, trailer. The last byte selects the parts that get correct
+// checksums (1: header, 2: trailer, 4: index). So the code after the checks is fuzzed, too.
 #include <cstring>
 
 #include "tests/fuzz/reading.h"
@@ -23,7 +23,7 @@ Number number_at(const std::string& shard, std::size_t at) {
   return number;
 }
 
-/// What the manifest would say of it.
+/// Returns the summary that the manifest would have for this shard.
 data::ShardSummary repair(std::string& shard, unsigned what) {
   const std::size_t end = shard.size() - kTrailer;
   const std::string_view bytes = shard;

@@ -1,4 +1,4 @@
-// A plan of trireme plan --toml, as trireme train --plan takes it.
+// A plan from `trireme plan --toml`, as `trireme train --plan` reads it.
 #include "tests/fuzz/reading.h"
 #include "trireme/train/planner/planned_keys.h"
 

@@ -1,4 +1,4 @@
-// A model's profile as text, and a plan by what was read.
+// A model's profile as text, and a plan from the parsed profile.
 #include "tests/fuzz/reading.h"
 #include "trireme/plan/profile.h"
 

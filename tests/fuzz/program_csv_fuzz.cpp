@@ -1,4 +1,4 @@
-// A step program as text, and what is done with one that was read: it is checked, counted and written again.
+// A step program as text. A parsed program is validated, counted and written again.
 #include "tests/fuzz/reading.h"
 #include "trireme/schedule/validate.h"
 

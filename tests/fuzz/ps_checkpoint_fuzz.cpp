@@ -1,7 +1,7 @@
-// The manifest and one part of a parameter server's checkpoint, parted by eight bytes 0x1f; a ninth, '2',
-// says that the part is of the version before. After eight more 0x1f stand the part's pieces. Both files
-// begin with a mark, a size and a checksum, which are those that they should have. And the part again as the
-// body of a request that restores rows.
+// The manifest and one part of a parameter server's checkpoint, separated by eight bytes 0x1f. A ninth byte
+// '2' selects the previous version of the part. After eight more bytes 0x1f come the part's pieces. Both
+// files begin with a magic number, a size and a checksum, which are made correct. The part is also read as
+// the body of a request that restores rows.
 #include "tests/fuzz/reading.h"
 #include "trireme/ps/checkpoint_file.h"
 #include "trireme/ps/internal/hash.h"

@@ -1,4 +1,4 @@
-// Heads of messages between the nodes of a parameter server: two bytes for the kind, then the head.
+// Message headers between the nodes of a parameter server: two bytes for the kind, then the header.
 #include <cstring>
 
 #include "tests/fuzz/reading.h"
@@ -8,14 +8,14 @@ using namespace trireme;
 
 namespace {
 
-/// What was decoded is what is written again, byte by byte.
+/// Encoding a decoded header again gives the same bytes.
 template <class Head>
 void try_head(const wire::Message& message) {
   const auto head = ps::head_of<Head>(message);
   if (head && wire::encode(*head) != message.head) __builtin_trap();
 }
 
-/// The same of what stands in bodies.
+/// The same for structures in message bodies.
 template <class Body>
 void try_body(const wire::Message& message) {
   const auto body = wire::decode<Body>(message.head);

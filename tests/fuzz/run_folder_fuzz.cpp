@@ -1,5 +1,5 @@
-// The files of a run's folder: config.toml, metrics.jsonl, summary.json, end.json, run.lock and goodput.json,
-// in this order, parted by the byte 0x1f; a file that is no part of the input is not there.
+// The files of a run's folder, separated by the byte 0x1f: config.toml, metrics.jsonl, summary.json,
+// end.json, run.lock, goodput.json, in this order. A file without a part in the input does not exist.
 #include <array>
 
 #include "tests/fuzz/reading.h"

@@ -1,5 +1,5 @@
-// A whole safetensors file: the length of its header, the header, its data; and the tensors whose boxes its
-// metadata names.
+// A whole safetensors file: header length, header and data. Also reads the tensors whose boxes the metadata
+// names.
 #include <ATen/ops/empty.h>
 
 #include <cstring>

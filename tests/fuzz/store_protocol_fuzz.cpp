@@ -1,4 +1,4 @@
-// What a client of the store and its server say to each other.
+// Messages between a client of the store and its server.
 #include "tests/fuzz/reading.h"
 #include "trireme/wire/internal/store_protocol.h"
 
@@ -17,7 +17,7 @@ extern "C" int fuzz_store_protocol(const std::uint8_t* data, std::size_t size) {
     const std::string again = wire::store::encode(*reply).substr(wire::store::kLengthBytes);
     if (again != input) __builtin_trap();
   }
-  // No input is a frame that a secret has sealed.
+  // No fuzz input can be a frame that was sealed with the secret.
   const wire::Secret secret = wire::Secret::from_text("the secret of this target", "a target");
   if (wire::store::Session(secret, wire::store::Side::kServer, {}, {}).open(input)) __builtin_trap();
   return 0;

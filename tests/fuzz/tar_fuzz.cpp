@@ -1,5 +1,5 @@
-// A shard in the layout of WebDataset. The last byte says whether headers get the checksums that they should
-// have, and whether the bytes are an index of a shard instead.
+// A shard in the layout of WebDataset. The last byte selects whether headers get correct checksums, and
+// whether the bytes are instead the index of a shard.
 #include <cstdio>
 #include <cstring>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kBlock = 512, kChecksum = 148, kChecksumBytes = 8;
 
-/// Each block but those of zeros gets the checksum of a header; what is content changes with them.
+/// Writes a header checksum into each block that is not all zeros. Blocks of content change, too.
 void repair(std::string& archive) {
   for (std::size_t at = 0; at + kBlock <= archive.size(); at += kBlock) {
     char* block = archive.data() + at;

@@ -1,4 +1,4 @@
-// What trireme topology --json prints, read again.
+// The output of `trireme topology --json`, parsed again.
 #include "cli/topology/report.h"
 #include "tests/fuzz/reading.h"
 

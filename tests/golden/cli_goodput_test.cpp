@@ -1,4 +1,4 @@
-// `trireme simulate --goodput`: what it prints, word for word or by its figures.
+// Output of `trireme simulate --goodput`: exact text or numbers.
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-// `trireme schedule` and `trireme simulate`: what they print, word for word or by its figures.
+// Output of `trireme schedule` and `trireme simulate`: exact text or numbers.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ ChildResult trireme(std::vector<std::string> words) {
   return run(words);
 }
 
-/// A program of the user's own, gone at the end of the test.
+/// A user-defined program in a file, which is removed at the end of the test.
 class File {
  public:
   explicit File(const std::string& content)

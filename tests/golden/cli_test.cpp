@@ -1,4 +1,4 @@
-// What the programs say: help and rejections, word for word.
+// Output of the programs: help texts and rejections, word for word.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(CliHelp, IsTheGoldenText) {
   EXPECT_EQ(run({bin("trireme"), "bench", "--help"}).out, golden("help_bench"));
 }
 
-/// A folder with a completed run, one that was killed, and one that is no run; times and all.
+/// A folder with a completed run, a killed run, and a folder that is no run. All times are fixed.
 class CliRuns : public testing::Test {
  protected:
   CliRuns() {
@@ -106,7 +106,7 @@ TEST_F(CliRuns, MissingFolderIsDataError) {
   EXPECT_NE(result.err.find("elsewhere"), std::string::npos) << result.err;
 }
 
-/// What `trireme` says on standard error to each of these, which it rejects.
+/// The standard error of `trireme` for each of these commands, all of which it rejects.
 std::string rejections(const std::vector<std::vector<std::string>>& commands) {
   std::string said;
   for (const std::vector<std::string>& words : commands) {
@@ -264,7 +264,8 @@ TEST(CliCompletion, OffersTheNamesThatAnOptionTakes) {
   }
 }
 
-/// What bash offers for the last of COMP_WORDS, which = parts as bash does.
+/// The completions that bash offers for the last of COMP_WORDS. Like bash, COMP_WORDS treats = as a word of
+/// its own.
 std::string completed_setting(const std::string& words) {
   return run({"bash", "-c",
               "source <(" + bin("trireme") + " completion bash); COMP_WORDS=(trireme train run.toml --set " +

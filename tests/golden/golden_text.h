@@ -1,5 +1,5 @@
 #pragma once
-// What the programs are to say, word for word, in the files cli_NAME.txt.
+// The expected output of the programs, word for word, in the files cli_NAME.txt.
 
 #include <string>
 

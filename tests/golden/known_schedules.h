@@ -1,5 +1,5 @@
 #pragma once
-// Reads tests/golden/schedules.txt: step programs that others published.
+// Reads tests/golden/schedules.txt: published step programs of other projects.
 
 #include <sstream>
 #include <string>
@@ -13,7 +13,7 @@ namespace trireme::schedule {
 
 struct KnownProgram {
   std::string title;     ///< "gpipe 2 1 4 0 order pytorch"
-  std::string schedule;  ///< a name of ours, or "-"
+  std::string schedule;  ///< a schedule name of Trireme, or "-"
   ScheduleOptions options;
   std::string content;
   std::string csv;

@@ -1,4 +1,4 @@
-// `trireme plan`: what it prints and what it rejects.
+// `trireme plan`: its output and its rejections.
 
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST(PlanCommand, JsonHasThePlan) {
   EXPECT_EQ(report.at("stages").back().at("ends_behind"), "node41");
 }
 
-/// Two layers of 4 ms each with 1 MB of parameters, of which 1 KB crosses.
+/// Two layers of 4 ms each with 1 MB of parameters. An activation of 1 KB crosses the cut.
 class PlannedSteps : public testing::Test {
  protected:
   PlannedSteps() {
@@ -64,7 +64,7 @@ class PlannedSteps : public testing::Test {
 };
 
 TEST_F(PlannedSteps, CountFlushOfPipelineBesideDataParallelism) {
-  // Four micro-batches: 2 x 8 ms of each replica, against (4 + 2 - 1) x 4 ms through two stages.
+  // Four micro-batches: 2 x 8 ms on each replica, compared with (4 + 2 - 1) x 4 ms through two stages.
   const nlohmann::json fast = steps("1e15", "4");
   ASSERT_EQ(fast.size(), 2U);
   EXPECT_EQ(fast[0].at("pipeline"), 1) << "no flush";
@@ -72,7 +72,7 @@ TEST_F(PlannedSteps, CountFlushOfPipelineBesideDataParallelism) {
   EXPECT_EQ(fast[1].at("pipeline"), 2);
   EXPECT_NEAR(fast[1].at("step_s").get<double>(), 0.020, 1e-6);
   EXPECT_EQ(fast[1].at("cuts"), nlohmann::json({1}));
-  // 2 MB take 4 (2 - 1) / 2 x 2 MB / (0.2 GB/s) = 20 ms, of which a backward hides little.
+  // 2 MB take 4 (2 - 1) / 2 x 2 MB / (0.2 GB/s) = 20 ms. A backward hides little of that.
   const nlohmann::json slow = steps("2e8", "4");
   EXPECT_EQ(slow[0].at("pipeline"), 2);
   EXPECT_LT(slow[0].at("step_s").get<double>(), 0.021);

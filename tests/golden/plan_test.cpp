@@ -1,7 +1,8 @@
-// Plans that somebody else made: the profiles plan_vgg16.csv and plan_resnet50.csv and the answers in
+// Published plans as known answers. The profiles plan_vgg16.csv and plan_resnet50.csv and the answers in
 // plan_pipedream_answers.csv are those of PipeDream's published optimizer (github.com/msr-fiddle/pipedream,
 // profiler/*/profiles/*/graph.txt and optimizer/optimizer_graph_hierarchical.py). The profiles name the
-// nearest predecessors of a state only. Times are compared, not cuts: several cuts have the same time.
+// nearest predecessors of a state only. Times are compared and not cuts, because several cuts have the same
+// time.
 
 #include "trireme/plan/plan.h"
 

@@ -1,4 +1,4 @@
-// What papers say about schedules, compared with what ours cost in the simulator.
+// Published numbers of schedules, compared with the costs of our schedules in the simulator.
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 namespace trireme::schedule {
 namespace {
 
-/// One row of the table: sizes, times, and the printed rates.
+/// One row of the table: sizes, times and the printed bubble rates.
 struct Table5Row {
   std::string model;
   int p, m;
@@ -76,8 +76,8 @@ TEST_P(ZeroBubbleTable5, FixedOrdersGiveThePrintedRates) {
   EXPECT_DOUBLE_EQ(printed(run("zb-h2", costs()).bubble_rate), row.zb_h2);
 }
 
-// Under the model of simulate.h the last micro-batch of interleaved 1F1B passes 2(pv - 1) hops that nothing
-// hides. The printed rates are those of one round of the ranks less, 2(pv - 1) - p hops, in every row.
+// In the model of simulate.h, the last micro-batch of interleaved 1F1B passes 2(pv - 1) hops that no
+// computation hides. The printed rates have one round of the ranks less, 2(pv - 1) - p hops, in every row.
 TEST_P(ZeroBubbleTable5, InterleavedHasPrintedRateAndHops) {
   const Table5Row& row = GetParam();
   const Timeline timeline = run("interleaved-1f1b", costs(row.chunks), row.chunks);
@@ -85,8 +85,8 @@ TEST_P(ZeroBubbleTable5, InterleavedHasPrintedRateAndHops) {
   EXPECT_DOUBLE_EQ(printed((cost - timeline.work) / cost), row.interleaved);
 }
 
-// The search counts 0.44 of an activation between I and W; the models of the paper keep 32h / (34h + 5as),
-// 0.37 to 0.43, so that the limit here is the tighter one.
+// The search keeps 0.44 of an activation between I and W. The models of the paper keep 32h / (34h + 5as),
+// which is 0.37 to 0.43. So the memory limit here is the tighter one.
 TEST_P(ZeroBubbleTable5, SearchedOrdersAreNoSlowerWithinMemory) {
   const Table5Row& row = GetParam();
   Costs searched = costs();
@@ -144,7 +144,7 @@ void for_all_sizes(const Check& check) {
   }
 }
 
-/// cost - work, per stage of F + I + W.
+/// Checks cost - work, for stages of time F + I + W.
 void expect_bubble(const char* name, const ScheduleOptions& options, const Costs& costs, double bubble) {
   const Timeline timeline = simulate(make_schedule(name, options), costs);
   ASSERT_NEAR(timeline.cost - timeline.work, bubble, 1e-9 * timeline.cost)
@@ -158,7 +158,7 @@ double whole(const Costs& costs) {
 }
 
 // GPipe, arXiv 1811.06965, section 2.2; 1F1B and interleaved, arXiv 2104.04473, sections 2.2.1 and 2.2.2.
-// With v chunks a stage takes a v-th of the rank's time, which is what divides the bubble by v.
+// With v chunks, a stage takes 1/v of the rank's time. That divides the bubble by v.
 TEST(ScheduleFigures, BubblesOfOrdersWithoutSplitBackward) {
   for_all_sizes([](int p, int m, const Costs& costs) {
     const ScheduleOptions plain{.num_ranks = p, .num_microbatches = m};

@@ -1,4 +1,4 @@
-// Our generators and our lowering compared with the programs that others published.
+// Our schedule generators and our lowering, compared with published step programs.
 
 #include <gtest/gtest.h>
 

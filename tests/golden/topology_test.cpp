@@ -1,4 +1,4 @@
-// What `trireme topology` says of links that were measured before: text, figure, rejections.
+// Output of `trireme topology` for links that were measured before: text, figure, rejections.
 
 #include <gmock/gmock.h>
 
@@ -45,7 +45,7 @@ TEST(CliTopology, PrintsMeasuredLinksAsJson) {
   EXPECT_NEAR(why["choices"][0]["seconds"]["direct"], 0.01 + 2 * 1024 * (1e-8 + 0.125e-9), 1e-12);
 }
 
-/// Ranks 0 to 5 on three hosts, of which the last is 10 ms away.
+/// Ranks 0 to 5 on three hosts. The last host is 10 ms away.
 TEST(CliTopology, NamesSlowestLinkAlongEachMeshAxis) {
   const auto result = topology({"--from", kLinks, "--mesh", "ep=3,dp=2"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -83,7 +83,7 @@ TEST(CliTopology, DrawsEveryHostAndLink) {
   EXPECT_EQ(lines, 3u);
 }
 
-/// What a match has: x and y of its middle, or of its corner, and more.
+/// The captured numbers of each match: x and y of its center or its corner, and more.
 std::vector<std::vector<double>> numbers_of(const std::string& svg, const std::string& pattern) {
   std::vector<std::vector<double>> found;
   const std::regex regex(pattern);
@@ -100,7 +100,7 @@ TEST(CliTopology, LinkLabelsCoverNeitherBoxesNorLabels) {
   const std::string links = checkout("tests/golden/topology_four_ranks.json");
   EXPECT_EQ(topology({"--from", links, "--svg", file}).exit_code, 0);
   const std::string svg = read_file(file);
-  // Middles; words are about 110 wide and 12 high.
+  // Coordinates are centers of labels. A label is about 110 wide and 12 high.
   const auto words = numbers_of(svg, R"re(<text x="([0-9.]+)" y="([0-9.]+)" fill="#1d2733")re");
   ASSERT_EQ(words.size(), 6u);
   for (std::size_t i = 0; i < words.size(); ++i) {

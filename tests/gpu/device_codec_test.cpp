@@ -1,4 +1,4 @@
-// Codecs on a GPU compared with the host's loops, and what NVML tells of that GPU.
+// Codecs on a GPU compared with the loops on the host, and the values that NVML reports for that GPU.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/mm.h>
@@ -32,7 +32,7 @@ at::Tensor slot_with(const compress::Codec& codec, const at::Tensor& values) {
   return slot.cpu();
 }
 
-/// What counts of a slot: a word says how much.
+/// The used bytes of a slot. Its first word is their number.
 at::Tensor used_bytes(const at::Tensor& slot) {
   return slot.narrow(0, 0, 8 + slot.narrow(0, 0, 8).view(at::kLong).item<std::int64_t>());
 }
@@ -62,7 +62,7 @@ TEST(DeviceCodecsOnGpu, DecodeAsTheHostDoes) {
   }
 }
 
-/// Sums are in f64 on both sides, and each step is rounded to f32 on the host.
+/// Both sides add in f64. The host rounds each step to f32.
 TEST(LowRankOnGpu, OrthogonalisesUpToRounding) {
   if (const auto reason = comm::nccl_unavailable_because(); !reason.empty()) GTEST_SKIP() << reason;
   const at::Tensor here = some_values(64 * 4, 3).view({64, 4}), there = here.to(at::kCUDA);

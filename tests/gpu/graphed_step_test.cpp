@@ -1,4 +1,4 @@
-// Steps captured in CUDA graphs learn what steps learn that run as they are.
+// Steps captured in CUDA graphs give the losses of steps that run without graphs.
 #include <gtest/gtest.h>
 
 #include "tests/support/graphed_loops.h"
@@ -14,7 +14,7 @@ class CudaGraphedLoop : public testing::TestWithParam<test::GraphedRow> {
   }
 };
 
-/// Up to the rounding of other matrix kernels: cuBLAS has another workspace in a capture.
+/// Equal up to the rounding of different matrix kernels: cuBLAS has another workspace in a capture.
 TEST_P(CudaGraphedLoop, LearnsLikeUngraphedSteps) {
   const test::FoundLosses plain = test::train("cuda", GraphUse::kOff, GetParam().make),
                           graphed = test::train("cuda", GraphUse::kOn, GetParam().make);

@@ -1,4 +1,4 @@
-// Groups of ranks that share a GPU carry its tensors by way of pinned memory.
+// Groups of ranks that share a GPU transfer its tensors through pinned host memory.
 #include "tests/support/group_operations.h"
 #include "trireme/comm/internal/backend_table.h"
 

@@ -26,7 +26,7 @@ at::Tensor first_numbers(std::int64_t count) {
   return at::arange(count, at::device(at::kCUDA).dtype(at::kFloat));
 }
 
-// The sum over one rank is what was there already; a factor in front of it is not.
+// The sum over one rank equals its input. A factor changes it.
 TEST(Nccl, AllReducesOnOneGpu) {
   if (const auto reason = nccl_unavailable_because(); !reason.empty()) GTEST_SKIP() << reason;
   const auto backend = alone_on_the_gpu();

@@ -1,4 +1,4 @@
-// examples/actor_learner.cpp: actors come and go while the learner trains.
+// examples/actor_learner.cpp: actors join and leave while the learner trains.
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@
 namespace trireme::test {
 namespace {
 
-/// What stands behind `words` in `text`, up to the end of the line.
+/// The rest of the line after `words` in `text`.
 std::string behind(const std::string& words, const std::string& text) {
   const std::size_t at = text.find(words);
   if (at == std::string::npos) return "";
@@ -22,7 +22,7 @@ std::string behind(const std::string& words, const std::string& text) {
 }
 
 TEST(ActorLearner, LearnsWhileActorsDieAndJoin) {
-  // It continues until four have taken part, so three are at it when one of them is killed.
+  // The learner continues until four actors have taken part. So three are running when one of them is killed.
   ChildProcess learner({bin("example_actor_learner"), "4"});
   ASSERT_TRUE(learner.wait_for_output("\n", 60)) << learner.wait(0).err;
   const std::string address = behind("learner at ", learner.output());

@@ -1,4 +1,5 @@
-// A run over three hosts continues with the all-reduces that it began with: they decide the order of sums.
+// A resumed run over three hosts keeps the all-reduce algorithms that it started with, because they determine
+// the order of sums.
 
 #include <gmock/gmock.h>
 
@@ -19,7 +20,7 @@ using testing::Not;
 
 class AllReducesOfARun : public testing::Test {
  protected:
-  /// Three ranks, each of which takes itself for a host.
+  /// Three ranks, each with a host id of its own.
   std::string train(int until_step, const std::vector<std::string>& more = {}) const {
     std::vector<std::string> command = {bin("trireme"),
                                         "launch",
@@ -43,7 +44,7 @@ class AllReducesOfARun : public testing::Test {
     return result.out + result.err;
   }
 
-  /// What the checkpoint of that step says, a line for each group.
+  /// The choices in the checkpoint of that step, one line per group.
   std::set<std::string> choices_at(int step) const {
     static const std::regex kLine("[0-9,]+(\\|[0-9,]+)+ [0-9]+ (measured|forced) [^\\n]+\\n");
     std::set<std::string> lines;

@@ -1,4 +1,4 @@
-// A program with data and a model of its own, and the whole command line, over real processes.
+// A program with user-defined data and model, and the whole command line, over real processes.
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -40,12 +40,12 @@ class AutoencoderExample : public testing::Test {
 };
 
 TEST_F(AutoencoderExample, LearnsEquallyOverStagesAndOneRank) {
-  // In sgd rounding stays rounding.
+  // With sgd, rounding errors are not amplified.
   const std::vector<std::string> small = {"train.epochs=1", "optimizer.name=sgd", "optimizer.lr=0.1"};
   const double one = test_loss(1, small);
   std::vector<std::string> cut = small;
   cut.insert(cut.end(), {"parallel.pipeline=2", "parallel.microbatches=2"});
-  // 32 steps, in each of which f32 is rounded in another order.
+  // 32 steps, each with another order of f32 rounding.
   EXPECT_NEAR(test_loss(2, cut), one, 1e-4 * one);
   EXPECT_NEAR(test_loss(4, cut), one, 1e-4 * one);
 }

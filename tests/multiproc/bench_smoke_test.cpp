@@ -1,4 +1,4 @@
-// The benchmarks run, and print JSON. What they measure here means nothing.
+// The benchmarks run and print JSON. The measured values have no meaning here.
 
 #include <gmock/gmock.h>
 
@@ -18,7 +18,7 @@
 namespace trireme::test {
 namespace {
 
-/// What a program printed on standard output: one JSON value, or one per line among others.
+/// Standard output of a program as JSON: one value, or one value per line among other lines.
 std::vector<nlohmann::json> values_of(const std::vector<std::string>& command) {
   const ChildResult result = run(command, {}, 60);
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -79,7 +79,7 @@ TEST(BenchSmoke, PsGivesLinePerCase) {
 
 TEST(BenchSmoke, PsMeasuresRowsInChannelsAndStorage) {
   const auto lines = values_of({bin("bench_ps"), "--smoke", "--json", "--ways", "unix", "--what", "sparse"});
-  ASSERT_EQ(lines.size(), 6U);  // the machine, a way, and a line for each rule
+  ASSERT_EQ(lines.size(), 6U);  // the machine, one transport, and one line per rule
   for (const auto& line : std::span(lines).subspan(1))
     EXPECT_GT(line.at("push_million_rows_per_s").at("median").get<double>(), 0) << line;
 }
@@ -258,7 +258,7 @@ TEST(BenchSmoke, PipelineResnet50ComparesEveryWay) {
   EXPECT_THAT(read_file(folder / "timeline.html"), testing::HasSubstr("<title>1B0: "));
 }
 
-/// A folder of programs in front of all others.
+/// A folder that precedes all others in PATH.
 class BenchScripts : public testing::Test {
  protected:
   void add(const std::string& name, const std::string& script) {

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 class CheckpointApart : public testing::TestWithParam<const char*> {
  protected:
-  /// Two ranks, whose folder "runs" is either the same one or not.
+  /// Two ranks whose folder "runs" is shared, or separate with `apart`.
   void train(const std::string& name, bool apart, const std::vector<std::string>& more) const {
     std::vector<std::string> words = {bin("trireme"),
                                       "launch",

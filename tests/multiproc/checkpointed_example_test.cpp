@@ -1,4 +1,4 @@
-// The program of docs/activation-memory.md.
+// The example program of docs/activation-memory.md.
 #include <gmock/gmock.h>
 
 #include "tests/support/child_process.h"

@@ -1,4 +1,4 @@
-// Ranks as real processes, started by hand with the variables of a launcher.
+// Ranks as real processes, started by hand with the environment variables of a launcher.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -27,7 +27,7 @@ std::vector<std::string> probe(const std::string& backend = "auto", const std::s
   return {test::bin("rank_comm_probe"), backend, timeout_s, mode};
 }
 
-// In about one process of a hundred MKL answers two simultaneous first calls with an approximation to one.
+// In about 1 % of processes, MKL computes one of two simultaneous first calls only approximately.
 TEST(CommProcesses, FirstConcurrentUseHasLaterBits) {
   const ChildResult result = test::run({test::bin("rank_first_use"), "600"}, {}, 300);
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
@@ -55,7 +55,7 @@ TEST(CommProcesses, AutoIsHierarchicalOverSeveralHosts) {
 }
 
 TEST(CommProcesses, ARankThatNeverArrivesIsNamed) {
-  const World world{.size = 3, .command = probe("auto", "6")};  // in which the others do arrive
+  const World world{.size = 3, .command = probe("auto", "6")};  // the other two ranks still arrive
   auto first = start(world, 0);
   auto second = start(world, 1);
   for (auto* rank : {&first, &second}) {
@@ -88,7 +88,7 @@ TEST(CommProcesses, TakenPortSaysHowToProceed) {
 
 class KilledOrStopped : public testing::TestWithParam<std::tuple<const char*, int>> {
  protected:
-  /// Ends a rank of three in the middle of an operation; returns what the survivors said.
+  /// Ends one of three ranks during an operation. Returns the results of the survivors.
   std::vector<ChildResult> survivors_of(int signal, const std::string& timeout_s) {
     const auto [backend, victim] = GetParam();
     World world{.size = 3, .command = probe(backend, timeout_s, "wait")};
@@ -133,7 +133,7 @@ TEST(CommProcesses, RankKilledWhileLeavingIsNotAwaited) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
-/// Where this process, and so those that it starts, may run while it lives.
+/// Sets the cores of this process and of the processes that it starts, until the object is destroyed.
 class Bound {
  public:
   explicit Bound(const std::vector<int>& cores) { put(cores); }

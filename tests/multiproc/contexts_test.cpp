@@ -1,4 +1,4 @@
-// Contexts that live longer than main, and several in one process, under a launcher and by hand.
+// Contexts that outlive main(), and several in one process, under a launcher and started by hand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ int count(const std::string& text, const std::string& what) {
   return found;
 }
 
-/// Of a mode, over a backend, by "launch" or by "hand".
+/// Parameters: mode, backend, and "launch" or "hand".
 class Contexts : public testing::TestWithParam<std::tuple<const char*, const char*, const char*>> {
  protected:
   static void expect_good_end(const ChildResult& result, const std::string& sum, int times) {
@@ -46,7 +46,7 @@ TEST_P(Contexts, MeetAndEndInGoodOrder) {
   for (auto& rank : ranks) expect_good_end(rank->wait(60), ": sum 3", times);
 }
 
-/// Any two of a mode, a backend and a start meet.
+/// All pairs of mode, backend and start occur.
 std::vector<Contexts::ParamType> ways() {
   const std::vector<const char*> modes = {"static", "exit", "again", "beside", "late"};
   std::vector<Contexts::ParamType> result;

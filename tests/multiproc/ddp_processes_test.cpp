@@ -1,4 +1,4 @@
-// Data parallelism in real processes, over each backend that two ranks of one host can use.
+// Data parallelism in real processes, over each backend that supports two ranks on one host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ TEST_P(DataParallelProcesses, EndWithTheSameWeights) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, DataParallelProcesses, testing::Values("gloo", "shm"));
 
-/// The loss that `program` prints on so many ranks after `step`.
+/// The loss that `program` prints after `step`, on this number of ranks.
 double loss_on_ranks(const std::string& program, int ranks, const std::string& step) {
   std::vector<std::string> command;
   if (ranks > 1) command = {test::bin("trireme"), "launch", "-n", std::to_string(ranks), "--"};
@@ -54,7 +54,7 @@ TEST(OwnLoop, GivesSameLossesOnTwoRanks) {
   EXPECT_NEAR(loss_on_ranks(program, 1, "step 50"), loss_on_ranks(program, 2, "step 50"), 2e-5);
 }
 
-// 1000 samples in batches of 96: the parts of the last 40 differ between three ranks.
+// 1000 samples in batches of 96. The last 40 samples are split unevenly over three ranks.
 TEST(OwnLoop, LibtorchDataLoaderGivesSameLosses) {
   const std::string program = test::bin("example_own_loop_data_loader");
   const double alone = loss_on_ranks(program, 1, "epoch 4");

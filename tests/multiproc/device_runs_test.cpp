@@ -1,5 +1,6 @@
-// Whole runs on the stand-in device, whose memory the host cannot reach, have the bits of the same runs on
-// the CPU: models and pipelines of all kinds, checkpoints that one leaves and the other takes up, and verify.
+// Whole runs on the mock device, whose memory the host cannot access, give the bits of the same runs on the
+// CPU. They cover models and pipelines of all kinds, checkpoints that one device saves and the other loads,
+// and verify.
 
 #include <gmock/gmock.h>
 
@@ -62,7 +63,7 @@ const Case kCases[] = {
     {.name = "TopKOfShards", .settings = {"parallel.compression=top-k", "parallel.zero=2"}},
 };
 
-/// A device adds up what these encode in another order.
+/// A device adds the encoded values in another order.
 const Case kRoundedCases[] = {
     {.name = "PowerSgd", .settings = {"parallel.compression=power-sgd"}},
     {.name = "Sign", .ranks = 3, .settings = {"parallel.compression=sign"}},
@@ -76,7 +77,7 @@ std::ostream& operator<<(std::ostream& out, const Case& row) { return out << row
 
 class DeviceRuns : public testing::Test {
  protected:
-  /// The run of that name in the folder, which may be there.
+  /// Runs or resumes the run of that name in the folder.
   TrainedRun trained(const std::string& name, const std::string& device, int ranks, Settings settings,
                      const Settings& more_words = {}) const {
     settings.insert(settings.end(), {"run.folder=" + folder_.path().string(), "run.name=" + name,
@@ -107,8 +108,8 @@ INSTANTIATE_TEST_SUITE_P(Table, DeviceRunsOf, testing::ValuesIn(kCases),
 
 class RoundedDeviceRunsOf : public DeviceRuns, public testing::WithParamInterface<Case> {};
 
-/// Sums of f32 differ by 272 2^-24 of their magnitudes at most (DeviceCodecs.RoundScaleOfBlockAsSum):
-/// the losses of the first steps by no more than three times that, and what a sign that turns makes of it.
+/// Sums of f32 differ by at most 272 2^-24 of their magnitudes (DeviceCodecs.RoundScaleOfBlockAsSum). The
+/// losses of the first steps differ by at most three times that, plus the effect of a changed sign.
 TEST_P(RoundedDeviceRunsOf, HaveLossesOfCpuUpToRounding) {
   Settings settings = GetParam().settings;
   settings.insert(settings.end(), {"train.max_steps=3", "train.global_batch=120"});

@@ -1,5 +1,5 @@
-// trireme estimate over processes: costs that one mode measured tell of another, and other models are
-// rejected.
+// `trireme estimate` over processes. Costs that were measured in one mode estimate another mode. Other models
+// are rejected.
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,5 @@
-// run.exact over ranks that are processes, with dropout: the same bits, whoever computes a micro-batch.
+// run.exact over ranks that are processes, with dropout. The bits do not depend on the rank that computes a
+// micro-batch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

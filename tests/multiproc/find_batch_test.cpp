@@ -1,4 +1,4 @@
-// trireme find-batch over processes: what it prints, what it leaves, and what it says of a rank that dies.
+// `trireme find-batch` over processes: its output, its files, and its error for a rank that dies.
 
 #include <gmock/gmock.h>
 #include <signal.h>

@@ -1,4 +1,5 @@
-// train.graph on several ranks: hooks and transfers of the host run beside replays, and the bits stay.
+// train.graph on several ranks. Hooks and transfers of the host run during replays, and the bits are
+// unchanged.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -38,7 +39,7 @@ const GraphedRanks kGraphedRanks[] = {
      {"parallel.pipeline=2", "parallel.microbatches=2", "parallel.partition=parameters"}},
 };
 
-/// Its lines, in the order of the alphabet.
+/// The output lines of the run, sorted.
 std::vector<std::string> lines_with(const GraphedRanks& row, const std::string& graph) {
   std::vector<std::string> words = {bin("trireme"),
                                     "launch",

@@ -1,4 +1,5 @@
-// One world over two hosts with a network between them: shared memory inside each, gloo over the cable.
+// One world over two hosts with a network between them: shared memory inside each host, gloo between the
+// hosts.
 
 #include <gmock/gmock.h>
 
@@ -25,7 +26,7 @@ class Hosts : public testing::Test {
     if (!hosts_.unavailable_because().empty()) GTEST_SKIP() << hosts_.unavailable_because();
   }
 
-  /// What two ranks on each host print together.
+  /// The joined output of two ranks on each host.
   std::string output_of(const std::vector<std::string>& command) const {
     std::string output;
     for (auto& launcher : hosts_.launch(2, command)) {
@@ -37,7 +38,7 @@ class Hosts : public testing::Test {
   }
 
   static constexpr int kSteps = 50;
-  /// Bytes that leave the first host in so many steps of an mlp whose first layer is 784 x 1024.
+  /// Bytes that the first host sends in a fixed number of steps of an MLP whose first layer is 784 x 1024.
   std::int64_t sent_in_steps(std::vector<std::string> settings) {
     const TemporaryFolder folder;
     std::vector<std::string> command = {bin("trireme-torch"), "train", checkout("examples/quick.toml")};
@@ -85,8 +86,8 @@ TEST_F(Hosts, AllReplicasEndWithTheSameBits) {
   }
 }
 
-// Those of a host are added up before any of it leaves: what crosses is what one rank of each host would
-// send.
+// Gradients are added inside each host before they are sent. So the cable carries what one rank per host
+// would send.
 TEST_F(Hosts, CompressedGradientsCrossCableOncePerHost) {
   const std::int64_t by_hosts = sent_in_steps({"parallel.compression=qsgd"}),
                      by_ranks =
@@ -95,7 +96,7 @@ TEST_F(Hosts, CompressedGradientsCrossCableOncePerHost) {
   EXPECT_LT(by_hosts, by_ranks * 2 / 3);
 }
 
-// Of a part of two ranks, half as many bytes; weights in 8 bits cross in either case.
+// Each host sends a part of two ranks, so half as many bytes. The weights cross in 8 bits in either case.
 TEST_F(Hosts, ShardedGradientsCrossCableOncePerHost) {
   const std::vector<std::string> shared_out = {"parallel.zero=2", "train.accumulation=1",
                                                "parallel.compression=int8",
@@ -108,8 +109,8 @@ TEST_F(Hosts, ShardedGradientsCrossCableOncePerHost) {
   EXPECT_NEAR(static_cast<double>(by_ranks) / kSteps, (1.0 + 0.5) * of_step, 0.15 * of_step);
 }
 
-// Of the parts of two ranks on each host, those of two ranks go to the other: an all-to-all over all ranks
-// would send twice as much, and a ring of all ranks half as much again.
+// Each host sends only the parts of the other host's two ranks. An all-to-all over all ranks would send twice
+// as much, and a ring of all ranks half as much again.
 TEST_F(Hosts, ShardsCrossTheCableOnce) {
   constexpr std::int64_t kNumel = 1 << 20, kUnderWay = 3;
   constexpr std::int64_t kExpected_bytes = kUnderWay * 2 * kNumel * 4;
@@ -150,7 +151,7 @@ TEST_F(Hosts, TrainingOverUcxHasBitsOfTcp) {
   }
 }
 
-// Adapters are named by a folder like the kernel's; what UCX takes is the cable, or nothing.
+// A folder like the kernel's names the adapters. UCX finds the cable, or nothing.
 TEST_F(Hosts, AutomaticNetworkFallsBackToTcp) {
   if (!has_ucx()) GTEST_SKIP() << "built without UCX";
   const TemporaryFolder folder, adapters;
@@ -201,7 +202,7 @@ TEST_F(Hosts, TrainingGivesTheNumbersOfOneRank) {
   ASSERT_EQ(one.exit_code, 0) << one.err;
   const TrainedRun found = read_run(folder / "hosts");
   EXPECT_EQ(found.world_size, 4);
-  // The bound of docs/training.md: only the order in which f32 numbers are added differs.
+  // The bound of docs/training.md: only the order of f32 additions differs.
   const auto [loss, weight, norm] = distance(found, read_run(folder / "one"));
   EXPECT_LT(loss, 1e-5);
   EXPECT_LT(weight, 1e-5);

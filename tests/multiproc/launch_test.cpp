@@ -1,4 +1,4 @@
-// trireme launch with shell commands as ranks, and the other launchers with our rank program.
+// `trireme launch` with shell commands as ranks, and other launchers with our rank program.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -42,7 +42,7 @@ TEST(Launch, GivesEachRankItsPlace) {
 
 TEST(Launch, DrawsBarOfRankZeroInPlace) {
   const TemporaryFolder folder;
-  // script gives the command a terminal of its own.
+  // `script` gives the command a terminal of its own.
   const std::string command =
       text(bin("trireme"), " train ", checkout("examples/quick.toml -n 2 --set run.folder="),
            folder.path().string());
@@ -124,7 +124,7 @@ TEST(Launch, ContinuesWithoutReaderOfRankOutput) {
 }
 
 TEST(Launch, GivesItsRanksTheUsualSignals) {
-  // A writer that nobody reads ends, as it does in every shell.
+  // A writer to a closed pipe ends, as in every shell.
   const auto result = launch({"-n", "1", "--no-prefix"}, "yes | head -n 1; echo ${PIPESTATUS[0]}");
   EXPECT_EQ(result.out, "y\n141\n") << result.err;
 }
@@ -284,7 +284,7 @@ TEST_F(Torchrun, StartsRanksThatTrainToTheEnd) {
 TEST_F(Torchrun, NamesKilledRankAndEndsTraining) {
   ChildProcess agent(training("100000"));
   ASSERT_TRUE(agent.wait_for_output("step 100  test accuracy", 120));
-  const auto ranks = agent.children();  // in the order in which they were started
+  const auto ranks = agent.children();  // in the order of their start
   ASSERT_EQ(ranks.size(), 2u);
   ::kill(ranks[1], SIGKILL);
   const auto result = agent.wait(60);

@@ -1,4 +1,4 @@
-// trireme memory: what it says before a run is what the run then takes.
+// `trireme memory`: the estimate before a run matches the memory that the run uses.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -24,7 +24,8 @@ struct ForecastCase {
 
 std::ostream& operator<<(std::ostream& out, const ForecastCase& mode) { return out << mode.name; }
 
-/// A gpt whose activations, weights and optimizer all count, with cuts that do not depend on times.
+/// A GPT whose activations, weights and optimizer state are all significant. Its cuts do not depend on
+/// measured times.
 std::vector<std::string> words_of(const std::string& command, const ForecastCase& mode) {
   std::vector<std::string> words = {bin("trireme"), command, checkout("examples/gpt_char.toml"), "-n",
                                     text(mode.num_ranks)};

@@ -1,4 +1,4 @@
-// What a run writes down of its memory, compared with the formulas.
+// The memory that a run reports, compared with the formulas.
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -74,8 +74,8 @@ TEST_P(MemoryOfARun, HasTheStateOfTheFormula) {
   const auto bytes = [&](const std::string& column, const std::string& kind) {
     return found.value(text("memory_", column, "_", kind, "_bytes"), 0.0);
   };
-  // Two buckets, each as large as the largest tensor, and what of a third is being added up; gloo gives
-  // memory back late. Gradients that are whole until the update (1, kept) have their sums among them.
+  // Two buckets, each as large as the largest tensor, and the part of a third that is being reduced. gloo
+  // frees memory late. Gradients that stay whole until the update (stage 1, kept) include their sums.
   const double bucket = 784.0 * 512 * 4,
                buckets_at_a_time = tried.backend == std::string("gloo") ? 4.02 : 3.02;
   const bool are_whole = tried.zero == 1 || tried.keep_gradients;

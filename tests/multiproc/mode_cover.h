@@ -1,7 +1,7 @@
 #pragma once
-// Which rows of the table of modes run: few, so that any two values that meet in a row of the table meet in a
-// row that runs (a covering array of strength two; D. M. Cohen et al., "The AETG System", IEEE TSE 23, 1997).
-// A row that brings no pair of values of its own repeats others. Pure.
+// Selects the rows of the table of modes that run. Any two values that occur together in a row of the table
+// occur together in a selected row (a covering array of strength two; D. M. Cohen et al., "The AETG System",
+// IEEE TSE 23, 1997). A row without a new pair of values is redundant. Pure functions.
 
 #include <algorithm>
 #include <array>
@@ -18,17 +18,17 @@
 
 namespace trireme::test {
 
-/// Something that modes differ in.
+/// A property in which modes differ.
 struct Factor {
   const char* name;
   std::string (*value_of)(const Mode&);
-  /// Whether what the mode has of it runs code that depends on where tensors live; null: no value does.
+  /// Whether the mode's value runs code that depends on where tensors are stored. Null: no value does.
   bool (*is_of_device)(const Mode&) = nullptr;
 };
 
 inline int replicas_of(const Mode& mode) { return mode.ranks / mode.stages / mode.tensor / mode.context; }
 
-/// Each field of Mode but those that name the row; the number of replicas stands for the number of ranks.
+/// Each field of Mode except those that name the row. The number of replicas replaces the number of ranks.
 constexpr auto kFactors = std::to_array<Factor>({
     {"replicas", [](const Mode& mode) { return text(replicas_of(mode)); }},
     {"accumulation", [](const Mode& mode) { return text(mode.accumulation); }},
@@ -61,16 +61,16 @@ constexpr auto kFactors = std::to_array<Factor>({
     {"lr", [](const Mode& mode) { return text(mode.lr); }},
 });
 
-/// The axes of the mesh that have several ranks: on the host each set of axes is a value of its own as well.
+/// The mesh axes with several ranks. On the host, each set of axes also counts as a value.
 constexpr Factor kAxes{"axes", [](const Mode& mode) {
                          return text(replicas_of(mode) > 1 ? "dp " : "", mode.stages > 1 ? "pp " : "",
                                      mode.tensor > 1 ? "tp " : "", mode.context > 1 ? "cp " : "");
                        }};
 
-/// Which pairs of values have to meet.
+/// Which pairs of values must occur together.
 enum class Pairs {
   kAll,       ///< of two factors, or of one and the axes
-  kOfDevice,  ///< of two factors, of which one value runs code that depends on where tensors live
+  kOfDevice,  ///< of two factors, one of whose values runs code that depends on where tensors are stored
 };
 
 /// A row as numbers: pairs of values, each below `num_pairs`.
@@ -104,11 +104,11 @@ inline PairTable pairs_of(const std::vector<Mode>& modes, Pairs pairs) {
   return table;
 }
 
-/// Rows of `modes`, in their order, in which all its pairs meet: again and again the one with most pairs that
-/// are still missing, without those that the later ones made superfluous.
+/// Rows of `modes`, in their order, that contain all its pairs. Greedy: repeatedly adds the row with most
+/// missing pairs. Rows that later ones made redundant are removed.
 inline std::vector<Mode> rows_that_cover(const std::vector<Mode>& modes, Pairs pairs) {
   const PairTable table = pairs_of(modes, pairs);
-  std::vector<int> times(table.num_pairs, 0);  // that the pair is in a chosen row
+  std::vector<int> times(table.num_pairs, 0);  // number of chosen rows with the pair
   const auto num_with = [&](std::size_t row, int at_most) {
     return std::count_if(table.rows[row].begin(), table.rows[row].end(),
                          [&](std::size_t pair) { return times[pair] <= at_most; });

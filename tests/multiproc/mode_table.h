@@ -1,14 +1,14 @@
 #pragma once
-// Combinations of ways to train, one row for each: mesh, what replicas share out, precision, where things
-// live. Each is to give the numbers of one rank; `equal` says how exactly, and modes_test.cpp runs them.
+// Combinations of training modes, one per row: mesh, sharding, precision, offloading. Each must give the
+// numbers of one rank. `equal` says how exactly, and modes_test.cpp runs them.
 
 namespace trireme::test {
 
 enum class Equal {
-  kBits,      ///< to one rank with as many micro-batches: the parts are added in one order
+  kBits,      ///< as one rank with as many micro-batches: the parts are added in the same order
   kUpToSums,  ///< f32 numbers are added in another order
-  kUpToFp16,  ///< parts of activations travel with 11 significant bits
-  kUpToBf16,  ///< gradients, or parts of activations, travel with 8 significant bits
+  kUpToFp16,  ///< parts of activations are sent with 11 significant bits
+  kUpToBf16,  ///< gradients, or parts of activations, are sent with 8 significant bits
 };
 
 struct Mode {
@@ -19,22 +19,22 @@ struct Mode {
   const char* backend = "shm";
   const char* compression = "none";
   Equal equal = Equal::kUpToSums;
-  int ranks_per_host = 0;  ///< 0: all on one
-  int stages = 1;          ///< of a pipeline; it takes 4 micro-batches
-  int tensor = 1;          ///< ranks that each layer is cut over
+  int ranks_per_host = 0;  ///< 0: all ranks on one host
+  int stages = 1;          ///< of a pipeline, which takes 4 micro-batches
+  int tensor = 1;          ///< ranks that each layer is split over
   const char* precision = "fp32";
-  int zero = 0;                    ///< what replicas share out
-  int shard_ranks = 0;             ///< in groups of so many
-  int persistent_below = 0;        ///< elements
-  bool keep_gradients = false;     ///< whole, until the last micro-batch
-  int clip_norm = 1;               ///< 0: pieces are summed in another order than parameters
-  const char* recomputed = "[]";   ///< layers; the one rank keeps everything
-  int context = 1;                 ///< ranks that each sequence is cut over: of a gpt, which learns a text
-  const char* state_in = "none";   ///< where what the optimizer keeps lives; the one rank's is in memory
-  const char* shards_in = "none";  ///< where shards of parameters live
-  const char* activations_in = "none";  ///< where what layers save for their backward lives
-  const char* optimizer = "";           ///< empty: the example's
-  double lr = 0.005;                    ///< the example's, or what teaches something in ten steps
+  int zero = 0;                    ///< ZeRO stage
+  int shard_ranks = 0;             ///< ranks of each sharding group
+  int persistent_below = 0;        ///< in elements
+  bool keep_gradients = false;     ///< gradients stay whole until the last micro-batch
+  int clip_norm = 1;               ///< 0: off, since pieces are summed in another order
+  const char* recomputed = "[]";   ///< layers that are recomputed; the one rank recomputes none
+  int context = 1;                 ///< ranks that each sequence is split over, with a GPT on text
+  const char* state_in = "none";   ///< where the optimizer state is stored; on the one rank it is in memory
+  const char* shards_in = "none";  ///< where shards of parameters are stored
+  const char* activations_in = "none";  ///< where saved activations are stored until the backward
+  const char* optimizer = "";           ///< empty: the optimizer of the example
+  double lr = 0.005;                    ///< that of the example, or one that shows progress in ten steps
 };
 
 constexpr Mode kModes[] = {

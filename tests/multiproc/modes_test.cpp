@@ -1,9 +1,10 @@
-// The law of parallel training: any mode on N ranks gives the numbers of one rank on the same global batch,
-// bit by bit where the order of additions is the same, else within a bound. One row per combination.
+// Numerical parity of parallel training: any mode on N ranks gives the numbers of one rank on the same global
+// batch. The results are bitwise equal where the order of additions is the same, else within a bound. There
+// is one row per combination.
 //
-// The table holds on every device: on the stand-in, whose memory the host cannot reach, against one rank on
-// the CPU; on a GPU, whose ranks share it, against one rank there. Of the rows run those that mode_cover.h
-// chooses; all of them with TRIREME_TEST_ALL_MODES=1, and on a GPU.
+// The table is valid on every device. The mock device, whose memory the host cannot access, is compared with
+// one rank on the CPU. A GPU that ranks share is compared with one rank on that GPU. mode_cover.h selects the
+// rows that run. All rows run with TRIREME_TEST_ALL_MODES=1 and on a GPU.
 
 #include <gmock/gmock.h>
 
@@ -28,10 +29,10 @@ namespace {
 
 struct Device {
   const char* name;
-  const char* of_one_rank;       ///< where the numbers come from that are compared
-  std::optional<Pairs> pairs;    ///< that have to meet in a row that runs; none: every row runs
-  const char* preload = "";      ///< in bin/, what brings the device
-  const char* needs_file = "/";  ///< where it is
+  const char* of_one_rank;       ///< the device of the reference numbers
+  std::optional<Pairs> pairs;    ///< that must occur together in a row that runs; none: every row runs
+  const char* preload = "";      ///< the library in bin/ that provides the device
+  const char* needs_file = "/";  ///< the file that exists where the device is
 };
 
 constexpr Device kCpu{.name = "cpu", .of_one_rank = "cpu", .pairs = Pairs::kAll},
@@ -51,7 +52,7 @@ std::ostream& operator<<(std::ostream& out, const ModeOn& row) {
 std::vector<Mode> table_of(const Device& device) {
   std::vector<Mode> modes;
   for (const Mode& mode : kModes) {
-    // The host's memory is elsewhere for a device alone.
+    // Offloading to host memory differs from no offloading only on a device.
     const std::string places = text(mode.state_in, mode.shards_in, mode.activations_in);
     const bool in_host = places.find("host") != std::string::npos;
     if (!in_host || std::string(device.name) != "cpu") modes.push_back(mode);
@@ -64,7 +65,7 @@ bool all_rows_are_asked_for() {
   return value != nullptr && *value != '\0';
 }
 
-/// None of a device that is not there.
+/// Returns no modes for a device that does not exist.
 std::vector<ModeOn> modes_on(const Device& device) {
   if (!std::filesystem::exists(device.needs_file)) return {};
   std::vector<Mode> modes = table_of(device);
@@ -78,13 +79,13 @@ std::vector<ModeOn> modes_on(const Device& device) {
 constexpr double kSumsBound = 1e-5;
 constexpr double kFp16Bound = 1e-4;
 constexpr double kBf16LossBound = 1e-3;
-// Of all weights together: the largest difference of one is an extreme value that varies threefold with the
-// order of the samples (over six seeds 3.6e-4 to 1.2e-3 of a gpt over two pieces), the norm twofold (1.5e-4
-// to 3.1e-4).
+// Bound for the norm of the differences of all weights. The largest difference of one weight is an extreme
+// value that varies threefold with the order of the samples. It is 3.6e-4 to 1.2e-3 over six seeds, for a GPT
+// over two pieces. The norm varies twofold (1.5e-4 to 3.1e-4).
 constexpr double kBf16NormBound = 1e-3;
 
-/// Ten steps: two epochs of 4096 samples by 1000, equal and unequal parts, and a small last batch; of a gpt
-/// over sequences of 50 characters, which no number of pieces divides.
+/// Ten steps: two epochs of 4096 samples in batches of 1000, with equal and unequal parts and a small last
+/// batch. A GPT uses sequences of 50 characters, which no number of pieces divides.
 std::vector<std::string> train_words(const Mode& mode, bool is_gpt, const std::string& on) {
   std::vector<std::string> words = {"train", checkout("examples/quick.toml")};
   if (is_gpt) {
@@ -102,7 +103,7 @@ std::vector<std::string> train_words(const Mode& mode, bool is_gpt, const std::s
         text("train.global_batch=", is_gpt ? 40 : 1000), text("train.accumulation=", mode.accumulation),
         text("parallel.pipeline=", mode.stages), text("parallel.tensor=", mode.tensor),
         text("train.precision=", mode.precision), std::string("parallel.microbatches=4"),
-        // Clipped steps are too short to show what was rounded.
+        // Clipped steps are too short to show rounding.
         text("train.clip_norm=", mode.equal == Equal::kUpToBf16 ? 0 : mode.clip_norm),
         std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
         text("parallel.zero=", mode.zero), text("parallel.shard_ranks=", mode.shard_ranks),
@@ -120,7 +121,7 @@ std::vector<std::string> train_words(const Mode& mode, bool is_gpt, const std::s
   return words;
 }
 
-/// That trains over the ranks of the mode, into FOLDER/ranks.
+/// The command that trains over the ranks of the mode, into FOLDER/ranks.
 std::vector<std::string> command_on_ranks(const Mode& mode, const std::string& on,
                                           const std::string& folder) {
   std::vector<std::string> command, words = train_words(mode, mode.context > 1, on);
@@ -162,7 +163,7 @@ TEST(ModeTable, HasNoFieldThatChangesNothing) {
       [](Mode& mode) { mode.optimizer = "other"; },
       [](Mode& mode) { mode.lr = 5; },
   });
-  // Besides what names the case: name and mesh.
+  // Two more fields name the case: name and mesh.
   static_assert(num_fields<Mode>() == kChanges.size() + 2, "each field has its change");
   const Mode plain{.name = "", .mesh = "", .ranks = 2, .optimizer = "sgd"};
   for (std::size_t i = 0; i < kChanges.size(); ++i) {
@@ -173,7 +174,7 @@ TEST(ModeTable, HasNoFieldThatChangesNothing) {
   }
 }
 
-/// Whether two values that meet in `row` meet in one of `rows`.
+/// Whether the values of two factors in `row` also occur together in one of `rows`.
 bool meet_in_one(const Mode& row, const Factor& one, const Factor& other, const std::vector<Mode>& rows) {
   return std::any_of(rows.begin(), rows.end(), [&](const Mode& each) {
     return one.value_of(each) == one.value_of(row) && other.value_of(each) == other.value_of(row);
@@ -181,7 +182,7 @@ bool meet_in_one(const Mode& row, const Factor& one, const Factor& other, const 
 }
 
 TEST(ModeCover, EachPairIsInRunningRow) {
-  // Besides what names the case: name and mesh.
+  // Two more fields name the case: name and mesh.
   static_assert(num_fields<Mode>() == kFactors.size() + 2, "each field is a factor");
   const std::vector<Mode> table = table_of(kCpu), running = rows_that_cover(table, Pairs::kAll);
   std::vector<Factor> factors(kFactors.begin(), kFactors.end());

@@ -1,4 +1,4 @@
-// The programs of docs/training.md that continue after a kill.
+// The programs of docs/training.md that resume after a kill.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -15,7 +15,7 @@ using testing::HasSubstr;
 struct Program {
   const char* name;
   std::vector<std::string> (*command)(const std::string& folder);
-  const char* killed_at;  ///< early enough that it has seconds to go
+  const char* killed_at;  ///< early enough that seconds of the run remain
 };
 
 class OwnLoopResumed : public testing::TestWithParam<Program> {};

@@ -9,7 +9,7 @@
 namespace trireme::test {
 namespace {
 
-/// What rank 0 printed: "step 10: loss 0.49..." and so on.
+/// The output of rank 0: "step 10: loss 0.49..." and so on.
 std::string losses(int ranks, const std::string& schedule, const std::string& backend = "auto") {
   const ChildResult result = run({bin("trireme"), "launch", "-n", text(ranks), "--no-prefix", "--",
                                   bin("example_own_pipeline"), schedule, "50", backend},

@@ -1,4 +1,4 @@
-// trireme plan FILE.toml over processes: it measures once, and what it prints is what a run takes.
+// `trireme plan FILE.toml` over processes. It measures once, and a run uses the printed plan.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -66,7 +66,7 @@ TEST_F(PlanOverRanks, TheFastestPlansAreRunOnRequest) {
     EXPECT_GT(checked[i].at("measured_step_s"), 0.0);
     EXPECT_GT(checked[i].at("measured_tensor_bytes"), 0);
   }
-  // With costs that are kept ranks are started all the same.
+  // Even with cached costs, ranks are started.
   const ChildResult again = plan({"--check"});
   ASSERT_EQ(again.exit_code, kExitOk) << again.err;
   EXPECT_THAT(again.err, HasSubstr("--measure measures again"));

@@ -1,5 +1,5 @@
-// Gradients by priority between hosts whose link is slow: the bits of a run in order, and who is that caused
-// it where a rank goes between two slices.
+// Gradients by priority between hosts with a slow link. The run gives the bits of a run in order. A rank that
+// exits between two slices is named as the cause.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -55,7 +55,7 @@ TEST_F(Priority, ThreeHostsNameRankKilledBetweenSlices) {
   const SwitchedHosts hosts(3, 0.0005, 100e6);
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
   std::vector<std::string> settings = kByNeed;
-  // A step is mostly slices.
+  // Most of a step is slices, so a kill usually hits between two of them.
   settings.insert(settings.end(), {"model.hidden=[1024,256]", "train.max_steps=100000", "train.epochs=100000",
                                    "run.log_every_steps=5", "comm.timeout_s=5"});
   const auto launchers = hosts.launch(1, command("killed", settings));

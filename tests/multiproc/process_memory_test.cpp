@@ -1,4 +1,5 @@
-// The processes of a run stay within the memory that trireme memory tells: the kernel holds them to it.
+// The processes of a run stay within the memory that `trireme memory` estimates. The kernel enforces the
+// limit.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -15,9 +16,9 @@ namespace {
 
 using Settings = std::vector<std::string>;
 constexpr double kMib = 1 << 20;
-/// A container gets so much of what is told.
+/// The limit of a container as a multiple of the estimate.
 constexpr double kRoom = 1.1;
-/// Clearly too little: less than the tensors and code that a process has.
+/// Clearly too small: less than the tensors and code of a process.
 constexpr double kTooLittle = 0.75;
 
 /// Two ranks, six layers of 4 MiB, adamw.
@@ -39,7 +40,7 @@ std::vector<std::string> mlp_command(const std::string& command, const Settings&
   return words;
 }
 
-/// What trireme memory tells of `mode`, first, and of others.
+/// The estimates of `trireme memory`: `mode` first, then other modes.
 nlohmann::json modes_told(const Settings& mode) {
   std::vector<std::string> words = mlp_command("memory", mode);
   words.emplace_back("--json");
@@ -48,8 +49,8 @@ nlohmann::json modes_told(const Settings& mode) {
   return nlohmann::json::parse(told.out).at("modes");
 }
 
-/// Fifty steps whose processes may have so many bytes each of memory that is writable and their own, used or
-/// not. Stacks are small, since a thread uses little of its own.
+/// Fifty steps. Each process may have this number of bytes of writable private memory, used or not. Stacks
+/// are small, since a thread uses little of its own.
 ChildResult train_within(double bytes, const Settings& mode) {
   const TemporaryFolder folder;
   std::vector<std::string> words = {"bash", "-c", "ulimit -S -s 512 && ulimit -d \"$0\" && exec \"$@\"",
@@ -62,7 +63,7 @@ ChildResult train_within(double bytes, const Settings& mode) {
   return run(words, {}, 100);
 }
 
-/// Of that a rank's own: the limit leaves shared memory out.
+/// The private memory of a rank, since the limit excludes memory that is shared.
 double own_bytes(const nlohmann::json& told) {
   return told.at("process_bytes").get<double>() - told.at("shared_bytes").get<double>();
 }

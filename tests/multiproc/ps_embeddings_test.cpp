@@ -1,4 +1,4 @@
-// The example of docs/parameter-server.md learns what can be learned, over two workers and two servers.
+// The example of docs/parameter-server.md converges, over two workers and two servers.
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,5 @@
-// Tests compare with runs that others have trained: only of the same words, program and files.
+// Tests reuse the reference runs of other tests only if the arguments, the program and the files are the
+// same.
 
 #include "tests/support/remembered_run.h"
 

@@ -1,4 +1,4 @@
-// Remote calls between processes: gradients, models over workers, references while connections break, workers
+// RPC between processes: gradients, models over workers, remote references while connections break, workers
 // that are killed.
 
 #include <gtest/gtest.h>
@@ -55,7 +55,8 @@ TEST(RemoteCalls, MoreChunksDifferByOrderOnly) {
   }
 }
 
-// A worker in the middle sends on what it has while it still begins, and what that reaches takes its time.
+// A worker in the middle forwards gradients before it has begun its own part. The work that they start takes
+// its time.
 TEST(RemoteCalls, BackwardAwaitsAllGradientsOfLateWorkers) {
   const std::string slow_workers =
       "export LD_PRELOAD='" + test::bin("slow_backward_begin.so") +
@@ -93,7 +94,7 @@ TEST(RemoteCalls, TheExampleLearnsOverTwoWorkers) {
 TEST(RemoteCalls, DistributedResNet50TrainsByMicroBatches) {
   const auto result = launch(3, "example_dist_resnet50", {"2", "2", "8", "32"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  // Outputs of an untrained model are about 1, and so is their mean square.
+  // The outputs of an untrained model are about 1, and so is their mean square.
   const std::string last = "step 2: loss ";
   const auto at = result.out.find(last);
   ASSERT_NE(at, std::string::npos) << result.out;

@@ -1,4 +1,4 @@
-// examples/simulated.cpp: a run on samples that threads make while it continues.
+// examples/simulated.cpp: training on samples that threads generate during the run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -47,7 +47,7 @@ class Slurm : public testing::Test {
     return cluster_.typed(words);
   }
 
-  /// A step of two ranks, each on a node of its own, which takes itself for a host of its own.
+  /// A step of two ranks on two nodes. Each node counts as a host of its own.
   std::vector<std::string> over_both_nodes(const std::vector<std::string>& arguments) const {
     std::vector<std::string> words = {"srun",
                                       "--nodes=2",
@@ -67,7 +67,7 @@ class Slurm : public testing::Test {
     return all.str();
   }
 
-  /// False when the file does not come to hold the text.
+  /// Returns false if the file does not contain the text in time.
   bool wait_for(const std::string& name, const std::string& wanted) const {
     const auto deadline = Deadline::after_s(kDeadline_s);
     while (content(name).find(wanted) == std::string::npos) {
@@ -77,8 +77,8 @@ class Slurm : public testing::Test {
     return true;
   }
 
-  /// Slurm lets a job that is back in the queue wait for two minutes; this one waits for two seconds. In the
-  /// second in which its nodes were told to end it they would reject its next start, and Slurm gives it up.
+  /// Slurm delays a requeued job by two minutes. Here the test starts it after two seconds. Within the second
+  /// in which its nodes were told to end it, they would reject its next start, and Slurm would give it up.
   testing::AssertionResult begins_again(const std::string& job, int restarts) const {
     const auto deadline = Deadline::after_s(kDeadline_s);
     std::optional<Deadline> in_the_queue;
@@ -156,11 +156,11 @@ TEST_F(Slurm, JobInterruptedTwiceHasSameBits) {
   words.insert(words.end(), arguments.begin(), arguments.end());
   const std::string job = cluster_.say(words);
   ASSERT_TRUE(wait_for("said", "step 150  test accuracy")) << content("said");
-  cluster_.say({"scancel", "--signal=TERM", job});  // what Slurm does when the time is nearly over
+  cluster_.say({"scancel", "--signal=TERM", job});  // Slurm does this shortly before the time limit.
   ASSERT_TRUE(begins_again(job, 1)) << content("said");
   ASSERT_TRUE(wait_for("said", "resuming mlp on synthetic")) << content("said");
   ASSERT_TRUE(wait_for("said", "step 600  test accuracy")) << content("said");
-  cluster_.say({"scontrol", "requeue", job});  // what it does to make room for another job
+  cluster_.say({"scontrol", "requeue", job});  // Slurm does this to make room for another job.
   ASSERT_TRUE(begins_again(job, 2)) << content("said");
   ASSERT_TRUE(wait_for("said", "completed after 1280 steps")) << content("said");
 

@@ -1,4 +1,4 @@
-// trireme top, and the launcher's metrics, on live runs of two ranks.
+// `trireme top` and the launcher's metrics on live runs of two ranks.
 
 #include <gmock/gmock.h>
 #include <poll.h>
@@ -28,7 +28,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-/// The body of the answer to GET, or all of an answer that is no success.
+/// The body of the response to GET, or the whole response if it is not a success.
 std::string get(const std::string& url, const std::string& header = "") {
   const std::string rest = url.substr(std::string("http://").size());
   const std::size_t slash = rest.find('/');
@@ -54,7 +54,7 @@ std::string url_in(const std::string& words) {
   return begin == std::string::npos ? "" : words.substr(begin, words.find_first_of(" \n", begin) - begin);
 }
 
-/// A training that lasts until it is told to stop.
+/// A training that lasts until it is stopped.
 class TopTest : public testing::Test {
  protected:
   std::vector<std::string> train(const std::vector<std::string>& more = {}) const {
@@ -82,7 +82,7 @@ class TopTest : public testing::Test {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return Json::parse(result.out, nullptr, /*allow_exceptions=*/false);
   }
-  /// The first view of which that holds.
+  /// The first view for which `holds` is true.
   template <class Holds>
   Json view_in_which(Holds&& holds) const {
     for (const Deadline deadline = Deadline::after_s(100); !deadline.expired();) {
@@ -118,7 +118,7 @@ TEST_F(TopTest, ShowsGrowingStepsAndNamesAwaitedRank) {
            rank_of(view, 1)["step"] > rank_of(first, 1)["step"];
   });
   const int victim = rank_of(later, 1)["pid"];
-  // Stopped and continued again and again it makes progress, slower than the other one.
+  // The repeatedly stopped and continued rank makes progress, but slower than the other one.
   std::atomic<bool> ends{false};
   std::thread slows([&] {
     while (!ends) {
@@ -154,7 +154,7 @@ TEST_F(TopTest, DrawsOnTerminalAndRestoresIt) {
   ChildProcess world(train());
   ASSERT_TRUE(world.wait_for_output("step ", 100));
   view_in_which(both_step);
-  // script gives the command a terminal of its own.
+  // `script` gives the command a terminal of its own.
   const std::string command = text(bin("trireme"), " top ", (folder / "live").string());
   const ChildResult drawn = run({"bash", "-c", text("printf q | script -qec '", command, "' /dev/null")},
                                 {{"TERM", "xterm"}, {"NO_COLOR", "1"}}, 60);

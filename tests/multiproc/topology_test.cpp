@@ -1,4 +1,4 @@
-// `trireme topology` as ranks of one host and of two.
+// `trireme topology` on the ranks of one host and of two hosts.
 
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST(Topology, OfOneRankDescribesTheHost) {
 }
 
 TEST(Topology, KnowsSocketsCachesAndNumaNodes) {
-  // A machine that hwloc plays: two sockets of four cores with two threads.
+  // A machine that hwloc simulates: two sockets of four cores with two threads.
   const auto result = topology({"--json"}, {{"HWLOC_SYNTHETIC", "package:2 numa:1 l3:1 l2:4 core:1 pu:2"}});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json host = Json::parse(result.out)["hosts"][0];
@@ -68,12 +68,12 @@ TEST(Topology, IsNotMeasuredAgainWhenCached) {
   ASSERT_EQ(first.exit_code, 0) << first.err;
   EXPECT_EQ(measure("2").out, first.out);
 
-  // Others are others' results.
+  // Other ranks have their own cached result.
   const auto three = measure("3");
   EXPECT_EQ(Json::parse(three.out)["host_of_rank"].size(), 3u);
   EXPECT_EQ(measure("2").out, first.out);
 
-  // What cannot be read is said, and measured again.
+  // An unreadable cache file is reported, and the links are measured again.
   for (const auto& file : std::filesystem::directory_iterator(cache)) write_file_atomic(file.path(), "{");
   const auto again = measure("2");
   EXPECT_EQ(again.exit_code, 0) << again.err;

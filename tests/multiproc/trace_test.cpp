@@ -46,7 +46,7 @@ class TraceOfARun : public testing::Test {
   TemporaryFolder folder_;
 };
 
-// The first two steps are left out: memory and connections are made there.
+// The first two steps are skipped, because memory and connections are created in them.
 TEST_F(TraceOfARun, TimelineShowsStepTimesAndSimulation) {
   const ChildResult result = run(command({"--timeline", "timeline.html", "--trace-steps", "3:12"}), {}, 60);
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
@@ -72,8 +72,8 @@ TEST_F(TraceOfARun, HasSpansOfBothRanks) {
     EXPECT_THAT(names(trace.of("bucket", rank)), Contains("bucket"));
     EXPECT_EQ(trace.of("evaluation", rank).size(), 1u);
   }
-  // Two on the way and one at the end: by the training thread, and those on the way twice each, for copy and
-  // write, by the one that saves next to it; all of rank 0.
+  // Two saves during the run and one at the end, all on rank 0. The training thread records each. The thread
+  // that saves in the background records those during the run twice each, for copy and write.
   const std::vector<TracedSpan> saves = trace.of("checkpoint", 0);
   EXPECT_EQ(
       std::count_if(saves.begin(), saves.end(), [](const auto& span) { return span.row == "checkpoint"; }),
@@ -94,15 +94,14 @@ TEST_F(TraceOfARun, ActionsFitStepsAndWorkersLoadBatches) {
     })) << action.name;
   }
   for (const TracedSpan& span : trace.of("data", 1)) {
-    // While a step waits, other threads help with rows of its batch.
+    // While a step waits, other threads help to load rows of its batch.
     EXPECT_THAT(span.row, span.name == "rows"
                               ? testing::StartsWith("data-")
                               : testing::StartsWith(span.name == "batch" ? "data-0" : "main"));
   }
 }
 
-/// An all-reduce cannot end anywhere before it has begun everywhere: clocks that are not aligned would show
-/// that.
+/// An all-reduce cannot end on any rank before it has begun on every rank. Unaligned clocks would show that.
 TEST_F(TraceOfARun, CollectivesOfTwoRanksOverlap) {
   const TraceReading trace = traced({"--trace"});
   std::map<int, TracedSpan> others;

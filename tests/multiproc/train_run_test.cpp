@@ -60,18 +60,18 @@ TEST_F(TrainCommand, TwoProcessesWriteFilesOfOne) {
   const std::vector<double> one = losses("1"), two = losses("2");
   ASSERT_EQ(one.size(), 20u);
   ASSERT_EQ(two.size(), 20u);
-  // The summing order differs; twenty steps of a small network stay far below this.
+  // The order of sums differs. Twenty steps of a small network stay far below this bound.
   for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], one[i], 1e-4 * std::abs(one[i]));
 }
 
-/// The same where no process has more than so much memory of its own.
+/// Runs the command with a limit on the private memory of each process.
 ChildResult run_in(int mib, const std::vector<std::string>& command) {
   std::vector<std::string> limited = {"bash", "-c", text("ulimit -d ", mib * 1024, "; exec \"$@\""), "bash"};
   limited.insert(limited.end(), command.begin(), command.end());
   return run(limited, {}, 200);
 }
 
-// Weights and gradients are 520 MB; a process without a model takes about 200.
+// Weights and gradients are 520 MB. A process without a model takes about 200 MB.
 TEST_F(TrainCommand, CutsModelLargerThanMemoryOverRanks) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer maps terabytes of its own, which counts as the process's";
@@ -95,7 +95,7 @@ TEST_F(TrainCommand, CutsModelLargerThanMemoryOverRanks) {
   ASSERT_EQ(cut.exit_code, 0) << cut.err;
   const ChildResult free = run(command("free", 1, settings(1)), {}, 200);
   ASSERT_EQ(free.exit_code, 0) << free.err;
-  // Where its buffers do not fit, MKL multiplies in another order.
+  // If its buffers do not fit, MKL multiplies in another order.
   const double expected = summary("free")["train_loss"];
   EXPECT_NEAR(summary("cut")["train_loss"], expected, 1e-6 * expected);
 }
@@ -185,7 +185,6 @@ TEST_F(TrainCommand, TerminationStopsRanksAtStepAndResumes) {
   EXPECT_EQ(summary("stopped")["steps"], steps + 5);
 }
 
-/// 50 MB after every step: whenever the signal comes, a checkpoint is being written.
 TEST_F(TrainCommand, ListOfRunsShowsTheirEnds) {
   const auto listed = [&] { return run({bin("trireme"), "runs", folder_.path().string()}).out; };
   ChildProcess killed(

@@ -19,8 +19,8 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Standard output of example_tutorial_NAME on so many ranks, without prefixes; of one rank without a
-/// launcher.
+/// Standard output of example_tutorial_NAME on this number of ranks, without prefixes. One rank runs without
+/// a launcher.
 std::string output_of(const std::string& name, int ranks, const std::vector<std::string>& arguments = {}) {
   std::vector<std::string> command;
   if (ranks > 1) command = {bin("trireme"), "launch", "-n", text(ranks), "--no-prefix", "--"};
@@ -82,7 +82,8 @@ TEST(Tutorials, PipelineOfTwoHasLossesOfOne) {
   EXPECT_EQ(two, losses(output_of("pipeline", 1)));
   EXPECT_LT(std::stod(number_after("step 20: loss ", two)),
             0.9 * std::stod(number_after("step 1: loss ", two)));
-  // 1 + 4 x 18 of the embedding and four layers; 4 x 18 + 2 + 2 of the others, the norm and the output.
+  // 1 + 4 x 18 tensors of the embedding and four layers; 4 x 18 + 2 + 2 of the other layers, the norm and the
+  // output.
   EXPECT_THAT(out, HasSubstr("rank 0 has 73 parameter tensors"));
   EXPECT_THAT(out, HasSubstr("rank 1 has 76 parameter tensors"));
 }
@@ -105,7 +106,7 @@ TEST(Tutorials, FewerRanksLoadCheckpointOfFour) {
     const std::string loaded = output_of("checkpoint", ranks, {"load", folder.path().string()});
     EXPECT_THAT(loaded, HasSubstr("load step 10 with " + text(ranks) + " ranks"));
     EXPECT_TRUE(bytes_of(folder / "weights-load.safetensors") == weights) << ranks;
-    // The state of Adam, too: the same steps follow.
+    // The state of Adam is loaded, too, so the same steps follow.
     EXPECT_NEAR(std::stod(number_after(words, loaded)), std::stod(number_after(words, saved)), 2e-6);
   }
 }

@@ -1,4 +1,4 @@
-// The example of docs/wire.md does what the page says.
+// The example of docs/wire.md behaves as the page says.
 
 #include <gmock/gmock.h>
 

@@ -35,18 +35,18 @@ class TwoTowersExample : public testing::Test {
 const std::vector<std::string> kCut = {"parallel.pipeline=2", "parallel.microbatches=2"};
 
 TEST_F(TwoTowersExample, LearnsRankingOverRanksAndStages) {
-  // In sgd rounding stays rounding.
+  // With sgd, rounding errors are not amplified.
   const std::vector<std::string> small = {"train.epochs=1", "optimizer.name=sgd", "optimizer.lr=1"};
   const nlohmann::json one = trained(1, small);
   std::vector<std::string> cut = small;
   cut.insert(cut.end(), kCut.begin(), kCut.end());
   for (const int ranks : {2, 4}) {
     const nlohmann::json found = trained(ranks, cut);
-    // 64 steps, in each of which f32 is rounded in another order.
+    // 64 steps, each with another order of f32 rounding.
     EXPECT_NEAR(found["test_loss"], one["test_loss"], 1e-4);
     EXPECT_NEAR(found["test_reciprocal_rank"], one["test_reciprocal_rank"], 1e-2);
   }
-  // By chance: (1 + 1/2 + ... + 1/8) / 8 = 0.34.
+  // The expected value for random ranks is (1 + 1/2 + ... + 1/8) / 8 = 0.34.
   EXPECT_GT(trained(2, {})["test_reciprocal_rank"], 0.7);
 }
 

@@ -1,6 +1,6 @@
-// `trireme verify` over small versions of the examples: every model, number format and way of adding up that
-// is there, on ranks that are processes, computes what one rank computes. Each way runs on 2 and on 4 ranks,
-// and each example does; not each example in each way.
+// `trireme verify` over small versions of the examples. Every model, number format and reduction, on ranks
+// that are processes, computes what one rank computes. Each mode runs on 2 and on 4 ranks, and so does each
+// example. Not every example runs in every mode.
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ const std::vector<Example> kExamples = {
     {"Gpt", "gpt_char.toml", "2", {"data.block=16", "model.layers=2", "model.heads=2", "model.width=32"}},
     {"ResNet18", "resnet18.toml", "1", {"data.name=synthetic"}}};
 
-// A scale of the loss at which no gradient overflows: a step that is left out would be equal without a proof.
+// A loss scale at which no gradient overflows. A skipped step would be equal and prove nothing.
 const std::vector<Way> kWays = {
     {.name = "Fp32", .example_on_2 = "Gpt", .example_on_4 = "ResNet18", .settings = {}},
     {.name = "Bf16", .example_on_2 = "Cnn", .example_on_4 = "Gpt", .settings = {"train.precision=bf16"}},
@@ -105,7 +105,7 @@ TEST(VerifiedRows, HaveEachExampleOnTwoAndFour) {
 
 class VerifiedExamples : public testing::TestWithParam<Row> {
  protected:
-  /// Text enough for some batches, with characters that follow each other by a rule.
+  /// Enough text for a few batches. Its characters follow each other by a rule.
   std::string text_file() const {
     std::string letters;
     for (int i = 0; i < 3000; ++i) letters += static_cast<char>('a' + (i * i + i / 7) % 23);
@@ -119,7 +119,7 @@ class VerifiedExamples : public testing::TestWithParam<Row> {
                                       "-n",           text(ranks), "--steps",
                                       example.steps,  "--json"};
     std::vector<std::string> settings = {
-        // Batch norm wants two samples or more in every part.
+        // Batch norm needs at least two samples in every part.
         text("train.global_batch=", 2 * ranks * way.accumulation * way.stages),
         text("train.accumulation=", way.accumulation), "comm.torch_threads=1", "lr.schedule=constant",
         "lr.warmup_steps=0"};
@@ -140,8 +140,8 @@ TEST_P(VerifiedExamples, ComputeTheSameAsOneRank) {
   const auto verdict = nlohmann::json::parse(result.out);
   EXPECT_TRUE(verdict["equal"]) << result.out;
   EXPECT_EQ(verdict["world_size"], ranks);
-  // One part per rank, over shared memory: they are added in the order of the ranks. One pipeline adds in the
-  // order of the micro-batches, but for the embedding of the GPT, which is also its last layer.
+  // One part per rank, over shared memory: parts are added in the order of the ranks. One pipeline adds in
+  // the order of the micro-batches. An exception is the embedding of the GPT, which is also its last layer.
   const bool shares_parameters = std::string_view(example.name) == "Gpt";
   const bool in_order = way.stages == 1 ? way.accumulation == 1 : ranks == 2 && !shares_parameters;
   EXPECT_EQ(verdict["bounds"]["gradient"] == 0, in_order) << result.out;

@@ -1,4 +1,4 @@
-// What `trireme verify` says on the command line of what it did not verify.
+// The command-line messages of `trireme verify` about what it did not verify.
 
 #include <gmock/gmock.h>
 

@@ -9,7 +9,7 @@
 namespace trireme::data {
 namespace {
 
-/// Files, and the pixels that Pillow finds in them: tests/parity/image_reference.py.
+/// Image files, and their pixels as Pillow decodes them: tests/parity/image_reference.py.
 checkpoint::TensorMap reference() {
   const std::filesystem::path folder = test::checkout("tests/parity/data");
   return checkpoint::load_safetensors(folder / "image_pillow.safetensors").tensors;
@@ -19,7 +19,7 @@ std::string bytes_of(const at::Tensor& file) {
   return {static_cast<const char*>(file.data_ptr()), static_cast<std::size_t>(file.numel())};
 }
 
-/// Reads the files whose names begin with `kind`; returns how many there were.
+/// Compares all files whose names begin with `kind`. Returns their number.
 int compare(const std::string& kind) {
   const checkpoint::TensorMap tensors = reference();
   const test::TemporaryFolder folder;

@@ -30,7 +30,7 @@ void compare(const ModelOptions& options) {
   const at::Tensor logits = model->forward(reference.at("input"));
   const at::Tensor loss = at::cross_entropy_loss(logits, reference.at("target"));
   loss.backward();
-  // The same sums of some hundred products in another order.
+  // The same sums of a few hundred products, added in another order.
   EXPECT_TRUE(logits.allclose(reference.at("logits"), 1e-5, 1e-6));
   EXPECT_TRUE(loss.allclose(reference.at("loss"), 1e-5, 1e-6));
   for (const auto& parameter : model->named_parameters()) {
@@ -50,9 +50,9 @@ at::Tensor wave(const std::string& name, const at::Tensor& parameter) {
   return (0.1 * values + (name.ends_with("weight") ? 1 : 0)).to(at::kFloat);
 }
 
-/// Our model with wave() as parameters gives PyTorch's logits, loss and gradients. A forward pass in f32 is
-/// right to some 1e-4; batch norm over few values makes f32 gradients a matter of the processor, so those are
-/// of f64.
+/// Our model with wave() as parameters gives PyTorch's logits, loss and gradients. An f32 forward pass is
+/// accurate to about 1e-4. With batch norm over few values, f32 gradients depend on the processor, so
+/// gradients are compared in f64.
 void compare_large(const ModelOptions& options, const std::vector<std::int64_t>& input_shape,
                    std::int64_t num_classes) {
   const checkpoint::TensorMap reference =

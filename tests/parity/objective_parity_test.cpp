@@ -1,5 +1,6 @@
 // Objectives compared with torch.nn.functional: data/objectives.safetensors, made by objective_reference.py,
-// which holds the same cases under the same names. Whole, and cut into two micro-batches of uneven size.
+// which has the same cases under the same names. Each case runs as a whole batch and as two micro-batches of
+// uneven size.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,7 +62,7 @@ TEST_P(LossParity, MatchesMeanAndGradientOfPyTorch) {
       sum += loss.item<double>();
       count += objective->count(part);
     }
-    // Sums of at most 42 numbers in f32, added in another order: 1e-6 is eight units of rounding.
+    // Sums of at most 42 f32 numbers, added in another order. 1e-6 is eight units of rounding.
     EXPECT_NEAR(sum / count, of_file("loss").item<double>(), 1e-6 * (1 + sum / count)) << "cut " << cut;
     EXPECT_LT((output.grad() / count - of_file("gradient")).abs().max().item<double>(), 1e-6)
         << "cut " << cut;

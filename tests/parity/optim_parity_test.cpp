@@ -1,4 +1,4 @@
-// Optimizers and the moving average compared with PyTorch's and those of the papers:
+// Optimizers and the moving average, compared with those of PyTorch and of the papers:
 // data/optim_*.safetensors, made by optim_reference.py.
 
 #include <ATen/TensorOperators.h>
@@ -28,7 +28,7 @@ SafetensorsFile reference(const std::string& name) {
 }
 
 OptimizerOptions options_of(const Metadata& metadata) {
-  OptimizerOptions options = {.name = metadata.at("name"), .weight_decay = 0};  // where a case has none
+  OptimizerOptions options = {.name = metadata.at("name"), .weight_decay = 0};  // for cases without a value
   const auto read = [&](const char* key, auto& field) {
     if (metadata.contains(key)) field = std::stod(metadata.at(key));
   };
@@ -56,10 +56,10 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.detach() - b).abs().max().item<double>();
 }
 
-/// The references round after other operations than our kernels, or not at all: per step some units in the
-/// last place (1.2e-7) of values around 1, and 20 steps. Muon magnifies what it rounds, at the least singular
-/// values of these matrices some ten times; PyTorch's own rounds every product to bf16 (3.9e-3), of updates
-/// of lr * 1.3 at most, which makes some units of it.
+/// The references round after other operations than our kernels, or not at all. That is a few units in the
+/// last place (1.2e-7) of values around 1 per step, for 20 steps. Muon amplifies rounding about ten times, at
+/// the smallest singular values of these matrices. PyTorch's Muon rounds every product to bf16 (3.9e-3). Its
+/// updates are at most lr * 1.3, so the bound is a few bf16 units of them.
 double bound_of(const SafetensorsFile& file) {
   const Metadata& options = file.metadata;
   if (options.at("name") != "muon") return 2e-6;
@@ -135,7 +135,7 @@ TEST(MovingAverageParity, AveragesAsPyTorchDoes) {
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     parameter.copy_(values[step]);
     average.update();
-    // The same kernel on the same numbers.
+    // The same kernel with the same inputs.
     EXPECT_TRUE(average.state().at("average/weight").equal(after[step])) << "after step " << step;
   }
 }

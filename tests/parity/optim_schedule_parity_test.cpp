@@ -1,5 +1,5 @@
 // Learning-rate schedules compared with torch.optim.lr_scheduler: data/optim_schedules.safetensors, made by
-// optim_reference.py, which holds the same cases under the same names.
+// optim_reference.py, which has the same cases under the same names.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST_P(ScheduleParity, HasTheRatesOfPyTorch) {
   const at::Tensor metrics = reference().at("metrics");
   const auto rate = make_learning_rate(GetParam().options, kLr, kSteps);
   for (std::int64_t step = 0; step < kSteps; ++step) {
-    // Both count in f64; PyTorch multiplies the rate of the step before, step by step.
+    // Both compute in f64. PyTorch multiplies the rate of the previous step, step by step.
     EXPECT_NEAR(rate->at(step), expected[step].item<double>(), 1e-14) << "step " << step;
     rate->observe(metrics[step].item<double>());
   }

@@ -16,8 +16,8 @@
 namespace trireme::parallel {
 namespace {
 
-/// From the factors that PyTorch has drawn. It orthogonalises both factors, we the first one: what their
-/// product says is the same but for rounding, some units in the last place (1.2e-7) of residuals up to 10.
+/// Starts from the random factors of PyTorch. PyTorch orthogonalises both factors, and we only the first one.
+/// Their product is the same up to rounding: a few units in the last place (1.2e-7) of residuals up to 10.
 TEST(PowerSgdParity, TakesTheStepsOfPyTorchsHook) {
   const auto file = checkpoint::load_safetensors(std::filesystem::path(test::checkout("tests/parity/data")) /
                                                  "power_sgd.safetensors");

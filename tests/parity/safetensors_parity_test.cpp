@@ -20,7 +20,7 @@ const std::filesystem::path kFolder = test::checkout("tests/parity");
 const std::map<std::string, std::string> kMetadata = {{"made by", "safetensors"},
                                                       {"quote", "a \"b\" \\ \n \u00e4"}};
 
-/// What safetensors_reference.py writes and expects.
+/// The tensors that safetensors_reference.py writes and expects.
 TensorMap expected_tensors() {
   const std::vector<std::pair<std::string, at::ScalarType>> types = {
       {"float64", at::kDouble}, {"float32", at::kFloat}, {"float16", at::kHalf}, {"bfloat16", at::kBFloat16},

@@ -1,4 +1,4 @@
-// `trireme checkpoint` between Python and us: files of torch.save come in, exported weights go out.
+// `trireme checkpoint` exchanges weights with Python: it imports files of torch.save and exports weights.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>

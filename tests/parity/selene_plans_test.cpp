@@ -21,7 +21,7 @@
 namespace trireme::train {
 namespace {
 
-constexpr double kBehind = 1.3;                              ///< at most, of the published mesh
+constexpr double kBehind = 1.3;                              ///< allowed slowdown of the published mesh
 constexpr std::int64_t kVocabulary = 51200, kLength = 2048;  // the paper, section 5
 
 struct Published {
@@ -68,7 +68,7 @@ RunConfig on_published_mesh(const Published& row) {
   return config;
 }
 
-/// As the paper counts: with the forward that is computed again, and attention to all pairs of tokens.
+/// The FLOP count of the paper: with the recomputed forward, and attention to all pairs of tokens.
 double paper_tflops(const Published& row, double step_s) {
   const auto tokens = static_cast<double>(row.batch * kLength);
   const auto width = static_cast<double>(row.width), layers = static_cast<double>(row.layers);
@@ -77,11 +77,11 @@ double paper_tflops(const Published& row, double step_s) {
   return flops / step_s / row.gpus / 1e12;
 }
 
-/// Of plans with more actions, others of larger micro-batches are estimated.
+/// Plans with more actions are skipped. Others with larger micro-batches are estimated.
 constexpr std::int64_t kMaxWorkOfPlan = 1'000'000;
 
-/// The paper's way on its mesh: 1F1B, interleaved where that is faster, all layers recomputed, no ZeRO; of
-/// the micro-batches and chunks, which table 1 does not give, those that are fastest and fit.
+/// The method of the paper on its mesh: 1F1B, interleaved where that is faster, all layers recomputed, no
+/// ZeRO. Table 1 does not give micro-batches and chunks. The fastest ones that fit are used.
 std::optional<PlannedStep> published_way(const Published& row, const MeasuredForms& forms,
                                          std::int64_t limit) {
   std::optional<PlannedStep> best;
@@ -110,7 +110,7 @@ std::optional<PlannedStep> published_way(const Published& row, const MeasuredFor
   return best;
 }
 
-/// With up to a host of tensor ranks, and any pipelines.
+/// The same on any mesh: tensor parallelism within one host, and any pipeline.
 std::optional<PlannedStep> published_way_on_any_mesh(const Published& row, const MeasuredForms& forms,
                                                      std::int64_t limit) {
   std::optional<PlannedStep> best;
@@ -159,13 +159,13 @@ TEST_P(MegatronPlans, PublishedMeshIsNearlyFastest) {
             << 100 * (tflops / row.tflops - 1) << " % |\n"
             << std::noshowpos;
   EXPECT_LT(way->step_s, kBehind * best_way->step_s) << in_words(best_way->config, row.gpus);
-  // Beyond 5 % the best plan has ZeRO 3, which the estimate makes too fast between hosts: the page of results
-  // says why.
+  // Beyond 5 % the best plan uses ZeRO 3, for which the estimate is too fast between hosts. The page of
+  // results explains it.
   if (slower > 0.05) {
     EXPECT_EQ(all.plans.front().config.parallel.zero, 3) << words_of(all);
   }
-  // The paper interleaves. Where only 1F1B fits by the forecast of memory, ranks wait longer, up to all of
-  // 1F1B's bubble.
+  // The paper interleaves. If only 1F1B fits by the memory estimate, ranks wait longer, up to the whole
+  // bubble of 1F1B.
   const bool waits = way->config.parallel.schedule == "1f1b" && row.pipeline > 1;
   const double bubble =
       waits ? (row.pipeline - 1) / static_cast<double>(way->config.parallel.microbatches) : 0;
@@ -173,7 +173,7 @@ TEST_P(MegatronPlans, PublishedMeshIsNearlyFastest) {
   EXPECT_LT(tflops, 1.75 * row.tflops);
 }
 
-/// A search for more takes up to a minute: with TRIREME_TEST_ALL_MODES=1.
+/// The search for more GPUs takes up to a minute. It runs with TRIREME_TEST_ALL_MODES=1.
 std::vector<Published> searched() {
   std::vector<Published> rows = published();
   if (std::getenv("TRIREME_TEST_ALL_MODES") == nullptr)

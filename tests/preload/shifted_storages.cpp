@@ -1,6 +1,6 @@
-// Preloaded into a program: libtorch's storages in CPU memory lie 16, 32 or 48 bytes beyond a multiple of 64,
-// in turn. Libtorch promises 64 (c10::alloc_cpu); views, mapped files and pieces of shards have any
-// alignment. Results that have the same bits only at equal alignment differ under it.
+// Preloaded library. It shifts libtorch's CPU storages by 16, 32 or 48 bytes beyond a multiple of 64, in
+// turn. Libtorch guarantees an alignment of 64 bytes (c10::alloc_cpu). Views, mapped files and pieces of
+// shards have any alignment. Results that depend on the alignment become visible.
 
 #include <dlfcn.h>
 #include <link.h>
@@ -19,7 +19,7 @@ void __libc_free(void* memory);
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-// It stands where the C library keeps the size of a block, and no block has that size.
+// The mark is where the C library stores the size of a block. No block has that size.
 constexpr std::uint64_t kMark = 0x5348'4946'5445'4400;
 
 std::uint64_t& mark_before(void* memory) { return static_cast<std::uint64_t*>(memory)[-1]; }
@@ -33,7 +33,7 @@ struct Range {
   std::uintptr_t begin = 0, end = 0;
 };
 
-/// The code of libc10, where storages are asked for; empty in a program without libtorch.
+/// The address range of the code of libc10, which allocates storages. Empty in a program without libtorch.
 int find_libc10(dl_phdr_info* library, std::size_t, void* found) {
   if (std::strstr(library->dlpi_name, "/libc10.so") == nullptr) return 0;
   auto& range = *static_cast<Range*>(found);

@@ -1,5 +1,5 @@
-// Preloaded into a program: where libtorch begins the part of a backward over remote calls that is this
-// process's, it takes TRIREME_TEST_BEGIN_S seconds more before it forgets the calls of an earlier one.
+// Preloaded library. It delays this process's part of a distributed backward by TRIREME_TEST_BEGIN_S seconds,
+// before libtorch clears the calls of an earlier one.
 
 #include <dlfcn.h>
 

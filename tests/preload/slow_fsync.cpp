@@ -1,4 +1,4 @@
-// Preloaded into a program: every fsync takes TRIREME_TEST_FSYNC_S seconds more, as on a slow disk.
+// Preloaded library. Every fsync takes TRIREME_TEST_FSYNC_S seconds longer, as on a slow disk.
 
 #include <sys/syscall.h>
 #include <unistd.h>

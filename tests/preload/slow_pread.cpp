@@ -1,7 +1,6 @@
-// Preloaded into a program: on rank TRIREME_TEST_PREAD_RANK a pread takes TRIREME_TEST_PREAD_S seconds more,
-// as on a slow disk of its host. One that was announced by posix_fadvise(WILLNEED) does not: the disk has
-// fetched it meanwhile. At its end the process writes into the file TRIREME_TEST_PREAD_COUNT how many have
-// waited.
+// Preloaded library. On rank TRIREME_TEST_PREAD_RANK each pread takes TRIREME_TEST_PREAD_S seconds longer, as
+// on a slow disk. A read that was announced by posix_fadvise(WILLNEED) is not delayed, because the disk has
+// prefetched it. At exit the process writes the number of delayed reads to the file TRIREME_TEST_PREAD_COUNT.
 
 #include <fcntl.h>
 #include <sys/syscall.h>

@@ -1,7 +1,6 @@
-// NVML for hosts without a GPU: two GPUs with known values, the second of which does not tell its power.
-// Errors are those that the environment names: STAND_IN_NVML_INIT is what nvmlInit_v2 returns,
-// STAND_IN_NVML_READ what reading a value returns, as numbers of nvmlReturn_t. Loaded where TRIREME_NVML
-// names it.
+// NVML for hosts without a GPU: two GPUs with known values. The second one does not support reading its
+// power. The environment sets errors as numbers of nvmlReturn_t. STAND_IN_NVML_INIT is the result of
+// nvmlInit_v2, and STAND_IN_NVML_READ that of reading a value. Loaded through TRIREME_NVML.
 #include <cstdlib>
 #include <cstring>
 
@@ -45,7 +44,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device** device) {
   *device = &devices[index];
   return 0;
 }
-/// CUDA's ids have a domain of four digits, and small letters.
+/// CUDA's PCI ids have a domain of four digits and lower-case letters.
 int nvmlDeviceGetHandleByPciBusId_v2(const char* id, Device** device) {
   for (Device& each : devices) {
     const std::size_t length = std::strlen(id), whole = std::strlen(each.pci_bus_id);

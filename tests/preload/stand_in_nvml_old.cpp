@@ -1,4 +1,4 @@
-// NVML of a driver that is too old: most functions have another name. Loaded where TRIREME_NVML names it.
+// NVML of a driver that is too old: most functions have another name. Loaded through TRIREME_NVML.
 
 extern "C" {
 

@@ -1,5 +1,5 @@
-// A program outside the tree whose ranks call each other: a function with a tensor, its gradient, a member
-// function of a value that stays where it is, and the library's own functions.
+// A program outside the source tree whose ranks use RPC: a function with a tensor, its gradient, a member
+// function of a remote value, and the library's own functions.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 

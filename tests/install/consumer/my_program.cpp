@@ -1,4 +1,5 @@
-// A program outside the tree: its own module, its own loop, gradients averaged over the ranks.
+// A program outside the source tree with a user-defined module and training loop. Gradients are averaged over
+// the ranks.
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
@@ -18,7 +19,8 @@ int main() {
     auto net = std::make_shared<Line>();
     trireme::DistributedDataParallel ddp(*context, net);
     torch::optim::SGD optimizer(net->parameters(), 0.5);
-    // Rank r sees only the inputs of its own axis: without the others' gradients it cannot learn the rest.
+    // Rank r gets only inputs of its own axis. Without the gradients of the other ranks it cannot learn the
+    // other weights.
     auto x = torch::zeros({8, 2});
     x.select(1, context->rank() % 2).copy_(torch::linspace(-1, 1, 8));
     auto y = x.matmul(torch::tensor({{2.0F}, {-3.0F}}));
