@@ -1,9 +1,9 @@
-// Contexts of a process that are not one in its main function: contexts MODE BACKEND [TIMEOUT_S]
-//   static   one in a static object, which ends after main
-//   exit     the same, and the process ends in std::exit()
-//   again    three, one after the other; ranks pause between them, first the one and then the other
-//   beside   two that live together, the first of which ends first
-//   late     rank 1 comes too late for the first, whatever rank 0 says of that, and in time for the next
+// Contexts outside the main function, and several contexts: contexts MODE BACKEND [TIMEOUT_S]
+// static   one in a static object, which is destroyed after main
+// exit     the same, and the process ends in std::exit()
+// again    three consecutive contexts; ranks pause between them, in alternating order
+// beside   two at the same time; the first one ends first
+// late     rank 1 is too late for the first, even if rank 0 reports that, and in time for the next
 #include <ATen/ops/full.h>
 
 #include <chrono>

@@ -1,9 +1,9 @@
-// Trains a small convolutional network with batch norm for some steps and prints what came out of it:
-//   rank_ddp_steps BACKEND [STEPS [BREAK [COMPRESSION]]]
-// "rank R: weights XXXX": a digest of all parameters and buffers, the same on all ranks. Before that, "rank R
-// is under way" after a few steps of many. An error says whether it came out of backward. In step BREAK an
-// exception ends backward on rank 0, after the first reductions have started; rank 0 continues all the same.
-// COMPRESSION is of gradients, with the options by default.
+// Trains a small convolutional network with batch norm for some steps and prints the results:
+// rank_ddp_steps BACKEND [STEPS [BREAK [COMPRESSION]]]
+// "rank R: weights XXXX" is a digest of all parameters and buffers, the same on all ranks. In a long run,
+// "rank R is under way" comes after a few steps. Errors from backward are marked. In step BREAK an exception
+// ends backward on rank 0, after the first reductions have started, and rank 0 continues. COMPRESSION is that
+// of gradients, with default options.
 #include <ATen/ops/arange.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -34,7 +34,7 @@ std::uint64_t digest_of(const torch::nn::Module& module) {
   return digest;
 }
 
-/// Backward with an exception when the last gradient comes, which is not let out.
+/// Runs backward with an exception at the last gradient, and catches the exception.
 void broken_backward(const at::Tensor& loss, const at::Tensor& last) {
   const unsigned hook =
       last.register_hook([](const at::Tensor&) { throw std::runtime_error("the test breaks this pass"); });

@@ -1,6 +1,6 @@
-// A rank that trains on the stand-in device: rank_device_graphs FILE GRAPH STEPS SETTING...
-// GRAPH is train.graph. Prints the losses of its steps and the bytes of its weights, on rank 0 and on each
-// rank, and how often it has replayed a graph.
+// A rank that trains on the mock device: rank_device_graphs FILE GRAPH STEPS SETTING...
+// GRAPH is train.graph. Rank 0 prints the losses of its steps. Each rank prints the bytes of its weights and
+// its number of graph replays.
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
-// A loop of one's own in an elastic job: elastic_loop WHAT. WHAT of the first world: "kill": rank 1 kills
-// itself; "lose": every rank loses each world; "grow": the ranks wait in a loop for other hosts.
+// A user-defined loop in an elastic job: elastic_loop WHAT. WHAT happens in the first world: "kill": rank 1
+// kills itself; "lose": every rank loses each world; "grow": the ranks loop until other hosts join.
 
 #include <ATen/ops/full.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
-// A rank that reads data and trains nothing: epoch DATA_FOLDER OUT_FOLDER PAUSE_S
-// Writes which samples of packed data it saw in each step of the first epoch into OUT/STEP.WORLD.RANK, and
-// rank 0 into OUT/done how many steps all ranks have after them. Goes on after them, with any number of
-// ranks.
+// A rank that reads data without training: epoch DATA_FOLDER OUT_FOLDER PAUSE_S
+// Writes the samples of packed data that it got in each step of the first epoch to OUT/STEP.WORLD.RANK. Rank
+// 0 then writes the number of steps that all ranks have finished to OUT/done. A restart with any number of
+// ranks resumes after these steps.
 #include <chrono>
 #include <filesystem>
 #include <iostream>

@@ -1,7 +1,7 @@
 // Trains a small model with dropout under run.exact and prints loss and norm of every step as hex floats:
-//   rank_exact_steps STEPS PIPELINE ZERO MICROBATCHES
-// MICROBATCHES are those of a replica. Launched with any number of ranks that make up the same micro-batches,
-// it prints the same lines.
+// rank_exact_steps STEPS PIPELINE ZERO MICROBATCHES
+// MICROBATCHES are those of a replica. Launches on any number of ranks with the same micro-batches print the
+// same lines.
 #include <cstdio>
 #include <cstdlib>
 

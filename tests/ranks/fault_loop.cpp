@@ -1,8 +1,8 @@
 // A rank that reduces in a loop, for tests that disturb it:
-//   rank_fault_loop TIMEOUT_S SECONDS [throw | sleep | mismatch | pauses | ALL_REDUCE]
-// prints "step 20" once it is well under way; then rank 1 throws a DataError, sleeps, or reduces another
-// size. With "pauses" it takes five seconds for every hundredth step, and says so afterwards. ALL_REDUCE is
-// the way between hosts.
+// rank_fault_loop TIMEOUT_S SECONDS [throw | sleep | mismatch | pauses | ALL_REDUCE]
+// Prints "step 20" after 20 steps. Then rank 1 throws a DataError, sleeps, or reduces another size. With
+// "pauses" every hundredth step takes five seconds, which the rank prints afterwards. ALL_REDUCE is the
+// algorithm or network between hosts.
 
 #include <ATen/ops/empty.h>
 

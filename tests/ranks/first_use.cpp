@@ -1,6 +1,6 @@
-// Two ranks as threads call a function of libtorch for the first time in their process, at the same moment;
-// many processes one after the other, since it is the first time only once in each. Prints in how many of
-// them a rank had other bits than the same call has later.
+// Two ranks as threads call a function of libtorch at the same moment, for the first time in their process.
+// Many processes run this in sequence, since each has only one first time. Prints the number of processes in
+// which the bits of a rank differ from those of a later call.
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/equal.h>
@@ -27,7 +27,7 @@
 
 namespace {
 
-/// Ranks arrive within nanoseconds of each other: they spin.
+/// Ranks spin, so that they arrive within nanoseconds of each other.
 class Meeting {
  public:
   void wait() {
@@ -42,7 +42,7 @@ class Meeting {
 
 constexpr std::array kFunctions = {at::exp, at::log, at::sqrt, at::tanh, at::erf, at::sin};
 
-/// Whether all ranks had the bits of a later call.
+/// Whether all ranks got the bits of a later call.
 bool first_use_is_as_later() {
   std::vector<float> numbers(168 * 6);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = 2 + std::sin(static_cast<float>(i));
@@ -52,7 +52,7 @@ bool first_use_is_as_later() {
   trireme::comm::run_ranks_as_threads(Meeting::kRanks, [&](trireme::comm::Context& context) {
     const at::Tensor x = input();
     meeting.wait();
-    at::addmm(at::zeros({6}), x, x.narrow(0, 0, 6));  // a model's first operations keep the ranks in step
+    at::addmm(at::zeros({6}), x, x.narrow(0, 0, 6));  // the first operations of a model synchronize the ranks
     meeting.wait();
     at::gelu(x, "tanh");
     for (const auto function : kFunctions) {

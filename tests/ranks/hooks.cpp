@@ -1,8 +1,8 @@
-// A rank of a run with hooks of its own, one of which may throw: hooks FILE.toml [--resume] [--set
-// KEY=VALUE]... Trains what `trireme train` would, with the same bits. TRIREME_TEST_THROW="PLACE RANK CALL
-// KIND" says where (data, forward or backward of a layer, objective, gradients, step, evaluation), on which
-// rank and in which call a DataError (KIND data) or an exception of another library (other) is thrown;
-// without it nothing is.
+// A rank of a run with user-defined hooks, one of which may throw: hooks FILE.toml [--resume] [--set
+// KEY=VALUE]... Trains as `trireme train` does, with the same bits. TRIREME_TEST_THROW="PLACE RANK CALL KIND"
+// selects an exception. PLACE is data, forward or backward of a layer, objective, gradients, step or
+// evaluation. RANK and CALL are the rank and the number of the call. KIND is a DataError (data) or an
+// exception of another library (other). Without the variable no hook throws.
 #include <atomic>
 #include <cstdlib>
 #include <sstream>
@@ -31,7 +31,7 @@ class Thrower {
             "'; expected PLACE RANK CALL KIND");
   }
 
-  /// Thread-safe: loaders call it.
+  /// Thread-safe, because loader threads call it.
   void pass(const std::string& place) const {
     if (place != place_ || own_rank_ != rank_ || ++calls_ != call_) return;
     const std::string what = text("the hook of rank ", rank_, " (", place, ") has had enough");
@@ -78,7 +78,7 @@ class ThrowingObjective : public objective::Objective {
   const Thrower& thrower_;
 };
 
-/// The mlp that the configuration names. Its tensor-parallel form is the shipped one, and throws nothing.
+/// The MLP of the configuration. Its tensor-parallel form is the shipped one and does not throw.
 class ThrowingMlp : public model::Mlp {
  public:
   ThrowingMlp(const train::RunConfig& config, const data::DataSource& source, const Thrower& thrower)

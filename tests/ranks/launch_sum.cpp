@@ -1,4 +1,4 @@
-// A rank that adds up the numbers of all ranks and prints the sum.
+// A rank that adds the numbers of all ranks and prints the sum.
 
 #include <ATen/ops/empty.h>
 

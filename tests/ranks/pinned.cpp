@@ -1,5 +1,5 @@
-// A rank that is pinned: pinned HOW. Prints where it may run and with how many threads torch computes, where
-// a thread may that was there before, with a second context too, and when both are gone.
+// A pinned rank: pinned HOW. Prints its allowed cores and its number of torch threads. Also prints the
+// allowed cores of a thread that started earlier, with a second context, and after both contexts end.
 #include <ATen/Parallel.h>
 
 #include <atomic>

@@ -1,6 +1,6 @@
-// Workers that are killed and frozen under remote calls: rpc_faults. The caller starts two workers of this
-// program, w1 and w2, does to w1 what can be done to a process, and says what it saw. Exit code 0: all of it
-// was as docs/rpc.md promises.
+// Workers that are killed and stopped during RPC: rpc_faults. The caller starts two workers of this program,
+// w1 and w2. It applies each fault to w1 and prints what it observed. Exit code 0: everything was as
+// docs/rpc.md promises.
 
 #include <signal.h>
 #include <sys/wait.h>

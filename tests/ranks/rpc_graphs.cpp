@@ -1,5 +1,5 @@
-// Gradients over random graphs of remote calls among the ranks of a world, compared bit for bit with those of
-// one process: rpc_graphs [--graphs N] [--seed S] [--threads N], N contexts next to each other. Values are
+// Gradients over random graphs of RPC calls among the ranks of a world, compared bit by bit with those of one
+// process: rpc_graphs [--graphs N] [--seed S] [--threads N], with N contexts at the same time. Values are
 // small integers, so that sums are exact in any order.
 
 #include <torch/torch.h>
@@ -21,7 +21,7 @@ using namespace trireme;
 
 constexpr std::int64_t kSize = 4;
 
-/// One node: where it runs, what it does, and with which earlier results.
+/// One node: its worker, its operation, and its inputs, which are earlier results.
 struct Step {
   std::int64_t where = 0, operation = 0, first = 0, second = 0, parameter = 0;
 };
@@ -31,7 +31,7 @@ struct Graph {
 
 constexpr std::int64_t kParameters = 3;
 
-/// Every worker has the same parameters, of integers.
+/// Integer parameters, which every process can compute for each worker.
 std::vector<at::Tensor> make_parameters(std::int64_t worker) {
   std::vector<at::Tensor> parameters;
   for (std::int64_t i = 0; i < kParameters; ++i) {
@@ -56,7 +56,7 @@ at::Tensor compute(std::int64_t operation, const at::Tensor& a, const at::Tensor
   }
 }
 
-/// One step on this worker; with `to` >= 0, by way of another worker that asks a third for it.
+/// Runs one step on this worker. pass_on() runs it through this worker on worker `to`.
 at::Tensor run_step(std::int64_t operation, const at::Tensor& a, const at::Tensor& b, std::int64_t parameter);
 at::Tensor pass_on(std::int64_t to, std::int64_t operation, const at::Tensor& a, const at::Tensor& b,
                    std::int64_t parameter);
@@ -90,7 +90,7 @@ Graph random_graph(Random& random, std::int64_t workers) {
   };
   const std::int64_t count = 3 + below(6);
   for (std::int64_t i = 0; i < count; ++i) {
-    graph.steps.push_back({.where = below(workers + 1),  // the last: by way of another
+    graph.steps.push_back({.where = below(workers + 1),  // the last one: through another worker
                            .operation = below(4),
                            .first = below(i + 1),
                            .second = below(i + 1),
@@ -99,7 +99,7 @@ Graph random_graph(Random& random, std::int64_t workers) {
   return graph;
 }
 
-/// Values of all steps; the loss adds those up that no step uses, so that all have a part in it.
+/// Computes all steps. The loss is the sum of the unused values, so that all steps contribute to it.
 template <class Run>
 at::Tensor loss_of(const Graph& graph, const at::Tensor& input, const Run& run) {
   std::vector<at::Tensor> values = {input};
@@ -122,7 +122,7 @@ bool same(const at::Tensor& a, const at::Tensor& b) {
   return torch::equal(a, b);
 }
 
-/// Graphs whose gradients differ.
+/// The number of graphs whose gradients differ.
 int compare(const rpc::Agent& agent, std::int64_t workers, std::int64_t num_graphs, std::uint64_t seed) {
   int different = 0;
   for (std::int64_t number = 0; number < num_graphs; ++number) {

@@ -1,6 +1,6 @@
-// A model over two workers trained through remote calls, compared with the same model in this process, step
-// by step: rpc_pipe [--model NAME] [--chunks N] [--checkpoint never|except_last|always] [--steps N]. Rank 0
-// is the caller.
+// A model over two workers that is trained through RPC, compared with the same model in this process, step by
+// step: rpc_pipe [--model NAME] [--chunks N] [--checkpoint never|except_last|always] [--steps N]. Rank 0 is
+// the caller.
 
 #include <torch/torch.h>
 
@@ -39,7 +39,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-/// The largest difference between the two, as a share of the largest value.
+/// The largest difference between the two, relative to the largest value.
 double difference(const at::Tensor& a, const at::Tensor& b) {
   const double scale = std::max(b.abs().max().item<double>(), 1e-12);
   return (a - b).abs().max().item<double>() / scale;

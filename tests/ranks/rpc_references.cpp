@@ -1,7 +1,7 @@
-// Remote references that the workers of a world make, hand around and drop while connections between them are
-// cut and processes freeze, at random: rpc_references [--references N] [--seed S] [--way shm|tcp]. Every item
-// has a number: who has a reference to it must find it there, every call must run once, and when all
-// references are dropped nothing may be left. Exit code 0: it was so.
+// Remote references that workers create, pass on and drop while connections are cut and processes are
+// stopped, at random: rpc_references [--references N] [--seed S] [--way shm|tcp]. Every item has a number. A
+// holder of a reference must find its item, and every call must run exactly once. After all references are
+// dropped, no item may remain. Exit code 0: all of this held.
 
 #include <dirent.h>
 #include <signal.h>
@@ -55,7 +55,7 @@ struct Held {
   }
 };
 
-/// What one worker has seen. Sums of workers are taken.
+/// Counters of one worker, which are summed over workers.
 struct Report {
   std::uint64_t num_made = 0, num_passed = 0, num_wrong = 0, num_twice = 0, num_cuts = 0;
   std::uint64_t num_values = 0, num_alive = 0, frames_sent = 0, frames_received = 0;
@@ -69,7 +69,7 @@ struct Report {
 struct Worker {
   std::mutex mutex;
   std::vector<Held> held;
-  std::set<std::uint64_t> calls;  ///< that have run here
+  std::set<std::uint64_t> calls;  ///< calls that have run here
   Report report;
   std::atomic<std::uint64_t> num_cuts = 0;
   std::atomic<int> num_at_work = kThreads;
@@ -87,7 +87,7 @@ void note_call(std::uint64_t call) {
 }
 
 void hold(const Held& held) {
-  Held dropped;  // after the lock
+  Held dropped;  // destroyed after the lock is released
   const std::lock_guard lock(worker.mutex);
   worker.held.push_back(held);
   if (worker.held.size() <= kMaxHeld) return;
@@ -143,7 +143,7 @@ constexpr auto& kEnds = rpc::function<"ends", &ends>;
 constexpr auto& kDropAll = rpc::function<"drop_all", &drop_all>;
 constexpr auto& kReport = rpc::function<"report", &report>;
 
-/// One thread of one worker that uses references at random.
+/// One thread of a worker that uses references at random.
 class Actor {
  public:
   Actor(const rpc::Agent& agent, std::uint64_t workers, std::uint64_t rank, std::uint64_t thread,
@@ -229,7 +229,7 @@ class Actor {
   std::deque<std::function<void()>> under_way_;
 };
 
-/// Shuts one of the connections down that others have made to this worker, wherever in a message it is.
+/// Shuts down a random incoming connection of this worker, at any point within a message.
 void cut_one(const std::vector<wire::Address>& addresses, Random& random) {
   std::vector<int> connections;
   DIR* const all = ::opendir("/proc/self/fd");
@@ -256,7 +256,7 @@ void cut_connections(const rpc::Agent& agent, Random random) {
   }
 }
 
-/// For so long that what is sent to the process meanwhile is sent a second time.
+/// Stops a process for so long that messages to it are resent.
 void freeze_workers(std::vector<pid_t> pids, Random random) {
   while (!worker.ends) {
     const pid_t pid = pids[random.below(pids.size())];
@@ -268,7 +268,7 @@ void freeze_workers(std::vector<pid_t> pids, Random random) {
   }
 }
 
-/// Of all workers together.
+/// The sum over all workers.
 Report sum(const rpc::Agent& agent, std::uint64_t workers) {
   Report all;
   for (std::uint64_t i = 0; i < workers; ++i) {
@@ -282,7 +282,7 @@ Report sum(const rpc::Agent& agent, std::uint64_t workers) {
   return all;
 }
 
-/// When all threads of all workers have done their part: drops everything, and looks at what is left.
+/// Waits for all threads of all workers, then drops everything and checks that nothing remains.
 bool finish(const rpc::Agent& agent, std::uint64_t workers) {
   for (std::uint64_t i = 0; i < workers; ++i) {
     while (agent.rpc_sync(text("worker", i), kWorks)) sleep_s(0.05);

@@ -1,7 +1,7 @@
-// Reduces and gathers shards, several under way at once, and checks them:
-//   rank_shards BACKEND ROUNDS [NUMEL [STEP]]
-// NUMEL is the size of one rank's part; STEP "reduce_scatter" or "gather" leaves the other out. Prints "rank
-// R is under way" after 10 rounds, and at the end "rank R over BACKEND: shards are right".
+// Reduces and gathers shards, several at once, and checks them:
+// rank_shards BACKEND ROUNDS [NUMEL [STEP]]
+// NUMEL is the size of one rank's part. STEP "reduce_scatter" or "gather" runs only that operation. Prints
+// "rank R is under way" after 10 rounds, and at the end "rank R over BACKEND: shards are right".
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 
@@ -19,7 +19,7 @@ using trireme::comm::Pending;
 
 constexpr int kUnderWay = 3;
 
-/// What each rank gives to all: small whole numbers, exact in any order of summing.
+/// The input of each rank: small integers, whose sums are exact in any order.
 at::Tensor numbers(int rank, std::int64_t numel) {
   return at::arange(numel, at::kFloat).remainder(97).add(rank);
 }
@@ -59,7 +59,7 @@ void round(Context& context, std::vector<Shards>& all, const std::string& step) 
 
 int main(int argc, char** argv) try {
   if (argc < 3 || argc > 5) return trireme::kExitUsage;
-  // No all-reduce is measured when groups are made: what crosses a cable are shards.
+  // With gloo, no all-reduce is measured when groups are created. So only shards cross the cable.
   const auto context = Context::from_environment({.backend = argv[1], .all_reduce = "gloo", .timeout_s = 30});
   const std::int64_t numel = argc > 3 ? std::atoll(argv[3]) : 20000;
   std::vector<Shards> all;

@@ -1,5 +1,5 @@
-// Somebody between two hosts who can change packets, between the ends of a channel: both ends see the
-// addresses that they expect, as his connections have them.
+// An attacker on the path between the ends of a channel, who can change packets. Both ends see the addresses
+// that they expect, since the attacker's connections have them.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ using test::Middleman;
 
 constexpr std::uint16_t kKind = 7;
 
-/// A network with the same addresses as this one, for the server. Needs root.
+/// A network namespace for the server with the same addresses as this one. Needs root.
 class OtherNetwork {
  public:
   OtherNetwork() {
@@ -41,7 +41,7 @@ class OtherNetwork {
     }).join();
   }
   bool is_there() const { return network_.fd() >= 0; }
-  /// Sockets that `make` opens are there.
+  /// Runs `make` in that network, so that its sockets belong to it.
   template <class Make>
   auto within(const Make& make) const {
     return std::async(std::launch::async,
@@ -56,7 +56,7 @@ class OtherNetwork {
   Socket network_;
 };
 
-/// As bind(2) and connect(2) do it, from the client's own address.
+/// Connects from the client's own address with bind(2) and connect(2).
 Socket connected_as(const Endpoint& client, const Endpoint& server) {
   const auto address = [](const Endpoint& endpoint) {
     sockaddr_in result{};
@@ -74,7 +74,7 @@ Socket connected_as(const Endpoint& client, const Endpoint& server) {
   return socket;
 }
 
-/// A whole frame, which anybody can make.
+/// A complete frame. It takes no secret to make one.
 std::string frame_of(const std::string& body) {
   SendQueue queue{{}};
   const auto bytes = std::as_bytes(std::span(body));

@@ -1,4 +1,4 @@
-// What a hostile HTTP server can do to a client that keeps its connections.
+// Attacks of a hostile HTTP server on a client that keeps its connections open.
 
 #include <gmock/gmock.h>
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 namespace trireme::http {
 namespace {
 
-/// Answers one connection after the other with these bytes, whatever is asked, and closes it.
+/// Answers consecutive connections with these bytes, whatever the request is, and closes them.
 class Answers {
  public:
   explicit Answers(std::vector<std::string> answers)
@@ -35,7 +35,7 @@ class Answers {
 
   const std::vector<std::string> answers_;
   const wire::Socket listening_ = wire::listen_at({"127.0.0.1", 0});
-  std::thread thread_;  // goes first
+  std::thread thread_;  // destroyed first
 };
 
 TEST(HostileAnswer, FoldedFirstHeaderExtendsNoEarlierAnswer) {

@@ -1,5 +1,5 @@
-// Two thousand connections that say nothing, half of something, or anything, at each port that a job opens:
-// none of them costs memory for longer than it lasts, and those who belong there are served as before.
+// Two thousand connections that send nothing, a part of a message, or garbage, at each port that a job opens.
+// None of them uses memory after it has ended. Legitimate peers are served as before.
 
 #include <gmock/gmock.h>
 #include <sys/socket.h>
@@ -27,7 +27,7 @@ const Secret& secret() {
   return kSecret;
 }
 
-/// Something that listens, and whether one that knows the secret is served there.
+/// A listening port, and a check that a peer with the secret is served there.
 struct Port {
   std::string name;
   std::function<Endpoint()> open;
@@ -102,7 +102,7 @@ Port page() {
           .close = [=] { server->reset(); }};
 }
 
-/// A rank that waits all the time for others that come one after the other.
+/// A rank that continuously waits for consecutive connections of other ranks.
 Port meeting() {
   struct Waiting {
     Socket listening = listen_at({"127.0.0.1", 0});
@@ -141,7 +141,7 @@ std::int64_t resident_kib() {
 
 class HostileConnections : public testing::TestWithParam<Port> {
  protected:
-  /// So many at the same time, each of another kind than the one before; all end with this.
+  /// Opens a wave of connections at the same time, of alternating kinds. All end when this returns.
   static void send_wave(const Endpoint& endpoint) {
     std::vector<Socket> wave;
     for (int i = 0; i < kInAWave; ++i) {
@@ -154,7 +154,7 @@ class HostileConnections : public testing::TestWithParam<Port> {
                                    "TRIREME1" + std::string(64, '\0'),
                                    std::string(4000, static_cast<char>(i)),
                                    store::encode_answer({})}[static_cast<std::size_t>(i) % 6];
-      // A server may close it before all is there.
+      // A server may close the connection before all bytes have arrived.
       ::send(socket->fd(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (i % 5 == 0) ::shutdown(socket->fd(), SHUT_WR);
       wave.push_back(std::move(*socket));
@@ -174,7 +174,7 @@ TEST_P(HostileConnections, TwoThousandTakeNoMemoryFromService) {
   }
   const std::int64_t end_kib = resident_kib();
   RecordProperty("grown_kib", static_cast<int>(end_kib - warm_kib));
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which keep freed memory
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers keep freed memory
   EXPECT_LT(end_kib, warm_kib + kMaxGrowth_kib);
 #endif
   port.close();

@@ -1,4 +1,4 @@
-// What somebody without the job's secret can do where ranks connect for all-reduces between hosts.
+// Attacks without the job's secret on the connections for all-reduces between hosts.
 
 #include <gmock/gmock.h>
 #include <netinet/in.h>
@@ -45,8 +45,8 @@ class MeetingAttack : public testing::Test {
     wire::send_all(socket, std::as_bytes(std::span(bytes)), Deadline::after_s(kStart_s));
   }
 
-  /// Two ranks meet and reduce, where rank 1 finds rank 0 at `place`. What each ends with: the sum, or an
-  /// error.
+  /// Two ranks connect and reduce. Rank 1 connects to rank 0 at `place`. Returns the result of each rank: the
+  /// sum, or an error.
   std::vector<std::string> meet(const Endpoint& place) {
     const Endpoint of_1 = endpoint(1);
     const auto run = [&](int rank) -> std::string {
@@ -87,7 +87,7 @@ TEST_F(MeetingAttack, ExcessStrangersDelayNoRank) {
 
 TEST_F(MeetingAttack, StrangersOfHostDisplaceNoOther) {
   host_ = "0.0.0.0";
-  // The first that comes is from another host than the many.
+  // The first connection comes from another host than the many others.
   const Socket slow = wire::bind_to({"127.0.0.9", 0});
   sockaddr_in there{};
   there.sin_family = AF_INET;
@@ -128,7 +128,7 @@ TEST_F(MeetingAttack, ErrorOfWaitingRankNamesStrangers) {
 }
 
 TEST_F(MeetingAttack, ARecordedIntroductionIsOfNoUse) {
-  // A rank comes to a place that is not rank 0's, and says there who it is.
+  // A rank connects to an endpoint that is not rank 0's and introduces itself there.
   const Socket elsewhere = wire::listen_at({"127.0.0.1", 0});
   const Terms terms{.from = 1, .to = 0, .purpose = "a test"};
   auto rank = std::async(std::launch::async, [&] {
@@ -155,7 +155,7 @@ TEST_F(MeetingAttack, RelayOfIntroductionHasNoConnection) {
   const auto ended = meet(relay.endpoint());
   EXPECT_THAT(ended[0], HasSubstr("waits for connections of rank 1"));
   EXPECT_THAT(ended[1], AllOf(HasSubstr("cannot connect to rank 0"), HasSubstr("at another address")));
-  // The introduction has reached rank 0, which has answered with its number and with no proof.
+  // The introduction has reached rank 0, which has answered with its nonce and without a proof.
   EXPECT_EQ(relay.said_by_client().size(), sizeof(Introduction));
   EXPECT_EQ(relay.said_by_server().size(), sizeof(wire::Nonce));
 }
@@ -170,15 +170,15 @@ TEST_F(MeetingAttack, RelayAtAnotherAddressHasNoConnection) {
 TEST_F(MeetingAttack, RelayThatAddsBytesHasNoConnection) {
   timeout_s_ = 1;
   Middleman relay(endpoint(0));
-  // A tensor right after the introduction, before the answer to it.
+  // Adds a tensor right after the introduction, before the answer to it.
   relay.change_to_server([](const std::string& bytes) { return bytes + std::string(64, 'x'); });
   const auto ended = meet(relay.endpoint());
   EXPECT_THAT(ended[0], HasSubstr("waits for connections of rank 1: no connection came"));
   EXPECT_THAT(ended[1], HasSubstr("cannot connect to rank 0"));
 }
 
-/// Somebody on the path between two hosts: two networks, in each of which something listens at the same
-/// public address and port, rank 0 in one and `Middleman` in the other, where rank 1 is.
+/// An attacker on the path between two hosts. Each of two networks has a listener at the same public address
+/// and port: rank 0 in one, and `Middleman` in the other one, where rank 1 is.
 class MeetingAttackOnThePath : public MeetingAttack {
  protected:
   void go(const std::function<void(Middleman& between)>& body) {
@@ -193,7 +193,7 @@ class MeetingAttackOnThePath : public MeetingAttack {
     if (!is_there) GTEST_SKIP() << "this user makes no namespaces";
   }
 
-  /// Changes every byte of the connection after so many.
+  /// Changes every byte of the connection after the first `num_bytes`.
   static Middleman::Change change_after(std::size_t num_bytes) {
     return [num_bytes, passed = std::size_t{0}](std::string bytes) mutable {
       for (char& byte : bytes)
@@ -223,10 +223,10 @@ TEST_F(MeetingAttackOnThePath, ChangesNoAnswerToAnIntroduction) {
   });
 }
 
-// The limit of the proof, as docs/security.md says it ("Data between hosts"): against this helps a tunnel.
+// The limit of the proof, as in docs/security.md ("Data between hosts"). A tunnel prevents this attack.
 TEST_F(MeetingAttackOnThePath, RelayWithBothAddressesChangesTensor) {
   go([&](Middleman& between) {
-    // The numbers of rank 1 become others.
+    // Changes the numbers of rank 1.
     between.change_to_server([](std::string bytes) {
       for (const float number : {1.5f, 2.5f}) {
         const std::string in_bytes(reinterpret_cast<const char*>(&number), sizeof number);
@@ -242,7 +242,7 @@ TEST_F(MeetingAttackOnThePath, RelayWithBothAddressesChangesTensor) {
   });
 }
 
-/// Addresses to listen at, and to dial.
+/// Addresses to listen at and to connect to.
 class MeetingPlace : public MeetingAttack,
                      public testing::WithParamInterface<std::pair<const char*, const char*>> {};
 

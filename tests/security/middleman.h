@@ -1,6 +1,6 @@
 #pragma once
-// Stands between a client and a server over TCP: passes on what both say, keeps it, and says things of its
-// own when the test wants it to. A thread of its own, for one connection, until the object's end.
+// A relay between a TCP client and a server. It forwards and records the bytes of both sides, and can send
+// bytes of its own. It serves one connection in its own thread until the object is destroyed.
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -20,16 +20,16 @@ namespace trireme::test {
 
 class Middleman {
  public:
-  /// What is passed on instead of these bytes, which have come at once.
+  /// Returns the bytes to forward instead of the received ones.
   using Change = std::function<std::string(const std::string& bytes)>;
 
   explicit Middleman(wire::Endpoint server, const wire::Endpoint& at = {"127.0.0.1", 0})
       : server_(std::move(server)), listening_(wire::listen_at(at)), thread_([this] { serve(); }) {}
-  /// As a router that changes the sender's address: `connected` is its connection to the server.
+  /// Acts as a router that changes the sender's address. `connected` is the connection to the server.
   Middleman(wire::Socket connected, const wire::Endpoint& at)
       : listening_(wire::listen_at(at)), server_side_(std::move(connected)), thread_([this] { serve(); }) {}
-  /// As somebody on the path: `connect` makes the connection to the server once the client has come, whose
-  /// address it is told.
+  /// Acts as an attacker on the path. `connect` gets the client's address and opens the connection to the
+  /// server after the client has connected.
   Middleman(std::function<wire::Socket(const wire::Endpoint& client)> connect, const wire::Endpoint& at)
       : listening_(wire::listen_at(at)), connect_(std::move(connect)), thread_([this] { serve(); }) {}
   ~Middleman() {
@@ -40,13 +40,13 @@ class Middleman {
   Middleman& operator=(const Middleman&) = delete;
 
   wire::Endpoint endpoint() const { return listening_.local(); }
-  /// What has been passed on so far.
+  /// The bytes that were received so far, before changes.
   std::string said_by_client() const { return said(0); }
   std::string said_by_server() const { return said(1); }
-  /// From now on.
+  /// Changes the bytes that are received from now on.
   void change_to_server(const Change& change) { set_change(0, change); }
   void change_to_client(const Change& change) { set_change(1, change); }
-  /// Bytes of its own, once there is a connection.
+  /// Sends additional bytes to the server. Needs a connection.
   void say_to_server(const std::string& bytes) {
     const std::lock_guard lock(mutex_);
     send(server_side_, bytes);
@@ -71,7 +71,7 @@ class Middleman {
     wire::send_all(socket, std::as_bytes(std::span(bytes)), Deadline::after_s(20));
   }
 
-  /// False at its end.
+  /// Forwards received bytes. Returns false at the end of the connection.
   bool pass(const wire::Socket& from, const wire::Socket& to, Way& way) {
     std::array<char, 1 << 16> buffer;
     const ssize_t got = ::recv(from.fd(), buffer.data(), buffer.size(), MSG_DONTWAIT);
@@ -112,7 +112,7 @@ class Middleman {
         if (polled[0].revents != 0 && !pass(client_side, server_side_, ways_[0])) break;
         if (polled[1].revents != 0 && !pass(server_side_, client_side, ways_[1])) break;
       }
-    } catch (const CommError&) {  // one of them is gone
+    } catch (const CommError&) {  // one side has closed its connection
     }
     ::shutdown(server_side_.fd(), SHUT_RDWR);
   }
@@ -124,7 +124,7 @@ class Middleman {
   std::array<Way, 2> ways_;
   wire::Socket server_side_;
   std::atomic<bool> ends_ = false;
-  std::thread thread_;  // goes first
+  std::thread thread_;  // destroyed first
 };
 
 }  // namespace trireme::test

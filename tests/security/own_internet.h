@@ -1,6 +1,6 @@
 #pragma once
-// A network and a file of host names that a thread has to itself: loopback, one address that is public, and
-// names that lead where the test says. Nothing of it leaves the kernel. Needs root.
+// A private network and hosts file for one thread: loopback, one public address, and names that resolve as
+// the test says. No packet leaves the kernel. Needs root.
 
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -29,7 +29,8 @@ class OwnInternet {
     std::ofstream(folder_ / "hosts") << "127.0.0.1 localhost\n" << hosts;
   }
 
-  /// On a thread of its own, whose threads are there as well. False where this host has no such thing.
+  /// Runs `body` in this network, on a new thread, whose own threads belong to it as well. Returns false if
+  /// this host cannot create such a network.
   bool run(const std::function<void()>& body) const {
     bool entered = false;
     std::thread([&] {

@@ -1,4 +1,4 @@
-// Where a server of data may lead this host by a redirection.
+// Targets to which a data server may redirect this host.
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ std::string page(const std::string& body) {
   return text("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
 }
 
-/// Sends that to whatever is asked.
+/// Sends these bytes for any request.
 void always(HttpServer& server, const std::string& bytes) {
   server.twist([bytes](const HttpQuestion&, const std::string&) { return HttpAnswer{bytes}; });
 }
@@ -188,7 +188,7 @@ TEST_F(Redirection, PublicAddressesArePublic) {
     EXPECT_FALSE(is_private(std::string(host))) << host;
 }
 
-/// A server that keeps its connection: it redirects to another path of the same host, which it gives there.
+/// A server that keeps its connection open. It redirects to another path of the same host and serves that.
 class KeepsConnection {
  public:
   explicit KeepsConnection(const std::string& host)
@@ -217,7 +217,7 @@ class KeepsConnection {
         wire::send_all(socket, std::as_bytes(std::span(answer)), Deadline::after_s(30));
         asked.clear();
       }
-    } catch (const CommError&) {  // the client is gone
+    } catch (const CommError&) {  // the client has closed the connection
     }
   }
 
@@ -249,7 +249,8 @@ TEST(RedirectionByName, TheAddressThatIsConnectedToCounts) {
     EXPECT_EQ(redirected("public.example", open).body, "what everybody reaches");
     EXPECT_EQ(redirected("both.example", open).body, "what everybody reaches") << "at its public address";
     EXPECT_EQ(redirected(test::kPublicAddress, open).body, "what everybody reaches");
-    // Named as the source it is read, and what it then leads to is looked at again, connection kept or not.
+    // A host that is named as the source is read. The target of its redirection is checked again, on a kept
+    // connection, too.
     const KeepsConnection keeps("rebound.example");
     const Reply kept = get(keeps.url("/x"));
     EXPECT_EQ(kept.rejection, Rejection::kPrivate) << kept.failure << kept.body;

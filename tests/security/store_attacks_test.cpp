@@ -1,4 +1,4 @@
-// What somebody without the job's secret can do to the store: between a rank and the store, or at its port.
+// Attacks without the job's secret on the store: between a rank and the store, or at its port.
 
 #include <gmock/gmock.h>
 #include <sys/socket.h>
@@ -48,7 +48,7 @@ class StoreAttack : public testing::Test {
   }
   StoreClient client(const Endpoint& endpoint) { return StoreClient({endpoint, secret_, kWait_s}); }
   StoreClient client() { return client(server().endpoint()); }
-  /// All of them, once there is one that says so.
+  /// All complaints so far, once one of them contains `about`.
   std::string complaints(const std::string& about) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, Seconds(kWait_s), [&] { return complaints_.find(about) != std::string::npos; });
@@ -64,7 +64,7 @@ class StoreAttack : public testing::Test {
     receive_all(socket, std::as_writable_bytes(std::span(result)), Deadline::after_s(kWait_s));
     return result;
   }
-  /// Nothing comes any more; what still came.
+  /// Reads until the connection ends. Returns the rest of the bytes.
   static std::string rest(const Socket& socket) {
     std::string result;
     try {
@@ -168,7 +168,7 @@ TEST_F(StoreAttack, RecordedConnectionIsUselessInAnother) {
 }
 
 TEST_F(StoreAttack, ServerProofIsNoClientProof) {
-  // It has a proof made by a server of the same secret, over numbers that it may choose.
+  // The attacker sends a server proof with the same secret, over a nonce that it may choose.
   const Socket reflecting = stranger();
   const auto of_server = *store::decode_hello(receive(reflecting, store::kHelloBytes));
   const Nonce own = random_nonce();
@@ -230,7 +230,7 @@ TEST_F(StoreAttack, WrongProofsAreCountedInLog) {
   EXPECT_THAT(complaints("more connection"),
               AllOf(HasSubstr("the store at 127.0.0.1:"),
                     HasSubstr("rejected in the last 200 ms, last from 127.0.0.1:")));
-  // One that comes after all those is told of, too.
+  // A rejection after all those is reported, too.
   bool told = false;
   for (int i = 0; i < 1000 && !told; ++i) {
     const std::string last = reject_one();

@@ -1,5 +1,5 @@
-// What ends do that could do with less protection: no socket that other hosts reach without a secret, and no
-// plain channel where one end wants an encrypted one.
+// Rejected actions of unprotected peers: no socket is reachable from other hosts without a secret. No channel
+// is plain if one end requires encryption.
 
 #include <gmock/gmock.h>
 
@@ -42,7 +42,7 @@ TEST_P(Downgrade, EncryptingEndRejectsPlainChannel) {
     NodeLoopOptions result;
     result.security =
         Security::with_secret(Secret::from_text("the secret of this cluster", "the test"), encrypts);
-    result.handshake_s = 0.5;  // two ends that wait for each other's first word
+    result.handshake_s = 0.5;  // both ends may wait for the first message of the other one
     return result;
   };
   NodeLoopOptions listening = options(server_encrypts), joining = options(!server_encrypts);
