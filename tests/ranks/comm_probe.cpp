@@ -1,7 +1,7 @@
 // A rank program for the tests of comm in real processes: comm_probe BACKEND TIMEOUT_S MODE [AWAY]
-// sum    all-reduces, prints the sum and leaves
-// wait   prints "ready"; rank AWAY then takes no part; the others all-reduce until they get an error
-// leave  rank 0 leaves; rank 1 prints "rank 0 leaves" when it sees that, and stays
+//   sum    all-reduces, prints the sum and leaves
+//   wait   prints "ready"; rank AWAY then takes no part; the others all-reduce until they get an error
+//   leave  rank 0 leaves; rank 1 prints "rank 0 leaves" when it sees that, and stays
 #include <ATen/ops/full.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // Trains a small convolutional network with batch norm for some steps and prints the results:
-// rank_ddp_steps BACKEND [STEPS [BREAK [COMPRESSION]]]
+//   rank_ddp_steps BACKEND [STEPS [BREAK [COMPRESSION]]]
 // "rank R: weights XXXX" is a digest of all parameters and buffers, the same on all ranks. In a long run,
 // "rank R is under way" comes after a few steps. Errors from backward are marked. In step BREAK an exception
 // ends backward on rank 0, after the first reductions have started, and rank 0 continues. COMPRESSION is that

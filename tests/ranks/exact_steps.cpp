@@ -1,5 +1,5 @@
 // Trains a small model with dropout under run.exact and prints loss and norm of every step as hex floats:
-// rank_exact_steps STEPS PIPELINE ZERO MICROBATCHES
+//   rank_exact_steps STEPS PIPELINE ZERO MICROBATCHES
 // MICROBATCHES are those of a replica. Launches on any number of ranks with the same micro-batches print the
 // same lines.
 #include <cstdio>

@@ -1,8 +1,8 @@
 // A rank that reduces in a loop, for tests that disturb it:
-// rank_fault_loop TIMEOUT_S SECONDS [throw | sleep | mismatch | pauses | ALL_REDUCE]
+//   rank_fault_loop TIMEOUT_S SECONDS [throw | sleep | mismatch | pauses | ALL_REDUCE]
 // Prints "step 20" after 20 steps. Then rank 1 throws a DataError, sleeps, or reduces another size. With
-// "pauses" every hundredth step takes five seconds, which the rank prints afterwards. ALL_REDUCE is the
-// algorithm or network between hosts.
+// "pauses" rank 1 sleeps for five seconds in every hundredth step, and prints that afterwards. ALL_REDUCE is
+// the algorithm or network between hosts.
 
 #include <ATen/ops/empty.h>
 

@@ -1,5 +1,5 @@
 // Reduces and gathers shards, several at once, and checks them:
-// rank_shards BACKEND ROUNDS [NUMEL [STEP]]
+//   rank_shards BACKEND ROUNDS [NUMEL [STEP]]
 // NUMEL is the size of one rank's part. STEP "reduce_scatter" or "gather" runs only that operation. Prints
 // "rank R is under way" after 10 rounds, and at the end "rank R over BACKEND: shards are right".
 #include <ATen/ops/arange.h>

@@ -1,6 +1,6 @@
 #pragma once
-// An authority of a test, and the certificates that it gives: PEM files as a person's openssl would write
-// them. Whoever includes it links OpenSSL's libcrypto.
+// A test certificate authority and its certificates, as PEM files like those of the openssl program. Programs
+// that include this header link OpenSSL's libcrypto.
 
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -24,7 +24,8 @@ class Authority {
     certificate_ = certificate_of(key_.get(), name_, "CA:TRUE", "", 3600);
     write(name_ + ".pem", [&](FILE* file) { return PEM_write_X509(file, certificate_.get()); });
   }
-  /// With `san` as its subject alternative name; an hour ago for a validity below zero.
+  /// Issues a certificate with `san` as its subject alternative name. With a negative validity it has
+  /// expired.
   wire::TlsFiles issue(const std::string& who, const std::string& san, long valid_s = 3600) {
     const Key key = new_key();
     const Certificate certificate = certificate_of(key.get(), who, "CA:FALSE", san, valid_s);

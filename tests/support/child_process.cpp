@@ -34,7 +34,7 @@ struct Pipe {
 };
 
 std::vector<std::string> merged_environment(std::map<std::string, std::string> changes) {
-#ifdef __SANITIZE_ADDRESS__  // a library that a test preloads comes before the sanitizer's own
+#ifdef __SANITIZE_ADDRESS__  // a library that a test preloads precedes the sanitizer's own
   const char* given = std::getenv("ASAN_OPTIONS");
   changes.try_emplace("ASAN_OPTIONS", text(given == nullptr ? "" : given, ":verify_asan_link_order=0"));
 #endif
@@ -58,7 +58,7 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
 
 }  // namespace
 
-/// Collects both streams; everything happens in the calling thread, inside poll().
+/// Collects both streams. All reads happen in the calling thread, inside poll().
 struct ChildProcess::Reader {
   std::array<int, 2> fds{-1, -1};
   std::array<std::string, 2> texts;
@@ -71,7 +71,8 @@ struct ChildProcess::Reader {
     }
   }
 
-  /// Reads what is there, waiting at most `timeout_s` for it; false when both streams are at their end.
+  /// Reads the available output, and waits for at most `timeout_s`. Returns false when both streams have
+  /// ended.
   bool read_some(double timeout_s) {
     std::array<pollfd, 2> polled{pollfd{fds[0], POLLIN, 0}, pollfd{fds[1], POLLIN, 0}};
     if (fds[0] < 0 && fds[1] < 0) return false;
@@ -108,7 +109,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command,
   pid_ = ::fork();
   if (pid_ == 0) {
     ::setpgid(0, 0);
-    // A shell that runs the tests in the background has it ignored.
+    // A shell that runs the tests in the background ignores these signals, and children inherit that.
     for (const int signal : {SIGINT, SIGQUIT}) ::signal(signal, SIG_DFL);
     const int null = ::open("/dev/null", O_RDONLY);
     ::dup2(null, STDIN_FILENO);
@@ -125,7 +126,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command,
   ::close(err.write);
   reader_->fds = {out.read, err.read};
   if (pid_ < 0) throw std::runtime_error("no process");
-  ::setpgid(pid_, pid_);  // here too: a signal may be sent before the child has got that far
+  ::setpgid(pid_, pid_);  // also in the parent: a signal may be sent before the child has called it
 }
 
 ChildProcess::~ChildProcess() {
@@ -169,7 +170,7 @@ ChildResult ChildProcess::wait(double timeout_s) {
     ::waitpid(pid_, &reader_->status, 0);
     reader_->ended = true;
   }
-  // Descendants may hold the pipes open; what they say after the end of the child is not waited for.
+  // Descendants may hold the pipes open. Output after the end of the child is not waited for.
   while (reader_->read_some(0) && (reader_->fds[0] >= 0 || reader_->fds[1] >= 0)) {
     std::array<pollfd, 2> polled{pollfd{reader_->fds[0], POLLIN, 0}, pollfd{reader_->fds[1], POLLIN, 0}};
     if (::poll(polled.data(), 2, 0) <= 0) break;

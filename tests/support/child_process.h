@@ -1,6 +1,6 @@
 #pragma once
-// Starts a program and collects what it prints; every wait has a deadline, and a child that is still there at
-// the end of the test is killed with all its descendants (own process group).
+// Starts a program and collects its output. Every wait has a deadline. A child that still runs at the end of
+// the test is killed with all its descendants (own process group).
 
 #include <map>
 #include <memory>
@@ -12,7 +12,7 @@
 namespace trireme::test {
 
 struct ChildResult {
-  int exit_code = -1;  ///< -1 when it was ended by a signal or the deadline
+  int exit_code = -1;  ///< -1 if a signal or the deadline ended it
   int signal = 0;
   bool timed_out = false;
   std::string out;
@@ -22,7 +22,7 @@ struct ChildResult {
 
 class ChildProcess {
  public:
-  /// `environment` is added to this process's; an empty value removes the variable.
+  /// `environment` is added to that of this process. An empty value removes the variable.
   ChildProcess(const std::vector<std::string>& command,
                const std::map<std::string, std::string>& environment = {},
                const std::string& working_folder = "");
@@ -33,12 +33,13 @@ class ChildProcess {
   int pid() const { return pid_; }
   /// Process ids of the direct children at this moment.
   std::vector<int> children() const;
-  /// True as soon as standard output or error holds the text; false at the deadline or when the child ended.
+  /// Returns true as soon as standard output or error contains the text, and false at the deadline or after
+  /// the end of the child.
   bool wait_for_output(const std::string& text, double timeout_s);
-  /// Standard output, as far as wait_for_output() has read it.
+  /// The standard output that wait_for_output() has read so far.
   const std::string& output() const;
   ChildResult wait(double timeout_s);
-  /// After SIGSTOP it stands still.
+  /// SIGSTOP returns after the child has stopped.
   void send_signal(int signal);
 
  private:
@@ -48,7 +49,7 @@ class ChildProcess {
   std::unique_ptr<Reader> reader_;
 };
 
-/// Runs to the end.
+/// Runs the program to its end.
 ChildResult run(const std::vector<std::string>& command,
                 const std::map<std::string, std::string>& environment = {}, double timeout_s = 120);
 

@@ -29,17 +29,18 @@ namespace {
 
 constexpr const char* kInterface = "cable";
 constexpr std::size_t kMostBytes = 1 << 16;
-// Frames that are due within a tick arrive together: waking up for each would cost half a core.
+// Frames that are due within a tick arrive together. A wake-up for each frame would cost half a core.
 constexpr double kTick_s = 0.25e-3;
-// A host that sends without end does not keep frames of others from leaving.
+// A host that sends continuously does not block the frames of other hosts.
 constexpr int kFramesInTurn = 64;
-constexpr unsigned char kStation[] = {0x02, 0, 0, 0, 0x01};  // and the number of the host
+constexpr unsigned char kStation[] = {0x02, 0, 0, 0, 0x01};  // followed by the number of the host
 
 void require(bool done, const std::string& what) {
   if (!done) throw std::runtime_error(text("no switch: ", what, ": ", std::strerror(errno)));
 }
 
-/// The device of that name in the namespace: one is made where the thread that asks is at that moment.
+/// Opens the TAP device of that name in the namespace. A device is created in the namespace of the opening
+/// thread.
 int open_tap(const std::string& network) {
   int tap = -1;
   std::string problem;
@@ -67,10 +68,11 @@ int open_tap(const std::string& network) {
   return tap;
 }
 
-/// One direction of a cable: frames leave one after the other.
+/// One direction of a cable. Frames leave in sequence.
 class Lane {
  public:
-  /// When the last bit of the frame has gone in; negative where it would wait for too long.
+  /// Returns the time at which the last bit of the frame has entered the cable. Negative if the frame would
+  /// wait for too long.
   double pass(double at_s, std::size_t bytes, const SwitchOptions& options) {
     if (options.bits_per_s <= 0) return at_s;
     const double begins_s = std::max(at_s, free_s_);
@@ -83,7 +85,7 @@ class Lane {
   double free_s_ = 0;
 };
 
-/// A frame on its way: first to the switch, whence it goes into the cable of its receiver.
+/// A frame in flight. It first goes to the switch, and from there into the cable of its receiver.
 struct Frame {
   double due_s = 0;
   std::uint64_t number = 0;
@@ -104,7 +106,7 @@ class Traffic {
       : options_(options), taps_(taps), cut_(cut), up_(taps.size()), down_(taps.size()) {}
 
   void take_from(int host);
-  /// Delivers what is due; the time of the next frame, or 0.
+  /// Delivers the frames that are due. Returns the time of the next frame, or 0.
   double deliver();
 
  private:
@@ -146,11 +148,12 @@ void Traffic::send_on(int from, const char* bytes, std::size_t size) {
 
 double Traffic::deliver() {
   while (!frames_.empty() && frames_.top().due_s <= now_s()) {
-    Frame frame = std::move(const_cast<Frame&>(frames_.top()));  // its place in the order stays
+    // the order of the queue does not depend on the bytes
+    Frame frame = std::move(const_cast<Frame&>(frames_.top()));
     frames_.pop();
     const auto to = static_cast<std::size_t>(frame.to);
     if (!frame.in_last_cable) {
-      // The bits are passed on as they come: one frame alone is not delayed by the second cable.
+      // Bits are forwarded as they arrive. So the second cable does not delay a single frame.
       const double size_s =
           options_.bits_per_s > 0 ? static_cast<double>(frame.bytes.size()) * 8 / options_.bits_per_s : 0;
       frame.due_s = down_[to].pass(frame.due_s - size_s, frame.bytes.size(), options_);
@@ -158,7 +161,7 @@ double Traffic::deliver() {
       if (frame.due_s >= 0) frames_.push(std::move(frame));
       continue;
     }
-    // What the host cannot take is lost, as on a cable.
+    // Frames that the host cannot accept are lost, as on a cable.
     if (!is_cut(frame.to)) [[maybe_unused]]
       const auto sent = ::write(taps_[to], frame.bytes.data(), frame.bytes.size());
   }

@@ -1,12 +1,12 @@
 #pragma once
-// A switch between hosts that are network namespaces, in user space: every frame arrives `delay_s` after it
-// was sent, and each cable carries at most `bits_per_s` each way. It stands for links between sites where the
-// kernel has no netem. Host i has the address 10.79.0.(i + 1)/24 on its interface "cable" (a TAP device), and
-// its namespace is called NAME-i. Frames that would wait for more than `queue_s` are dropped, as at a switch.
-// Needs root, iproute2 and /dev/net/tun; create() throws std::runtime_error that says what is missing.
+// A switch in user space between hosts that are network namespaces. Every frame arrives `delay_s` after it
+// was sent, and each cable carries at most `bits_per_s` each way. It simulates links between sites if the
+// kernel has no netem. Host i has the address 10.79.0.(i + 1)/24 on its interface "cable" (a TAP device), in
+// the namespace NAME-i. Frames that would wait for more than `queue_s` are dropped, as at a real switch.
+// Needs root, iproute2 and /dev/net/tun. create() throws std::runtime_error that says what is missing.
 //
-// In C++ tests it is a thread of the object: see switched_hosts.h. From a shell it is a program, which
-// removes the namespaces when it is ended (MBIT_PER_S 0: no limit):
+// In C++ tests the switch is a thread of the object: see switched_hosts.h. From a shell it is a program,
+// which removes the namespaces when it is ended (MBIT_PER_S 0: no limit):
 //
 // clang-format off
 //   build/release/bin/delayed_switch NAME HOSTS DELAY_MS MBIT_PER_S >"$work/switch" &
@@ -16,9 +16,9 @@
 //   ip netns exec NAME-0 ping -c 1 10.79.0.2
 // clang-format on
 //
-// A ping takes 2 * DELAY_MS. A frame is late by half a millisecond at most while the machine has a core for
-// the switch. 100 Mbit/s cost a sixth of a core, most of it the kernel's TCP, and it carries about
-// 1.5 Gbit/s: for faster links use veth pairs and tc.
+// A ping takes 2 * DELAY_MS. A frame is at most half a millisecond late if the machine has a free core for
+// the switch. 100 Mbit/s use a sixth of a core, mostly for the kernel's TCP. The switch carries about 1.5
+// Gbit/s. For faster links use veth pairs and tc.
 
 #include <atomic>
 #include <string>
@@ -28,10 +28,10 @@
 namespace trireme::test {
 
 struct SwitchOptions {
-  std::string name;  ///< of the namespaces, before their number
+  std::string name;  ///< prefix of the namespaces, before their number
   int num_hosts = 2;
   double delay_s = 0;
-  double bits_per_s = 0;  ///< 0: as fast as it can
+  double bits_per_s = 0;  ///< 0: no limit
   double queue_s = 0.1;
   int mtu = 1500;
 };
@@ -39,14 +39,14 @@ struct SwitchOptions {
 class DelayedSwitch {
  public:
   explicit DelayedSwitch(SwitchOptions options);
-  /// The namespaces go, too: what runs in them has to have ended.
+  /// Removes the namespaces. All programs in them must have ended.
   ~DelayedSwitch();
   DelayedSwitch(const DelayedSwitch&) = delete;
   DelayedSwitch& operator=(const DelayedSwitch&) = delete;
 
   std::string host_name(int host) const;
   static std::string address(int host);
-  /// From now on nothing goes to or comes from that host any more, and no end of a connection either.
+  /// From now on no frame reaches or leaves that host, and neither does the end of a connection.
   void cut_cable(int host);
 
  private:

@@ -1,4 +1,4 @@
-// delayed_switch NAME HOSTS DELAY_MS MBIT_PER_S: the switch of delayed_switch.h, until a signal ends it.
+// delayed_switch NAME HOSTS DELAY_MS MBIT_PER_S: runs the switch of delayed_switch.h until a signal ends it.
 
 #include <pthread.h>
 #include <signal.h>

@@ -16,7 +16,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr int kTries = 3;  // a port that was free may be taken by the time etcd listens
+constexpr int kTries = 3;  // another process may take a free port before etcd listens at it
 constexpr double kStart_s = 30;
 constexpr const char* kTaken = "address already in use";
 constexpr const char* kReady = "ready to serve client requests";
@@ -53,7 +53,7 @@ bool EtcdCluster::starts(int num_members) {
   std::vector<int> peer_ports;
   std::vector<std::string> peers;
   {
-    std::vector<std::unique_ptr<TakenPort>> taken;  // all at once, so that no two are the same
+    std::vector<std::unique_ptr<TakenPort>> taken;  // all held at once, so that they differ
     for (int i = 0; i < 2 * num_members; ++i) taken.push_back(std::make_unique<TakenPort>());
     for (int i = 0; i < num_members; ++i) {
       const auto first = 2 * static_cast<std::size_t>(i);
@@ -67,7 +67,7 @@ bool EtcdCluster::starts(int num_members) {
     const std::string peer = at(peer_ports[static_cast<std::size_t>(i)]);
     const std::string data = (folder_ / text(i)).string();
     std::filesystem::remove_all(data);
-    // To a file: nobody reads a pipe while the test continues.
+    // Output goes to a file, because no process reads a pipe while the test continues.
     const std::string line = text("exec etcd --name m", i, " --data-dir '", data, "' --listen-client-urls ",
                                   client, " --advertise-client-urls ", client, " --listen-peer-urls ", peer,
                                   " --initial-advertise-peer-urls ", peer, " --initial-cluster ",

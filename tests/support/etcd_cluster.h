@@ -1,6 +1,6 @@
 #pragma once
-// Real etcd processes on free ports of this host, with their data in a temporary folder. Forked where it is
-// made: before the test has threads.
+// Real etcd processes on free ports of this host, with their data in a temporary folder. The constructor
+// forks, so it must run before the test has threads.
 
 #include <memory>
 #include <string>
@@ -13,11 +13,11 @@ namespace trireme::test {
 
 class EtcdCluster {
  public:
-  /// Whether the program is on this machine.
+  /// Whether etcd is installed on this machine.
   static bool is_installed();
 
-  /// `address`: where the members listen. `entrance`: words that their commands begin with, as of
-  /// NamespaceHosts. Throws std::runtime_error, with what etcd wrote, when the members do not come up.
+  /// `address`: the address at which the members listen. `entrance`: first words of their commands, as those
+  /// of NamespaceHosts. Throws std::runtime_error with etcd's output if the members do not start.
   explicit EtcdCluster(int num_members, std::string address = "127.0.0.1",
                        std::vector<std::string> entrance = {});
 
@@ -42,7 +42,7 @@ class EtcdCluster {
 
 }  // namespace trireme::test
 
-/// For tests that need it.
+/// For tests that need etcd.
 #define TRIREME_NEEDS_ETCD()                       \
   if (!trireme::test::EtcdCluster::is_installed()) \
   GTEST_SKIP() << "etcd is not installed; tools/setup.sh test installs it"

@@ -1,13 +1,13 @@
-// The main function of test programs that load libtorch, which takes a third of a second. As any test
-// program, and:
+// The main function of test programs that load libtorch, which takes a third of a second. It works like that
+// of any test program, and also has:
 //
 //   PROGRAM --suites              prints the names of its suites
 //   PROGRAM --cases-of=SUITE [--seconds=60] [--at-once=1]
 //
-// runs each case of a suite in a process of its own that is forked after the loading, so many at once. No
-// thread is there yet, and a case meets nothing that another left. Prints "case passed|skipped|failed: NAME",
-// before it what a case printed that did not pass; a case that takes longer is killed, with whatever it
-// started. tools/test_summary.py reads that.
+// The second form runs each case of a suite in its own process, which is forked after the loading.
+// `--at-once` cases run at the same time. No threads exist at the fork, and cases do not affect each other.
+// Prints "case passed|skipped|failed: NAME", preceded by the output of a case that did not pass. A case that
+// exceeds its time is killed with all its children. tools/test_summary.py parses this output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -30,7 +30,7 @@
 
 namespace {
 
-/// What comes after `name` in one of the arguments.
+/// The rest of the first argument that starts with `name`.
 std::optional<std::string> argument(const std::vector<std::string>& arguments, std::string_view name) {
   for (const std::string& each : arguments) {
     if (each.rfind(name, 0) == 0) return each.substr(name.size());
@@ -39,7 +39,7 @@ std::optional<std::string> argument(const std::vector<std::string>& arguments, s
 }
 
 std::string content_of(int file) {
-  constexpr off_t kMost = 20000;  // of one case; CTest cuts what is longer than it was told at any place
+  constexpr off_t kMost = 20000;  // of the output of one case; CTest would cut longer output at any place
   const off_t size = lseek(file, 0, SEEK_END);
   std::string content(static_cast<std::size_t>(std::min(size, kMost)), '\0');
   const off_t begin = size - static_cast<off_t>(content.size());
@@ -57,11 +57,12 @@ std::string content_of(int file) {
   const int outcome = RUN_ALL_TESTS();
   std::cout.flush();
   std::fflush(nullptr);
-  // The destructors of libtorch's tables would first copy all the memory that both processes share: 0.15 s.
+  // Skips the destructors of libtorch's tables, which would copy all memory that both processes share: 0.15
+  // s.
   _exit(outcome);
 }
 
-/// Why a process that ended so has failed; nothing where it has not.
+/// The reason why a process with this status has failed. Empty if it has not.
 std::string failure_of(int status) {
   if (WIFSIGNALED(status)) return std::string("ended by signal ") + strsignal(WTERMSIG(status));
   return WEXITSTATUS(status) == 0 ? "" : "exit code " + std::to_string(WEXITSTATUS(status));
@@ -73,8 +74,8 @@ using Clock = std::chrono::steady_clock;
 struct Running {
   std::string name;
   int process = -1;
-  int end = -1;     ///< readable when it has ended; negative on a kernel without such handles
-  int output = -1;  ///< what it prints
+  int end = -1;     ///< a pidfd, readable after the end; negative on kernels without pidfd_open
+  int output = -1;  ///< its output
   Clock::time_point began = Clock::now();
 };
 
@@ -87,12 +88,12 @@ Running start(const std::string& name) {
   return one;
 }
 
-/// Of one that has ended, or is to end because its time is over; false when it failed.
+/// Reports a case that has ended, or kills one whose time is over. Returns false if it failed.
 bool finish(const Running& one, bool in_time, int seconds) {
   int status = 0;
   if (!in_time) kill(-one.process, SIGKILL);
   waitpid(one.process, &status, 0);
-  kill(-one.process, SIGKILL);  // what it started and left
+  kill(-one.process, SIGKILL);  // remaining children
   const std::string why =
       in_time ? failure_of(status) : "has not ended within " + std::to_string(seconds) + " s";
   const std::string printed = content_of(one.output);
@@ -109,13 +110,13 @@ bool finish(const Running& one, bool in_time, int seconds) {
   return why.empty();
 }
 
-/// Waits until a case has ended or its time is over, and finishes what has; false when one failed.
+/// Waits until a case has ended or its time is over, and finishes such cases. Returns false if one failed.
 bool finish_next(std::vector<Running>& running, int seconds) {
   std::vector<pollfd> ends;
   auto first = Clock::time_point::max();
   for (const Running& one : running) {
     ends.push_back({.fd = one.end, .events = POLLIN, .revents = 0});
-    // Without a handle it is waited for as long as it takes.
+    // Without a pidfd there is no timeout.
     first = std::min(first, one.end < 0 ? Clock::now() : one.began + std::chrono::seconds(seconds));
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - Clock::now()).count();
@@ -168,8 +169,8 @@ int print_suites() {
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   testing::InitGoogleMock(&argc, argv);
-  const bool dies =
-      argument(arguments, "--gtest_internal_run_death_test=").has_value();  // one case of it, started again
+  // A death test starts the program again for one case.
+  const bool dies = argument(arguments, "--gtest_internal_run_death_test=").has_value();
   if (const auto suite = argument(arguments, "--cases-of="); suite && !dies)
     return run_cases(*suite, std::stoi(argument(arguments, "--seconds=").value_or("60")),
                      std::max(1ul, std::stoul(argument(arguments, "--at-once=").value_or("1"))));

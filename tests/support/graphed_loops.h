@@ -1,6 +1,6 @@
 #pragma once
-// Loops of one's own around a step that is captured in a graph (parallel/graphed_step.h), on any device that
-// has graphs.
+// User-defined loops with a step that is captured in a graph (parallel/graphed_step.h), on any device with
+// graphs.
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
@@ -62,8 +62,8 @@ inline Fields batch_of(int number, std::int64_t rows) {
   return Fields({{"input", input.pin_memory()}, {"target", target.pin_memory()}});
 }
 
-/// What a step does with a batch on the device, and what comes before each step, by its number; null:
-/// nothing.
+/// The body of a step on a device batch, and a function that runs before each step, given its number; null:
+/// none.
 using Loop = std::pair<GraphedStep::Body, std::function<void(int)>>;
 using MakeLoop = std::function<Loop(comm::Context&)>;
 
@@ -74,7 +74,7 @@ struct FoundLosses {
   std::string why_not;
 };
 
-/// Twelve steps, the last three of them with fewer samples.
+/// Twelve steps. The last four have fewer samples.
 inline FoundLosses train(const std::string& device, GraphUse use, const MakeLoop& make) {
   FoundLosses found;
   comm::run_ranks_as_threads(1,

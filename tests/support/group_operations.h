@@ -1,6 +1,6 @@
 #pragma once
-// Each operation of a group once, on tensors of any device, and the law that holds on all of them: the
-// results are those of the CPU's tensors.
+// Each operation of a group once, on tensors of any device. On all devices the results must equal those on
+// CPU tensors.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
@@ -24,7 +24,7 @@ inline at::Tensor numbers_of(int rank, c10::Device device, std::int64_t numel = 
 
 struct GroupOperation {
   const char* name;
-  std::function<at::Tensor(comm::Group&, c10::Device)> run;  ///< of 3 ranks; undefined: nothing for this rank
+  std::function<at::Tensor(comm::Group&, c10::Device)> run;  ///< on one of 3 ranks; undefined: no result here
 };
 
 inline const GroupOperation kGroupOperations[] = {
@@ -100,7 +100,7 @@ inline const GroupOperation kGroupOperations[] = {
      }},
 };
 
-/// Ranks that are threads, over that backend.
+/// Runs ranks as threads over the backend, and compares all operations.
 inline void expect_groups_carry_what_the_cpu_carries(const std::string& backend, const std::string& device) {
   comm::run_ranks_as_threads(kGroupRanks,
                              [](comm::Context& context) {

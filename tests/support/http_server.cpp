@@ -14,7 +14,7 @@
 namespace trireme::test {
 namespace {
 
-/// Up to the empty line; empty when the other end has gone.
+/// Reads up to the empty line. Returns an empty string if the peer has closed the connection.
 std::string read_question(int connection) {
   std::string question;
   char byte = 0;
@@ -36,7 +36,7 @@ std::string header_in(const std::string& question, const std::string& name) {
 
 HttpServer::HttpServer(std::string at)
     : address_(std::move(at)), listens_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  ::setenv("no_proxy", "127.0.0.1", 1);  // whatever the environment has for others
+  ::setenv("no_proxy", "127.0.0.1", 1);  // in spite of proxies in the environment
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = ::inet_addr(address_.c_str());
@@ -85,7 +85,7 @@ void HttpServer::accept_all() {
     connections_.emplace_back([this, connection] { serve(connection); });
 }
 
-/// One question per connection: where the answer ends, the connection does.
+/// Serves one request per connection. The connection ends with the response.
 void HttpServer::serve(int connection) {
   if (const std::string asked = read_question(connection); !asked.empty()) {
     const std::vector<std::string> words = split(asked, ' ');

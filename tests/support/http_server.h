@@ -1,7 +1,7 @@
 #pragma once
-// An HTTP server for tests, on 127.0.0.1 or where the test says: it answers GET with ranges from what it was
-// given, and before each answer asks the test whether to do something else instead. One thread per
-// connection, until the end of the test.
+// An HTTP server for tests, on 127.0.0.1 or another address. It answers GET requests, also for ranges, from
+// its files. Before each response a test function can replace it. One thread per connection, until the end of
+// the test.
 
 #include <condition_variable>
 #include <functional>
@@ -20,19 +20,19 @@ struct HttpFile {
 };
 
 struct HttpAnswer {
-  std::string bytes;   ///< status line, headers and all
-  bool hangs = false;  ///< then nothing more, and the connection stays
+  std::string bytes;   ///< status line, headers and body
+  bool hangs = false;  ///< sends nothing more and keeps the connection open
 };
 
 struct HttpQuestion {
-  int number = 0;  ///< of all that were asked, from 0 on
+  int number = 0;  ///< number among all requests, from 0 on
   std::string path;
-  std::string range;  ///< "bytes=0-99"; empty: all
+  std::string range;  ///< "bytes=0-99"; empty: the whole file
 };
 
 class HttpServer {
  public:
-  /// What is to be sent for this question instead of the right answer, which is handed in; none: that.
+  /// Returns the response to send instead of the right one, `right`. Nothing: the right one is sent.
   using Twist = std::function<std::optional<HttpAnswer>(const HttpQuestion&, const std::string& right)>;
 
   explicit HttpServer(std::string address = "127.0.0.1");
@@ -62,7 +62,7 @@ class HttpServer {
   std::thread accepts_;
 };
 
-/// "HTTP/1.1 503 ...", with a body.
+/// A response "HTTP/1.1 503 ..." with a body.
 std::string http_status(int status, const std::string& body = "");
 
 }  // namespace trireme::test

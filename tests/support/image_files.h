@@ -1,5 +1,5 @@
 #pragma once
-// Writes image files for tests, with the libraries that the project reads them with.
+// Writes image files for tests, with the libraries that the project uses to read them.
 
 #include <gtest/gtest.h>
 #include <png.h>
@@ -15,13 +15,13 @@
 
 namespace trireme::test {
 
-/// Rows of pixels of red, green and blue.
+/// Rows of RGB pixels.
 struct Picture {
   int height = 0, width = 0;
   std::vector<std::uint8_t> pixels;
 };
 
-/// Smooth in both directions, so that JPEG keeps it, and different in each channel.
+/// Smooth in both directions, so that JPEG preserves it, and different in each channel.
 inline Picture gradient(int height, int width, int offset = 0) {
   Picture picture{height, width, {}};
   for (int y = 0; y < height; ++y) {
@@ -59,7 +59,7 @@ inline std::string jpeg_bytes(const Picture& picture, TJSAMP sampling = TJSAMP_4
   return bytes;
 }
 
-/// Without loss.
+/// Lossless.
 inline std::string webp_bytes(const Picture& picture) {
   std::uint8_t* buffer = nullptr;
   const std::size_t size =
@@ -70,14 +70,15 @@ inline std::string webp_bytes(const Picture& picture) {
   return bytes;
 }
 
-/// Of a BMP: bits of a pixel, whether the top row comes first, and the compression that the header says.
+/// The form of a BMP file: bits per pixel, whether the top row comes first, and the compression in the
+/// header.
 struct BmpForm {
   int bits = 24;
   bool top_first = false;
   std::uint32_t compression = 0;
 };
 
-/// With 8 bits the pixel's red is an index into a palette of greys.
+/// With 8 bits, the pixel's red value is an index into a palette of grays.
 inline std::string bmp_bytes(const Picture& picture, const BmpForm& form = {}) {
   const auto number = [](std::uint32_t value, int bytes) {
     std::string text;

@@ -1,6 +1,6 @@
 #pragma once
-// While it lives, the process cannot map more than so much beyond what it has: who would take memory by what
-// a file announces fails there, whatever the machine has. One at a time.
+// While an object exists, the process can map only a limited number of further bytes. Code that allocates
+// memory by the announced size of a file then fails on any machine. One object at a time.
 
 #include <sys/resource.h>
 #include <unistd.h>

@@ -15,10 +15,10 @@
 namespace trireme::test {
 namespace {
 
-// Namespaces have addresses and ports to themselves.
+// Each namespace has its own addresses and ports.
 constexpr const char* kPort = "29500";
 
-/// Another one for every object of the process: ranks of one may still be there when the next begins.
+/// A new prefix for every object of the process, because ranks of one may still run when the next begins.
 std::string next_prefix() {
   static std::atomic<int> count{0};
   return text("trireme-test-", ::getpid(), "-", count++);
@@ -58,7 +58,7 @@ std::unique_ptr<ChildProcess> NamespaceHosts::start_on(int host,
                                                        const std::vector<std::string>& command) const {
   std::vector<std::string> words = entrance(host);
   words.insert(words.end(), command.begin(), command.end());
-  // The namespaces share kernel and processes: only this tells the ranks that memory is not shared.
+  // The namespaces share kernel and processes. Only this variable makes the ranks treat memory as not shared.
   return std::make_unique<ChildProcess>(words,
                                         std::map<std::string, std::string>{{"TRIREME_HOST_ID", name(host)}});
 }

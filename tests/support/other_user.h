@@ -1,5 +1,5 @@
 #pragma once
-// Work that another user of this host does, in a process of his own.
+// Work that runs as another user of this host, in a process of its own.
 
 #include <grp.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@ namespace trireme::test {
 
 inline constexpr uid_t kOtherUser = 65534;
 
-/// What `work` returned or threw, done by that user; a failed expectation where it cannot be told. As root.
+/// Runs `work` as that user. Returns its result or the text of its exception. If the process dies, an
+/// expectation fails. Needs root.
 inline std::string as_user(uid_t user, const std::function<std::string()>& work) {
   int ends[2];
   if (::pipe(ends) != 0) return "no pipe";

@@ -5,7 +5,7 @@
 namespace trireme::test {
 namespace {
 
-/// A part of the bundle that the variable names, or where this build has it.
+/// A part of the bundle that the variable names, or else the path in this build.
 std::string place(const char* part, const char* built) {
   const char* bundle = std::getenv("TRIREME_TEST_BUNDLE");
   return bundle == nullptr ? built : std::string(bundle) + part;

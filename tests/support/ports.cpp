@@ -13,22 +13,22 @@
 namespace trireme::test {
 namespace {
 
-constexpr int kFirst = 10240;  // below, services are at home
-constexpr int kEnd = 20000;    // from here on, the ports that are chosen by the name of a job
+constexpr int kFirst = 10240;  // lower ports belong to services
+constexpr int kEnd = 20000;    // from here on, ports are chosen by the name of a job
 constexpr int kOfAProcess = 64;
 
-/// Where the kernel takes the ports of outgoing connections from.
+/// The first port that the kernel gives to outgoing connections.
 int first_of_connections() {
   int first = 0;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
   return first;
 }
 
-/// Another one each time, and far from those of a process that was started just before or after.
+/// A different port at each call, far from those of processes that were started just before or after.
 int next_candidate() {
   static std::atomic<int> asked{0};
   const int end = std::min(kEnd, first_of_connections());
-  if (end <= kFirst) return 0;  // the kernel's choice, as it has them all
+  if (end <= kFirst) return 0;  // the kernel chooses, because it uses all of these ports
   return kFirst + static_cast<int>((::getpid() * std::int64_t{kOfAProcess} + asked++) % (end - kFirst));
 }
 

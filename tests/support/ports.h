@@ -1,11 +1,11 @@
 #pragma once
-// TCP ports of 127.0.0.1 for tests: none is written down in a test, so that tests can run side by side. They
-// are none of those that the kernel gives to outgoing connections, and another one each time and in each
-// process: one that was found free stays so until the test's own program listens there.
+// TCP ports of 127.0.0.1 for tests. No test has a fixed port, so that tests can run concurrently. The ports
+// are none of those that the kernel gives to outgoing connections. They differ between calls and processes,
+// so a free port stays free until the test's own program listens there.
 
 namespace trireme::test {
 
-/// Listens on a free port for as long as it lives.
+/// Listens on a free port while the object exists.
 class TakenPort {
  public:
   TakenPort();
@@ -19,7 +19,7 @@ class TakenPort {
   int number_ = 0;
 };
 
-/// A port that nobody listens on at this moment.
+/// A port on which no process listens at this moment.
 int free_port();
 
 }  // namespace trireme::test

@@ -10,14 +10,14 @@
 namespace trireme::test {
 namespace {
 
-/// What comes next; empty at the end.
+/// The next bytes. Empty at the end.
 std::string read_some(int fd) {
   std::array<char, 4096> buffer;
   const ssize_t got = ::read(fd, buffer.data(), buffer.size());
   return {buffer.data(), static_cast<std::size_t>(got > 0 ? got : 0)};
 }
 
-/// Whether a head and as many bytes as it says are there.
+/// Whether the message has its header and all bytes of its content length.
 bool is_whole(const std::string& message) {
   constexpr const char* kLength = "Content-Length: ";
   const auto end = message.find("\r\n\r\n");
@@ -56,7 +56,7 @@ Relay::Relay(int to_port, int num_answered, Passes passes)
 }
 
 Relay::~Relay() {
-  ::shutdown(listens_, SHUT_RDWR);  // ends an accept() that nobody came to
+  ::shutdown(listens_, SHUT_RDWR);  // ends a pending accept()
   if (thread_.joinable()) thread_.join();
   ::close(listens_);
 }
@@ -64,14 +64,14 @@ Relay::~Relay() {
 void Relay::take() {
   const int from = ::accept(listens_, nullptr, nullptr);
   if (from < 0) return;
-  ::shutdown(listens_, SHUT_RDWR);  // for one connection only: the next is rejected
+  ::shutdown(listens_, SHUT_RDWR);  // only one connection is accepted; the next is rejected
   for (int i = 0; i < num_answered_; ++i) {
     const std::string answer = answer_to(read_message(from));
     [[maybe_unused]] const auto sent = ::send(from, answer.data(), answer.size(), MSG_NOSIGNAL);
   }
   request_ = read_message(from);
   if (passes_ == Passes::kAtOnce) answer_to(request_);
-  while (!read_some(from).empty()) {  // until they give up
+  while (!read_some(from).empty()) {  // until the client closes the connection
   }
   ::close(from);
 }

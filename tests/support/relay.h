@@ -1,7 +1,7 @@
 #pragma once
-// Stands before an HTTP server as a member of its cluster that hangs: it passes on some requests and their
-// answers, then takes one and answers nothing. That one reaches the server at once, or late, when the test
-// says so. A thread of its own, until the end of the test.
+// An HTTP relay that acts as a hung member of a server's cluster. It forwards some requests and their
+// answers, then accepts one request and never answers it. That request reaches the server at once, or late,
+// when the test says so. It runs in its own thread until the end of the test.
 
 #include <cstdint>
 #include <string>
@@ -18,7 +18,7 @@ class Relay {
   Relay& operator=(const Relay&) = delete;
 
   int port() const { return port_; }
-  /// Waits until whoever asked has given up, then passes on the request that hangs; the answer.
+  /// Waits until the client has given up, then forwards the request that hangs. Returns the answer.
   std::string pass();
 
  private:

@@ -16,14 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Empty for what is no file.
+/// Size and time of a file. Empty if the path is no file.
 std::string version_of(const fs::path& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return {};
   return text(' ', fs::file_size(path), ' ', fs::last_write_time(path).time_since_epoch().count());
 }
 
-/// The words, and of files among them, or among the values of settings, which version it is.
+/// The words. A word or setting value that is a file is followed by the version of the file.
 std::string key_of(const std::vector<std::string>& command) {
   std::string key;
   for (const std::string& word : command)
@@ -34,7 +34,7 @@ std::string key_of(const std::vector<std::string>& command) {
 std::string name_of(const std::string& key) { return text(Random::key_of(key)); }
 
 void forget_other_programs(const fs::path& folder, const std::string& kept) {
-  std::error_code ignored;  // another test may be forgetting the same
+  std::error_code ignored;  // another test may remove the same folder
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     if (entry.path().filename() != kept) fs::remove_all(entry.path(), ignored);
   }
@@ -52,14 +52,14 @@ TrainedRun remembered_run(const std::vector<std::string>& command, double timeou
     forget_other_programs(all, program);
     const std::string own = text(place.filename().string(), ".of-", ::getpid());
     const fs::path trained = place.parent_path() / own;
-    fs::remove_all(trained);  // of a process of that number that was killed
+    fs::remove_all(trained);  // left by a killed process with the same id
     std::vector<std::string> words = command;
     for (const std::string& setting : {"run.folder=" + place.parent_path().string(), "run.name=" + own})
       words.insert(words.end(), {"--set", setting});
     const ChildResult result = run(words, {}, timeout_s);
     if (result.exit_code != 0) throw std::runtime_error(text(join(words, " "), "\n", result.out, result.err));
     write_file_atomic(trained / "remembered_as", key);
-    std::error_code is_there;  // another test has been faster
+    std::error_code is_there;  // another test was faster
     fs::rename(trained, place, is_there);
     if (is_there) fs::remove_all(trained);
   }

@@ -1,5 +1,6 @@
 #pragma once
-// While it lives, the process has so much of a resource at most, as far as it may ask for it. One at a time.
+// While an object exists, a resource of the process is limited, as far as the hard limit allows. One object
+// at a time.
 
 #include <sys/resource.h>
 
@@ -9,7 +10,7 @@ namespace trireme::test {
 
 class ResourceLimit {
  public:
-  /// Of RLIMIT_NOFILE, RLIMIT_FSIZE and so on.
+  /// `resource`: RLIMIT_NOFILE, RLIMIT_FSIZE and so on.
   ResourceLimit(__rlimit_resource_t resource, rlim_t most) : resource_(resource) {
     ::getrlimit(resource, &before_);
     limit_ = {.rlim_cur = std::min(most, before_.rlim_max), .rlim_max = before_.rlim_max};

@@ -1,6 +1,6 @@
 #pragma once
-// The scratch files (base/scratch_file.h) that a process has open, which have no names: by way of /proc. And
-// a limit on how large files may become, which makes writes fail.
+// The unnamed scratch files (base/scratch_file.h) that a process has open, found through /proc. And a limit
+// on the size of files, which makes writes fail.
 
 #include <sys/types.h>
 
@@ -10,10 +10,10 @@
 
 namespace trireme::test {
 
-/// Paths through which they can be opened.
+/// Paths through which the files can be opened.
 std::vector<std::filesystem::path> scratch_files_of(pid_t process);
 
-/// The largest file that this process may write from here on, while it lives; writes after it fail.
+/// Limits the size of files that this process writes while the object exists. Larger writes fail.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(std::uint64_t bytes);

@@ -1,6 +1,6 @@
 #pragma once
-// A file system (FUSE) with one file, whose server answers until the first read of the file, and nothing from
-// then on: as a file server that has died. Needs root. Mounted for this process and its children alone.
+// A FUSE file system with one file. Its server answers until the first read of the file and then stops, like
+// a file server that has died. Needs root. Mounted only for this process and its children.
 
 #include <fcntl.h>
 #include <linux/fuse.h>
@@ -42,7 +42,7 @@ class SilentFileSystem {
   bool there() const { return there_; }
   std::filesystem::path file() const { return folder_ / "data"; }
   bool is_silent() const { return is_silent_; }
-  /// Every call that waits for an answer fails.
+  /// Makes every call fail that waits for an answer.
   void end() {
     if (!there_) return;
     ::umount2(folder_.c_str(), MNT_FORCE);

@@ -8,7 +8,7 @@ void SimulatedDisk::crash() {
   for (auto& [name, file] : files_) {
     const std::size_t unsynced = file.bytes.size() - file.num_synced;
     if (unsynced == 0) continue;
-    // Any prefix may have arrived, its last bytes as rubbish.
+    // Any prefix of the unsynced bytes may have been written, with a corrupt last byte.
     const std::size_t kept = random_.below(unsynced + 1);
     file.bytes.resize(file.num_synced + kept);
     if (kept > 0 && random_.below(2) == 0) file.bytes.back() ^= std::byte{0x5a};

@@ -1,6 +1,6 @@
 #pragma once
-// A disk in memory: what was appended and not synced is lost at a crash, or torn in the middle, as its random
-// numbers say; what was synced is not. One thread.
+// A disk in memory. At a crash, unsynced appended bytes are lost or torn, as its random numbers say. Synced
+// bytes are kept. One thread.
 
 #include <map>
 #include <string>
@@ -16,7 +16,7 @@ class SimulatedDisk final : public wire::Disk {
   explicit SimulatedDisk(Random random) : random_(random) {}
 
   void crash();
-  /// The next so many syncs and replacements fail as on a full disk.
+  /// The next `count` syncs and replacements fail as on a full disk.
   void fail_next(int count) { num_failures_ = count; }
 
   std::vector<std::string> names() const override;

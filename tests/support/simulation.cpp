@@ -11,7 +11,7 @@
 
 namespace trireme::test {
 
-/// A node with what is its own, alive or not: name, disk, events that wait while it is frozen.
+/// A node with its name, disk, and the events that wait while it is frozen. The node may be running or not.
 class SimulatedNode final : public wire::Surroundings, public wire::Network {
  public:
   SimulatedNode(Simulation& world, std::string name, std::string role, Simulation::MakeNode make)
@@ -21,7 +21,7 @@ class SimulatedNode final : public wire::Surroundings, public wire::Network {
         make_(std::move(make)),
         disk_(Random(world.random_.bits())) {}
 
-  // What nodes see.
+  // The interface that nodes use.
   std::int64_t now_ns() const override { return world_.now_ns_; }
   std::uint64_t random() override { return world_.random_.bits(); }
   wire::TimerId start_timer(double after_s) override {
@@ -61,7 +61,7 @@ class SimulatedNode final : public wire::Surroundings, public wire::Network {
         const auto held = paused_.extract(connection);  // until now others have queued after these
         if (held.empty()) return;
         for (const auto& action : held.mapped()) {
-          const auto again = paused_.find(connection);  // by what came before this one
+          const auto again = paused_.find(connection);  // paused by an action before this one
           if (again == paused_.end())
             action();
           else
@@ -72,7 +72,8 @@ class SimulatedNode final : public wire::Surroundings, public wire::Network {
   }
   void close(wire::ConnectionId connection) override;
 
-  /// Calls `action` on the node of this life, at once or when it is thawed; not at all when it has ended.
+  /// Calls `action` on the node of this life, immediately or after it is thawed. Drops it if that life has
+  /// ended.
   void tell(std::uint64_t life, std::function<void()> action) {
     if (life != life_ || !node_) return;
     if (is_frozen_)
@@ -91,21 +92,21 @@ class SimulatedNode final : public wire::Surroundings, public wire::Network {
   std::deque<std::function<void()>> frozen_;
   std::map<wire::TimerId, bool> timers_;
   wire::TimerId last_timer_ = 0;
-  std::int64_t posted_until_ns_ = 0;  ///< of the last post(): the next comes after
+  std::int64_t posted_until_ns_ = 0;  ///< of the last post(); the next one comes later
   wire::ConnectionId last_connection_ = 0;
   std::map<wire::ConnectionId, std::uint64_t> links_;
   std::map<wire::ConnectionId, std::size_t> waiting_bytes_;
   std::map<wire::ConnectionId, std::vector<std::function<void()>>> paused_;
 };
 
-/// Between two lives of nodes. `ends_[0]` has called.
+/// Connects two lives of nodes. `ends_[0]` has opened the connection.
 struct Simulation::Connection {
   struct End {
     SimulatedNode* node = nullptr;
     std::uint64_t life = 0;
     wire::ConnectionId id = 0;
     bool is_open = false;
-    std::int64_t arrives_ns = 0;              ///< of the last message to it: the next comes after
+    std::int64_t arrives_ns = 0;              ///< of the last message to this end; the next one comes later
     std::vector<std::function<void()>> held;  ///< on a link that is cut: arrivals, in order
   };
   End ends[2];
@@ -259,7 +260,7 @@ void Simulation::note(const std::string& line) {
   if (prints_) std::fprintf(stderr, "%12.6f %s\n", now_s(), line.c_str());
 }
 
-/// As by a thread next to the node's: a little later, and whatever happens meanwhile comes before it.
+/// Runs `work` a little later, like work of another thread of the node. Other events may come first.
 void Simulation::post(SimulatedNode& node, std::function<void()> work) {
   const auto most = static_cast<std::uint64_t>(options_.max_post_delay_s * 1e9);
   const std::int64_t at = now_ns_ + static_cast<std::int64_t>(random_.below(most + 1));
@@ -374,7 +375,8 @@ void SimulatedNode::close(wire::ConnectionId connection) {
   if (found != links_.end()) world_.close(found->second, this, wire::CloseCause::kByPeer);
 }
 
-/// One end goes at once; the other hears of it after what is on its way, and not while the link is cut.
+/// The closing end closes at once. The other end closes after the messages in flight, and not while the link
+/// is cut.
 void Simulation::close(std::uint64_t number, SimulatedNode* by, wire::CloseCause cause) {
   const auto found = links_.find(number);
   if (found == links_.end()) return;

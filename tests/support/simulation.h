@@ -1,11 +1,10 @@
 #pragma once
-// A cluster in one thread under virtual time: nodes (trireme/wire/node.h) that meet over a network which
-// delays, cuts, loses and repeats, with disks that lose or tear what is not synced when a node crashes.
-// Everything follows from a seed: the same seed gives the same trace, event for event, and the same
-// trace_hash().
+// A cluster in one thread under virtual time. Nodes (trireme/wire/node.h) communicate over a network that
+// delays, cuts, drops and duplicates. Their disks lose or tear unsynced bytes when a node crashes. A seed
+// determines everything: the same seed gives the same trace, event by event, and the same trace_hash().
 //
-// TRIREME_SIM_TRACE=1 prints every event. What a transport promises (order, once, as long as a connection is
-// open) holds unless a link is told otherwise.
+// TRIREME_SIM_TRACE=1 prints every event. The guarantees of a transport (in order, exactly once, while a
+// connection is open) hold unless a link is configured otherwise.
 
 #include <cstdint>
 #include <functional>
@@ -23,13 +22,13 @@ namespace trireme::test {
 struct LinkFaults {
   double min_delay_s = 0.0001, max_delay_s = 0.002;
   double drop = 0, duplicate = 0,
-         reorder = 0;  ///< of single messages: what no connection does, but a bug may
+         reorder = 0;  ///< of single messages: no connection does this, but a bug may
 };
 
 struct SimulationOptions {
-  double connect_timeout_s = 1;  ///< to an address that does not answer
-  double broken_s = 8;           ///< a connection over a link that was cut for longer closes on both sides
-  double max_post_delay_s = 0.0002;  ///< of what a node gives itself to do, as if another thread did
+  double connect_timeout_s = 1;      ///< to an address that does not answer
+  double broken_s = 8;               ///< a connection over a link that is cut for longer closes on both sides
+  double max_post_delay_s = 0.0002;  ///< of work that a node posts to itself, as from another thread
   LinkFaults links;
 };
 
@@ -42,32 +41,33 @@ class Simulation {
   explicit Simulation(std::uint64_t seed, SimulationOptions options = {});
   ~Simulation();
 
-  /// Its address is "inproc:NAME". It starts with start().
+  /// Adds a node with the address "inproc:NAME". start() starts it.
   void add(const std::string& name, const std::string& role, MakeNode make);
   void start(const std::string& name);
-  /// Ends it between two events; connections close, what its disk had not synced may be lost or torn.
+  /// Ends the node between two events. Its connections close, and unsynced bytes of its disk may be lost or
+  /// torn.
   void crash(const std::string& name);
   bool is_running(const std::string& name) const;
-  /// As by SIGSTOP and SIGCONT: others see an open connection that says nothing.
+  /// As with SIGSTOP and SIGCONT: other nodes see an open connection without messages.
   void freeze(const std::string& name);
   void thaw(const std::string& name);
   bool is_frozen(const std::string& name) const;
-  /// Nothing passes between the two; what was sent waits.
+  /// No message passes between the two nodes. Sent messages wait.
   void cut(const std::string& a, const std::string& b);
   void heal(const std::string& a, const std::string& b);
   void heal_all();
   void set_faults(const LinkFaults& faults) { options_.links = faults; }
 
-  /// The node itself; it is running.
+  /// The node itself, which must be running.
   template <class NodeType>
   NodeType& node(const std::string& name) {
     return dynamic_cast<NodeType&>(running(name));
   }
 
   void at(double after_s, std::function<void()> action);
-  /// The next event. Whether there was one.
+  /// Runs the next event. Returns whether there was one.
   bool step();
-  /// Until `done`, for at most so long of virtual time. Whether it is done.
+  /// Runs until `done`, for at most `at_most_s` of virtual time. Returns whether it is done.
   bool run_until(const std::function<bool()>& done, double at_most_s);
   void run_for(double seconds);
   double now_s() const { return static_cast<double>(now_ns_) * 1e-9; }
@@ -75,7 +75,7 @@ class Simulation {
   Random& random() { return random_; }
   std::uint64_t trace_hash() const { return hash_; }
   std::uint64_t num_events() const { return num_events_; }
-  /// That were sent so far, of one kind.
+  /// Number of messages of one kind that were sent so far.
   std::uint64_t num_messages(std::uint16_t kind) const {
     const auto found = num_messages_.find(kind);
     return found == num_messages_.end() ? 0 : found->second;
@@ -84,7 +84,7 @@ class Simulation {
     const auto found = num_bytes_.find(kind);
     return found == num_bytes_.end() ? 0 : found->second;
   }
-  /// A kind as a word, for traces.
+  /// The name of a kind, for traces.
   void name_kinds(std::function<std::string(std::uint16_t)> name) { kind_name_ = std::move(name); }
   void note(const std::string& line);
 

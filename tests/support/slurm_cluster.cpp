@@ -16,7 +16,7 @@ namespace {
 constexpr double kStart_s = 60;
 constexpr const char* kReady = "both nodes are idle";
 
-// Its ports are nobody else's: the network is its own.
+// The ports are fixed, because the cluster has a network of its own.
 constexpr const char* kConfiguration = R"(ClusterName=test
 SlurmctldHost=one
 SlurmctldPort=16817
@@ -37,7 +37,7 @@ NodeName=two CPUs=2 NodeHostname=one NodeAddr=10.78.0.1 Port=16822
 PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 )";
 
-// Slurm resolves names only on a host with an address besides that of the loopback.
+// Slurm resolves names only on a host with another address than that of the loopback.
 constexpr const char* kDaemons = R"SH(set -e
 cd "$1"
 ip link set lo up
@@ -99,7 +99,7 @@ SlurmCluster::SlurmCluster() { unavailable_because_ = start(); }
 
 SlurmCluster::~SlurmCluster() {
   if (init_ == 0) return;
-  ::kill(init_, SIGKILL);  // and with it the whole namespace, before the folder goes
+  ::kill(init_, SIGKILL);  // ends the whole namespace before the folder is removed
   daemons_->wait(20);
 }
 

@@ -1,8 +1,8 @@
 #pragma once
-// A Slurm cluster of two nodes, `one` and `two`, on this machine: munged, slurmctld and two slurmd, with
-// their configuration, key, sockets and state in a temporary folder. They run in namespaces of their own
-// (processes, network, mounts, host name), so that they meet no other cluster and all of them, and every job,
-// end with the object, and with the test, however that ends. Needs root. Not thread-safe.
+// A Slurm cluster of two nodes, `one` and `two`, on this machine: munged, slurmctld and two slurmd. Their
+// configuration, key, sockets and state are in a temporary folder. They run in their own namespaces
+// (processes, network, mounts, host name), separate from any other cluster. All of them, and every job, end
+// with the object and with the test. Needs root. Not thread-safe.
 
 #include <memory>
 #include <string>
@@ -20,13 +20,14 @@ class SlurmCluster {
   SlurmCluster(const SlurmCluster&) = delete;
   SlurmCluster& operator=(const SlurmCluster&) = delete;
 
-  /// Empty when the cluster is up.
+  /// Empty if the cluster is up.
   const std::string& unavailable_because() const { return unavailable_because_; }
-  /// For runs and what jobs say; on both nodes.
+  /// For runs and output of jobs. Both nodes see it.
   const std::filesystem::path& folder() const { return folder_.path(); }
-  /// The command as somebody types it on node one, in folder(), with this build's programs in the PATH.
+  /// The command as typed on node one, in folder(), with this build's programs in the PATH.
   std::vector<std::string> typed(const std::vector<std::string>& command) const;
-  /// Its standard output without the last newline; throws std::runtime_error when it fails.
+  /// Runs the command and returns its standard output without the last newline. Throws std::runtime_error if
+  /// it fails.
   std::string say(const std::vector<std::string>& command) const;
 
  private:

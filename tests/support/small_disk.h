@@ -1,6 +1,6 @@
 #pragma once
-// A disk of a few kilobytes: a tmpfs over a folder, in a mount namespace that one command and its children
-// have to themselves. Needs root; small_disk_unavailable_because() says what is missing.
+// A disk of a few kilobytes: a tmpfs over a folder, in a private mount namespace of one command and its
+// children. Needs root. small_disk_unavailable_because() says what is missing.
 
 #include <filesystem>
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace trireme::test {
 
-/// Empty when there can be small disks.
+/// Empty if small disks are available.
 std::string small_disk_unavailable_because();
 
 struct SmallDisk {
-  std::string size;                 ///< as mount takes it: "64k"
-  std::filesystem::path folder;     ///< what it covers
-  std::filesystem::path keep = {};  ///< if given: where its files are copied when the command has ended
+  std::string size;                 ///< in the form of mount: "64k"
+  std::filesystem::path folder;     ///< mount point
+  std::filesystem::path keep = {};  ///< if given: its files are copied here when the command ends
 };
 
-/// The words that run `command` with the disk in place; they end with the command's exit code.
+/// The command line that runs `command` with the disk. It ends with the command's exit code.
 std::vector<std::string> on_small_disk(const SmallDisk& disk, const std::vector<std::string>& command);
 
 }  // namespace trireme::test

@@ -1,4 +1,4 @@
-// Autocast of the stand-in device.
+// Autocast of the mock device.
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
@@ -8,7 +8,7 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFallthrough());
 }
 
-// What autocast computes in fewer bits on the CPU, of what our models need.
+// The operators that our models need and that autocast computes in low precision on the CPU.
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   KERNEL_PRIVATEUSEONE(linear, lower_precision_fp)
   KERNEL_PRIVATEUSEONE(matmul, lower_precision_fp)

@@ -38,18 +38,18 @@ thread_local c10::DeviceIndex current_device = 0;
 thread_local bool in_operator = false;
 thread_local std::array<c10::StreamId, kNumStandInDevices> current_streams = {};
 
-/// Lives as long as the process: tensors may be given back late.
+/// Exists until the end of the process, because tensors may be freed late.
 StreamOrder& order() {
   static auto* const kOrder = new StreamOrder;
   return *kOrder;
 }
 
-/// On which this thread issues what it does on a device.
+/// The stream on which this thread issues work for a device.
 StreamOrder::Stream stream_on(c10::Device device) {
   return {device.index(), current_streams.at(static_cast<std::size_t>(device.index()))};
 }
 
-/// Copies inside belong to an operator.
+/// Marks a scope in which copies belong to an operator.
 class OperatorScope {
  public:
   OperatorScope() : before_(std::exchange(in_operator, true)) {}
@@ -61,7 +61,7 @@ class OperatorScope {
   bool before_;
 };
 
-/// All live as long as the process: tensors may be given back late.
+/// Exists until the end of the process, because tensors may be freed late.
 HiddenMemory& memory() {
   static auto* const kMemory = new HiddenMemory;
   return *kMemory;
@@ -72,7 +72,7 @@ LateCopies& queue() {
   return *kQueue;
 }
 
-/// Lives as long as the process, too.
+/// Exists until the end of the process, too.
 AllocatedOnDevices& allocated() {
   static auto* const kAllocated = new AllocatedOnDevices(kNumStandInDevices);
   return *kAllocated;
@@ -116,8 +116,8 @@ class StandInAllocator final : public c10::DeviceAllocator {
 StandInAllocator allocator;
 REGISTER_ALLOCATOR(kType, &allocator)
 
-/// The work of all streams is done when it is issued; copies that wait in the queue are not. Which stream
-/// waits for which is kept track of.
+/// The work of all streams is done when it is issued, except copies that wait in the queue. The waits between
+/// streams are recorded.
 struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   static c10::Stream stream_of(const StreamOrder::Stream& stream) {
     return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, stream.first), stream.second);
@@ -189,7 +189,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, GuardImpl)
 
-/// Its random numbers are the CPU's: the same generator is used.
+/// The device uses the random generator of the CPU.
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
@@ -210,14 +210,14 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 };
 
-/// The same tensor where the CPU can read it.
+/// The same tensor in memory that the CPU can read.
 at::Tensor seen_by_cpu(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.numel() == 0 || tensor.is_cpu()) return tensor;
   return at::from_blob(memory().behind(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
                        tensor.options().device(c10::kCPU).requires_grad(false));
 }
 
-/// The current stream does something with a tensor of the device.
+/// Records that the current stream uses a tensor of the device.
 void use(const at::Tensor& tensor, bool writes, const std::string& operation) {
   if (!tensor.defined() || tensor.device().type() != kType || tensor.numel() == 0) return;
   const void* piece = memory().begin_of(tensor.const_data_ptr());
@@ -225,10 +225,10 @@ void use(const at::Tensor& tensor, bool writes, const std::string& operation) {
   writes ? order().write(piece, stream, operation) : order().read(piece, stream, operation);
 }
 
-/// The host waits for what the current stream has been given to do.
+/// The host waits for the work that was issued to the current stream.
 void host_waits(c10::Device device) { order().host_waits(order().now(stream_on(device))); }
 
-/// What is allocated while a graph is captured belongs to it.
+/// Memory that is allocated during a capture belongs to the graph.
 at::Tensor in_graph(at::Tensor tensor) {
   if (StandInGraph* graph = StandInGraph::capturing()) graph->made(tensor);
   return tensor;
@@ -327,13 +327,13 @@ const at::Tensor& resize(const at::Tensor& tensor, at::IntArrayRef sizes,
   return tensor;
 }
 
-/// With what ATen chooses its kernels by: whether a backward is to come.
+/// Keeps requires_grad, by which ATen chooses its kernels.
 at::Tensor seen_by_convolution(const at::Tensor& tensor) {
   return seen_by_cpu(tensor).requires_grad_(tensor.requires_grad());
 }
 
-/// An operator that the fallback does not see: `compute` gets tensors that the host can read. Its results are
-/// those on the device, of the first argument.
+/// Runs an operator that the fallback does not handle. `compute` gets the arguments, and its results are
+/// moved to the device of the first argument.
 template <class Compute>
 std::vector<at::Tensor> computed(const char* name, const std::vector<at::Tensor>& arguments,
                                  const Compute& compute) {
@@ -391,7 +391,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   return {results[0], results[1], results[2]};
 }
 
-/// What it reads and writes comes after what other streams do with that.
+/// Checks that the operator's reads and writes come after the uses of the same memory by other streams.
 void check_streams(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
   const std::size_t begin = stack.size() - arguments.size();
@@ -404,7 +404,7 @@ void check_streams(const c10::OperatorHandle& op, const torch::jit::Stack& stack
   }
 }
 
-/// Once more, into the tensors that came out the first time.
+/// Runs the operator again, into the tensors of the first results.
 void repeat(const c10::OperatorHandle& op, const std::vector<c10::IValue>& arguments,
             const std::vector<c10::IValue>& results) {
   const OperatorScope scope;

@@ -1,13 +1,12 @@
 #pragma once
-// A device for tests where no accelerator is, by libtorch's door for devices of others (PrivateUse1). Its
-// memory cannot be reached from the host: addresses of its tensors lead nowhere, so that a copy that was
-// forgotten is a segmentation fault at once, and one next to a tensor of the device an error. Its operators
-// run on the CPU, on copies, and give the CPU's numbers (convolutions and attention up to rounding where ATen
-// takes another kernel). Copies that need not block are made late: from the host when the device next does
-// something, to the host when somebody waits for the device. It has streams and events: what is done on one
-// stream with memory that another has used, without having waited for that, is an error (stand_in_streams.h).
-// Registered as "stand_in" when the library is
-// loaded: programs link it, or have it preloaded (LD_PRELOAD). Thread-safe.
+// A mock device for tests without an accelerator, which uses libtorch's PrivateUse1 backend. The host cannot
+// access its memory. So a forgotten copy is an immediate segmentation fault, and one next to a tensor of the
+// device is an error. Its operators run on the CPU, on copies, and give the results of the CPU. Convolutions
+// and attention are equal up to rounding where ATen chooses another kernel. Non-blocking copies are made
+// late: from the host when the device next does something, to the host at the next wait for the device. It
+// has streams and events. Work on one stream that uses memory of another stream without a wait is an error
+// (stand_in_streams.h). The device is registered as "stand_in" when the library is loaded. Programs link it
+// or preload it (LD_PRELOAD). Thread-safe.
 
 #include <cstdint>
 #include <memory>
@@ -17,29 +16,29 @@ namespace trireme::test {
 constexpr const char* kStandInDevice = "stand_in";
 constexpr int kNumStandInDevices = 4;
 
-/// Tensors and numbers that were read back to the host since the process began, and waits for the device.
-/// Each is a moment in which all that the device was given would have had to be waited for; what operators
-/// copy by themselves, and copies to pinned memory that need not block, are not counted.
+/// Number of tensors and numbers that were read back to the host, and of waits for the device, since the
+/// start of the process. Each would block until all issued work is done. Copies inside operators and
+/// non-blocking copies to pinned memory do not count.
 std::int64_t reads_from_stand_in();
 
-/// Waits for an event that was recorded on a stream, since the process began: not for what the device was
-/// given after it.
+/// Number of waits for an event that was recorded on a stream, since the start of the process. Such a wait
+/// does not include work that was issued after the event.
 std::int64_t waits_for_events_of_stand_in();
 
-/// Bytes of tensors and numbers that were copied to the host since the process began, to pinned memory as
-/// well. What operators copy by themselves is not counted.
+/// Bytes of tensors and numbers that were copied to the host since the start of the process, also to pinned
+/// memory. Copies inside operators do not count.
 std::int64_t bytes_read_from_stand_in();
 
-/// Tensors of the host that were copied to the device since the process began, from memory that is not
-/// pinned: a device would have had to be waited for.
+/// Number of host tensors that were copied to the device from memory that is not pinned, since the start of
+/// the process. A real device would block.
 std::int64_t copies_from_pageable_memory();
 
-/// Copies between pinned memory and the device on another stream than its default one, since the process
-/// began.
+/// Number of copies between pinned memory and the device on another stream than the default one, since the
+/// start of the process.
 std::int64_t copies_on_own_streams_of_stand_in();
 
 class StandInGraph;
-/// Captures and replays what the device is given (stand_in_graph.h).
+/// Captures and replays the work that is issued to the device (stand_in_graph.h).
 std::unique_ptr<StandInGraph> make_stand_in_graph();
 
 }  // namespace trireme::test

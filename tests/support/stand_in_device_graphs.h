@@ -1,5 +1,5 @@
 #pragma once
-// Graphs of the stand-in device for code that asks comm/device_graph.h for them.
+// Graphs of the mock device for code that creates them through comm/device_graph.h.
 
 #include <atomic>
 #include <cstdint>
@@ -19,7 +19,7 @@ class StandInDeviceGraph final : public comm::DeviceGraph {
     ++num_replays;
     graph_->replay();
   }
-  inline static std::atomic<std::int64_t> num_replays = 0;  ///< of this process
+  inline static std::atomic<std::int64_t> num_replays = 0;  ///< in this process
 
  private:
   const std::unique_ptr<StandInGraph> graph_ = make_stand_in_graph();

@@ -59,7 +59,7 @@ void StandInGraph::reject_wait(const std::string& what) {
 }
 
 void StandInGraph::made(const at::Tensor& tensor) {
-  // What has no elements yet may be given some.
+  // An empty tensor also counts, because it may get elements later.
   if (is_of_device(tensor)) made_.insert(storage_of(tensor));
 }
 
@@ -92,10 +92,10 @@ void StandInGraph::add(std::string operation, Values arguments, Values results, 
   entries_.push_back({std::move(operation), std::move(arguments), std::move(results), std::move(again)});
 }
 
-/// A storage is alive while a tensor refers to it that others hold.
+/// A storage is alive while a tensor that refers to it is held outside of the graph.
 void StandInGraph::check_alive() const {
   for (const auto& [key, outside] : outside_) {
-    // References of the graph: of each tensor that it holds, and its own.
+    // Subtracts the references of the graph: one of its own, and one for each tensor that it holds.
     auto others = static_cast<std::ptrdiff_t>(outside.storage.use_count()) - 1;
     for (const auto& [tensor, references] : outside.held) {
       const bool is_mine =

@@ -1,9 +1,9 @@
 #pragma once
-// Capture and replay on the stand-in device (comm/device_graph.h), as strict as CUDA graphs, and stricter
-// where those go wrong in silence. What is issued while a graph is captured is recorded; what it has changed
-// outside of the graph is taken back when the capture ends, random numbers included. Errors: a read on the
-// host, a copy from pageable memory, a wait; in a replay an operation that reads memory which was freed after
-// the capture. One capture at a time in a process.
+// Capture and replay on the mock device (comm/device_graph.h). It is as strict as CUDA graphs, and stricter
+// where those fail silently. Work that is issued during a capture is recorded. Its changes outside of the
+// graph are undone when the capture ends, including random numbers. Errors are a read on the host, a copy
+// from pageable memory, and a wait. In a replay, an operation that reads memory which was freed after the
+// capture is an error. One capture at a time in a process.
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@ namespace trireme::test {
 
 class StandInGraph {
  public:
-  /// Where the bytes of a storage of the device are.
+  /// Returns the location of the bytes of a storage of the device.
   using Bytes = std::function<std::byte*(const void* address)>;
   explicit StandInGraph(Bytes bytes) : bytes_(std::move(bytes)) {}
   ~StandInGraph();
@@ -30,19 +30,19 @@ class StandInGraph {
   void end();
   void replay();
 
-  /// The one that is being captured; null: none.
+  /// The graph that is being captured; null: none.
   static StandInGraph* capturing();
   /// Throws c10::Error while a graph is captured: the host would have to wait for the device.
   static void reject_wait(const std::string& what);
 
-  /// Memory that belongs to the graph.
+  /// Marks memory as part of the graph.
   void made(const at::Tensor& tensor);
-  /// The next operation writes them.
+  /// Says that the next operation writes the tensor.
   void will_write(const at::Tensor& tensor);
   using Values = std::vector<c10::IValue>;
   /// Holds no tensors itself.
   using Again = std::function<void(const Values& arguments, const Values& results)>;
-  /// An operation on `arguments` that has made `results`, which `again` does once more into the same memory.
+  /// Adds an operation on `arguments` that has produced `results`. `again` repeats it into the same memory.
   void add(std::string operation, Values arguments, Values results, Again again);
 
  private:
@@ -51,9 +51,9 @@ class StandInGraph {
     Values arguments, results;
     Again again;
   };
-  /// Memory of others that the graph reads or writes.
+  /// Memory outside of the graph that the graph reads or writes.
   struct Outside {
-    std::string operation;  ///< the first one
+    std::string operation;  ///< the first operation that uses it
     std::string sizes;
     c10::Storage storage;
     std::map<const c10::TensorImpl*, std::size_t> held;  ///< references of the graph to tensors of it
@@ -67,7 +67,7 @@ class StandInGraph {
   std::set<const c10::StorageImpl*> made_;
   std::map<const c10::StorageImpl*, Outside> outside_;
   std::map<const c10::StorageImpl*, std::pair<c10::Storage, std::vector<std::byte>>>
-      before_;  ///< what will be written
+      before_;  ///< the bytes before the first write
   at::Tensor generator_state_;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the stand-in device's memory is, and copies that are made as late as a device's may be. Thread-safe.
+// Memory of the mock device, and copies that are made as late as those of a real device may be. Thread-safe.
 
 #include <ATen/Context.h>
 #include <c10/core/CPUAllocator.h>
@@ -20,7 +20,7 @@
 
 namespace trireme::test {
 
-/// Ranges of addresses that nobody can read, and what lies behind each.
+/// Address ranges that no code can read, and the actual bytes of each.
 class HiddenMemory {
  public:
   void* take(std::size_t bytes) {
@@ -41,7 +41,7 @@ class HiddenMemory {
     blocks_.erase(begin);
   }
 
-  /// Where the bytes are that `address` stands for.
+  /// The location of the actual bytes of `address`.
   std::byte* behind(const void* address) {
     const std::lock_guard lock(mutex_);
     const auto* wanted = static_cast<const std::byte*>(address);
@@ -49,7 +49,7 @@ class HiddenMemory {
     return static_cast<std::byte*>(block->second.get()) + (wanted - block->first);
   }
 
-  /// The first address of those that were taken with it.
+  /// The first address of the range that contains `address`.
   const void* begin_of(const void* address) {
     const std::lock_guard lock(mutex_);
     const auto* wanted = static_cast<const std::byte*>(address);
@@ -63,24 +63,24 @@ class HiddenMemory {
   }
 
   std::mutex mutex_;
-  std::map<std::byte*, c10::DataPtr> blocks_;  ///< aligned as the CPU's tensors are
+  std::map<std::byte*, c10::DataPtr> blocks_;  ///< aligned like the CPU's tensors
   std::map<std::byte*, std::size_t> sizes_;
 };
 
-/// Copies that do not block, in the order of one stream. Each is as late as it can be: the host sees what was
-/// copied to it when it waits for the device, or when something after it in the stream has been seen.
+/// Non-blocking copies, in the order of one stream. Each is made as late as possible. The host gets copied
+/// data when it waits for the device, or when something after it in the stream has been seen.
 class LateCopies {
  public:
   void add_to_device(std::function<void()> copy) { add({.to_device = true, .run = std::move(copy)}); }
   void add_to_host(std::function<void()> copy) { add({.to_device = false, .run = std::move(copy)}); }
-  /// The device does something: it has what was copied to it.
+  /// The device does some work. All copies to it are made before.
   void work() {
     const std::lock_guard lock(mutex_);
     const auto last =
         std::find_if(copies_.rbegin(), copies_.rend(), [](const Copy& each) { return each.to_device; });
     run_first(static_cast<std::size_t>(copies_.rend() - last));
   }
-  /// Somebody waits for the device.
+  /// The host waits for the device.
   void finish() {
     const std::lock_guard lock(mutex_);
     run_first(copies_.size());
@@ -140,7 +140,7 @@ class AllocatedOnDevices {
   std::vector<c10::CachingAllocator::Stat> stats_;
 };
 
-/// Memory of the host that the device could read by itself.
+/// Pinned memory of the host, which a real device could read itself.
 class PinnedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -161,7 +161,7 @@ class PinnedAllocator final : public c10::Allocator {
     return behind != blocks_.begin() && wanted < std::prev(behind)->first + std::prev(behind)->second.first;
   }
   static PinnedAllocator& one() {
-    static auto* const kOne = new PinnedAllocator;  // tensors may be given back late
+    static auto* const kOne = new PinnedAllocator;  // tensors may be freed late
     return *kOne;
   }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Checks of the operators that the stand-in device is given, and walks over their arguments.
+// Checks of the operators that the mock device runs, and walks over their arguments.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -11,8 +11,8 @@
 
 namespace trireme::test {
 
-/// A device computes with tensors on it, and with numbers (tensors without dims) of the host; only indices
-/// may be elsewhere.
+/// A device computes with tensors on it, and with numbers (tensors without dims) of the host. Only indices
+/// may be on another device.
 inline void check_one_device(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const std::string& name = op.schema().name();
   if (name.starts_with("aten::index")) return;

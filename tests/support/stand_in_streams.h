@@ -1,9 +1,9 @@
 #pragma once
-// What happens before what on the streams of the stand-in device: of each piece of its memory, who has used
-// it last, and of each stream, up to where it has waited for the others. An operation that comes after
-// nothing which it would need to come after is an error when it is issued, on any machine and at any speed:
-// a missing wait need not be lucky to be found. Clocks of vectors (Mattern, "Virtual Time and Global States
-// of Distributed Systems", 1989). Thread-safe.
+// The happens-before order on the streams of the mock device. For each piece of its memory it records the
+// last uses. For each stream it records the progress of the other streams that it has waited for. An
+// operation without a necessary wait is an error when it is issued. So a missing wait is found on any machine
+// and at any speed. Uses vector clocks (Mattern, "Virtual Time and Global States of Distributed Systems",
+// 1989). Thread-safe.
 
 #include <c10/core/Stream.h>
 
@@ -16,27 +16,28 @@ namespace trireme::test {
 
 class StreamOrder {
  public:
-  /// A device's number and a stream's.
+  /// The number of a device and of a stream.
   using Stream = std::pair<c10::DeviceIndex, c10::StreamId>;
-  /// Operations of each stream.
+  /// Number of operations of each stream.
   using Clock = std::map<Stream, std::uint64_t>;
 
-  /// The next operation of a stream reads, or writes, the piece of memory that begins there. Throws
-  /// c10::Error.
+  /// The next operation of a stream reads or writes the piece of memory that begins there. Throws c10::Error
+  /// if a wait is missing.
   void read(const void* piece, const Stream& stream, const std::string& operation);
   void write(const void* piece, const Stream& stream, const std::string& operation);
 
   void allocated(const void* piece, const Stream& stream);
-  /// Its owner says that this stream uses it, too: it is not given out again before that has.
+  /// The owner declares that this stream uses the piece, too. The piece is not reused before that use has
+  /// ended.
   void lent(const void* piece, const Stream& stream);
-  /// Nobody uses it any more. Ends the process, with the reason, where a stream that it was not lent to may
-  /// still use it while its own gets it again.
+  /// The piece is freed. Ends the process with a message if a stream that it was not lent to may still use it
+  /// while its own stream reuses it.
   void given_back(const void* piece);
 
-  /// Up to where a stream has come, and a stream that comes after that.
+  /// The progress of a stream, and a stream that waits for such progress.
   Clock now(const Stream& stream);
   void wait(const Stream& stream, const Clock& passed);
-  /// The host waits: whatever it issues from now on comes after that.
+  /// The host waits. All work that it issues from now on comes after `passed`.
   void host_waits(const Clock& passed);
   void host_waits_for_all();
 
@@ -48,7 +49,8 @@ class StreamOrder {
     Clock readers = {};
     std::map<Stream, bool> lent = {};
   };
-  /// By the next operation of a stream, which comes after who has written it; null: no piece of the device.
+  /// Records a use by the next operation of a stream, which must come after the last writer. Null: no piece
+  /// of the device.
   Piece* use(const void* piece, const Stream& stream, const std::string& operation);
   /// The clock of the next operation of a stream.
   Clock& next(const Stream& stream);

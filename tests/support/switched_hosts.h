@@ -1,6 +1,6 @@
 #pragma once
-// Hosts on one machine (namespace_hosts.h) joined by a switch that delays every frame and limits the rate of
-// each cable (delayed_switch.h): links between sites. Needs root, iproute2 and /dev/net/tun;
+// Hosts on one machine (namespace_hosts.h) that are joined by a switch (delayed_switch.h). It delays every
+// frame and limits the rate of each cable, like links between sites. Needs root, iproute2 and /dev/net/tun.
 // unavailable_because() says what is missing.
 
 #include <optional>
@@ -15,7 +15,7 @@ class SwitchedHosts : public NamespaceHosts {
   /// Each frame takes `delay_s` one way; `bits_per_s` of 0 sets no limit.
   SwitchedHosts(int num_hosts, double delay_s, double bits_per_s = 0);
 
-  /// From now on nothing goes to or comes from that host any more, and no end of a connection either.
+  /// From now on no frame reaches or leaves that host, and neither does the end of a connection.
   void cut_cable(int host) { switch_->cut_cable(host); }
 
  private:

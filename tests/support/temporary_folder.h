@@ -1,5 +1,5 @@
 #pragma once
-// A folder of its own for one test, removed with everything in it at the end.
+// A folder for one test. It is removed with its contents at the end.
 
 #include <filesystem>
 #include <string>

@@ -10,7 +10,7 @@ namespace {
 using nlohmann::json;
 using Rows = std::map<std::pair<int, int>, std::string>;
 
-/// The fields that the format asks for, with their types.
+/// Checks the required fields of the format and their types.
 void check_event(const json& event) {
   ASSERT_TRUE(event.is_object());
   const std::string phase = event.at("ph");
@@ -31,7 +31,7 @@ void check_rows(const std::vector<TracedSpan>& spans) {
     if (!stack.empty()) {
       EXPECT_GE(span.begin_us, stack.back().begin_us) << span.name << " goes back in time on " << span.row;
     }
-    // Times have three decimals, sums of two of them a rounding below.
+    // Times have three decimals, so the sum of two may be one rounding unit too large.
     constexpr double kGrain_us = 0.0015;
     while (!stack.empty() && stack.back().end_us <= span.begin_us + kGrain_us) stack.pop_back();
     if (!stack.empty()) {

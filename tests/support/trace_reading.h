@@ -1,5 +1,6 @@
 #pragma once
-// Reads a trace file as a viewer does, and what every good one has: rows on which spans nest. Needs no torch.
+// Reads a trace file as a viewer does. Checks that spans nest in each row, as in every valid trace. Needs no
+// torch.
 
 #include <cstdint>
 #include <filesystem>
@@ -22,13 +23,13 @@ struct TracedSpan {
 struct TraceReading {
   std::vector<TracedSpan> spans;        ///< in the order of the file
   std::map<int, std::string> ranks;     ///< names of the processes
-  std::map<int, nlohmann::json> about;  ///< what each rank says of itself
+  std::map<int, nlohmann::json> about;  ///< metadata of each rank
 
   std::vector<TracedSpan> of(const std::string& category, int rank) const;
 };
 
-/// Checks each event against the format and adds a failure to the test for what breaks it, for rows that go
-/// back in time, and for spans of one row that overlap without one being inside the other.
+/// Checks each event against the format and adds a failure to the test for each violation. Rows that go back
+/// in time are violations. So are spans of one row that overlap without nesting.
 TraceReading read_trace(const std::filesystem::path& path);
 
 }  // namespace trireme::test

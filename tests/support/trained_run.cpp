@@ -12,7 +12,7 @@
 namespace trireme::test {
 namespace {
 
-/// The data of a safetensors file that holds nothing but f32: length of the header, header, numbers.
+/// The data of a safetensors file with only f32 tensors: length of the header, header, numbers.
 std::vector<float> read_weights(const std::filesystem::path& path) {
   const std::string file = read_file(path);
   std::uint64_t header_bytes = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// What `trireme train` has left in a run's folder, and how far two runs are apart. Values; needs no torch.
+// The files of `trireme train` in a run's folder, and the distance of two runs. Values. Needs no torch.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,16 +19,16 @@ struct TrainedRun {
   std::vector<float> weights;              ///< all of model.safetensors, in the order of the file
 };
 
-/// Throws DataError when a file is missing, std::exception when it cannot be understood.
+/// Throws DataError if a file is missing, and std::exception if it cannot be parsed.
 TrainedRun read_run(const std::filesystem::path& folder);
 
 struct Distance {
   double loss = 0;    ///< largest relative difference of a step's loss, or of the last epoch's mean
   double weight = 0;  ///< largest absolute difference of a weight
-  double norm = 0;    ///< 2-norm of the differences of all weights, over that of the weights expected
+  double norm = 0;    ///< 2-norm of the differences of all weights, relative to that of the expected weights
 };
 
-/// Throws std::runtime_error when the runs do not have the same steps and number of weights.
+/// Throws std::runtime_error if the runs differ in their steps or their number of weights.
 Distance distance(const TrainedRun& found, const TrainedRun& expected);
 
 }  // namespace trireme::test

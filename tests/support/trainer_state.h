@@ -1,5 +1,5 @@
 #pragma once
-// The state of a trainer by name, for tests that look at single tensors of it.
+// The state of a trainer by name, for tests that check single tensors.
 
 #include <string>
 
@@ -8,7 +8,8 @@
 
 namespace trireme::test {
 
-/// The shards of Trainer::state() whose names begin with `prefix`, without it; shared, not copied.
+/// The shards of Trainer::state() whose names begin with `prefix`, which is removed. They share memory with
+/// the state.
 inline checkpoint::Shards state_under(train::Trainer& trainer, const std::string& prefix) {
   checkpoint::Shards found;
   for (checkpoint::Shard shard : train::shards_of(trainer.state())) {

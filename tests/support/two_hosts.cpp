@@ -38,8 +38,8 @@ std::string TwoHosts::create() const {
     const auto result = run(split(command, ' '), {}, 20);
     if (result.exit_code != 0) return text("no network namespaces: '", command, "': ", result.err);
   }
-  // Both ends have been switched on; that the other one is there they notice later, and a library that asks
-  // for interfaces that work would not see them.
+  // Both ends have been switched on, but each notices the other end later. Before that, a library that looks
+  // for working interfaces would not find them.
   const Deadline deadline = Deadline::after_s(10);
   for (const int host : {0, 1}) {
     while (run({"ip", "-n", name(host), "link", "show", "cable"}).out.find("state UP") == std::string::npos) {
@@ -51,8 +51,8 @@ std::string TwoHosts::create() const {
 }
 
 void TwoHosts::cut_cable() const {
-  // Frames to a wrong station are dropped without a word, as at a switch that has failed. An interface that
-  // is switched off would tell the programs of its host.
+  // Frames to a wrong station address are dropped silently, as at a failed switch. A disabled interface would
+  // be visible to the programs of its host.
   for (const int host : {0, 1}) {
     run({"ip", "-n", name(host), "neigh", "replace", address(1 - host), "lladdr", "02:00:00:00:00:99", "dev",
          "cable", "nud", "permanent"});

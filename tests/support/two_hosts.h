@@ -1,8 +1,8 @@
 #pragma once
-// Two hosts on one machine: network namespaces joined by a cable (a veth pair), each with a loopback of its
-// own and a second interface that leads nowhere, so that a program has to find out by which address the other
-// host reaches it. Needs root and iproute2; unavailable_because() says what is missing. What runs there has
-// to end before the object does. Not thread-safe.
+// Two hosts on one machine: network namespaces that are joined by a cable (a veth pair). Each also has its
+// own loopback and a second interface that leads nowhere. So a program must find the address by which the
+// other host reaches it. Needs root and iproute2. unavailable_because() says what is missing. Programs in the
+// hosts must end before the object is destroyed. Not thread-safe.
 
 #include "tests/support/namespace_hosts.h"
 
@@ -13,7 +13,7 @@ class TwoHosts : public NamespaceHosts {
   TwoHosts();
   ~TwoHosts();
 
-  /// From now on nothing arrives at the other host any more, and no end of a connection either.
+  /// From now on no frame reaches the other host, and neither does the end of a connection.
   void cut_cable() const;
 
  private:

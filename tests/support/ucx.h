@@ -1,5 +1,5 @@
 #pragma once
-// UCX in tests, which is optional in a build.
+// Support for UCX in tests. UCX is optional in a build.
 
 #include <cstdlib>
 #include <filesystem>
@@ -8,13 +8,13 @@
 
 namespace trireme::test {
 
-/// This build has the object that comm.network = "ucx" needs.
+/// Whether this build has the library that comm.network = "ucx" needs.
 inline bool has_ucx() {
   return std::filesystem::exists(std::filesystem::path(build_folder()) / "lib/libtrireme_ucx.so");
 }
 
-/// For programs started from here on. UCX finds out that hosts which are namespaces are one machine, and
-/// would take its memory; and they have an interface that leads nowhere.
+/// Applies to programs that are started from now on. UCX would detect that hosts in namespaces are one
+/// machine, and use its memory. They also have an interface that leads nowhere.
 inline void use_ucx_over_network() {
   ::setenv("UCX_TLS", "tcp", /*overwrite=*/1);
   ::setenv("UCX_NET_DEVICES", "cable", /*overwrite=*/1);

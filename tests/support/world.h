@@ -1,6 +1,6 @@
 #pragma once
-// Ranks as real processes of one host, started by hand with the variables of a launcher: nobody stops the
-// others when one of them ends.
+// Ranks as real processes of one host, started by hand with the variables of a launcher. When one rank ends,
+// no launcher stops the others.
 
 #include <map>
 #include <memory>
@@ -14,9 +14,9 @@ namespace trireme::test {
 
 struct World {
   int size = 2;
-  std::vector<std::string> command;  ///< of each rank
+  std::vector<std::string> command;  ///< command of each rank
   int port = free_port();
-  /// By rank, on top of the launcher's variables.
+  /// Variables by rank, in addition to the launcher's variables.
   std::map<int, std::map<std::string, std::string>> extra{};
 };
 

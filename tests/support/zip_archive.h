@@ -1,5 +1,5 @@
 #pragma once
-// Zip archives as bytes, correct ones and others: of members that are stored as they are. Stateless.
+// Zip archives as bytes, valid and invalid ones. Members are stored uncompressed. Stateless.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,12 +19,12 @@ inline std::string number_bytes(std::uint64_t number, int size) {
 /// A member of zip_archive().
 struct ZipEntry {
   std::string name, content;
-  std::uint16_t method = 0;         ///< 8: said to be compressed
-  std::int64_t claimed_bytes = -1;  ///< that the directory says; -1: those of the content
-  bool shares_first = false;        ///< lies where the first member lies
+  std::uint16_t method = 0;         ///< 8: claims to be compressed
+  std::int64_t claimed_bytes = -1;  ///< size in the directory; -1: that of the content
+  bool shares_first = false;        ///< at the same offset as the first member
 };
 
-/// Checksums are 0.
+/// All checksums are 0.
 inline std::string zip_archive(const std::vector<ZipEntry>& entries) {
   std::string bytes, directory;
   for (const ZipEntry& entry : entries) {
