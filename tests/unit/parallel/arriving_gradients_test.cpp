@@ -1,4 +1,4 @@
-// Gradients that are asked for parameter by parameter, and updates that come so.
+// Gradients that are requested parameter by parameter, and updates in that order.
 
 #include "tests/unit/parallel/data_parallel_case.h"
 #include "trireme/comm/context.h"
@@ -85,7 +85,7 @@ TEST_P(ByParameter, NamesMissingGradientBeforeHandOut) {
       kDeadline);
 }
 
-// What nobody has asked for is on its way still: the next pass would write where it works.
+// Gradients that were not requested are still in flight. The next pass would write to their memory.
 TEST(ByParameterOf, EarlyPassFailsGroup) {
   EXPECT_THAT(
       [] {

@@ -1,6 +1,6 @@
 // Asynchronous pipelines equal, bit by bit, a serial program that applies the published update rules with
-// their delays. The serial program knows nothing of the pipeline: it keeps every version of every stage's
-// weights and picks by the rule.
+// their delays. The serial program is independent of the pipeline. It keeps every version of every stage's
+// weights and selects versions by the rule.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -45,17 +45,17 @@ MicroBatch microbatch(int m) {
 
 using Weights = std::map<std::string, at::Tensor>;
 
-/// How a published rule delays: stage s of n runs micro-batch m with the weights after version(s, m) of its
-/// updates; update u of stage s is the mean of the micro-batches in its group.
+/// The delays of a published rule. Stage s of n runs micro-batch m with the weights after version(s, m) of
+/// its updates. Update u of stage s is the mean of the micro-batches in its group.
 struct Rule {
   int stages;
   std::function<int(int stage, int m)> version;
   std::function<std::vector<int>(int stage, int update)> group;
-  /// Gradients of a group are added in rank order and divided (replicas), or weighed before they are added.
+  /// Gradients of a group are added in rank order and divided (replicas), or weighted before they are added.
   bool divides = false;
 };
 
-/// What the rule does to the layers of every stage, for `num_microbatches`.
+/// Applies the rule to the layers of every stage, for `num_microbatches`.
 class SerialProgram {
  public:
   SerialProgram(const Rule& rule, int num_microbatches, const std::vector<int>& cuts, double weight)
@@ -96,7 +96,7 @@ class SerialProgram {
   }
 
   void run(int m) {
-    // The versions have to be there: updates come as early as their groups are complete.
+    // The versions must exist, because an update is applied as soon as its group is complete.
     for (auto& item : layers_->named_parameters()) {
       const int stage = stage_of(item.key());
       const auto& versions = history_[static_cast<std::size_t>(stage)];
@@ -145,7 +145,7 @@ class SerialProgram {
   std::vector<double> losses_;
 };
 
-/// A rank's stage of the chain, which updates itself.
+/// A rank's stage of the chain, with an optimizer for its updates.
 struct Learner {
   Learner(comm::Context& context, PipelineOptions options)
       : pipe(context, model::layers_of(layers), updating(std::move(options))),
@@ -165,7 +165,7 @@ struct Outcome {
   std::map<int, Pipeline::Staleness> staleness;  ///< by rank
 };
 
-/// Several streams, one after the other, of so many updates each. The weights of all ranks.
+/// Runs consecutive streams with these numbers of updates. Returns the weights of all ranks.
 Outcome in_pipeline(int ranks, PipelineOptions options, const std::vector<int>& streams, double weight = 1) {
   Outcome outcome;
   std::mutex mutex;
@@ -223,7 +223,7 @@ TEST(AsynchronousPipeline, WeightStashingIsThePublishedUpdateRule) {
   }
 }
 
-// The same section: every stage uses the version that the input stage found.
+// The same section: every stage uses the version that the input stage used.
 TEST(AsynchronousPipeline, VerticalSyncUsesOneVersionEverywhere) {
   const std::vector<int> cuts = {4, 8};
   const Rule rule{.stages = 3, .version = [](int, int m) { return std::max(0, m - 2); }, .group = alone};
@@ -251,7 +251,8 @@ TEST(AsynchronousPipeline, TwoBufferedWeightsAreOneUpdateAfter) {
   for (const int rank : {0, 1, 2}) EXPECT_EQ(found.staleness.at(rank).versions, 2) << "rank " << rank;
 }
 
-// Two replicas of the first stage serve micro-batches in turn and update together, every two of them.
+// Two replicas of the first stage process micro-batches in turn. They update together after every two
+// micro-batches.
 TEST(AsynchronousPipeline, ReplicasInTurnCombineTheirGradients) {
   const std::vector<int> cuts = {6};
   const Rule rule{
@@ -271,7 +272,7 @@ TEST(AsynchronousPipeline, ReplicasInTurnCombineTheirGradients) {
 
 TEST(AsynchronousPipeline, BeginsStreamWithNewestWeightsEverywhere) {
   const std::vector<int> cuts = {6};
-  // After 7 updates the pipeline is drained: the next micro-batch sees all of them.
+  // After 7 updates the pipeline is drained. The next micro-batch uses all of them.
   const Rule rule{.stages = 2,
                   .version =
                       [](int stage, int m) {
@@ -292,7 +293,8 @@ TEST(AsynchronousPipeline, RecomputationUsesTheVersionOfTheForward) {
   expect_same(in_pipeline(3, again, {9}).weights, in_pipeline(3, options, {9}).weights);
 }
 
-/// Two streams of pipedream-2bw; every third micro-batch, which is given as `odd` says, counts for nothing.
+/// Two streams of pipedream-2bw. `odd` changes every third micro-batch so that it has no effect on the
+/// weights.
 Weights with_every_third(const std::function<MicroBatch(MicroBatch)>& odd) {
   const PipelineOptions options{.schedule = "pipedream-2bw", .num_microbatches = 2, .cuts = {6}};
   Weights weights;
@@ -369,7 +371,7 @@ TEST(AsynchronousPipeline, RankKeepsNoMicroBatchesOfOthers) {
       learner.pipe.advance(1);
       EXPECT_LE(std::ranges::count_if(given, [](const auto& each) { return !each.expired(); }), 8);
     }
-    EXPECT_GE(given.size(), 39u);  // the last one of another rank is not asked for
+    EXPECT_GE(given.size(), 39u);  // the last one of another rank is not requested
   });
 }
 

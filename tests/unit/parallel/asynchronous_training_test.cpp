@@ -1,4 +1,5 @@
-// The loop of AsynchronousTraining is that of a Pipeline whose update steps an optimizer, bit by bit.
+// The loop of AsynchronousTraining equals, bit by bit, that of a Pipeline whose update runs an optimizer
+// step.
 #include "trireme/parallel/pipeline/asynchronous_training.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Backward passes that end early: by an exception anywhere, by a second pass in between, by the end of the
-// wrapper. Whoever continues afterwards gets the right numbers or an error on all ranks, never wrong numbers.
+// Backward passes that end early: by an exception anywhere, by a second pass in between, or by the end of the
+// wrapper. A loop that continues gets the right numbers, or an error on all ranks, but never wrong numbers.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/nn/modules/linear.h>
@@ -19,7 +19,7 @@ using Action = std::function<void()>;
 
 constexpr double kOneLayer_mib = 1e-5;
 
-/// Three layers of equal size, so that the reduction of one could be taken for that of another.
+/// Three layers of equal size, so that the reduction of one could be mistaken for that of another.
 struct Chain : torch::nn::Module {
   Chain() {
     for (const char* name : {"first", "second", "third"}) {
@@ -27,8 +27,8 @@ struct Chain : torch::nn::Module {
     }
     test::fill_parameters(*this);
   }
-  /// `inside` runs in backward, when all layers but the first have their gradients, `at_begin` before any
-  /// has.
+  /// `at_begin` runs in backward before the first gradient, and `inside` after the gradients of all layers
+  /// but the first.
   at::Tensor loss(double seed, const Action& inside = nullptr, const Action& at_begin = nullptr) {
     at::Tensor x = layers[0]->forward(numbers({6, 4}, seed)).tanh();
     call_with_gradient_of(x, inside);
@@ -47,7 +47,7 @@ struct Chain : torch::nn::Module {
   std::vector<torch::nn::Linear> layers;
 };
 
-/// The gradients of plain passes, one for each seed, added up.
+/// The sum of the gradients of plain passes, one for each seed.
 std::vector<at::Tensor> plain_gradients(const std::vector<double>& seeds) {
   Chain alone;
   for (const double seed : seeds) alone.loss(seed).backward();
@@ -67,8 +67,8 @@ auto names_rank_zero() {
       AllOf(HasSubstr("rank 0, group 'world': a backward pass ended before all gradients were reduced")));
 }
 
-/// Waits until all ranks are here, without an operation of the group, which one of them is about to fail: a
-/// rank may still be inside what another has finished.
+/// Waits until all ranks have arrived. It uses no operation of the group, which a rank is about to fail:
+/// another rank may still run an operation that this rank has finished.
 void meet(Context& context, const std::string& where) {
   const auto deadline = Deadline::after_s(kDeadline.timeout_s);
   context.store().add(where, 1);
@@ -86,7 +86,7 @@ struct Wrapped {
   std::optional<DistributedDataParallel> ddp;
 };
 
-// Before and after the buckets have got their order.
+// Before and after the buckets have been reordered.
 TEST(BrokenPass, ExceptionOnRankFailsGroupByName) {
   for (const int steps_before : {0, 1, 3}) {
     run_ranks_as_threads(
@@ -141,7 +141,7 @@ TEST(BrokenPass, GradientsWithoutSyncAwaitReduction) {
         if (context.is_main()) {
           EXPECT_THROW(wrapped.model->loss(5, nullptr, fail).backward(), std::runtime_error);
         }
-        // Reaches the last layer alone.
+        // Reaches the last layer only.
         const at::Tensor x = wrapped.model->layers[2]->forward(numbers({6, 4}, 1));
         (x * 0).sum().backward();
         expect_mean_of(*wrapped.model, 3, 4);
@@ -171,7 +171,7 @@ TEST(BrokenPass, ModuleKeepsItsGradientsAfterwards) {
       kDeadline);
 }
 
-/// Counts the reductions under way, and fails to start one where it is told to.
+/// Counts the reductions in flight, and fails to start the reduction number `fails_at`.
 class CountingHook : public CommHook {
  public:
   std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale) override {
@@ -222,7 +222,7 @@ TEST(BrokenPass, UnstartableReductionFailsAllRanks) {
   }
 }
 
-/// Runs its part of the model forward again in backward, as activation checkpointing does.
+/// Recomputes its part of the model in backward, like activation checkpointing.
 struct Again : torch::autograd::Function<Again> {
   using Part = std::function<at::Tensor(const at::Tensor&)>;
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
@@ -260,7 +260,7 @@ TEST(BrokenPass, ExceptionInRecomputationFailsGroupByName) {
           const at::Tensor x = Again::apply(layers[0]->forward(leaf_of(context.rank())), &middle);
           Again::apply(x, &last).sum().backward();
         };
-        // The first gradients come out of a nested pass that is long over when the outer one breaks.
+        // The first gradients come from a nested pass that has ended long before the outer pass fails.
         if (context.is_main()) {
           EXPECT_THROW(backward(), std::runtime_error);
         }

@@ -1,4 +1,5 @@
-// Where gradients lie and in which order buckets start, seen through a hook that is handed every bucket.
+// The memory layout of gradients and the start order of buckets, observed through a hook that gets every
+// bucket.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
@@ -21,7 +22,7 @@ using comm::Context;
 using comm::run_ranks_as_threads;
 using test::numbers;
 
-/// Four layers that are used in an order of one's choice.
+/// Four layers that are used in the given order.
 struct Layers : torch::nn::Module {
   explicit Layers(std::vector<std::size_t> the_order) : order(std::move(the_order)) {
     for (const char* name : {"a", "b", "c", "d"}) {
@@ -37,7 +38,7 @@ struct Layers : torch::nn::Module {
   std::vector<torch::nn::Linear> layers;
 };
 
-/// Reduces as usual and keeps the flat tensors in the order in which their reductions started.
+/// Reduces as usual and records the flat tensors in the order in which their reductions started.
 class RecordingHook : public CommHook {
  public:
   std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) override {
@@ -56,7 +57,7 @@ bool lies_in(const at::Tensor& flat, const char* begin, std::size_t num_bytes) {
   return begin >= begin_of(flat) && begin + num_bytes <= begin_of(flat) + flat.nbytes();
 }
 
-/// Names of the parameters by the place of their gradients: bucket by bucket, then by address.
+/// Names of the parameters in the memory order of their gradients: bucket by bucket, then by address.
 std::vector<std::string> names_in_buckets(const torch::nn::Module& module,
                                           const std::vector<at::Tensor>& buckets) {
   std::vector<std::string> names;
@@ -71,7 +72,7 @@ std::vector<std::string> names_in_buckets(const torch::nn::Module& module,
   return names;
 }
 
-// One tensor in the first bucket, then as many as make 100 bytes: a weight has 64 bytes and a bias 16.
+// One tensor in the first bucket, then up to 100 bytes per bucket. A weight has 64 bytes and a bias 16.
 DataParallelOptions small_buckets(const std::shared_ptr<RecordingHook>& hook) {
   return {.bucket_mib = 1e-4, .first_bucket_mib = 1e-5, .hook = hook};
 }
@@ -102,7 +103,8 @@ TEST(Buckets, AreRebuiltInOrderOfRankZero) {
   });
 }
 
-// However many they are, and in the new order too: the backend holds the gradients once.
+// This holds for any number of buckets, and after the reordering, too. The backend stores the gradients only
+// once.
 TEST(Buckets, ShareMemoryPerTypeFromFirstPass) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = std::make_shared<Layers>(std::vector<std::size_t>{1, 3, 0, 2});
@@ -143,7 +145,7 @@ TEST(Buckets, CarryFirstGradientsIntoNewOrder) {
   }
 }
 
-// Zeroing a module puts another tensor over the memory of each gradient.
+// Zeroing a module replaces the tensor of each gradient by another one over the same memory.
 TEST(Buckets, CarryUnusedZeroGradientsIntoNewOrder) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = std::make_shared<Layers>(std::vector<std::size_t>{0, 1, 2, 3});
@@ -191,7 +193,7 @@ at::Tensor part_of(const at::Tensor& memory, std::int64_t begin, std::int64_t si
   return memory.narrow(0, begin, size);
 }
 
-/// Moves parts of the given sizes from the order in which they are given into `order`.
+/// Moves consecutive parts of the given sizes into `order`.
 void expect_moved(const std::vector<std::int64_t>& sizes, const std::vector<std::size_t>& order) {
   std::int64_t total = 0;
   for (const std::int64_t size : sizes) total += size;
@@ -232,7 +234,7 @@ TEST(Buckets, KeepGradientsInPlacePermanently) {
       for (const auto& parameter : model->parameters()) result.push_back(begin_of(parameter.grad()));
       return result;
     };
-    run_backward(*model, context);  // after which the buckets are built again
+    run_backward(*model, context);  // the buckets are rebuilt after this pass
     const auto expected = places();
     hook->started.clear();
     run_backward(*model, context);

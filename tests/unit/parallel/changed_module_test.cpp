@@ -1,5 +1,5 @@
-// A module that changes after it was wrapped: what learns may change, on all ranks alike; anything else is
-// rejected by the parameter's name.
+// A module that changes after it was wrapped. requires_grad may change if all ranks change it alike. Any
+// other change is rejected with the name of the parameter.
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
@@ -16,10 +16,10 @@ void let_learn(torch::nn::Module& module, bool learns) {
   for (at::Tensor& parameter : module.parameters()) parameter.requires_grad_(learns);
 }
 
-/// What happens to the model before each step.
+/// Changes the model before each step.
 using ChangeOfModel = std::function<void(TwoLayers& model, int step)>;
 
-/// Values of all parameters after steps on the ranks' samples together.
+/// Values of all parameters after steps on the samples of all ranks.
 std::vector<at::Tensor> weights_of_one_process(int ranks, int steps, const ChangeOfModel& change) {
   const auto model = model_without_norm();
   torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -94,7 +94,7 @@ const std::vector<Changing> kChanges = {
 
 class ChangedModules : public testing::TestWithParam<Changing> {
  public:
-  /// The first change is there before the wrapper.
+  /// The first change is applied before the model is wrapped.
   static ChangeOfModel change() { return GetParam().change; }
 };
 
@@ -265,7 +265,7 @@ TEST(ChangedModule, FreezingBetweenForwardAndBackwardIsNamed) {
       kDeadline);
 }
 
-/// A part that two models have.
+/// A submodule that two models share.
 struct WithEncoder : torch::nn::Module {
   explicit WithEncoder(torch::nn::Linear the_encoder)
       : encoder(register_module("encoder", the_encoder)),

@@ -1,4 +1,4 @@
-// Layers that are cut over ranks run again on all of them: the collectives of the second run, and keyed
+// Tensor-parallel layers that are recomputed on all ranks: the collectives of the second run, and keyed
 // dropout.
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/relu.h>
@@ -18,7 +18,7 @@ namespace {
 using model::Tensors;
 using test::numbers;
 
-/// Two products with an all-reduce after the second, dropout, and an operator that saves what comes of it.
+/// Two products with an all-reduce after the second, dropout, and an operator that saves its result.
 class Block : public torch::nn::Module {
  public:
   Block(const comm::Group& group, const std::shared_ptr<DropoutKeys>& keys)
@@ -40,7 +40,7 @@ class Block : public torch::nn::Module {
   std::shared_ptr<ParallelDropout> dropout_;
 };
 
-/// Gradients of three steps, each with a pass that begins between its forward and its backward.
+/// Gradients of three steps. Each has another pass that begins between its forward and its backward.
 Tensors gradients(comm::Context& context, bool checkpoints) {
   const auto keys = std::make_shared<DropoutKeys>(3);
   std::vector<std::shared_ptr<Block>> blocks;

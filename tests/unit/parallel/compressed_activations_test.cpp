@@ -1,5 +1,5 @@
-// Activations in fewer bytes: how far each tensor is rounded, and that a pipeline of any schedule has the
-// gradients of a serial program that rounds at the same places, by the same draws.
+// Compressed activations: the rounding error of each tensor. A pipeline of any schedule has the gradients of
+// a serial program that rounds at the same places with the same random numbers.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -36,7 +36,7 @@ at::Tensor there_and_back(const EdgeCodec& codec, const at::Tensor& tensor, std:
   return codec.decode(message, spec_of(tensor));
 }
 
-/// The greatest magnitude of each element's block.
+/// The largest magnitude of each element's block.
 at::Tensor greatest_of_blocks(const at::Tensor& values) {
   std::vector<at::Tensor> parts;
   for (const at::Tensor& block : values.flatten().abs().split(kBlock))
@@ -50,7 +50,7 @@ TEST(EdgeCodec, EightBitsStayWithinBlockStep) {
   at::Tensor values = numbers({3, 700}, 1) * numbers({3, 700}, 5).mul(20).exp();
   values.flatten().narrow(0, 0, kBlock).mul_(1e-6);
   const at::Tensor error = (there_and_back(codec, values) - values).abs();
-  // A step, and the rounding of its products in f32.
+  // One quantization step, plus the rounding of its products in f32.
   EXPECT_TRUE((error <= greatest_of_blocks(values) * (1.0 / 127 + 1e-6)).all().item<bool>());
   EXPECT_GT(error.max().item<float>(), 0);
 }
@@ -61,7 +61,8 @@ TEST(EdgeCodec, OfEightBitsHasNoBias) {
   at::Tensor sum = at::zeros_like(values);
   constexpr int kDraws = 4000;
   for (int draw = 0; draw < kDraws; ++draw) sum += there_and_back(codec, values, draw);
-  // A step is 1/127, its variance at most a quarter of its square: six deviations of the mean of 4000.
+  // A step is 1/127, and its variance is at most a quarter of its square. The bound is six deviations of the
+  // mean of 4000.
   const double bound = 6.0 / 127 / 2 / std::sqrt(kDraws);
   EXPECT_LT((sum / kDraws - values).abs().max().item<double>(), bound);
 }
@@ -83,7 +84,7 @@ TEST(EdgeCodec, ShortFloatsInEightBitsKeepType) {
     const at::Tensor sent = values.to(type), found = there_and_back(codec, sent);
     EXPECT_EQ(found.scalar_type(), type);
     const at::Tensor error = (found.to(at::kFloat) - sent.to(at::kFloat)).abs();
-    // Rounded to the format once more.
+    // One more rounding to the format.
     EXPECT_LE(error.max().item<double>(), 1.0 / 127 + 0x1p-8);
   }
 }
@@ -149,7 +150,7 @@ ActivationCompression activations(const std::string& name, std::uint64_t seed = 
   return {.format = activation_format_of(name), .seed = seed, .min_numel = 1};
 }
 
-/// Of the second step: what is drawn depends on its number.
+/// The result of the second step, because the random numbers depend on the step.
 RoundedPass in_pipeline(int ranks, const std::string& schedule, const ActivationCompression& compression) {
   RoundedPass outcome;
   outcome.sent.resize(static_cast<std::size_t>(ranks));
@@ -173,7 +174,7 @@ RoundedPass in_pipeline(int ranks, const std::string& schedule, const Activation
   return outcome;
 }
 
-/// One rank that rounds where the pipeline's ranks meet, micro-batch by micro-batch.
+/// One rank that rounds at the boundaries of the pipeline's ranks, micro-batch by micro-batch.
 class RoundingProgram {
  public:
   RoundingProgram(const RoundedPass& of, const ActivationCompression& compression)
@@ -262,7 +263,7 @@ TEST_P(CompressedActivations, MatchOneRankWithSameRounding) {
     for (const char* name : {"bf16", "fp16", "int8"}) {
       SCOPED_TRACE(text(ranks, " ranks, ", name));
       const RoundedPass found = in_pipeline(ranks, GetParam(), activations(name));
-      // Eight summands in another order.
+      // Eight summands, added in another order.
       EXPECT_LT(farthest(found.gradients, RoundingProgram(found, activations(name)).step(2)), 1e-7);
     }
   }
@@ -277,12 +278,12 @@ TEST(CompressedActivation, DrawsAnewPerStepAndSeed) {
 }
 
 TEST(CompressedActivation, HasBytesOfItsFormat) {
-  // Three rows for each of eight micro-batches, whose activations go one way and gradients the other.
+  // Three rows for each of eight micro-batches. Activations are sent one way and gradients the other.
   constexpr std::int64_t kValues = kBatch * kWidth;
   const auto sent = [](const char* name) { return in_pipeline(2, "1f1b", activations(name)).sent; };
   EXPECT_THAT(sent("none"), testing::ElementsAre(4 * kValues, 4 * kValues));
   EXPECT_THAT(sent("bf16"), testing::ElementsAre(2 * kValues, 2 * kValues));
-  const std::int64_t in_int8 = kValues + kMicrobatches * 4;  // a block for each
+  const std::int64_t in_int8 = kValues + kMicrobatches * 4;  // one block for each micro-batch
   EXPECT_THAT(sent("int8"), testing::ElementsAre(in_int8, in_int8));
 }
 
@@ -299,7 +300,7 @@ TEST(CompressedActivation, RejectsDifferentRanksBeforeFirstStep) {
                                                     HasSubstr("activations travel as int8"))));
 }
 
-/// A mask of 0 and minus infinity goes along: it has no gradient.
+/// The mask of 0 and minus infinity that is sent as well has no gradient.
 TEST(CompressedActivation, TensorsWithoutGradientStayUncompressed) {
   constexpr std::int64_t kRows = 4;
   const float infinity = std::numeric_limits<float>::infinity();

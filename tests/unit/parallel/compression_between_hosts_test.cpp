@@ -1,5 +1,5 @@
-// Compression between hosts alone equals a compression among as many ranks as there are hosts, each with the
-// sum of a host's gradients, bit by bit: what those keep to is in compression_test.cpp.
+// Compression between hosts only. It equals, bit by bit, a compression over one rank per host, each with the
+// sum of its host's gradients. compression_test.cpp tests the rules themselves.
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/where.h>
@@ -41,7 +41,7 @@ CompressionOptions options_between_hosts(const std::string& name) {
   return {.name = name, .fraction = 0.05, .rank = 2, .seed = 3, .scope = "hosts"};
 }
 
-/// One rank in the place of a host.
+/// One rank that replaces a host.
 Backward backward_of_hosts(const Hosts& hosts, ReduceScale scale) {
   const auto ranks = by_host(hosts);
   const double share =
@@ -95,7 +95,7 @@ TEST_P(BetweenHosts, CompressesSumsOfHosts) {
   }
 }
 
-/// What arrived and what hosts keep are, together, what the ranks handed in.
+/// The sum of the received gradients and the hosts' residuals equals the sum of the ranks' gradients.
 TEST_P(KeepsBetweenHosts, LosesNothing) {
   constexpr int kSteps = 10;
   for (const Hosts& hosts : {kPairs, kGrowing}) {
@@ -175,7 +175,7 @@ TEST_P(BetweenHosts, ShowsNonFiniteToAllAndContinues) {
   }
 }
 
-/// Nobody else of the host sends them again: together as much as one rank of two.
+/// No other rank of the host sends them again. Together the ranks of a host send as much as one rank of two.
 TEST_P(BetweenHosts, EachGradientLeavesAHostOnce) {
   const CompressionOptions options = options_between_hosts(GetParam());
   const StepsOfRanks found = take_steps(kPairs, options);
@@ -274,7 +274,7 @@ TEST(BetweenHostsAlone, GradientsOfAnotherGroupAreRejected) {
   });
 }
 
-/// What ranks have to say besides gradients goes by hosts, too.
+/// Information other than gradients is also exchanged by hosts.
 TEST(BetweenHostsAlone, ParameterUnusedOnRankIsNamed) {
   run_ranks_as_threads(4, [](Context& context) {
     context.world().state().parts.host_ids = kPairs;

@@ -1,4 +1,4 @@
-// What compressed reductions promise: the same bits on all ranks, nothing lost, and a step that equals a
+// Compressed reductions give the same bits on all ranks, lose nothing thanks to error feedback, and equal a
 // serial program of the published rule.
 
 #include <ATen/ops/equal.h>
@@ -43,11 +43,11 @@ Gradients gradients_of(const Parameters& parameters) {
   return result;
 }
 
-/// By step, of each rank, and what the hooks keep at the end.
+/// The reductions of each rank and step, and the state of the hooks at the end.
 struct Outcome {
   std::vector<std::vector<Gradients>> reduced;  ///< by rank and step
   std::vector<HookState> kept;                  ///< by rank
-  std::int64_t sent_bytes = 0;                  ///< of rank 0, in all
+  std::int64_t sent_bytes = 0;                  ///< of rank 0, in total
 };
 
 Outcome reduce(int ranks, int steps, const CompressionOptions& options, ReduceScale scale,
@@ -90,7 +90,7 @@ at::Tensor kept(const HookState& state, const std::string& name) {
 double distance(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
 
 class Compression : public testing::TestWithParam<std::string> {};
-class ErrorFeedback : public Compression {};  ///< of gradients; dgc's is of velocities
+class ErrorFeedback : public Compression {};  ///< of gradients; dgc has that of velocities
 
 std::string without_hyphens(const testing::TestParamInfo<std::string>& row) {
   std::string name = row.param;
@@ -115,7 +115,7 @@ TEST_P(Compression, GivesAllRanksTheSameBits) {
   }
 }
 
-/// With the momentum of dgc, whose optimizer has none.
+/// dgc applies its own momentum, and its optimizer has none.
 TEST_P(Compression, KeepsVectorsAndSmallGradients) {
   const CompressionOptions options = options_for(GetParam());
   const Outcome outcome = reduce(2, 3, options, ReduceScale::kMean);
@@ -136,7 +136,7 @@ TEST_P(Compression, KeepsVectorsAndSmallGradients) {
           2));
 }
 
-/// What arrived and what is kept are, together, what was handed in.
+/// The sum of the received gradients and the residuals equals the sum of the ranks' gradients.
 TEST_P(ErrorFeedback, LosesNothing) {
   for (const ReduceScale scale : {ReduceScale::kMean, ReduceScale::kSum}) {
     constexpr int kSteps = 12, kRanks = 3;
@@ -175,7 +175,7 @@ TEST_P(Compression, DoesNotDependOnTheBuckets) {
 TEST_P(Compression, SendsFewBytes) {
   const std::map<std::string, double> most = {{"int8", 0.27},  {"qsgd", 0.15}, {"sign", 0.07},
                                               {"top-k", 0.12}, {"dgc", 0.12},  {"power-sgd", 0.15}};
-  // Of two ranks an all-reduce sends all of it.
+  // With two ranks, an all-reduce sends the whole tensor.
   const double whole = 4.0 * (60 + 20 + 24 * 75 + 6000);
   const Outcome outcome = reduce(2, 1, options_for(GetParam()), ReduceScale::kMean);
   EXPECT_LE(static_cast<double>(outcome.sent_bytes), most.at(GetParam()) * whole);
@@ -204,7 +204,7 @@ void expect_what_is_not_finite_on_all(int ranks, const CompressionOptions& optio
       loss.backward();
       EXPECT_FALSE(std::isfinite(gradients_of(parameters).at("linear").sum().item<float>()));
       EXPECT_TRUE(std::isfinite(gradients_of(parameters).at("conv").sum().item<float>()));
-      // Of power-sgd nothing has left the other rank either.
+      // With power-sgd, nothing has left the other rank either.
       if (before.defined() && (context.rank() == 1 || options.name == "power-sgd")) {
         EXPECT_LE(distance(before, kept_before), 1e-5);
       }
@@ -223,7 +223,7 @@ TEST_P(Compression, ShowsNonFiniteAndContinuesFromResidual) {
   for (const int ranks : {2, 3}) expect_what_is_not_finite_on_all(ranks, options_for(GetParam()));
 }
 
-/// (n - 1) times what it encodes, or 2 (n - 1) / n times, each with some bytes for each message.
+/// (n - 1) times the encoded bytes, or 2 (n - 1) / n times, plus some bytes for each message.
 TEST(CompressionByPieces, SendsLessWithManyRanks) {
   for (const auto& [name, bytes] :
        std::map<std::string, double>{{"int8", 7800 + 4.0 * (4 + 12)}, {"sign", 7800 / 8.0 + 4.0 * 3}}) {
@@ -239,7 +239,7 @@ TEST(CompressionByPieces, SendsLessWithManyRanks) {
   }
 }
 
-/// What a piece's rank adds by rounding the sum is no more than what each rank adds.
+/// The rank of a piece rounds the sum by no more than each rank rounds its gradient.
 TEST(CompressionByPieces, IsWithinTheRoundingOfInt8) {
   const Outcome outcome = reduce(4, 1, options_for("int8"), ReduceScale::kMean);
   at::Tensor mean = at::zeros({60, 100});
@@ -334,7 +334,7 @@ at::Tensor of_rank(const char* name, int rank, int step) {
   return Parameters::gradient(name, {60, 100}, rank, step);
 }
 
-/// Keeps the `count` greatest, and leaves zeros elsewhere.
+/// Keeps the `count` largest values and sets the others to zero.
 at::Tensor greatest(const at::Tensor& values, std::int64_t count) {
   const at::Tensor flat = values.flatten();
   const at::Tensor places = std::get<1>(flat.abs().topk(count));
@@ -342,7 +342,7 @@ at::Tensor greatest(const at::Tensor& values, std::int64_t count) {
 }
 
 TEST(TopK, IsErrorFeedbackOnLargestElements) {
-  // Not more than a sample, so that the threshold is exact.
+  // At most as many elements as the sample, so that the threshold is exact.
   CompressionOptions options = options_for("top-k");
   const Outcome outcome = reduce(2, 4, options, ReduceScale::kMean);
   std::vector<at::Tensor> residuals(2, at::zeros({24, 3, 5, 5}));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kNumel = 1 << 20, kBytes = 4 * kNumel;
 
-/// Other tests of this process may hold memory: what counts is the difference.
+/// Other tests of this process may hold memory, so only differences are meaningful.
 std::int64_t bytes_of(MemoryKind kind) { return MemoryLedger::of_process().now()[kind]; }
 
 TEST(CountedMemory, HasKindOfOwnerUntilReleased) {
@@ -25,7 +25,7 @@ TEST(CountedMemory, HasKindOfOwnerUntilReleased) {
   const std::int64_t unnamed = bytes_of(MemoryKind::kActivations), weights = bytes_of(MemoryKind::kWeights);
   at::Tensor tensor = at::ones({kNumel});
   EXPECT_EQ(bytes_of(MemoryKind::kActivations) - unnamed, kBytes);
-  count_as(MemoryKind::kWeights, tensor.narrow(0, 5, 7));  // of the whole memory
+  count_as(MemoryKind::kWeights, tensor.narrow(0, 5, 7));  // counts for the whole memory
   EXPECT_EQ(bytes_of(MemoryKind::kActivations), unnamed);
   EXPECT_EQ(bytes_of(MemoryKind::kWeights) - weights, kBytes);
   std::thread([moved = std::move(tensor)]() mutable { moved.reset(); }).join();

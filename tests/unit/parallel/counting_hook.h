@@ -1,5 +1,5 @@
 #pragma once
-// How many buckets are on their way.
+// Counts the buckets in flight.
 
 #include <memory>
 
@@ -7,7 +7,7 @@
 
 namespace trireme::test {
 
-/// All-reduces, and counts.
+/// All-reduces and counts.
 class CountingHook : public parallel::CommHook {
  public:
   std::function<void()> start(comm::Group& group, parallel::GradientBucket& bucket,

@@ -1,5 +1,5 @@
 #pragma once
-// What tests of DistributedDataParallel begin with.
+// Common parts of the tests of DistributedDataParallel.
 
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
@@ -23,10 +23,10 @@ using test::TwoLayers;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// No wait of a test comes to it.
+/// No wait of a test takes this long.
 inline const comm::ContextOptions kDeadline{.timeout_s = 20};
 
-/// On six samples of the rank.
+/// The loss of six samples of the rank.
 inline at::Tensor loss_of_rank(TwoLayers& model, int rank) {
   return model.forward(numbers({6, 4}, 3 + rank)).square().mean();
 }

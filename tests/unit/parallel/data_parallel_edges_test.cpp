@@ -1,5 +1,5 @@
-// What real loops do to a module: optimizers that zero in place, tied and mixed parameters, memory formats,
-// hooks of one's own, errors on one rank.
+// Actions of real loops: optimizers that zero gradients in place, tied and mixed parameters, memory formats,
+// user-defined hooks, errors on one rank.
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/view_as_complex.h>
@@ -18,7 +18,7 @@
 namespace trireme::parallel {
 namespace {
 
-/// Gradient of the first layer's weight on each of two ranks, computed alone.
+/// Gradient of the first layer's weight for the samples of one rank, computed on one process.
 at::Tensor first_gradient(int rank) {
   TwoLayers model;
   loss_of_rank(model, rank).backward();
@@ -190,7 +190,7 @@ TEST(DataParallelEdges, RejectsSparseFunctionGradientsByParameter) {
   });
 }
 
-/// A layer of complex numbers, next to a real one.
+/// A layer with complex parameters, next to a real one.
 struct Spectral : torch::nn::Module {
   explicit Spectral(int rank)
       : weight(register_parameter("spectral", at::view_as_complex(numbers({3, 2}, 1 + rank)))),
@@ -244,7 +244,7 @@ TEST(DataParallelEdges, ParameterMissingOnRankStopsAll) {
     EXPECT_THAT([&] { loss_of_rank(*model, context.rank()).backward(); },
                 testing::ThrowsMessage<InvalidArgument>(
                     AllOf(HasSubstr("rank 1: 'second.weight', 'second.bias'"), HasSubstr("kFind"))));
-    // Nothing is broken: the next step works.
+    // The wrapper still works: the next step succeeds.
     model->use_second = true;
     ddp.zero_grad();
     loss_of_rank(*model, context.rank()).backward();
@@ -330,7 +330,7 @@ TEST(DataParallelEdges, BucketsFollowTheObservedOrder) {
     DistributedDataParallel ddp(context, model, {.bucket_mib = 1, .first_bucket_mib = 1e-6});
     for (int step = 0; step < 2; ++step) {
       ddp.zero_grad();
-      // The layers in the other order: "second" is used first, so its gradients come last.
+      // The layers in reverse order. "second" is used first, so its gradients come last.
       const at::Tensor hidden = model->second->forward(numbers({6, 5}, 1)).tanh();
       (hidden.sum() * model->first->forward(numbers({6, 4}, 1)).sum()).backward();
     }

@@ -1,4 +1,4 @@
-// Some steps of training: number formats and layers with a state of their own.
+// A few training steps with several number formats, and with layers that have state.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ void descend(const torch::nn::Module& module, double lr) {
   }
 }
 
-/// Whether the tensor has the bits that it has on rank 0. Collective.
+/// Whether the tensor has the same bits as on rank 0. Collective.
 bool same_on_all_ranks(Context& context, const at::Tensor& tensor) {
   at::Tensor of_root = tensor.detach().clone();
   context.world().broadcast(of_root, 0);
@@ -51,7 +51,7 @@ TEST_P(Bf16Module, GetsMeanOfRanksUpToRounding) {
     loss(*alone, rank).backward();
     mean = mean + alone->first->weight.grad().to(at::kFloat) / GetParam();
   }
-  // A bf16 has 8 bits: the sum is rounded at most once per rank, and once more by the division.
+  // bf16 has 8 significant bits. The sum is rounded at most once per rank, and the division rounds once more.
   const double bound = (GetParam() + 1) * mean.abs().max().item<double>() / 256;
   run_ranks_as_threads(GetParam(), [&](Context& context) {
     auto replica = model();
@@ -88,10 +88,10 @@ TEST_P(Bf16Module, TrainsWithBitwiseEqualReplicas) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Bf16Module, testing::Values(2, 3, 4));
 
-/// A convolution, batch norm and a linear layer that train on four ranks, each with images of its own.
+/// A convolution, batch norm and a linear layer that train on four ranks with different images.
 class BatchNormOverFourRanks : public testing::Test {
  protected:
-  /// `after_step` gets the module and its buffers as forward had left them.
+  /// `after_step` gets the module and its buffers after the forward.
   static void train(
       const DataParallelOptions& options,
       const std::function<void(Context&, torch::nn::Module&, const std::vector<at::Tensor>&)>& after_step) {

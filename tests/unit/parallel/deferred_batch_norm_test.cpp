@@ -1,4 +1,4 @@
-// Batch norms whose running statistics are those of all micro-batches of a batch.
+// Batch norms whose running statistics are those of the whole batch, over all its micro-batches.
 #include "trireme/parallel/data/deferred_batch_norm.h"
 
 #include <gmock/gmock.h>
@@ -95,7 +95,7 @@ TEST(DeferredBatchNorm, UnfinishedBatchDoesNotCount) {
   DeferredBatchNorm norm(deferred_options(), 4);
   whole->to(at::kDouble);
   norm->to(at::kDouble);
-  norm(deferred_input(3));  // and then its loop has had an exception
+  norm(deferred_input(3));  // then an exception ends the loop
   norm->set_chunks(2);
   whole(deferred_input(8));
   for (const at::Tensor& chunk : deferred_input(8).tensor_split(2)) norm(chunk);
@@ -107,7 +107,7 @@ TEST(DeferredBatchNorm, CloneBeginsItsOwnBatch) {
   DeferredBatchNorm norm(deferred_options(), 2);
   whole->to(at::kDouble);
   norm->to(at::kDouble);
-  norm(deferred_input(3));  // the first of two
+  norm(deferred_input(3));  // the first of two micro-batches
   const auto copy = std::dynamic_pointer_cast<DeferredBatchNormImpl>(norm->clone());
   whole(deferred_input(8));
   for (const at::Tensor& chunk : deferred_input(8).tensor_split(2)) copy->forward(chunk);

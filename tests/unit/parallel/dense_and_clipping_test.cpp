@@ -1,5 +1,5 @@
-// Rules of single compressions, each compared with a serial program: what goes densely where messages
-// would be more than gradients, and local clipping.
+// Rules of single compressions, each compared with a serial program: dense reduction where messages would be
+// larger than gradients, and local clipping.
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
@@ -35,7 +35,8 @@ at::Tensor greatest_of(const at::Tensor& values, std::int64_t count) {
   return values * values.abs().ge(least).to(at::kFloat);
 }
 
-/// Half of each gradient of six ranks is more bytes to all others than an all-reduce of all of it.
+/// For six ranks, sending half of each gradient to all others takes more bytes than an all-reduce of the
+/// whole gradient.
 CompressionOptions half_of_top_k() {
   CompressionOptions options = rule_options("top-k");
   options.fraction = 0.5;
@@ -64,7 +65,7 @@ TEST(TopKOfManyRanks, SendsDenselyWhenThatIsSmaller) {
   }
 }
 
-/// A number of rank 1 in step 1.
+/// One number of rank 1 is infinite in step 1.
 void backward_with_infinity(const Parameters& parameters, int rank, int step) {
   at::Tensor loss = at::zeros({});
   for (const auto& [name, tensor] : parameters.tensors) {
@@ -90,7 +91,7 @@ TEST(TopKOfManyRanks, ShowsNonFiniteInDenseMessages) {
 
 // ---- local clipping
 
-/// All of what a rank hands in, in f64.
+/// The norm of all gradients of a rank, in f64.
 double norm_of_rank(const Parameters& parameters, int rank, int step) {
   double sum = 0;
   for (const auto& [name, tensor] : parameters.tensors)
@@ -99,7 +100,7 @@ double norm_of_rank(const Parameters& parameters, int rank, int step) {
   return std::sqrt(sum);
 }
 
-/// Of a step's gradient, what the rank hands in when it holds them to `most`.
+/// The gradient that a rank contributes in a step when it clips to `most`.
 at::Tensor clipped_gradient(const char* name, at::IntArrayRef sizes, int rank, int step, double most) {
   return Parameters::gradient(name, sizes, rank, step) *
          std::min(1.0, most / norm_of_rank(Parameters(), rank, step));
@@ -111,11 +112,11 @@ CompressionOptions clipping_options(double norm) {
   return options;
 }
 
-// Norms of these ranks are 95 to 105.
+// The gradient norms of these ranks are 95 to 105.
 constexpr double kClipNorm = 130;
 
-/// Lin et al., section 3.2: 1/sqrt(N) of the threshold, before velocity and residual. Of a mean, what is
-/// handed in is N times as large.
+/// Lin et al., section 3.2: 1/sqrt(N) of the threshold, before velocity and residual. For a mean, the
+/// contributed gradient is N times as large.
 TEST(LocalClipping, LimitsRanksToShareBeforeVelocity) {
   for (const ReduceScale scale : {ReduceScale::kSum, ReduceScale::kMean}) {
     const bool is_mean = scale == ReduceScale::kMean;
@@ -174,7 +175,8 @@ TEST(LocalClipping, IsOfRanksAlsoWhereHostsCompress) {
   for (std::size_t rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(found.kept[rank].of_host.num_hosts, 2);
     for (std::size_t step = 0; step < 3; ++step) {
-      // conv: of more elements a sample finds the greatest, and rounding may choose others.
+      // conv: with more elements than the sample, the largest ones are found from a sample. Rounding may
+      // select others.
       for (const char* name : {"conv", "bias"}) {
         const at::Tensor& gradient = expected.reduced[0][step].at(name);
         EXPECT_LE((found.reduced[rank][step].at(name) - gradient).abs().max().item<double>(), 1e-5) << name;

@@ -1,5 +1,5 @@
-// Gradients that passes under no_sync() have added up, and what becomes of them: those that were discarded do
-// not come back, however that was done; those that were changed or replaced count as they are.
+// Gradients that passes under no_sync() have accumulated. Discarded gradients do not come back, whatever
+// discarded them. Changed or replaced gradients count with their new values.
 #include <ATen/ops/zeros_like.h>
 #include <torch/optim/sgd.h>
 
@@ -18,7 +18,8 @@ void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
 class Discarded : public testing::TestWithParam<Way> {
  protected:
-  /// A pass under no_sync() that reaches the second layer on rank 0 alone, discarded. Then nobody uses it.
+  /// Runs and discards a pass under no_sync() that reaches the second layer on rank 0 only. No later pass
+  /// uses that layer.
   static void discard_a_pass(TwoLayers& model, DistributedDataParallel& ddp, int rank) {
     {
       const auto quiet = ddp.no_sync();
@@ -104,8 +105,8 @@ INSTANTIATE_TEST_SUITE_P(
             true}),
     [](const auto& test) { return std::string(test.param.name); });
 
-/// Gradient of the second layer's bias after a pass of rank 0 alone under no_sync() and a pass of both ranks
-/// that does not reach it, `change` in between.
+/// Gradient of the second layer's bias after two passes, with `change` in between. The first pass runs on
+/// rank 0 under no_sync(). The second one runs on both ranks and does not reach the bias.
 at::Tensor reduced_after(const std::function<void(at::Tensor&)>& change) {
   at::Tensor reduced;
   run_ranks_as_threads(2, [&](Context& context) {
@@ -133,7 +134,7 @@ TEST(QuietGradients, AreReducedWithNextPass) {
   EXPECT_TRUE(at::equal(reduced_after([](at::Tensor& gradient) { gradient = gradient * 0.5; }), whole / 4));
 }
 
-// A gradient of zeros has been used all the same.
+// A parameter with a gradient of zeros still counts as used.
 TEST(QuietGradients, OfZerosAreNoMissingOnes) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();

@@ -45,7 +45,7 @@ Gradients serial_gradients() {
 
 class DataParallelRanks : public testing::TestWithParam<int> {};
 
-// f32 sums of at most 12 terms of size 1 in another order differ by a few units in the last place.
+// f32 sums of at most 12 terms of size 1, added in another order, differ by a few units in the last place.
 constexpr double kSumOrderBound = 2e-7;
 
 TEST_P(DataParallelRanks, GradientsEqualGlobalBatchOfOne) {
@@ -285,7 +285,7 @@ TEST_P(HalfHooks, GradientsStayWithinFormatRounding) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model, {.hook = make_comm_hook(GetParam())});
     loss_of(*model, input_of(context.rank(), 2)).backward();
-    // Two roundings to 8 (bf16) bits of mantissa, one per rank and one of the sum.
+    // Two roundings to 8 (bf16) significant bits: one per rank and one of the sum.
     const auto got = gradients_of(*model);
     for (const auto& [name, gradient] : serial) {
       if (!gradient.defined()) continue;
@@ -314,7 +314,7 @@ TEST(DataParallel, ModelWorksWithoutItsWrapper) {
   });
 }
 
-// Each rank multiplies its loss with rank + 1: the local gradient differs from the mean of both.
+// Each rank multiplies its loss by rank + 1, so that the local gradient differs from the mean.
 TEST(DistributedDataParallel, FinishDeliversDeferredReductionOnRequest) {
   const auto gradients_with = [](ReductionEnd end) {
     Gradients gradients;
@@ -337,7 +337,7 @@ TEST(DistributedDataParallel, FinishDeliversDeferredReductionOnRequest) {
   expect_close(gradients_with(ReductionEnd::kOnRequest), gradients_with(ReductionEnd::kWithBackward), 0);
 }
 
-// The norm is not used by forward: its gradient never comes, and nothing is started after its place.
+// The forward does not use the norm. Its gradient never comes, and no later bucket starts.
 TEST(DistributedDataParallel, UnreachedParametersAreReducedOnRequest) {
   run_ranks_as_threads(2, [](Context& context) {
     const auto model = std::make_shared<TwoLayers>();

@@ -1,6 +1,6 @@
 #pragma once
-// Models for tests of what goes from stage to stage: skip connections, and several tensors of which only some
-// have gradients. Each is written down twice, as one forward and as layers, with the same values every time.
+// Models for tests of transfers between stages: skip connections, and several tensors, only some of which
+// have gradients. Each model has two forms, one forward and a list of layers, with the same values.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -26,8 +26,8 @@ struct EdgeModel : torch::nn::Module {
   virtual at::Tensor target(std::int64_t size) const = 0;
 };
 
-/// Down from 12 to 8 to 4 numbers and up again, each way up with what the way down had there. "outer" is
-/// taken twice.
+/// From 12 to 8 to 4 numbers and up again. Each layer on the way up also gets the values of the same level on
+/// the way down. "outer" is used twice.
 struct UNet : EdgeModel {
   UNet()
       : stem(add("stem", 12, 12)),
@@ -89,7 +89,7 @@ struct UNet : EdgeModel {
   torch::nn::Linear stem, down1, down2, middle1, middle2, up1, up2, head;
 };
 
-/// Tokens; from layer to layer hidden values, a mask, positions (whole numbers) and scales (no gradient).
+/// Input: tokens. Between layers: hidden values, a mask, positions (integers) and scales (no gradient).
 struct MaskedModel : EdgeModel {
   static constexpr std::int64_t kWords = 9, kWidth = 6, kLength = 5;
 

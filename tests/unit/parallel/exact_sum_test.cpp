@@ -1,4 +1,4 @@
-// The bits of an exact sum follow from the number of micro-batches alone.
+// The bits of an exact sum depend only on the number of micro-batches.
 
 #include "trireme/parallel/data/exact_sum.h"
 
@@ -18,7 +18,7 @@ namespace {
 using comm::Context;
 using comm::run_ranks_as_threads;
 
-/// Numbers of all sizes, so that every order of adding them gives other bits.
+/// Numbers of very different sizes, so that each order of additions gives other bits.
 at::Tensor gradient_of(int microbatch) {
   const auto m = static_cast<float>(microbatch);
   return at::tensor({std::exp2(m) / 3, std::exp2(-m) / 7, 1 + m / 10, -1 / (m + 3)});
@@ -91,7 +91,7 @@ TEST(ExactSum, AbandonedStepLeavesNothing) {
   EXPECT_TRUE(at::equal(weight.grad(), gradient_of(0) + gradient_of(1)));
 }
 
-// A stage that shares the leaf has finished before.
+// Another stage that shares the leaf has finished before.
 TEST(ExactSum, IsAddedToExistingGradient) {
   const at::Tensor weight = leaf();
   ExactSum exact(std::nullopt, {{"weight", weight}});

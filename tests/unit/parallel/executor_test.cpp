@@ -12,7 +12,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// What the handlers were called with, and what the status page said meanwhile.
+/// The calls of the handlers, and the status at each call.
 struct Journal {
   std::vector<std::string> done, shown;
 

@@ -1,4 +1,4 @@
-// What a loop does with the module and the optimizer besides the shards: it is followed, or rejected by name.
+// Changes of the module and the optimizer by a loop. They are followed, or rejected by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -113,7 +113,7 @@ TEST_P(FullyShardedModule, RejectsAnOptimizerOfTheModulesParameters) {
   });
 }
 
-/// Of a loop whose optimizer `make` makes of the pieces; both ranks'.
+/// Warnings of both ranks in a loop whose optimizer `make` creates for the pieces.
 std::string warnings_of(const std::function<std::function<void()>(const FullyShardedDataParallel&)>& make,
                         const std::function<void(const FullyShardedModule::Body&)>& run) {
   testing::internal::CaptureStderr();

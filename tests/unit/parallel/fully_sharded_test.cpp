@@ -1,5 +1,5 @@
-// Sharded weights in loops of one's own: the same numbers as replicas, whatever the loop does with forward
-// and backward; and second uses.
+// Sharded weights in user-defined loops: the same numbers as with replicas, for any use of forward and
+// backward, and for second uses.
 #include <ATen/ops/ones.h>
 #include <ATen/ops/real.h>
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ std::vector<model::Layer> named_by_place(std::vector<model::Layer> layers) {
   return layers;
 }
 
-/// Sizes that no number of ranks divides; one layer is frozen, one has no parameters.
+/// No number of ranks divides the sizes. One layer is frozen, and one has no parameters.
 std::vector<model::Layer> chain() {
   std::vector<model::Layer> result = named_by_place(
       {test::one(torch::nn::Linear(7, 13)), function([](const at::Tensor& x) { return x.tanh(); }),
@@ -55,7 +55,7 @@ std::vector<model::Layer> chain() {
   return result;
 }
 
-/// The same weight twice, and what the first layer gives goes past the second.
+/// The same weight twice, and a skip connection from the first layer past the second.
 std::vector<model::Layer> tied_with_a_skip() {
   const torch::nn::Linear shared(5, 5);
   std::vector<model::Layer> result = {test::one(torch::nn::Linear(7, 5)), test::one(shared),
@@ -83,7 +83,7 @@ at::Tensor target_of(const Context& context, int number) {
   return test::numbers({6, 3}, 10 * number + context.rank() + 5);
 }
 
-/// The same loop over replicas and over shards: what a test does is given `forward` and little else.
+/// The same loop over replicas and over shards. The body of a test sees this interface only.
 struct Loop {
   virtual ~Loop() = default;
   virtual at::Tensor forward(const at::Tensor& x) = 0;
@@ -158,7 +158,7 @@ class FullyShardedLoop : public testing::TestWithParam<Case> {
     return {.zero = {.stage = GetParam().stage},
             .data_parallel = {.bucket_mib = 2e-4, .first_bucket_mib = 1e-4, .unused_parameters = unused}};
   }
-  /// Runs the loop both ways, and compares what the two models put out afterwards.
+  /// Runs the loop both ways, and compares the outputs of the two models afterwards.
   static void expect_as_replicas(const Make& make, const Body& loop, const std::string& optimizer = "sgd",
                                  UnusedParameters unused = UnusedParameters::kError) {
     run([&](Context& context) {
@@ -228,7 +228,7 @@ TEST_P(FullyShardedLoop, TakesBackwardPassesInAnyGrouping) {
     std::vector<at::Tensor> losses;
     for (int i = 0; i < 3; ++i)
       losses.push_back(mean_square(loop.forward(input_of(context, i)), target_of(context, i)));
-    const auto unused = loop.forward(input_of(context, 4));  // nobody asks for its gradients
+    const auto unused = loop.forward(input_of(context, 4));  // its gradients are never requested
     loop.zero_grad();
     losses[0].backward();
     (losses[1] + losses[2]).backward();
@@ -247,7 +247,7 @@ TEST_P(FullyShardedLoop, AddsUpWithoutReducingUnderNoSync) {
       }
       mean_square(loop.forward(input_of(context, 3)), target_of(context, 3)).backward();
       loop.optimizer->step();
-      // What is added up and dropped leaves nothing.
+      // Gradients that are accumulated and dropped have no effect.
       const auto guard = loop.no_sync();
       mean_square(loop.forward(input_of(context, 5)), target_of(context, 5)).backward();
     }
@@ -306,7 +306,7 @@ TEST_P(FullyShardedLoop, RunsCheckpointedLayersAgain) {
   expect_as_replicas(with_a_checkpointed_layer, plain_steps, "adamw");
 }
 
-/// Rank 0 leaves the second parameter out in every other pass.
+/// Rank 0 skips the second parameter in every other pass.
 std::vector<model::Layer> with_a_parameter_of_choice() {
   const auto passes = std::make_shared<int>(0);
   const test::Own own{.forward =
@@ -325,7 +325,7 @@ TEST_P(FullyShardedLoop, FindsUnreachedParameters) {
       [](Context& context, Loop& loop) {
         for (int step = 0; step < 4; ++step) {
           loop.zero_grad();
-          // Ranks have different parities: in every pass one of two leaves the parameter out.
+          // Ranks have different parities, so that in every pass one of two ranks skips the parameter.
           const at::Tensor x = input_of(context, step);
           const at::Tensor rows = context.is_main() ? x : x.narrow(0, 0, 5);
           const at::Tensor target = target_of(context, step).narrow(0, 0, rows.size(0));
@@ -356,7 +356,7 @@ TEST_P(FullyShardedLoop, NamesUnreachedParameterAndContinues) {
   });
 }
 
-/// Rejects, once, what the third layer gets, forward or backward.
+/// Throws once in the third layer, in forward or in backward.
 struct Rejection {
   std::shared_ptr<bool> forward = std::make_shared<bool>(false), backward = std::make_shared<bool>(false);
   std::vector<model::Layer> layers() const {
@@ -469,7 +469,7 @@ TEST(FullyShardedOptions, OtherZeroOptionsKeepDefaultStage) {
   run_ranks_as_threads(2, has_no_elements, {.backend = "gloo", .timeout_s = 20});
 }
 
-/// A layer of complex numbers, between real ones.
+/// A layer with complex parameters, between real ones.
 struct Spectral : torch::nn::Module {
   Spectral() : weight(register_parameter("weight", at::ones({5}, at::kComplexFloat))) {}
   at::Tensor forward(const at::Tensor& x) { return at::real(x * weight); }

@@ -1,5 +1,5 @@
-// Where backward makes gradients: in the memory they are reduced in, and what happens where a step is not
-// like the one before.
+// Backward allocates gradients in the memory in which they are reduced. Also steps that differ from the
+// previous one.
 #include "trireme/parallel/data/internal/gradient_buffer_allocator.h"
 
 #include <ATen/ops/conv2d.h>
@@ -38,7 +38,7 @@ struct Placed {
   Placed() {
     hook_gradient(weight, "weight", [this] { places->arrived(0, weight.grad()); });
   }
-  /// Whether the gradient was made in the memory.
+  /// Whether the gradient was allocated in the memory.
   bool step(const std::function<at::Tensor(const at::Tensor&)>& more = [](const at::Tensor& x) {
     return x;
   }) {
@@ -77,7 +77,7 @@ TEST(GradientBufferAllocator, AreNotLentTwiceAtATime) {
   Placed placed;
   placed.step();
   placed.step();
-  const at::Tensor kept = placed.weight.grad();  // a user holds on to it
+  const at::Tensor kept = placed.weight.grad();  // a user keeps a reference to it
   const at::Tensor before = kept.clone();
   EXPECT_FALSE(placed.step());
   EXPECT_EQ(placed.num_lent, 1);
@@ -114,7 +114,7 @@ TEST(GradientBufferAllocator, AllocatorServesOneThreadAtOnce) {
   Placed placed;
   placed.step();
   EXPECT_TRUE(placed.step());
-  placed.places->start();  // here, and nothing stops it
+  placed.places->start();  // started here and never stopped
   placed.weight.mutable_grad().reset();
   std::thread([&] {
     EXPECT_TRUE(placed.step());
@@ -123,13 +123,13 @@ TEST(GradientBufferAllocator, AllocatorServesOneThreadAtOnce) {
   placed.weight.mutable_grad().reset();
   const at::Tensor other = at::ones({4, 96}).requires_grad_();
   const int lent_before = placed.num_lent;
-  other.mm(at::ones({96, 128})).sum().backward();  // no backward of theirs
+  other.mm(at::ones({96, 128})).sum().backward();  // a backward of other parameters
   EXPECT_EQ(placed.num_lent, lent_before);
   placed.places.reset();
   other.mm(at::ones({96, 128})).sum().backward();
 }
 
-/// Layers whose weights are large enough to be worth a place: 64, 48 and 36 KiB.
+/// Layers whose weights are large enough for their own memory: 64, 48 and 36 KiB.
 struct Large : torch::nn::Module {
   torch::nn::Linear first{torch::nn::LinearOptions(128, 128).bias(false)};
   torch::nn::Linear second{torch::nn::LinearOptions(128, 96).bias(false)};
@@ -152,7 +152,7 @@ at::Tensor input_of(int rank, int step) { return numbers({8, 128}, 10 * step + r
 using Loss = std::function<at::Tensor(Large& model, const at::Tensor& input)>;
 at::Tensor whole_loss(Large& model, const at::Tensor& input) { return model.loss(input); }
 
-/// What one process computes of the inputs of all ranks.
+/// The gradients of one process for the inputs of all ranks.
 std::vector<at::Tensor> expected_gradients(int ranks, int step, const Loss& loss = whole_loss) {
   Large model;
   for (int rank = 0; rank < ranks; ++rank) (loss(model, input_of(rank, step)) / ranks).backward();
@@ -170,7 +170,7 @@ void expect_gradients(const Large& model, const std::vector<at::Tensor>& expecte
   }
 }
 
-/// A replica on two ranks, and what its steps copy.
+/// A replica on two ranks, and the number of copies in its steps.
 struct Replicated {
   std::shared_ptr<Large> model = std::make_shared<Large>();
   DistributedDataParallel ddp;
@@ -239,7 +239,7 @@ TEST(GradientsInBuckets, OfChannelsLastConvolutionsAreMadeThere) {
   });
 }
 
-/// The loss, with another matrix in the place of the second one.
+/// The loss with another matrix instead of the second one.
 at::Tensor loss_with(Large& model, const at::Tensor& x, const at::Tensor& second) {
   return model.third(model.first(x).tanh().matmul(second.t()).tanh()).square().mean();
 }
@@ -248,7 +248,8 @@ TEST(GradientsInBuckets, AreRightAfterChangeOfTensorUse) {
   run_ranks_as_threads(2, [](Context& context) {
     Replicated replicated(context);
     for (int step = 0; step < 4; ++step) replicated.step(step);
-    // What backward allocated for the gradient is now that of a tensor in between, and lives on.
+    // The memory that backward allocated for the gradient now belongs to an intermediate tensor, which
+    // outlives the step.
     at::Tensor kept;
     const Loss detour = [&](Large& model, const at::Tensor& x) {
       const at::Tensor twice = model.second->weight * 2;
@@ -291,7 +292,7 @@ TEST(GradientsInBuckets, KeepTensorsInPlacesOfOthers) {
     run_ranks_as_threads(2, [&](Context& context) {
       Replicated replicated(context, {.bucket_mib = bucket_mib, .first_bucket_mib = bucket_mib});
       for (int step = 0; step < 4; ++step) replicated.step(step);
-      // Both are there before the first of the gradients comes, whose places they have.
+      // Both tensors exist before the first gradient and have the memory of the gradients.
       std::vector<at::Tensor> kept, values;
       const Loss detours = [&](Large& model, const at::Tensor& x) {
         const at::Tensor second = model.second->weight * 2, third = model.third->weight * 2;
@@ -329,7 +330,7 @@ TEST(GradientsInBuckets, AreRightWithUnreachedParameter) {
   run_ranks_as_threads(2, [](Context& context) {
     Replicated replicated(context, {.unused_parameters = UnusedParameters::kFind});
     for (int step = 0; step < 4; ++step) replicated.step(step);
-    // Another matrix gets what backward allocated for the gradient that does not come.
+    // Another matrix gets the memory that backward allocated for the missing gradient.
     std::vector<at::Tensor> others;
     const Loss without_second = [&](Large& model, const at::Tensor& x) {
       others.push_back(model.second->weight.detach().clone().requires_grad_());

@@ -17,7 +17,7 @@ at::Tensor weight(const std::vector<double>& values) {
   return at::tensor(values, at::kFloat).requires_grad_(true);
 }
 
-/// Adds `gradient` to the weight's.
+/// Adds `gradient` to the gradient of the weight.
 void backward(const at::Tensor& weight, const std::vector<double>& gradient) {
   (weight * at::tensor(gradient, at::kFloat)).sum().backward();
 }

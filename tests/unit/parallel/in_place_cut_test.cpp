@@ -1,4 +1,4 @@
-// Layers that change their input in place, at the beginning of a stage: they train as on one rank.
+// Layers that change their input in place, at the beginning of a stage. They train as on one rank.
 #include <ATen/ops/mse_loss.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

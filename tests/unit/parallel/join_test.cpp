@@ -1,5 +1,5 @@
-// Uneven inputs of several models in one loop, what happens once per step, and what cannot stand next to a
-// Join.
+// Uneven inputs of several models in one loop, actions that happen once per step, and uses that a Join
+// excludes.
 #include <torch/optim/sgd.h>
 
 #include <memory>
@@ -36,7 +36,7 @@ struct JoinLearner {
   torch::optim::SGD sgd{model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)};
 };
 
-/// What one process makes of the batches of all ranks: those that are missing count as zeros.
+/// The weights of one process after the batches of all ranks. Missing batches count as zeros.
 std::vector<at::Tensor> weights_of_one_learner(double scale) {
   JoinLearner learner(scale);
   for (int step = 0; step < kJoinSteps; ++step) {

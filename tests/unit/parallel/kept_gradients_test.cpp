@@ -1,4 +1,4 @@
-// A gradient that a caller holds over zero_grad() keeps its values, as without a wrapper.
+// A gradient to which a caller keeps a reference over zero_grad() keeps its values, as without a wrapper.
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using comm::Context;
 using comm::run_ranks_as_threads;
 using test::numbers;
 
-/// Three layers, of which the first two have gradients that are made in their places (64 and 48 KiB).
+/// Three layers. The gradients of the first two are allocated in their bucket memory (64 and 48 KiB).
 struct Wide : torch::nn::Module {
   Wide()
       : first(register_module("first", torch::nn::Linear(128, 128))),
@@ -38,7 +38,7 @@ at::Tensor loss_of_step(Wide& model, int rank, int step) {
   return model.forward(numbers({4, 128}, 10 * step + rank)).square().mean();
 }
 
-/// Tensors that must not change any more.
+/// Tensors that must not change from now on.
 class KeptTensors {
  public:
   void add(const at::Tensor& tensor) { kept_.push_back({tensor, tensor.clone()}); }
@@ -91,7 +91,8 @@ void expect_reduced(const Wide& model, int step) {
 
 class KeptGradients : public testing::TestWithParam<std::tuple<WayToZero, Handle>> {};
 
-// In the first steps they are copied to their places, and made there later: each step keeps its gradients.
+// In the first steps gradients are copied to the buckets, and later they are allocated there. Each step keeps
+// its gradients.
 TEST_P(KeptGradients, KeepTheirValuesOverTheNextPasses) {
   const auto& [way, handle] = GetParam();
   for (const double bucket_mib : {1e-5, 25.0}) {
@@ -146,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, KeptGradients,
                          testing::Combine(testing::ValuesIn(kWaysToZero), testing::ValuesIn(kHandles)),
                          name_of_case);
 
-// Without zero_grad() a handle is the gradient, which continues, also where buckets are laid out again.
+// Without zero_grad() a reference is the gradient itself, which accumulates further, even where buckets are
+// rebuilt.
 TEST(KeptGradient, AccumulatingParameterUpdatesItsGradient) {
   run_ranks_as_threads(2, [](Context& context) {
     const auto model = std::make_shared<Wide>();

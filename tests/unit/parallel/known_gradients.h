@@ -16,7 +16,7 @@
 
 namespace trireme::test {
 
-/// What the backward of a sum of products makes of them is known.
+/// Parameters that are used in a sum of products, so that their gradients are known.
 struct Parameters {
   Parameters() {
     for (const auto& [name, sizes] : std::vector<std::pair<std::string, std::vector<std::int64_t>>>{
@@ -24,7 +24,7 @@ struct Parameters {
       tensors.emplace_back(name, at::zeros(sizes).requires_grad_());
     }
   }
-  /// Gradients of a rank in a step: any numbers.
+  /// Gradients of a rank in a step: arbitrary numbers.
   static at::Tensor gradient(const std::string& name, at::IntArrayRef sizes, int rank, int step) {
     Random random(7, rank, step, Random::key_of(name));
     at::Tensor values = at::empty(sizes);

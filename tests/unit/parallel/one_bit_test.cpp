@@ -1,5 +1,5 @@
-// Compression "one-bit" promises: the published update of 1-bit Adam and 1-bit LAMB, none greater than Adam's
-// own could be, the same bits on all ranks, and that nothing is lost on either side.
+// Compression "one-bit": the published update of 1-bit Adam and 1-bit LAMB. No update is larger than Adam's
+// own could be. All ranks have the same bits, and error feedback preserves the momentum on both sides.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -45,7 +45,7 @@ optim::OptimizerOptions optimizer_options(const std::string& name) {
 
 using Values = std::map<std::string, at::Tensor>;
 
-/// The first inputs of "linear" never have a gradient in the warm-up, the next ten hardly any.
+/// The first inputs of "linear" never have a gradient in the warm-up, and the next ten rarely have one.
 at::Tensor gradient_of(const std::string& name, at::IntArrayRef sizes, int rank, int step) {
   at::Tensor gradient = Parameters::gradient(name, sizes, rank, step);
   if (name == "linear" && step < kWarmup) {
@@ -54,7 +54,7 @@ at::Tensor gradient_of(const std::string& name, at::IntArrayRef sizes, int rank,
   }
   return gradient;
 }
-/// Adam moves an element by no more than this times the rate: (1 - beta1) / sqrt(1 - beta2).
+/// Adam moves an element by at most this times the rate: (1 - beta1) / sqrt(1 - beta2).
 const double kMaxUpdate = 0.1 / std::sqrt(0.001);
 
 struct OneBitOutcome {
@@ -117,7 +117,7 @@ double distance(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs()
 
 // ---- a serial program of the published rules
 
-/// Of each piece, the sign of each element times their mean magnitude.
+/// For each piece, the sign of each element times the mean magnitude.
 at::Tensor signs_of(const at::Tensor& flat, int pieces) {
   std::vector<at::Tensor> parts;
   for (const at::Tensor& piece : flat.chunk(pieces))
@@ -125,7 +125,7 @@ at::Tensor signs_of(const at::Tensor& flat, int pieces) {
   return at::cat(parts);
 }
 
-/// One tensor of a model, trained on all ranks' gradients by one program.
+/// One tensor of a model, trained by one program on the gradients of all ranks.
 class Serial {
  public:
   Serial(std::string name, at::IntArrayRef sizes, const Setting& setting)
@@ -182,7 +182,7 @@ class Serial {
     server_error_ = sum - sent;
     return sent / setting_.ranks;
   }
-  /// The trust ratio and, after the warm-up, its mean times a factor.
+  /// The trust ratio. After the warm-up it is its mean times a factor.
   at::Tensor lamb(int t, at::Tensor update, const at::Tensor& divisor, const at::Tensor& gradient) {
     const at::Tensor of_momentum = update;
     update = update + kDecay * x_;
@@ -247,12 +247,13 @@ TEST_P(OneBit, DoesNotDependOnTheBuckets) {
     EXPECT_TRUE(at::equal(values, many.weights[0].back().at(name))) << name;
 }
 
-/// Over all steps of compression, what has arrived and what is kept are the ranks' momenta.
+/// Over all compressed steps, the received momenta plus the residuals equal the momenta of the ranks.
 TEST(OneBitMomentum, IsLostOnNeitherSide) {
   for (const ReduceScale scale : {ReduceScale::kMean, ReduceScale::kSum}) {
     constexpr int kRanks = 3;
     const OneBitOutcome outcome = train({.ranks = kRanks, .scale = scale});
-    const double shares = scale == ReduceScale::kMean ? kRanks : 1;  // momenta in what is handed in
+    // multiples of the momentum in the contributions
+    const double shares = scale == ReduceScale::kMean ? kRanks : 1;
     for (const char* name : {"conv", "linear"}) {
       const auto& momenta = outcome.momenta[0];
       at::Tensor arrived = at::zeros_like(momenta[0].at(name)), handed_in = arrived.clone();
@@ -301,7 +302,7 @@ TEST(OneBitMomentum, MovesNothingFurtherThanAdamWould) {
   }
 }
 
-/// What bounds an update does not make a number of it.
+/// The bound of an update does not turn a non-finite update into a finite one.
 TEST(OneBitMomentum, ShowsNonFiniteGradientInUncheckedLoop) {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     const Parameters parameters;
@@ -348,7 +349,7 @@ TEST(OneBitMomentum, IsPlainAdamInTheWarmUp) {
     EXPECT_TRUE(at::equal(values, outcome.weights[0][kWarmup - 1].at(name))) << name;
 }
 
-/// 2 (n - 1) / n of a bit for each element, a scale for each piece, and what goes as it is.
+/// 2 (n - 1) / n of a bit for each element, a scale for each piece, and the uncompressed tensors.
 TEST(OneBitMomentum, SendsBitPerElementEachWay) {
   for (const int ranks : {2, 4}) {
     const OneBitOutcome outcome = train({.ranks = ranks});
@@ -371,7 +372,8 @@ TEST(OneBitMomentum, WantsAnOptimizerThatHasOne) {
     const auto sgd = optim::make_optimizer({.name = "sgd", .lr = 0.1, .momentum = 0.9}, parameters.tensors);
     EXPECT_THAT([&] { hook->attach_optimizer(sgd->state()); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("needs exp_avg of 'conv'")));
-    // Or the other rank's, of which this one hears before its own; not while it is still being made.
+    // This rank may get the error of the other rank before its own, but not while it still creates its
+    // wrapper.
     both_are_made.arrive_and_wait();
     EXPECT_THAT([&] { parameters.backward(context.rank(), 0); },
                 ThrowsMessage<Error>(HasSubstr("call attach_optimizer()")));

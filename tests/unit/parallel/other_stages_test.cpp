@@ -1,4 +1,4 @@
-// The module of a pipeline, used next to it: values that a rank does not have are not used without a message.
+// The module of a pipeline in direct use. Using values that the rank does not have is an error.
 #include <ATen/ops/mse_loss.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ nn::Sequential staged_chain() {
 at::Tensor staged_input() { return test::numbers({12, 4}, 1); }
 at::Tensor staged_loss(const at::Tensor& y, const at::Tensor& t) { return at::mse_loss(y, t); }
 
-/// What the use of the module throws; "" where it does not.
+/// The exception text of the use of the module. "" if it does not throw.
 std::string thrown_by(const std::function<void()>& use) {
   try {
     use();
@@ -77,7 +77,7 @@ TEST(OtherStagesOfAPipeline, AreRemoteForEquallyCutSecondPipeline) {
     nn::Sequential net = staged_chain();
     auto pipe = std::make_unique<Pipeline>(context, model::layers_of(net), PipelineOptions{.cuts = {2}});
     const double loss = pipe->step(staged_input(), staged_input(), staged_loss);
-    // The second one is made before the first one ends.
+    // The second pipeline is created before the first one ends.
     pipe = std::make_unique<Pipeline>(context, model::layers_of(net), PipelineOptions{.cuts = {2}});
     EXPECT_EQ(pipe->step(staged_input(), staged_input(), staged_loss), loss);
   });
@@ -104,8 +104,8 @@ TEST(OtherStagesOfAPipeline, AreNamedByDifferentlyCutSecondPipeline) {
   });
 }
 
-// A stage that cannot be made is the second one of its rank: the first has weights, groups and buffers by
-// then.
+// The stage that fails in construction is the second one of its rank. The first one has weights, groups and
+// buffers by then.
 TEST(OtherStagesOfAPipeline, HaveValuesAfterThrowingConstructor) {
   comm::run_ranks_as_threads(2, [](Context& context) {
     const PipelineOptions options{.schedule = "interleaved-1f1b", .cuts = {1, 2, 4}};

@@ -1,5 +1,4 @@
-// Programs of docs/your-program.md: two ranks do what one does on the global
-// batch.
+// Programs of docs/your-program.md. Two ranks compute the same as one rank on the global batch.
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/modules/rnn.h>
@@ -15,7 +14,7 @@ namespace {
 
 using test::numbers_f64;
 
-/// Rows of the rank, half of them all.
+/// The rows of the rank, half of all rows.
 at::Tensor half_of_rank(const at::Tensor& all, int rank) {
   return all.chunk(2)[static_cast<std::size_t>(rank)];
 }
@@ -58,7 +57,7 @@ TEST(OwnProgram, TorchScriptModuleIsWrappedByParameters) {
           replica.parameters.emplace_back(item.name, item.value);
         for (const auto& item : module.named_buffers()) replica.buffers.emplace_back(item.name, item.value);
         DistributedDataParallel ddp(context.world(), replica);
-        for (int step = 0; step < 3; ++step) {  // the executor of scripts optimizes after the first ones
+        for (int step = 0; step < 3; ++step) {  // the executor of scripts optimizes after the first runs
           ddp.zero_grad();
           loss_of_script(module, half_of_rank(all, context.rank())).backward();
         }
@@ -68,7 +67,7 @@ TEST(OwnProgram, TorchScriptModuleIsWrappedByParameters) {
       kDeadline);
 }
 
-/// Some iterations, whose line search reads the loss that `loss` returns.
+/// A few iterations. The line search uses the loss that `loss` returns.
 void minimize(TwoLayers& model, const std::function<at::Tensor()>& loss) {
   torch::optim::LBFGS optimizer(model.parameters(),
                                 torch::optim::LBFGSOptions(4).max_iter(6).line_search_fn("strong_wolfe"));
@@ -82,7 +81,7 @@ void minimize(TwoLayers& model, const std::function<at::Tensor()>& loss) {
 
 TEST(OwnProgram, LbfgsOverMeanLossMatchesOneRank) {
   at::Tensor all = numbers_f64({8, 4}, 1);
-  all.narrow(0, 4, 4).mul_(5);  // the ranks' losses differ, and so would their line searches
+  all.narrow(0, 4, 4).mul_(5);  // the ranks' losses differ, and their line searches would differ, too
   const auto loss_on = [](TwoLayers& model, const at::Tensor& x) {
     return (model.forward(x) - 0.5).square().mean();
   };
@@ -139,8 +138,7 @@ TEST(OwnProgram, TwoBackwardsThroughEncoderReduceOnce) {
       kDeadline);
 }
 
-/// Three pieces of sequences, each of which begins with the state that the last
-/// one left.
+/// Three pieces of each sequence. Each begins with the last state of the previous piece.
 std::vector<at::Tensor> train_on_pieces(torch::nn::GRU& net, const at::Tensor& sequences) {
   torch::optim::SGD optimizer(net->parameters(), 0.1);
   at::Tensor state = at::zeros({1, sequences.size(0), 5}, at::kDouble);

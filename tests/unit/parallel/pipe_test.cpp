@@ -1,4 +1,4 @@
-// A chain in a pipe computes and learns as the module does, on the devices of one rank and over ranks.
+// A chain in a pipe gives the results of the module, on the devices of one rank and over ranks.
 #include "trireme/parallel/pipeline/pipe.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ const std::vector<std::string> kPipedNames = {"0.weight", "0.bias",   "2.weight"
 
 using PipedValues = std::map<std::string, at::Tensor>;
 
-/// What plain SGD makes of the module in `steps`.
+/// The module after `steps` steps of plain SGD.
 PipedValues trained_serially(int steps) {
   auto layers = piped_chain();
   torch::optim::SGD optimizer(layers->parameters(), 0.1);
@@ -66,7 +66,7 @@ PipedValues trained_in_pipe(int ranks, const PipeOptions& options, int steps) {
 
 void expect_piped(const PipedValues& found, const PipedValues& expected) {
   ASSERT_EQ(found.size(), expected.size());
-  for (const auto& [name, value] : expected)  // micro-batches are added up in another order
+  for (const auto& [name, value] : expected)  // micro-batches are added in another order
     EXPECT_LT((found.at(name) - value).abs().max().item<double>(), 1e-6) << name;
 }
 

@@ -1,4 +1,4 @@
-// What is rejected between stages, and by which words.
+// Values that are rejected between stages, and the error messages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -17,7 +17,7 @@ using test::mean_square;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Four stages on one rank: what is rejected does not depend on transfers.
+/// Four stages on one rank, because the rejections do not depend on transfers.
 PipelineOptions on_one_rank(std::vector<int> cuts) {
   std::string order;
   const auto stages = cuts.size() + 1;
@@ -26,7 +26,7 @@ PipelineOptions on_one_rank(std::vector<int> cuts) {
   return {.program = schedule::parse_csv(order), .cuts = std::move(cuts)};
 }
 
-/// The UNet's layers, changed, for some steps.
+/// Runs some steps of the UNet's layers after `change`.
 std::string error_of(const std::function<void(std::vector<Layer>&)>& change, int num_steps = 1) {
   std::string message = "no error";
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
@@ -82,7 +82,7 @@ TEST(PipelineEdgesErrors, SkipsRequireLayerOfSeveralTensors) {
               HasSubstr("layer 'down1' returns an undefined tensor"));
 }
 
-/// What the layer in the middle of stage 1 returns from the second step on.
+/// From the second step on, the layer in the middle of stage 1 returns `later`.
 std::string error_of_later(const std::function<Tensors(const at::Tensor&)>& later) {
   int calls = 0;
   return error_of(

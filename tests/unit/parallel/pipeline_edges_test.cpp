@@ -1,4 +1,4 @@
-// What goes from stage to stage: several tensors, some without gradients, and skip connections.
+// Transfers between stages: several tensors, some without gradients, and skip connections.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -28,7 +28,7 @@ constexpr int kMicrobatches = 8;
 
 using Gradients = std::map<std::string, at::Tensor>;
 
-/// The micro-batches one after the other, gradients accumulated, on the model's own forward.
+/// Consecutive micro-batches with accumulated gradients, through the model's own forward.
 Gradients serial(const MakeEdgeModel& make) {
   const auto model = make();
   const auto in = model->input(kSamples).tensor_split(kMicrobatches),
@@ -42,7 +42,7 @@ Gradients serial(const MakeEdgeModel& make) {
   return gradients;
 }
 
-/// All ranks' gradients of one step, the second.
+/// Gradients of all ranks in one step, the second.
 Gradients in_pipeline(const MakeEdgeModel& make, int ranks, PipelineOptions options) {
   options.num_microbatches = kMicrobatches;
   Gradients gradients;
@@ -79,12 +79,12 @@ struct Row {
 constexpr double kRounding = 3e-7;
 constexpr Row kRows[] = {{"gpipe", 0}, {"1f1b", 0}, {"interleaved-1f1b", kRounding}, {"zb-h1", kRounding}};
 
-/// With every number of ranks and both ways of keeping activations.
+/// With each number of ranks, with and without recomputation.
 void expect_gradients_of_one_rank(const MakeEdgeModel& make) {
   const Gradients expected = serial(make);
   for (const Row& row : kRows) {
     for (const int ranks : {2, 3, 4}) {
-      if (ranks == 3 && row.schedule == std::string("interleaved-1f1b")) continue;  // not 8 / 3
+      if (ranks == 3 && row.schedule == std::string("interleaved-1f1b")) continue;  // 8 is not divisible by 3
       for (const bool recompute : {false, true}) {
         SCOPED_TRACE(text(row.schedule, ", ", ranks, " ranks", recompute ? ", recompute" : ""));
         expect_equal(in_pipeline(make, ranks, {.schedule = row.schedule, .recompute = recompute}), expected,
@@ -149,7 +149,7 @@ TEST(PipelineEdges, ReplicasReduceGradientsWithSkips) {
 }
 
 TEST(PipelineEdges, AsynchronousPipelinesCarrySkips) {
-  // Weights stay, so that each update has the gradient of its own micro-batch.
+  // The weights do not change, so that each update has the gradient of its own micro-batch.
   std::vector<Gradients> found(kMicrobatches);
   std::mutex mutex;
   const auto microbatch = [](const EdgeModel& model, int m) {

@@ -1,4 +1,4 @@
-// Images go from stage to stage as they lie: pixel by pixel, where a stage has made them so.
+// The memory format of images is kept between stages: channels-last if a stage produces it.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -16,12 +16,12 @@ bool is_by_pixel(const at::Tensor& images) {
   return images.is_contiguous(at::MemoryFormat::ChannelsLast) && !images.is_contiguous();
 }
 
-/// What the stages of all ranks have got, each into its own place.
+/// Flags of the stages of all ranks, each in its own field.
 struct Seen {
   bool activation = false, gradient = false, evaluated = false;
 };
 
-/// Two convolutions, of which the first leaves its images pixel by pixel, or channel by channel.
+/// Two convolutions. The output of the first is channels-last or contiguous.
 struct TwoStages : torch::nn::Module {
   TwoStages(Seen& seen_by_all, bool by_pixel) : seen(seen_by_all), makes_pixels(by_pixel) {
     first = register_module("first", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3)));

@@ -47,7 +47,7 @@ struct Outcome {
   std::map<std::string, at::Tensor> gradients;
 };
 
-/// The micro-batches one after the other, gradients accumulated.
+/// Consecutive micro-batches with accumulated gradients.
 Outcome serial(const torch::nn::Sequential& layers, std::int64_t size, int num_microbatches) {
   Outcome outcome;
   const auto in = inputs(size).tensor_split(num_microbatches),
@@ -63,7 +63,8 @@ Outcome serial(const torch::nn::Sequential& layers, std::int64_t size, int num_m
   return outcome;
 }
 
-/// All ranks' gradients and the loss of one step (the second, so that what the first left behind would show).
+/// Gradients of all ranks and the loss of one step. It is the second step, so that remains of the first would
+/// show.
 Outcome in_pipeline(int ranks, std::int64_t size, const PipelineOptions& options) {
   Outcome outcome;
   std::mutex mutex;
@@ -210,7 +211,7 @@ TEST(Pipeline, CutsEvenlyOrAsGiven) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const torch::nn::Sequential layers = chain();
     const auto by_itself = [&] { return Pipeline(context, model::layers_of(layers)).stages(); };
-    // Layers without parameters may stand on either side of the cut.
+    // Layers without parameters may be on either side of the cut.
     EXPECT_THAT(by_itself()[1].first, testing::AnyOf(7, 8));
     const Pipeline told(context, model::layers_of(layers), {.num_microbatches = 2, .cuts = {3}});
     EXPECT_EQ(told.stages()[1].first, 3);
@@ -249,7 +250,7 @@ TEST(Pipeline, TiedParametersGetSumOnEveryRank) {
   std::vector<at::Tensor> found;
   comm::run_ranks_as_threads(3, [&](comm::Context& context) {
     const auto model = make();
-    if (context.rank() == 2) {  // the holders begin with the first one's
+    if (context.rank() == 2) {  // the replicas of the tied weight start with the value of the first one
       const torch::NoGradGuard no_grad;
       model->named_parameters()["transformer.wte.weight"].zero_();
     }

@@ -1,4 +1,5 @@
-// Libtorch programs of ten kinds, each with the lines that make it parallel: two ranks lose what one loses.
+// Ten kinds of libtorch programs, each with the lines that make it parallel. Two ranks have the losses of
+// one.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -34,7 +35,7 @@ double mean_of_ranks(Context& context, const at::Tensor& loss) {
   return mean.item<double>();
 }
 
-/// What `body` returns on rank 0.
+/// The result of `body` on rank 0.
 Losses losses_on(int ranks, const std::function<Losses(Context&)>& body) {
   Losses losses;
   std::mutex mutex;

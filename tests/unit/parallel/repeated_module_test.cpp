@@ -1,4 +1,4 @@
-// A chain that holds one module twice: its parameters are those of two layers, under one name.
+// A chain that contains one module twice. Its parameters belong to two layers, under one name.
 #include <ATen/ops/cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ struct RepeatedInside : nn::Module {
   nn::Linear linear;
 };
 
-/// In a layer, or among the layers.
+/// The repeated module is within one layer, or is two layers.
 nn::Sequential with_repeated_module(bool in_one_layer) {
   const nn::Linear repeated(5, 5);
   nn::Sequential chain;
@@ -44,7 +44,7 @@ nn::Sequential with_repeated_module(bool in_one_layer) {
 at::Tensor rows_of_repeated(int rank) { return test::numbers({4, 5}, 10 * rank); }
 at::Tensor wanted_of_repeated(int rank) { return test::numbers({4, 2}, 10 * rank + 5); }
 
-/// After three steps of one rank on the rows of two.
+/// Parameters after three steps of one rank on the rows of two ranks.
 std::map<std::string, at::Tensor> trained_by_one_rank(bool in_one_layer) {
   nn::Sequential net = with_repeated_module(in_one_layer);
   const at::Tensor x = at::cat({rows_of_repeated(0), rows_of_repeated(1)}),

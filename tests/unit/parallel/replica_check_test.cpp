@@ -1,4 +1,4 @@
-// Replicas that drift apart while they train are found, and named on all ranks.
+// Replicas that diverge during training are detected, and named on all ranks.
 #include "trireme/parallel/data/replica_check.h"
 
 #include <ATen/ops/full.h>
@@ -27,9 +27,9 @@ using test::numbers;
 using testing::AllOf;
 using testing::HasSubstr;
 
-const comm::ContextOptions kSoon{.timeout_s = 20};  // nothing here may come to that
+const comm::ContextOptions kSoon{.timeout_s = 20};  // no test runs into this timeout
 
-/// Looks words up; with a bound on their norms, forward writes the rows that it reads.
+/// An embedding. With a bound on the norms of its rows, forward writes the rows that it reads.
 struct Words : torch::nn::Module {
   explicit Words(bool has_bound)
       : table(register_module("table", torch::nn::Embedding(options(has_bound)))),
@@ -111,7 +111,7 @@ TEST(ReplicaCheck, AcceptsEqualReplicasAfterAnyReduction) {
         2,
         [&](Context& context) {
           const auto model = std::make_shared<test::TwoLayers>();
-          model->use_norm = true;  // whose buffers differ until they are broadcast
+          model->use_norm = true;  // its buffers differ until they are broadcast
           DistributedDataParallel ddp(context, model, {.end = end, .check_replicas_every = 1});
           torch::optim::SGD sgd(model->parameters(), 0.1);
           for (int step = 0; step < 6; ++step) {
@@ -148,8 +148,8 @@ TEST(ReplicaCheck, ANegativeNumberIsRejected) {
   });
 }
 
-/// Ranks that have 1, 4, ... batches train joined; `in_body` runs after each update of a rank's own. The
-/// steps of all.
+/// Ranks with 1, 4, ... batches train joined. `in_body` runs after each update of a rank with a batch.
+/// Returns the steps of all ranks.
 std::int64_t train_joined(Context& context, const std::function<void(torch::optim::SGD&)>& in_body) {
   const auto model = std::make_shared<Words>(/*has_bound=*/false);
   DistributedDataParallel ddp(context, model, {.check_replicas_every = 1});
@@ -209,14 +209,14 @@ TEST(ReplicaCheck, FindsDriftAfterResynchronization) {
 }
 
 TEST(ReplicaCheck, FailedGroupReportsNoValues) {
-  for (int world = 0; world < 2; ++world) {  // one after the other in this process
+  for (int world = 0; world < 2; ++world) {  // consecutive worlds in this process
     run_ranks_as_threads(
         2,
         [](Context& context) {
           ReplicaCheck check(context.world(), {{"values", numbers({3}, 1)}});
           EXPECT_THROW(check.finish("step 0"), InvalidArgument);
           check.run("step 1");
-          context.store().add("ranks", 1);  // one of them may still wait for the end of that
+          context.store().add("ranks", 1);  // the other rank may still wait for the end of an operation
           const auto deadline = Deadline::after_s(kSoon.timeout_s);
           while (context.store().add("ranks", 0) < 2 && !deadline.expired()) std::this_thread::yield();
           context.world().fail("out of luck");
@@ -251,7 +251,8 @@ TEST(ReplicaCheck, IgnoresRanksThatLagInJoin) {
       kSoon);
 }
 
-// Of four ranks, two pairs hold parts of one name each, all hold another, and one rank something of its own.
+// Of four ranks, two pairs have parts of one name each. All ranks have another name, and one rank has a name
+// of its own.
 TEST(ReplicaCheck, ComparesNamesOnRanksThatListThem) {
   run_ranks_as_threads(
       4,

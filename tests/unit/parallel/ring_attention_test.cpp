@@ -1,4 +1,5 @@
-// Sequences that are cut over ranks, and attention over them, against the same with whole sequences.
+// Context parallelism: sequences that are split over ranks and attention over them, compared with whole
+// sequences.
 #include "trireme/parallel/context/ring_attention.h"
 
 #include <ATen/ops/arange.h>
@@ -92,7 +93,7 @@ TEST(ContextSequence, DropoutDropsPlacesOfOneRank) {
   }
 }
 
-/// Attention with its gradients, of whole sequences, in f64, of numbers that `type` has.
+/// Attention of whole sequences with its gradients, in f64, for inputs that are exact in `type`.
 struct Whole {
   Whole(std::int64_t length, bool causal, at::ScalarType type) {
     const std::vector<std::int64_t> shape = {2, 3, length, 4};
@@ -107,13 +108,13 @@ struct Whole {
   at::Tensor back, output;
 };
 
-/// Both are the rank's of whole tensors whose greatest number is `scale`.
+/// `scale`: the largest number of the whole tensor, of which the rank has a part.
 double distance(const at::Tensor& found, const at::Tensor& expected, double scale) {
   if (found.numel() == 0) return found.sizes() == expected.sizes() ? 0 : 1;
   return (found.to(at::kDouble) - expected).abs().max().item<double>() / scale;
 }
 
-/// The greatest difference of output and gradients from those of whole sequences in f64, over all lengths.
+/// The largest difference of output and gradients from those of whole sequences in f64, over all lengths.
 double ring_difference(Context& context, at::ScalarType type, bool causal) {
   double greatest = 0;
   for (const std::int64_t length : {1, 2, 5, 16, 23}) {
@@ -138,8 +139,8 @@ double ring_difference(Context& context, at::ScalarType type, bool causal) {
   return greatest;
 }
 
-// Rounding of f64, f32, bf16 and fp16 is 1.1e-16, 6e-8, 4e-3 and 5e-4; some tens of numbers are added up.
-// Where a block's output is in 16 bits it is rounded once more before it is merged.
+// The rounding errors of f64, f32, bf16 and fp16 are 1.1e-16, 6e-8, 4e-3 and 5e-4. A few dozen numbers are
+// added. 16-bit outputs of blocks are rounded once more before they are merged.
 TEST(RingAttention, MatchesWholeSequencesForAnyShape) {
   for (const int ranks : {1, 2, 3, 4, 5}) {
     run_ranks_as_threads(ranks, [&](Context& context) {

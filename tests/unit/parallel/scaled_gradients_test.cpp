@@ -1,5 +1,5 @@
-// Compressed reductions of gradients of a scaled loss: what arrives and what is kept are, bit by bit, those
-// of unscaled ones, whatever the scale of each step; and a step that is left out leaves nothing after.
+// Compressed reductions with loss scaling. Received gradients and residuals are, bit by bit, those of
+// unscaled gradients, for any scale of each step. A skipped step has no effect on later ones.
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
@@ -30,7 +30,7 @@ using test::ShardSetting;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Powers of two: multiplying by them rounds nothing.
+/// Powers of two, because multiplying by them does not round.
 constexpr std::array kScales = {1024.0, 1024.0, 0.25, 65536.0, 2.0};
 constexpr int kScaledSteps = 5;
 
@@ -40,7 +40,7 @@ CompressionOptions scaled_options(const std::string& name) {
   return options;
 }
 
-/// Gradients as they arrive, divided by their scales, and what is kept, by rank.
+/// Received gradients, divided by their scales, and the state of the hooks, by rank.
 struct Arrived {
   std::vector<std::vector<ByName>> steps;
   std::vector<HookState> kept;
@@ -124,7 +124,7 @@ TEST_P(ScaledGradients, ArriveAndAreKeptAsUnscaledOnes) {
   }
 }
 
-/// Of replicas that take steps by an optimizer, which some compressions know.
+/// Replicas with an optimizer, which some compressions use.
 struct ScaledReplica {
   ScaledReplica(Context& context, const CompressionOptions& options)
       : hook(make_comm_hook(options)),
@@ -182,7 +182,7 @@ INSTANTIATE_TEST_SUITE_P(Table, ScaledSteps,
                            return name;
                          });
 
-/// One rank's gradient is not finite in step 2, for which scales are far too large.
+/// One rank's gradient is not finite in step 2, whose scales are far too large.
 TEST_P(ScaledSteps, MatchUnscaledStepsWithoutSkippedOnes) {
   constexpr int kRanks = 3;
   const auto trained = [&](bool is_scaled) {

@@ -1,5 +1,5 @@
-// Gradients of gradients with sharded weights: what one rank has on the batch of all ranks, and no weights in
-// memory afterwards.
+// Gradients of gradients with sharded weights. They equal those of one rank on the batch of all ranks, and no
+// gathered weights remain in memory.
 #include <ATen/ops/cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,12 +31,12 @@ at::Tensor penalty_of(const at::Tensor& gradient) { return (gradient.norm(2, 1) 
 
 constexpr std::int64_t kRowsOfRank = 3, kWidth = 5;
 
-/// A loop over the whole model on all rows, or over shards on this rank's.
+/// A loop over the whole model on all rows, or over shards on the rows of this rank.
 struct Derivation {
   std::function<at::Tensor(const at::Tensor&)> forward;
   std::function<std::shared_ptr<void>()> no_sync;
-  int rank = 0, num_ranks = 1;  ///< whose rows
-  int all = 1;                  ///< ranks that there are
+  int rank = 0, num_ranks = 1;  ///< the rank whose rows are used
+  int all = 1;                  ///< number of ranks in total
 
   at::Tensor input(int number) const {
     const at::Tensor rows = test::numbers_f64({all * kRowsOfRank, kWidth}, 10 * number);
@@ -56,8 +56,8 @@ nn::Sequential chain_of(Layers... layers) {
 nn::Sequential with_tanh() {
   return chain_of(nn::Linear(kWidth, 7), nn::Tanh(), nn::Linear(7, 6), nn::Tanh(), nn::Linear(6, 1));
 }
-/// The gradient of the input has no activation in it: its own gradients take no way through the forward
-/// graph.
+/// The gradient of the input does not depend on activations. So its own gradients do not go through the
+/// forward graph.
 nn::Sequential linear_only() { return chain_of(nn::Linear(kWidth, 6), nn::Linear(6, 1)); }
 struct SeveralInOne : nn::Module {
   SeveralInOne() {
@@ -92,7 +92,7 @@ void expect_pieces_of(const std::map<std::string, at::Tensor>& whole,
                       const FullyShardedDataParallel& sharded) {
   for (const auto& [name, parameter] : sharded.parameters()) {
     const at::Tensor& expected = whole.at(name);
-    // A loop may leave a bias without a gradient: for the shards that is one of zeros.
+    // A loop may leave a bias without a gradient. In shards that is a gradient of zeros.
     const at::Tensor found = parameter.grad().defined() ? parameter.grad() : at::zeros_like(parameter);
     const auto piece = sharded.pieces().find(name);
     const at::Tensor part =
@@ -211,7 +211,7 @@ TEST_P(ShardedDerivatives, AreDerivedOnceMore) {
 TEST_P(ShardedDerivatives, ChangeAnInputWithoutAReduction) {
   expect_as_one_rank([](const Derivation& loop) {
     const at::Tensor x = loop.input(0);
-    loop.forward(x).square().mean().backward();  // whose gradients stay
+    loop.forward(x).square().mean().backward();  // its gradients are kept
     const at::Tensor against = grad({loop.forward(x).sum()}, {x})[0];
     loop.forward((x + 0.1 * against).detach()).square().mean().backward();
   });
@@ -226,7 +226,7 @@ TEST_P(ShardedDerivatives, RunTwiceWithRetainedGraph) {
   });
 }
 
-/// The derivative along a direction, as the gradient of a gradient by what it was given.
+/// The derivative along a direction, as the gradient of a gradient with respect to its grad_output.
 TEST_P(ShardedDerivatives, AreTakenAlongADirection) {
   expect_as_one_rank([](const Derivation& loop) {
     const at::Tensor x = loop.input(0), y = loop.forward(x);
@@ -257,7 +257,8 @@ TEST_P(ShardedDerivatives, GoThroughCheckpointedLayers) {
       {with_tanh}, checkpointed_layers);
 }
 
-/// The last layer returns what it computes and its gradient by its own input, or by that of the model.
+/// The last layer returns its output and the gradient of that with respect to its own input, or to the input
+/// of the model.
 LayersOf deriving_itself(bool by_first_input) {
   return [by_first_input](const nn::Sequential& net) {
     std::vector<model::Layer> layers = model::layers_of(net);
@@ -282,7 +283,7 @@ TEST_P(ShardedDerivatives, ArePartOfALayer) {
   }
 }
 
-/// Rank 0 alone keeps a graph beyond the step: which operations ranks issue does not depend on it.
+/// Only rank 0 keeps a graph beyond the step. This does not change the operations that ranks issue.
 TEST_P(ShardedDerivatives, MayBeKeptByOneRank) {
   run([](Context& context) {
     FullyShardedDataParallel sharded(context, model::layers_of(with_tanh()),
@@ -300,7 +301,7 @@ TEST_P(ShardedDerivatives, MayBeKeptByOneRank) {
   });
 }
 
-/// Of the layers' weights, those that are in memory.
+/// Weights of the layers that are gathered in memory.
 std::vector<std::string> gathered_weights(const nn::Sequential& net) {
   std::vector<std::string> names;
   for (const auto& item : net->named_parameters()) {

@@ -1,4 +1,4 @@
-// What ranks prove to servers that were not started with them.
+// Authentication of ranks to servers that were started separately.
 
 #include "trireme/parallel/served/served_security.h"
 

@@ -1,5 +1,6 @@
 #pragma once
-// Steps of ranks that share out what has known gradients: what arrives, what is kept, what they compute with.
+// Steps of sharded ranks with known gradients: the reduced gradients, the residuals, and the weights that the
+// ranks compute with.
 
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -28,7 +29,7 @@ using parallel::Piece;
 using parallel::Pipeline;
 using parallel::ZeroStage;
 
-/// p0 is a vector, p1 small, p4 frozen; no number of ranks divides the others.
+/// p0 is a vector, p1 is small, p4 is frozen. No number of ranks divides the others.
 inline const std::vector<std::vector<std::int64_t>> kShapes = {
     {60}, {4, 5}, {24, 3, 5, 5}, {61, 101}, {64, 64}};
 inline const std::vector<std::string> kPlain = {"p0", "p1"}, kEncoded = {"p2", "p3"};
@@ -37,7 +38,7 @@ inline const std::vector<std::int64_t>& shape_of(const std::string& name) {
   return kShapes[static_cast<std::size_t>(name.back() - '0')];
 }
 
-/// Any numbers.
+/// Arbitrary numbers.
 inline at::Tensor gradient_of(const std::string& name, int rank, int step, int microbatch) {
   return Parameters::gradient(name, shape_of(name), rank, 10 * step + microbatch);
 }
@@ -46,7 +47,7 @@ inline CompressionOptions shard_options(const std::string& name) {
   return {.name = name, .fraction = 0.05, .rank = 2, .seed = 3};
 }
 
-/// Of a contiguous tensor of f32.
+/// The elements of a contiguous f32 tensor.
 inline std::span<float> floats_of(const at::Tensor& tensor) {
   return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
 }
@@ -55,7 +56,7 @@ struct RunOfRank {
   std::int64_t begin = 0, numel = 0;
 };
 
-/// What several ranks have reduced, put together. Of replicas (kNone) each has all of it.
+/// The joined reductions of several ranks. With replicas (kNone) each rank has all of it.
 struct Reduced {
   std::vector<ByName> steps;
   std::map<std::string, std::vector<RunOfRank>> runs;  ///< by parameter and rank
@@ -72,13 +73,13 @@ struct ShardSetting {
   ReduceScale scale = ReduceScale::kSum;
   double bucket_mib = 25;
   const Reduced* go_on_from = nullptr;
-  int abandoned = -1;  ///< a step that an exception ends before anything is reduced, and that comes again
-  /// Of a gradient that a rank hands in.
+  int abandoned = -1;  ///< a step that an exception ends before the first reduction; it is repeated
+  /// Changes a gradient that a rank contributes.
   std::function<void(const std::string& name, int rank, int step, at::Tensor& gradient)> spoil = nullptr;
-  Hosts hosts = {};              ///< by rank, where it takes itself for; none: all are on one
-  const char* weights = "none";  ///< how they are gathered
-  float rate = 0;                ///< of plain steps down the gradients
-  /// What a rank computes with in a step.
+  Hosts hosts = {};              ///< host id of each rank; empty: all ranks on one host
+  const char* weights = "none";  ///< compression of gathered weights
+  float rate = 0;                ///< learning rate of plain SGD steps
+  /// Gets the weights with which a rank computes in a step.
   std::function<void(int rank, int step, const std::vector<at::Tensor>& parameters)> sees = nullptr;
 };
 
@@ -113,7 +114,7 @@ struct KnownLayers {
   }
 };
 
-/// A pipeline of these.
+/// A pipeline of these layers.
 class KnownStage {
  public:
   KnownStage(Context& context, const CompressionOptions& options, const ShardSetting& setting)
@@ -201,7 +202,7 @@ inline Reduced reduce_in_shards(const CompressionOptions& options, const ShardSe
   return all;
 }
 
-/// A layer of rank 1 throws in the second micro-batch of a step: the first is on its way then.
+/// A layer of rank 1 throws in the second micro-batch of a step, when the first is in flight.
 inline void expect_others_are_told(const CompressionOptions& options, ShardSetting setting) {
   setting.microbatches = 2;
   setting.spoil = [](const std::string&, int rank, int step, at::Tensor&) {

@@ -12,7 +12,7 @@
 namespace trireme::parallel {
 namespace {
 
-/// Slices of all ranks, with as many under way as a hook has.
+/// Slices of all ranks, with as many in flight as a hook has.
 class OrderOfRanks {
  public:
   struct Bucket {
@@ -21,13 +21,13 @@ class OrderOfRanks {
   OrderOfRanks(int ranks, std::vector<Bucket> buckets)
       : buckets_(std::move(buckets)), orders_(static_cast<std::size_t>(ranks)), added_(orders_.size()) {}
 
-  /// One more bucket is there on that rank, if there is one.
+  /// Adds the next bucket on that rank, if there is one.
   void add(std::size_t rank) {
     if (added_[rank] == buckets_.size()) return;
     const Bucket& next = buckets_[added_[rank]++];
     orders_[rank].add(next.numel, kSliceNumel, next.need);
   }
-  /// The next slice on all ranks; they must not differ.
+  /// The next slice on all ranks, which must be the same.
   SliceOrder::Slice step() {
     if (under_way_.size() == 2) {
       for (SliceOrder& order : orders_) order.learn(under_way_.front().first, under_way_.front().num);
@@ -69,9 +69,9 @@ TEST(SliceOrder, UrgentSliceOvertakesWhenKnownEverywhere) {
   OrderOfRanks ranks(2, {{40, 1}, {8, 0}});
   const auto next = [&] { return ranks.step().bucket; };
   EXPECT_EQ(next(), 0u);
-  ranks.add(0);  // one rank alone
+  ranks.add(0);  // on one rank only
   for (int i = 0; i < 3; ++i) EXPECT_EQ(next(), 0u);
-  ranks.add(1);  // the next slice says so, and counts when it has arrived, after the one that follows
+  ranks.add(1);  // the next slice announces it; it counts after that has arrived, one slice later
   for (int i = 0; i < 2; ++i) EXPECT_EQ(next(), 0u);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(next(), 1u);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(next(), 0u);

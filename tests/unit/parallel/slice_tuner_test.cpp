@@ -1,4 +1,4 @@
-// The size of slices that is found by trying: the one whose steps take the least, of all ranks together.
+// The slice size is found by measurement: the size whose steps take the least time over all ranks.
 #include "trireme/parallel/data/internal/slice_tuner.h"
 
 #include <gtest/gtest.h>
@@ -12,10 +12,10 @@ namespace {
 
 constexpr std::int64_t kUntilOver = SliceTuner::kFirst + SliceTuner::kSteps * SliceTuner::kSizes.size() + 1;
 
-/// Seconds of a step with slices of that size, on a rank.
+/// Seconds of a step with slices of that size on a rank.
 using StepTime = std::function<double(std::size_t rank, std::int64_t slice_bytes, std::int64_t step)>;
 
-/// The sizes of all steps, which have to be the same on all ranks.
+/// The slice sizes of all steps, which must be the same on all ranks.
 std::vector<std::int64_t> sizes_of_steps(std::size_t num_ranks, std::int64_t num_steps,
                                          const StepTime& time) {
   std::vector<SliceTuner> tuners(num_ranks);
@@ -72,7 +72,7 @@ TEST(SliceTuning, IgnoresStepsBeforeFirstTimed) {
   EXPECT_EQ(sizes.back(), SliceTuner::kSizes[0]);
 }
 
-/// One rank alone would take another.
+/// One rank by itself would select another size.
 TEST(SliceTuning, RanksTakeTheirBestCommonSize) {
   const auto sizes = sizes_of_steps(3, kUntilOver + 1, [](std::size_t rank, std::int64_t size, std::int64_t) {
     if (rank == 1) return size == SliceTuner::kSizes[1] ? 0.95 : 1.0;

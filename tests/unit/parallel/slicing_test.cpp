@@ -1,4 +1,4 @@
-// Gradients in slices, those first that the next forward needs first.
+// Gradients in slices, ordered by the need of the next forward.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -23,8 +23,8 @@ using comm::run_ranks_as_threads;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr SlicingOptions kSmall{.slice_bytes = 1000};  // 250 numbers: some slices to a bucket
-const comm::ContextOptions kSoon{.timeout_s = 20};     // nothing here may come to that
+constexpr SlicingOptions kSmall{.slice_bytes = 1000};  // 250 numbers: several slices per bucket
+const comm::ContextOptions kSoon{.timeout_s = 20};     // no test runs into this timeout
 
 DataParallelOptions in_slices(ReduceScale scale, double bucket_mib = 1e-4) {
   return {.bucket_mib = bucket_mib,
@@ -147,7 +147,7 @@ TEST(Slicing, LeavingRankEndsSlicesByName) {
                      const auto hook = make_slicing_hook({.slice_bytes = 1 << 10});
                      hook->prepare(group, kModel);
                      try {
-                       // Rank 1 may have its sum, and be gone, before the others have theirs.
+                       // Rank 1 may have its sum, and leave, before the other ranks have theirs.
                        const auto small = hook->start(group, buckets.small, ReduceScale::kSum);
                        small();
                        if (context.rank() == 1) {

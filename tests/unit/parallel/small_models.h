@@ -1,5 +1,5 @@
 #pragma once
-// Small modules with fixed first values, for tests of what moves gradients.
+// Small modules with fixed initial values, for tests of gradient reductions.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/mse_loss.h>
@@ -11,7 +11,7 @@
 
 namespace trireme::test {
 
-/// Values that depend on the place and the seed alone, of both signs and different sizes.
+/// Values of both signs and different sizes that depend only on position and seed.
 inline at::Tensor numbers(at::IntArrayRef shape, double seed) {
   const std::int64_t numel = c10::multiply_integers(shape);
   return (at::arange(numel, at::kFloat).add(seed).mul(12.9898)).sin().reshape(shape);
@@ -26,7 +26,7 @@ inline void fill_parameters(torch::nn::Module& module, double seed = 1) {
   for (auto& parameter : module.parameters()) parameter.copy_(numbers(parameter.sizes(), seed++).mul(0.5));
 }
 
-/// Two layers with a batch norm between them; `skip_second` leaves the second one out of forward.
+/// Two layers with a batch norm between them. `skip_second` excludes the second one from forward.
 struct TwoLayers : torch::nn::Module {
   explicit TwoLayers(std::int64_t hidden = 5)
       : first(register_module("first", torch::nn::Linear(4, hidden))),
@@ -46,7 +46,7 @@ struct TwoLayers : torch::nn::Module {
   torch::nn::Linear second;
 };
 
-/// The norm is not used by forward; frozen it is no business of what reduces gradients.
+/// The forward does not use the norm. It is frozen, so that gradient reduction ignores it.
 inline std::shared_ptr<TwoLayers> model_without_norm() {
   auto model = std::make_shared<TwoLayers>();
   for (auto& parameter : model->norm->parameters()) parameter.set_requires_grad(false);

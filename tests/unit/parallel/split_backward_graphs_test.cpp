@@ -1,4 +1,4 @@
-// A split backward of every kind of graph, compared with a whole one.
+// A split backward of every kind of graph, compared with a whole backward.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -28,8 +28,8 @@ struct Case {
   std::string name;
   std::function<std::vector<model::Layer>()> layers;
   std::function<at::Tensor(int microbatch)> input;
-  bool last = false;       ///< with a loss after
-  bool is_divided = true;  ///< all of it
+  bool last = false;       ///< a loss follows
+  bool is_divided = true;  ///< all of the backward
 };
 
 std::vector<model::Layer> part_of(const model::ModelOptions& options, std::vector<std::int64_t> shape,
@@ -38,7 +38,7 @@ std::vector<model::Layer> part_of(const model::ModelOptions& options, std::vecto
   std::vector<model::Layer> layers = model->layers();
   layers = {layers.begin() + static_cast<std::ptrdiff_t>(first),
             layers.begin() + static_cast<std::ptrdiff_t>(last)};
-  for (model::Layer& layer : layers)  // they use the model
+  for (model::Layer& layer : layers)  // the layers use the model
     layer.forward = [model, forward = layer.forward](const at::Tensor& x) { return forward(x); };
   return layers;
 }
@@ -193,10 +193,10 @@ struct GraphGradients {
 struct Way {
   bool split = false;
   bool recompute = false;
-  std::vector<int> order = {};  ///< in which micro-batches add to the gradients of parameters
+  std::vector<int> order = {};  ///< order in which micro-batches add to the gradients of parameters
 };
 
-/// Forwards of all micro-batches first; begins without gradients.
+/// Runs the forwards of all micro-batches first, and starts without gradients.
 GraphGradients train(const Case& what, const std::vector<model::Layer>& layers, const Way& way) {
   torch::manual_seed(5);
   for (const model::Layer& layer : layers) {
@@ -241,7 +241,7 @@ void expect_same(const GraphGradients& found, const GraphGradients& expected) {
 
 class EveryGraph : public testing::TestWithParam<std::tuple<Case, bool>> {
  protected:
-  void SetUp() override { at::set_num_threads(1); }  // what the scope is about
+  void SetUp() override { at::set_num_threads(1); }  // the number of threads that the scope applies to
   void TearDown() override { at::set_num_threads(threads_); }
 
  private:

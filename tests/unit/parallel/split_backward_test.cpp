@@ -22,7 +22,7 @@ using test::tokens;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// How often operators run on this thread while it lives, by name.
+/// Counts by name how often operators run on this thread while the object exists.
 class CountedOperators {
  public:
   CountedOperators() {
@@ -96,7 +96,7 @@ TEST(SplitBackward, SkipsGradientOfFirstInput) {
 
 TEST(SplitBackward, ReleasesTensorsUnneededBySecondPart) {
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> kept;
-  std::function<void()> on_first;  // when the gradient is back at the first layer
+  std::function<void()> on_first;  // called when the gradient arrives at the first layer
   const auto noted = [&](model::Layer layer) {
     layer.forward = [&, forward = layer.forward](const at::Tensor& x) {
       at::Tensor result = forward(x);
@@ -107,7 +107,8 @@ TEST(SplitBackward, ReleasesTensorsUnneededBySecondPart) {
     };
     return layer;
   };
-  // A Tanh keeps its result: the first one's is also the Linear's input, the second one's is needed no more.
+  // A Tanh saves its result. That of the first is also the Linear's input. That of the second is not needed
+  // any more.
   Stage stage({noted(one(nn::Tanh())), noted(one(nn::Linear(6, 6))), noted(one(nn::Tanh())), one(nn::Tanh())},
               StageOptions{});
   const auto alive = [&](std::size_t i) { return !kept[i].expired(); };
@@ -142,7 +143,7 @@ TEST(SplitBackward, IndependentOutputGivesInputNoGradient) {
   EXPECT_TRUE(gradient_of(stage, 0).equal(torch::full(6, 2.0)));
 }
 
-/// Multiplies by a weight; makes the gradients that are wanted, and counts how often it is asked.
+/// Multiplies by a weight. Computes only the requested gradients, and counts its calls.
 struct CountedProduct : torch::autograd::Function<CountedProduct> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, int* backwards) {
@@ -261,7 +262,7 @@ TEST(SplitBackward, PipelineHoldsMicrobatchesUntilWeightsAreDone) {
     comm::run_ranks_as_threads(2, [&](comm::Context& context) {
       std::vector<model::Layer> layers;
       for (int i = 0; i < 8; ++i) layers.push_back(one(nn::Linear(6, 6)));
-      for (std::size_t i = 0; i < layers.size(); ++i) {  // names of their own
+      for (std::size_t i = 0; i < layers.size(); ++i) {  // each has its own names
         for (auto& [key, parameter] : layers[i].parameters) key = text(i, ".", key);
       }
       layers.back() = one(nn::PReLU());

@@ -1,4 +1,4 @@
-// A forward that training must not notice leaves modes, buffers and random numbers as they were.
+// A forward that must not affect training keeps modes, buffers and random numbers unchanged.
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ using testing::Not;
 using testing::StartsWith;
 using testing::ThrowsMessage;
 
-/// Children in whatever modes their owner puts them into.
+/// Children in any modes that their owner sets.
 struct Parent : nn::Module {
   Parent()
       : norm(register_module("norm", nn::BatchNorm1d(4))), drop(register_module("drop", nn::Dropout(0.5))) {}
@@ -105,7 +105,7 @@ TEST(StageGuards, ExceptionOfLayerNamesIt) {
               ThrowsMessage<CommError>("rank 1 died"));
 }
 
-/// Counts its forwards in a buffer and draws a mask in evaluation mode too, as some modules of users do.
+/// Counts its forwards in a buffer and draws a mask in evaluation mode, too, as some user modules do.
 struct Counting : nn::Module {
   Counting() : forwards(register_buffer("forwards", at::zeros({1}))) {}
   at::Tensor forward(const at::Tensor& x) {

@@ -1,5 +1,5 @@
 #pragma once
-// Layers for tests of a pipeline's stage, out of modules and functions, with the same values every time.
+// Layers of modules and functions for tests of pipeline stages, with the same values every time.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
@@ -45,7 +45,7 @@ inline std::function<at::Tensor(int)> values(std::vector<std::int64_t> shape) {
 
 inline at::Tensor tokens(int microbatch) { return (at::arange(2 * 8).reshape({2, 8}) * 7 + microbatch) % 20; }
 
-/// What a module of one's own does with parameters, as a layer.
+/// The forward of a user-defined module with parameters, as a layer.
 struct Own {
   std::function<at::Tensor(const at::Tensor& x, const std::vector<at::Tensor>& parameters)> forward;
   std::vector<std::vector<std::int64_t>> shapes;

@@ -1,4 +1,4 @@
-// A forward that a stage runs again is the forward that it ran before.
+// The recomputed forward of a stage equals its first forward.
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ namespace {
 
 using test::numbers;
 
-/// What was dropped on the way forward gets no gradient, and the rest does.
+/// Elements that forward dropped get no gradient, and the others do.
 void expect_masks_to_agree(Stage& stage, int microbatch, const at::Tensor& output) {
   const at::Tensor gradient = stage.backward(microbatch, at::ones_like(output));
   EXPECT_TRUE(gradient.ne(0).equal(output.ne(0))) << "micro-batch " << microbatch;
@@ -33,7 +33,7 @@ TEST(StageRecompute, KeyedDropoutRepeatsItsFirstMask) {
   ASSERT_FALSE(first.ne(0).equal(second.ne(0)));
   expect_masks_to_agree(stage, 0, first);
   expect_masks_to_agree(stage, 1, second);
-  // The pass that is under way continues.
+  // The current pass continues with its own mask.
   const at::Tensor x = at::ones_like(first);
   const at::Tensor after = dropout->forward(x);
   keys->begin(2);

@@ -15,14 +15,14 @@ using comm::run_ranks_as_threads;
 using schedule::Action;
 using schedule::ActionKind;
 
-/// One stage with one parameter, on every rank of the world, and its step of two micro-batches.
+/// One stage with one parameter on every rank of the world, and its step of two micro-batches.
 struct Held {
   explicit Held(Context& context) : data(context.world()) {
     weights =
         make_stage_weights({.parameters = {{"w", w}}, .buffers = {}}, {.data = data, .reduction = reduction});
     weights->begin(schedule::data_parallel(2), 0);
   }
-  /// Adds `gradient` ones, as B of the micro-batch; nothing of one without samples.
+  /// Backward of the micro-batch, which adds `gradient` ones. 0: a micro-batch without samples adds nothing.
   void backward(int microbatch, double gradient) {
     const Action action{.stage = 0, .kind = ActionKind::kBackward, .microbatch = microbatch};
     weights->before(action);
@@ -65,7 +65,7 @@ TEST(ReplicatedWeights, ReduceWithEmptyLastMicroBatch) {
 TEST(ReplicatedWeights, BeginNextStepAfterFailedOne) {
   run_ranks_as_threads(2, [](Context& context) {
     Held held(context);
-    held.weights->before({.stage = 0, .kind = ActionKind::kBackward, .microbatch = 0});  // it throws
+    held.weights->before({.stage = 0, .kind = ActionKind::kBackward, .microbatch = 0});  // this call throws
     held.weights->begin(schedule::data_parallel(2), 0);
     held.backward(0, 1);
     held.backward(1, 2);
@@ -104,7 +104,7 @@ TEST(WatchedWeights, FinalGradientsAreReportedAfterAbortedSteps) {
   weights->begin(schedule::data_parallel(2), 0);
   backward(0, 1);
   weights->before({.stage = 0, .kind = ActionKind::kBackward, .microbatch = 1});
-  weights->aborted();  // it threw
+  weights->aborted();  // the backward has thrown
   weights->zero_grad();
   weights->begin(schedule::data_parallel(2), 0);
   backward(0, 2);

@@ -1,6 +1,6 @@
 #pragma once
-// Steps of ranks that are threads, with known gradients, through a compression: what arrives and what is
-// kept.
+// Steps of ranks that are threads, with known gradients, through a compression: the reduced gradients and the
+// residuals.
 
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -22,12 +22,12 @@ using parallel::CompressionOptions;
 using parallel::HookState;
 using parallel::ReduceScale;
 
-/// Of each rank, on which host it takes itself for.
+/// The host id of each rank.
 using Hosts = std::vector<std::string>;
 
 inline int ranks_on(const Hosts& hosts) { return static_cast<int>(hosts.size()); }
 
-/// Ranks by host, in the order of their first ones.
+/// Ranks by host, in the order of the first rank of each host.
 inline std::vector<std::vector<int>> by_host(const Hosts& hosts) {
   return comm::layout_of(hosts, 0).ranks_of_host;
 }
@@ -40,7 +40,7 @@ inline ByName gradients_in(const Parameters& parameters) {
   return found;
 }
 
-/// What a step hands in.
+/// The backward of a step.
 using Backward = std::function<void(const Parameters&, int rank, int step)>;
 
 inline void backward_of_a_rank(const Parameters& parameters, int rank, int step) {
@@ -80,7 +80,7 @@ inline void fill(const HookState& to, const HookState& from) {
     at::Tensor(to.pieces[i].tensor).copy_(from.pieces[i].tensor);
 }
 
-/// Of threads, which are on one host in truth.
+/// The ranks are threads, which in fact share one host.
 inline StepsOfRanks take_steps(const Hosts& hosts, const CompressionOptions& options, const Steps& steps = {},
                                const Backward& backward = backward_of_a_rank) {
   StepsOfRanks outcome{.reduced = std::vector<std::vector<ByName>>(hosts.size()),
@@ -109,7 +109,7 @@ inline StepsOfRanks take_steps(const Hosts& hosts, const CompressionOptions& opt
   return outcome;
 }
 
-/// Each of so many ranks for itself.
+/// Steps of ranks that each compress on their own.
 inline StepsOfRanks of_each_rank(std::size_t ranks, CompressionOptions options, const Steps& steps = {},
                                  const Backward& backward = backward_of_a_rank) {
   options.scope = "all";

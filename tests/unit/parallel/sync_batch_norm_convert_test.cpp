@@ -1,4 +1,4 @@
-// Batch norms of a whole module become norms over all ranks.
+// Converts the batch norms of a whole module to norms over all ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>

@@ -1,4 +1,4 @@
-// Batch norms over all ranks: one rank's torch::nn::BatchNorm on the global batch.
+// Batch norms over all ranks equal torch::nn::BatchNorm of one rank on the global batch.
 #include "trireme/parallel/data/sync_batch_norm.h"
 
 #include <ATen/ops/cat.h>
@@ -28,7 +28,7 @@ using test::numbers_f64;
 constexpr std::int64_t kNormChannels = 3;
 using RowsOfRanks = std::vector<std::int64_t>;  ///< samples of each rank
 
-/// What a norm gives on a batch, and what it has counted afterwards.
+/// The results of a norm on a batch, and its buffers afterwards.
 struct NormOutcome {
   at::Tensor output, of_input, of_weight, of_bias, mean, variance, batches;
 };
@@ -42,7 +42,7 @@ NormOutcome norm_outcome(Norm& norm, const at::Tensor& x, const at::Tensor& fact
           norm.running_mean, norm.running_var, norm.num_batches_tracked};
 }
 
-/// The norm with other weights than the first ones.
+/// The norm with weights other than the initial ones.
 template <class Norm>
 std::shared_ptr<Norm> filled_norm(std::shared_ptr<Norm> norm, at::ScalarType dtype = at::kDouble) {
   test::fill_parameters(*norm);
@@ -60,7 +60,7 @@ double norm_difference(const at::Tensor& one, const at::Tensor& other) {
   return one.numel() == 0 ? 0 : (one - other).abs().max().item<double>();
 }
 
-// f64 sums of some hundred terms in another order.
+// f64 sums of a few hundred terms, added in another order.
 constexpr double kNormBound = 1e-12;
 
 void expect_part(const NormOutcome& got, const NormOutcome& expected, const RowsOfRanks& rows,
@@ -153,7 +153,7 @@ TEST(SyncBatchNorm, MatchesOneRankWithoutWeightsOrStatistics) {
   });
 }
 
-/// The error of an f32 norm against one in f64, of a mean that is a thousand times the deviation.
+/// The error of an f32 norm compared with an f64 norm, for a mean that is a thousand times the deviation.
 template <class Norm>
 double norm_error_of(Norm& norm, const at::Tensor& input, const at::Tensor& exact) {
   return norm_difference(norm.forward(input.to(at::kFloat)).to(at::kDouble), exact);
@@ -222,7 +222,7 @@ TEST(SyncBatchNorm, KeepsChannelsLast) {
   });
 }
 
-// Rank 1 does nothing: rank 0 would wait for it.
+// Rank 1 does nothing, so rank 0 would wait for it in a collective.
 TEST(SyncBatchNorm, EvaluatesWithRunningStatisticsAndNoCommunication) {
   run_ranks_as_threads(
       2,
@@ -305,7 +305,7 @@ TEST(SyncBatchNorm, RejectsSecondDerivatives) {
       kDeadline);
 }
 
-/// With an extra branch that only some ranks use, after the norm on the way back.
+/// With an extra branch that only some ranks use. In backward it comes after the norm.
 struct BranchedNet : nn::Module {
   BranchedNet() {
     test::fill_parameters(*this);
@@ -323,7 +323,7 @@ struct BranchedNet : nn::Module {
   nn::Conv2d head = register_module("head", nn::Conv2d(kNormChannels, 1, 3));
 };
 
-/// Ten steps on the ranks' parts of the batch; the branch on the first rows of each batch.
+/// Ten steps on the ranks' parts of the batch. The branch uses the first rows of each batch.
 constexpr std::int64_t kNetBatch = 6, kNetBranch = 2;
 
 at::Tensor loss_of_net(BranchedNet& net, const RowsOfRanks& rows, int step, int rank) {
@@ -342,8 +342,8 @@ void train_net(BranchedNet& net, const std::function<void(int step)>& backward) 
 
 class SyncBatchNormTraining : public testing::TestWithParam<std::string> {};
 
-// The branch is used on rank 0 alone: its bucket starts before the norm's reduction there, and after it on
-// rank 1.
+// Only rank 0 uses the branch. There its bucket starts before the reduction of the norm, and on rank 1 after
+// it.
 TEST_P(SyncBatchNormTraining, TenStepsMatchOneRank) {
   BranchedNet alone;
   train_net(alone, [&](int step) {

@@ -1,7 +1,7 @@
-// The tensor-parallel form of the shipped transformer is that one: forward, loss, every gradient.
-// All in f64. The ranks add up the same products in another order: a sum of n numbers is off by n * 2^-53 of
-// the sum of their sizes at most, one pass goes through some 40 sums of 48 numbers at most, and 40 * 48 *
-// 2^-53 is 2e-13; test::kRoundingBound allows five times that. A wrong term is off by more than 1e-3.
+// The tensor-parallel form of the shipped transformer gives the same forward, loss and gradients. All in f64.
+// The ranks add the same products in another order. The error of a sum of n numbers is at most n * 2^-53 of
+// the sum of their magnitudes. One pass has at most about 40 sums of 48 numbers, and 40 * 48 * 2^-53 is
+// 2e-13. test::kRoundingBound allows five times that. A wrong term has an error of more than 1e-3.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ using testing::ElementsAre;
 constexpr std::int64_t kBatch = 4, kTime = 7, kVocabulary = 11, kWidth = 12, kHeads = 4, kLayers = 2;
 constexpr std::uint64_t kSeed = 5;
 
-/// In f64, with the first values of the seed.
+/// In f64, with the initial values of the seed.
 model::Gpt whole_gpt(std::int64_t block = kTime) {
   model::Gpt gpt(
       {.layers = kLayers, .heads = kHeads, .width = kWidth, .block = block, .vocabulary = kVocabulary});
@@ -50,7 +50,7 @@ model::Gpt whole_gpt(std::int64_t block = kTime) {
 
 enum class Between { kReplicated, kSequencesCut };
 
-/// What the group's rank has of it.
+/// The part of the rank.
 std::shared_ptr<model::Model> gpt_in_parts(const Group& group, Between between, std::int64_t block = kTime) {
   const auto form = make_tensor_parallel(
       whole_gpt(block), {.group = group, .cut_sequences = between == Between::kSequencesCut});
@@ -59,7 +59,7 @@ std::shared_ptr<model::Model> gpt_in_parts(const Group& group, Between between, 
   return form.model;
 }
 
-/// Tokens of which some are predicted, one is ignored, and the lowest and highest ones occur.
+/// Tokens that contain the lowest and the highest value. Some are targets, and one is ignored.
 at::Tensor some_tokens(std::int64_t from) {
   return (at::arange(kBatch * kTime, at::kLong).mul(3).add(from).remainder(kVocabulary))
       .reshape({kBatch, kTime});
@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(
                   instance.param.between == Between::kSequencesCut ? "SequencesCut" : "Replicated");
     });
 
-// Each pair of tensor-parallel ranks has one half of the batch; gradients are summed over the pairs.
+// Each pair of tensor-parallel ranks has one half of the batch. Gradients are summed over the pairs.
 TEST(TensorAndDataParallel, TwoByTwoRanksEqualOne) {
   for (const Between between : {Between::kReplicated, Between::kSequencesCut}) {
     SCOPED_TRACE(between == Between::kSequencesCut ? "sequences cut" : "replicated");
@@ -170,7 +170,7 @@ struct HybridMesh {
   Between between;
 };
 
-/// `data` pipelines of two stages, each cut over two ranks; the tokens' embedding is tied over both stages.
+/// `data` pipelines of two stages, each split over two ranks. The token embedding is tied over both stages.
 void expect_hybrid_equals_one_rank(const HybridMesh& of) {
   SCOPED_TRACE(text(of.data, " pipelines, ", of.schedule,
                     of.between == Between::kSequencesCut ? ", sequences cut" : ""));
@@ -217,7 +217,7 @@ TEST(TensorParallelPipeline, EightRanksInMeshEqualOne) {
     expect_hybrid_equals_one_rank({2, "1f1b", between});
 }
 
-/// What a block exchanges in a forward and a backward pass over kBatch sequences of kEven tokens.
+/// The operations of a block in a forward and a backward pass over kBatch sequences of kEven tokens.
 constexpr std::int64_t kEven = 6;
 struct Exchanged {
   std::vector<std::string> forward, backward;
@@ -248,7 +248,7 @@ TEST(TensorCommunication, LayerTakesTwoAllReducesPerPass) {
   });
 }
 
-// An all-reduce is a reduce-scatter and an all-gather: the same bytes, and those of the norms.
+// An all-reduce is a reduce-scatter and an all-gather. So the bytes are the same, plus those of the norms.
 TEST(TensorCommunication, CutSequencesExchangeSameBytes) {
   run_ranks_as_threads(2, [](Context& context) {
     const Exchanged all = exchanged(context, Between::kSequencesCut);

@@ -1,5 +1,5 @@
-// Communication and linear layers of tensor parallelism, each against the same computation with whole
-// tensors. In f64; bounds are those of tensor_model_test.cpp.
+// Communication and linear layers of tensor parallelism, each compared with the same computation on whole
+// tensors. In f64, with the bounds of tensor_model_test.cpp.
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -43,14 +43,14 @@ using testing::ThrowsMessage;
 
 // ---- communication with gradients --------------------------------------------------------------------
 
-/// What each rank puts in: activations of that shape, or its part of them.
+/// The sum of the inputs of all ranks, which are activations of that shape or parts of them.
 at::Tensor sum_of_numbers(at::IntArrayRef shape, double seed, int ranks) {
   at::Tensor sum = at::zeros(shape, at::kDouble);
   for (int rank = 0; rank < ranks; ++rank) sum += test::numbers_f64(shape, seed + rank);
   return sum;
 }
 
-/// A function of one tensor, with what goes in, comes out, comes back, and should then come out of the begin.
+/// A function of one tensor, with its input, output, output gradient and expected input gradient.
 struct Way {
   std::function<at::Tensor(const at::Tensor&)> function;
   at::Tensor input, output, output_gradient, input_gradient;
@@ -126,7 +126,7 @@ TEST(TensorCollectives, DoNotChangeTheirInputs) {
     own_part(input, 0, group).zero_();
     sum_to_sequence(input, {.length = 4}, group).zero_();
     EXPECT_TRUE(at::equal(input, before));
-    // The gradient that goes to both branches of a sum is one tensor.
+    // One tensor is the gradient of both branches of a sum.
     const at::AutoGradMode with_gradients(true);
     const at::Tensor leaf = test::numbers_f64({3, 4}, 1).set_requires_grad(true),
                      copy = test::numbers_f64({3, 4}, 2).set_requires_grad(true);
@@ -254,7 +254,7 @@ TEST(ParallelLinear, SecondGradientsMatchOneRank) {
 
 TEST(ParallelLinear, PartsAndUnitsAreCutSeparately) {
   run_ranks_as_threads(3, [](Context& context) {
-    // 2 parts of 4 units of 2 features: ranks have 1, 1 and 2 units of each part.
+    // 2 parts of 4 units of 2 features. The ranks have 1, 1 and 2 units of each part.
     ColumnParallelLinear layer(context.world(), {.in = 3, .out = 16, .parts = 2, .unit = 2});
     nn::Linear whole(3, 16);
     model::initialise(layer, 1);
@@ -272,7 +272,7 @@ TEST(ParallelLinear, PartsAndUnitsAreCutSeparately) {
   });
 }
 
-/// While it lives, linear layers of this thread compute in bf16.
+/// While the object exists, linear layers of this thread compute in bf16.
 struct InBfloat16 {
   InBfloat16() { set(true); }
   ~InBfloat16() {
@@ -285,9 +285,8 @@ struct InBfloat16 {
   }
 };
 
-// One rank rounds each result to 8 bits once, three ranks their terms and the two sums of them: the
-// difference is 6 roundings of 2^-9 of the greatest term at most, which both layers and both ways through
-// them have.
+// One rank rounds each result to 8 bits once. Three ranks round their terms and the two sums. The difference
+// is at most 6 roundings of 2^-9 of the largest term, in both layers and both directions.
 TEST(ParallelLinear, ComputesInBfloat16LikeOneRank) {
   const Sizes sizes{16, 24, 8};
   const at::Tensor input = test::numbers({2, 5, 16}, 1);
@@ -316,7 +315,7 @@ TEST(ParallelLinear, ComputesInBfloat16LikeOneRank) {
   }
 }
 
-// Of the hidden feature of the last sizes one rank has the whole, and the others nothing.
+// With the last sizes, one rank has the whole hidden feature and the others have none.
 TEST(ParallelLinear, NormCountsPartsAndReplicasOnce) {
   for (const Sizes& sizes : {Sizes{3, 8, 4}, Sizes{4, 7, 5}, Sizes{2, 1, 3}}) {
     for (const int ranks : {1, 2, 3}) {

@@ -1,5 +1,5 @@
-// Vocabularies, attention and dropout that are cut over ranks, each against the same computation with whole
-// tensors. In f64; bounds are those of tensor_model_test.cpp.
+// Tensor-parallel vocabularies, attention and dropout, each compared with the same computation on whole
+// tensors. In f64, with the bounds of tensor_model_test.cpp.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
@@ -98,7 +98,7 @@ struct LossCase {
   double smoothing;
   std::vector<std::int64_t> ignored;
   at::ScalarType type;
-  double size;  ///< of logits
+  double size;  ///< size of the logits
 };
 
 void expect_loss_equals_one_rank(const LossCase& of, int ranks) {
@@ -113,8 +113,8 @@ void expect_loss_equals_one_rank(const LossCase& of, int ranks) {
   const at::Tensor loss =
       at::cross_entropy_loss(wide.flatten(0, 1), kept.flatten(), {}, at::Reduction::Sum, -100, of.smoothing);
   loss.mul(0.3).backward();
-  // Sums of 11 numbers and a logarithm: some 20 roundings of f32, each 2^-24; of bf16, one of 2^-8 at the
-  // end.
+  // Sums of 11 numbers and a logarithm: about 20 f32 roundings of 2^-24 each. bf16 has one final rounding of
+  // 2^-8.
   const double loss_bound = of.type == at::kDouble ? test::kRoundingBound : 2e-6;
   const double bound = of.type == at::kBFloat16 ? 0x1p-8 : loss_bound;
   run_ranks_as_threads(ranks, [&](Context& context) {
@@ -225,8 +225,8 @@ TEST(ParallelDropout, PassesDrawSeparatelyAndRepeatOnRecomputation) {
   keys->begin(0);
   EXPECT_TRUE(at::equal(dropped(first, shape), once));
   EXPECT_TRUE(once.ne(0).eq(once.eq(1 / 0.75f)).all().item<bool>());
-  // Of 2000 elements 500 are dropped, give or take six standard deviations of 19.4; two masks that know
-  // nothing of each other differ in 3/8 of them, 750 give or take 130.
+  // Of 2000 elements 500 are dropped, plus or minus six standard deviations of 19.4. Two independent masks
+  // differ in 3/8 of them: 750, plus or minus 130.
   EXPECT_NEAR(once.eq(0).sum().item<double>(), 500, 117);
   EXPECT_NEAR(once.ne(other).sum().item<double>(), 750, 130);
   EXPECT_NEAR(once.ne(next).sum().item<double>(), 750, 130);
@@ -235,7 +235,7 @@ TEST(ParallelDropout, PassesDrawSeparatelyAndRepeatOnRecomputation) {
   EXPECT_THAT([&] { ParallelDropout(keys, 1); }, ThrowsMessage<InvalidArgument>(HasSubstr("below 1")));
 }
 
-/// Attention and a dropout after it, over `group`: output and gradients of input and weights.
+/// Attention followed by dropout, over `group`: output and gradients of input and weights.
 struct AttentionPass {
   AttentionPass(const Group& group, const std::optional<Sequence>& sequence, double probability) {
     const auto keys = std::make_shared<DropoutKeys>(3);

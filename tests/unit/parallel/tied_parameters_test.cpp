@@ -8,8 +8,8 @@
 namespace trireme::parallel {
 namespace {
 
-/// Three layers: the first and the last hold "table", each rank a copy with another value; the one between
-/// has a parameter of its own.
+/// Three layers. The first and the last hold "table", and each rank has a copy with another value. The middle
+/// layer has its own parameter.
 struct Chain {
   explicit Chain(int rank)
       : table(at::full({2}, 10.0 + rank).requires_grad_(true)),
@@ -62,7 +62,7 @@ TEST(TiedParameters, AddHolderGradientsToEarlierOnes) {
     for (int step = 1; step <= 2; ++step) {
       tied.set_aside();
       EXPECT_FALSE(context.rank() != 1 && chain.table.grad().defined()) << "gradients of the step alone";
-      // Rank 0 does not reach the table in the first step: it counts as zeros.
+      // Rank 0 does not use the table in the first step, so its gradient counts as zeros.
       if (step == 2 || context.rank() == 2) (chain.table * (1 + context.rank())).sum().backward();
       tied.add_gradients();
       if (context.rank() == 1) continue;

@@ -47,7 +47,7 @@ TEST(TimedActions, BeginInSpanOnRankZeroClock) {
   EXPECT_NEAR(actions[0].start_s, 2.5e-6, 1e-12);
 }
 
-/// A step of two stages, of which the second takes its time: what all ranks know of it.
+/// A step of two stages with a slow second stage. All ranks get the times.
 TEST(TimedActions, AreGatheredFromPipelineWithoutWait) {
   constexpr double kSlow_s = 0.02;
   const auto slow = [](const at::Tensor& output, const at::Tensor& target) {
@@ -82,7 +82,7 @@ TEST(TimedActions, AreGatheredFromPipelineWithoutWait) {
     for (const TimedAction& each : ranks[0])
       if (schedule::to_text(each.action) == "0B0") backward_s = each.start_s;
     EXPECT_GE(last_forward_end_s, 2 * kSlow_s);
-    // Rank 0 waits in 0B0 for all of that.
+    // Rank 0 waits in 0B0 for the whole time.
     EXPECT_GE(backward_s, last_forward_end_s);
   }
 }

@@ -14,7 +14,7 @@ namespace {
 at::Tensor leaf() { return at::full({3}, 1.0).requires_grad_(true); }
 float first_value_of(const at::Tensor& tensor) { return tensor.detach()[0].item<float>(); }
 
-/// Adds 1 to the newest.
+/// Adds 1 to the newest version.
 void update(VersionedParameters& versions) {
   const at::NoGradGuard no_grad;
   versions.begin_update();
@@ -82,7 +82,7 @@ TEST(VersionedParameters, GiveNewestScaledGradientForUpdate) {
   EXPECT_FALSE(versions.newest()[0].second.grad().defined());
 }
 
-// What a graph has saved of an old version stays as it was: the backward of a product needs it.
+// A version that a graph has saved stays unchanged, because the backward of a product needs it.
 TEST(VersionedParameters, LetBackwardUseWeightsOfForward) {
   const at::Tensor weight = leaf();
   VersionedParameters versions({{"weight", weight}});

@@ -1,5 +1,5 @@
 #pragma once
-// Puts together what ranks hold parts of, and finds what they hold differently.
+// Joins the parts of ranks, and detects parts that differ between ranks.
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
@@ -19,10 +19,10 @@
 
 namespace trireme::test {
 
-/// Whole tensors by name, out of the boxes of several ranks. What two ranks hold has to be equal to the bit.
+/// Whole tensors by name, from the boxes of several ranks. Parts that two ranks hold must be bitwise equal.
 class WholeTensors {
  public:
-  /// The box's part of `tensor`, which is shaped like its parameter. Any thread.
+  /// Adds the box's part of `tensor`, which has the shape of its parameter. Any thread may call it.
   void add(const model::ParameterBox& box, const at::Tensor& tensor) {
     const std::lock_guard lock(mutex_);
     ASSERT_TRUE(tensor.defined()) << box.name << " has no gradient";
@@ -51,7 +51,7 @@ class WholeTensors {
     for (const auto& box : model::parameter_boxes(module)) add(box, box.parameter.grad());
   }
 
-  /// Fails unless every element has been held: once, or where a parameter is replicated by all `ranks`.
+  /// Fails unless every element is held exactly once, or by all `ranks` if the parameter is replicated.
   at::Tensor get(const std::string& name, int ranks) const {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) {
@@ -67,20 +67,20 @@ class WholeTensors {
  private:
   struct Tensor {
     at::Tensor values;
-    at::Tensor times;  ///< how many ranks hold each element
+    at::Tensor times;  ///< number of ranks that hold each element
   };
   std::mutex mutex_;
   std::map<std::string, Tensor> tensors_;
 };
 
-/// The operations of the group that have been issued since it was made; at most 64.
+/// The group's operations since the object was created, at most 64.
 class OperationsSince {
  public:
   explicit OperationsSince(const comm::Group& group) : group_(group) {
     const auto records = group_.recent_operations();
     if (!records.empty()) last_ = records.back().number;
   }
-  /// "all_reduce 84", ... with the number of elements (of a part, for those that have parts).
+  /// "all_reduce 84", ... with the number of elements (of a part for operations with parts).
   std::vector<std::string> list() const {
     std::vector<std::string> all;
     for (const auto& record : group_.recent_operations())
@@ -93,13 +93,13 @@ class OperationsSince {
   std::uint64_t last_ = 0;
 };
 
-/// What a rank has of a whole tensor that is cut along `dim`.
+/// The part of a whole tensor that a rank has if it is split along `dim`.
 inline at::Tensor part(const at::Tensor& whole, std::int64_t dim, const comm::Group& group) {
   const auto range = parallel::part_of_rank(whole.size(dim), group.rank(), group.size());
   return whole.narrow(dim, range.begin, range.size);
 }
 
-/// The greatest difference as a share of the greatest number expected.
+/// The largest difference, relative to the largest expected number.
 inline double difference(const at::Tensor& found, const at::Tensor& expected) {
   if (found.sizes() != expected.sizes() || found.numel() == 0)
     return found.sizes() == expected.sizes() ? 0 : 1;
@@ -107,10 +107,11 @@ inline double difference(const at::Tensor& found, const at::Tensor& expected) {
   return (found - expected).abs().max().item<double>() / std::max(scale, 1e-300);
 }
 
-/// Bound on differences in f64: tensor_model_test.cpp says why.
+/// Bound on differences in f64. tensor_model_test.cpp derives it.
 constexpr double kRoundingBound = 1e-12;
 
-/// Values to the bit, and gradients within the bound, are those of a module of whole parameters.
+/// Checks that values are bitwise equal, and gradients equal within the bound, to those of a module with
+/// whole parameters.
 inline void expect_same_parameters(const torch::nn::Module& expected, const WholeTensors& values,
                                    const WholeTensors& gradients, int ranks) {
   for (const auto& parameter : expected.named_parameters()) {

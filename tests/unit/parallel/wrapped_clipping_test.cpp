@@ -1,5 +1,5 @@
-// Clipping by the norm of the whole model where each rank has a part of it: pipelines, with shards and
-// without.
+// Clipping by the norm of the whole model when each rank has a part of it: pipelines, with and without
+// shards.
 #include <ATen/ops/mse_loss.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ nn::Sequential clipped_chain() {
   return net;
 }
 
-/// The first and the last layer are one.
+/// The first and the last layer are the same.
 std::vector<model::Layer> clipped_tied_layers() {
   const nn::Linear shared(4, 4);
   nn::Sequential net(shared, nn::Linear(4, 4), shared);
@@ -105,7 +105,7 @@ TEST(PipelineClipping, IsRejectedWithAsynchronousStages) {
   });
 }
 
-/// Their norm is over the ranks of tensor parallelism, too, which the wrapper does not know.
+/// Their norm also includes the other tensor-parallel ranks, which the wrapper cannot see.
 TEST(ShardedClipping, IsRejectedForPartsOfParameters) {
   comm::run_ranks_as_threads(2, [](Context& context) {
     const ParallelLinearOptions sizes{.in = 4, .out = 4};

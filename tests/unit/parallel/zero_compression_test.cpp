@@ -1,5 +1,5 @@
-// Gradients that are shared out in the bytes of a codec: what arrives is what a serial program of the rule
-// says, to the bit, nothing is lost, nothing hidden, and second uses.
+// Compression of sharded gradients. The results equal a serial program of the rule, bit by bit. Error
+// feedback loses nothing, non-finite values stay visible, and second uses work.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -40,8 +40,8 @@ using test::shard_options;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// The rule: for every owner each rank encodes its run of the gradient, with what was left out before, and
-/// the owner adds up what that says, in the order of the ranks.
+/// The rule: for every owner, each rank encodes its run of the gradient plus its residual. The owner adds the
+/// decoded values in rank order.
 class SerialRule {
  public:
   SerialRule(const CompressionOptions& options, const std::string& name, std::vector<RunOfRank> runs)
@@ -49,7 +49,7 @@ class SerialRule {
     for (std::size_t rank = 0; rank < runs_.size(); ++rank)
       residuals_.push_back(at::zeros({c10::multiply_integers(shape_of(name))}));
   }
-  /// Of the next gradients, by rank.
+  /// The sum of the next gradients, by rank.
   at::Tensor sum(const std::vector<at::Tensor>& gradients) {
     at::Tensor sum = at::zeros_like(residuals_[0]);
     for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
@@ -92,7 +92,7 @@ at::Tensor kept_of(const HookState& state, const std::string& name) {
 
 class ZeroCompression : public testing::TestWithParam<std::string> {};
 class ZeroErrorFeedback : public ZeroCompression {};
-/// Those of runs, and those of whole gradients.
+/// Compressions of runs, and of whole gradients.
 class AnyZeroCompression : public ZeroCompression {};
 std::string name_of_codec(const testing::TestParamInfo<std::string>& row) {
   std::string name = row.param;
@@ -129,7 +129,7 @@ TEST_P(ZeroCompression, EqualsASerialProgramOfItsRule) {
   }
 }
 
-/// To rounding: gloo adds what goes as it is in an order of its own.
+/// Up to rounding: gloo adds uncompressed values in an order of its own.
 TEST_P(ZeroCompression, VectorsAndSmallParametersStayUncompressed) {
   const Reduced found = reduce_in_shards(shard_options(GetParam()), {.ranks = 3, .end = 1});
   for (const std::string& name : kPlain) {
@@ -139,7 +139,7 @@ TEST_P(ZeroCompression, VectorsAndSmallParametersStayUncompressed) {
   }
 }
 
-/// With 2 and 3 each micro-batch is a reduction, with 1 their sum is.
+/// Stages 2 and 3 reduce each micro-batch. Stage 1 reduces the sum of the micro-batches.
 TEST_P(ZeroCompression, MicroBatchesFollowRulePerReduction) {
   const CompressionOptions options = shard_options(GetParam());
   for (const ZeroStage stage : {ZeroStage::kOptimizer, ZeroStage::kGradients, ZeroStage::kParameters}) {
@@ -167,7 +167,7 @@ TEST_P(ZeroCompression, MicroBatchesFollowRulePerReduction) {
   }
 }
 
-/// Common memory or none: ranks compress alike.
+/// Ranks compress alike with and without shared memory.
 TEST_P(ZeroCompression, HasTheSameBitsOverEveryBackend) {
   const CompressionOptions options = shard_options(GetParam());
   const Reduced expected = reduce_in_shards(options, {.ranks = 3});
@@ -180,7 +180,7 @@ TEST_P(ZeroCompression, HasTheSameBitsOverEveryBackend) {
   }
 }
 
-/// What arrived and what is kept are, together, what was handed in.
+/// The sum of the received gradients and the residuals equals the sum of the ranks' gradients.
 TEST_P(ZeroErrorFeedback, LosesNothing) {
   constexpr int kSteps = 12;
   for (const int ranks : {2, 3}) {
@@ -239,7 +239,7 @@ TEST_P(AnyZeroCompression, OthersLearnOfARankThatFailed) {
   test::expect_others_are_told(shard_options(GetParam()), {.ranks = 3});
 }
 
-/// The same sums in a loop of one's own, layer by layer.
+/// The same sums in a user-defined loop, layer by layer.
 TEST_P(AnyZeroCompression, CustomLoopMatchesPipeline) {
   const CompressionOptions options = shard_options(GetParam());
   const Reduced expected =
@@ -267,7 +267,7 @@ TEST_P(AnyZeroCompression, CustomLoopMatchesPipeline) {
       {.backend = "gloo", .timeout_s = 20});
 }
 
-/// (n - 1) / n of what is encoded, with some bytes for each run, and of the rest as it is.
+/// (n - 1) / n of the encoded bytes, plus some bytes for each run, and of the uncompressed bytes.
 TEST(ZeroCompressionBytes, AreAShareOfTheEncodedOnes) {
   const double large = 24 * 75 + 61 * 101, small = 60 + 20;
   const std::map<std::string, double> per_element = {{"none", 4},
@@ -282,7 +282,7 @@ TEST(ZeroCompressionBytes, AreAShareOfTheEncodedOnes) {
       const double share = (ranks - 1.0) / ranks, expected = share * (bytes * large + 4 * small);
       const auto sent =
           static_cast<double>(reduce_in_shards(shard_options(name), {.ranks = ranks, .end = 1}).sent[0]);
-      // Of each run a head, a scale that is not full, and the end of a part; parts begin at lines.
+      // Each run has a header, a partly filled scale, and the end of a part. Parts begin at cache lines.
       EXPECT_NEAR(sent, expected, 64 * ranks * 4) << name << ", " << ranks << " ranks";
     }
   }

@@ -1,5 +1,5 @@
-// Gradients that are shared out over hosts of several ranks: a host adds up inside, encodes its sums, and
-// keeps what these leave out; what arrives is what a serial program of that rule says, to the bit.
+// Compression of sharded gradients between hosts of several ranks. A host adds its gradients, encodes the
+// sums, and keeps their residuals. The results equal a serial program of that rule, bit by bit.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -36,8 +36,8 @@ const Hosts kPairs = {"a", "a", "b", "b"};
 
 ShardSetting over(const Hosts& hosts) { return {.ranks = test::ranks_on(hosts), .hosts = hosts}; }
 
-/// For every owner the rank at its place on each host encodes the host's sum of the owner's run, with what
-/// was left out before, and the owner adds up what those say, in the order of the hosts.
+/// For every owner, the rank at its position on each host encodes the host's sum of the owner's run plus the
+/// residual. The owner adds the decoded values in the order of the hosts.
 class SerialHosts {
  public:
   SerialHosts(const CompressionOptions& options, std::string name, std::vector<RunOfRank> runs,
@@ -132,7 +132,7 @@ TEST_P(ZeroBetweenHosts, SendsLikeOneRankPerHost) {
   const Reduced by_hosts = reduce_in_shards(options, setting);
   setting.hosts = {};
   const Reduced by_ranks = reduce_in_shards(options, setting);
-  // Of each rank: its message to the other host, and not to three ranks; vectors go as they are.
+  // Each rank sends one message to the other host instead of to three ranks. Vectors are sent uncompressed.
   const std::int64_t message = (by_ranks.sent[0] - by_hosts.sent[0]) / 2;
   const std::int64_t plain = by_hosts.sent[0] - message;
   EXPECT_GT(message, (1800 + 6161) / 8 / 4);
@@ -196,7 +196,8 @@ TEST_P(ZeroBetweenHosts, HostsLearnOfARankThatFailed) {
   test::expect_others_are_told(shard_options(GetParam()), over(kPairs));
 }
 
-/// What arrived and what all ranks keep are, together, what was handed in; also where another layout kept it.
+/// The sum of the received gradients and all residuals equals the sum of the ranks' gradients, also if
+/// another layout stored the residuals.
 TEST(ZeroBetweenHostsFeedback, LosesNothingAndHandsResidualsOver) {
   for (const char* compression : {"sign", "top-k"}) {
     const CompressionOptions options = shard_options(compression);
@@ -217,7 +218,7 @@ TEST(ZeroBetweenHostsFeedback, LosesNothingAndHandsResidualsOver) {
       for (std::size_t rank = 0; rank < 4; ++rank) {
         const at::Tensor kept = residual_of(rest.kept[rank], name);
         arrived += kept.view(shape_of(name));
-        const std::size_t other = rank ^ 1U;  // of the same host
+        const std::size_t other = rank ^ 1U;  // a rank of the same host
         const at::Tensor of_other = residual_of(rest.kept[other], name);
         EXPECT_EQ((kept * of_other).abs().max().item<double>(), 0) << "each run is one rank's";
       }

@@ -1,4 +1,4 @@
-// The memory of sharded gradients: at most that of whole ones, and the forecast's.
+// The memory of sharded gradients: at most that of whole gradients, and equal to the estimate.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ std::int64_t sum_of(const std::vector<std::int64_t>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }
 
-/// Cache lines between parameters, and at the ends of parts and buckets.
+/// Padding to cache lines between parameters, and at the ends of parts and buckets.
 std::int64_t padding_of(const MemoryCase& tried, int ranks) {
   return static_cast<std::int64_t>(tried.shapes.size()) * 64 * (2 + ranks);
 }

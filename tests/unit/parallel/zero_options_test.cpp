@@ -1,5 +1,5 @@
-// Weights in shards with a rounded working copy, in groups of replicas, with small parameters that stay
-// gathered, and layers that use what is not gathered.
+// Options of sharded weights: a rounded working copy, groups of replicas, and small parameters that stay
+// gathered. Also layers that use weights that are not gathered.
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ model::Layer under_autocast(model::Layer layer, at::ScalarType type) {
   return layer;
 }
 
-/// Named "0.inner.weight" and so on; sizes that no number of ranks divides, and a frozen layer.
+/// Named "0.inner.weight" and so on. No number of ranks divides the sizes, and one layer is frozen.
 std::vector<model::Layer> layers_with_norm(std::optional<at::ScalarType> autocast = std::nullopt) {
   std::vector<model::Layer> result = {test::one(torch::nn::Linear(7, 130)),
                                       test::one(torch::nn::LayerNorm(torch::nn::LayerNormOptions({130}))),
@@ -66,7 +66,7 @@ struct TrainingOptions {
   int shard_ranks = 0;
 };
 
-/// A run of its own: a pipeline of one rank, replicated over the world.
+/// An independent run: a pipeline of one rank, replicated over the world.
 struct OptionTraining {
   OptionTraining(Context& context, const TrainingOptions& options)
       : world(context),
@@ -166,7 +166,7 @@ TEST_P(ZeroWith, WorkingCopyFollowsExternalWrites) {
                                      .autocast = at::kBFloat16});
     const at::Tensor before = rounded.outputs();
     for (const double factor : {2.0, 0.5}) {
-      context.world().barrier();  // others may still compute with what is written next
+      context.world().barrier();  // other ranks may still compute with the weights that are written next
       for (const auto& [name, piece] : rounded.pipe.parameters()) {
         // Norms and biases are not rounded.
         if (name[0] != '1' && name.ends_with("weight")) piece.mul_(factor);
@@ -231,7 +231,7 @@ TEST_P(ZeroWith, FullGroupsStepLikeReplicas) {
               {.zero = {.stage = GetParam().stage}, .num_microbatches = num_microbatches, .shard_ranks = 2});
       for (int step = 0; step < 3; ++step) {
         const double expected = replicas.step(step);
-        EXPECT_NEAR(groups.step(step), expected, 1e-6 * expected);  // the rounding of f32 sums
+        EXPECT_NEAR(groups.step(step), expected, 1e-6 * expected);  // f32 sums are rounded
         EXPECT_TRUE(groups.outputs().allclose(replicas.outputs(), 1e-5, 1e-5)) << "step " << step;
       }
     }

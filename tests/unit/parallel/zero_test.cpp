@@ -1,5 +1,5 @@
-// Weights in shards against replicas: the same steps with the same bits, whatever is sharded and however the
-// ranks come to the whole; and second uses.
+// Sharded weights compared with replicas: the same steps with the same bits, for all stages and ways to
+// gather the weights, and for second uses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ model::Layer tanh() {
   return test::layer_of(module);
 }
 
-/// Sizes that no number of ranks divides; one layer is frozen, one has no parameters.
+/// No number of ranks divides the sizes. One layer is frozen, and one has no parameters.
 std::vector<model::Layer> layers() {
   std::vector<model::Layer> result = {test::one(torch::nn::Linear(7, 13)), tanh(),
                                       test::one(torch::nn::Linear(13, 5)),
@@ -67,7 +67,7 @@ at::Tensor target_of(const Context& context, int step) {
   return test::numbers({kSamples, 3}, 10 * step + context.rank() + 5);
 }
 
-/// A run of its own: a pipeline of one rank, replicated over the world.
+/// An independent run: a pipeline of one rank, replicated over the world.
 struct Training {
   Training(Context& context, ZeroStage stage, const std::string& optimizer_name, int num_microbatches = 2,
            int num_stages = 4)
@@ -107,7 +107,7 @@ std::string name_of_zero_case(const testing::TestParamInfo<Case>& test) {
 
 INSTANTIATE_TEST_SUITE_P(Every, Zero, testing::ValuesIn(cases()), name_of_zero_case);
 
-/// Those of which `is_meant` is true.
+/// The cases for which `is_meant` is true.
 std::vector<Case> cases_that(const std::function<bool(const Case&)>& is_meant) {
   std::vector<Case> meant;
   for (const Case& each : cases()) {
@@ -116,21 +116,21 @@ std::vector<Case> cases_that(const std::function<bool(const Case&)>& is_meant) {
   return meant;
 }
 
-/// Elsewhere the whole is kept between uses.
+/// In other stages the whole weights are kept between uses.
 class ZeroOfParameters : public Zero {};
 INSTANTIATE_TEST_SUITE_P(Every, ZeroOfParameters, testing::ValuesIn(cases_that([](const Case& each) {
                            return each.stage == ZeroStage::kParameters;
                          })),
                          name_of_zero_case);
 
-/// Elsewhere each rank reduces once, after the last micro-batch.
+/// In other stages each rank reduces once, after the last micro-batch.
 class ZeroOfGradients : public Zero {};
 INSTANTIATE_TEST_SUITE_P(Every, ZeroOfGradients, testing::ValuesIn(cases_that([](const Case& each) {
                            return each.stage != ZeroStage::kOptimizer;
                          })),
                          name_of_zero_case);
 
-/// Gloo adds the parts of three ranks in its own order.
+/// Gloo adds the parts of three ranks in an order of its own.
 class ZeroInOrder : public Zero {};
 INSTANTIATE_TEST_SUITE_P(Every, ZeroInOrder, testing::ValuesIn(cases_that([](const Case& each) {
                            return each.backend != "gloo" || each.num_ranks == 2;
@@ -171,7 +171,7 @@ TEST_P(ZeroOfParameters, RankHoldsOneStageAndShare) {
                    .zero = {.stage = GetParam().stage},
                    .materialise = materialise});
     const std::int64_t share = kLayers * kLayerBytes / context.world().size();
-    // What gloo's threads give back, the counter of this thread does not see.
+    // The counter of this thread does not see the memory that gloo's threads free.
     const std::int64_t stages = (GetParam().backend == "gloo" ? 8 : 3) * kLayerBytes;
     EXPECT_LT(memory.peak(), share + stages) << "the stage, and the memory that it goes into";
     pipe.evaluate(at::ones({1, kWidth}));
@@ -324,7 +324,7 @@ TEST_P(Zero, EvaluatesWithExternallyWrittenValues) {
     const at::NoGradGuard no_grad;
     Training shards(context, GetParam().stage, "sgd");
     const at::Tensor before = shards.outputs();
-    context.world().barrier();  // others may still compute with what is written next
+    context.world().barrier();  // other ranks may still compute with the weights that are written next
     for (const auto& [name, piece] : shards.pipe.parameters()) piece.mul_(2);
     shards.pipe.weights_changed();
     const at::Tensor after = shards.outputs();
@@ -370,7 +370,7 @@ TEST(ZeroParameters, ShareMemoryOfAllLocalRanks) {
   });
 }
 
-/// One layer that is large enough for its gradient to be made in place.
+/// One layer that is large enough for its gradient to be allocated in the bucket.
 struct LargeLayer {
   LargeLayer(Context& context, ZeroStage stage)
       : pipe(context, {.pipeline = context.self(), .data = context.world()},
@@ -398,7 +398,7 @@ TEST(ZeroGradients, LeaveForeignTensorInTheirPlace) {
     weight.register_hook([&](const at::Tensor& gradient) {
       kept = gradient;
       as_it_was = gradient.clone();
-      return gradient * 2;  // which is made elsewhere
+      return gradient * 2;  // this result is in other memory
     });
     replicas.pipe.weights().front().second.register_hook(
         [](const at::Tensor& gradient) { return gradient * 2; });

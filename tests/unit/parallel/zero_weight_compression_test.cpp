@@ -1,5 +1,5 @@
-// Weights that are gathered in the bytes of a codec: every rank computes with what the owners' exact values
-// say when they are encoded, to the bit, and what is updated stays exact.
+// Compression of gathered weights. Every rank computes with the decoded values of the owners' exact weights,
+// bit by bit, and updates stay exact.
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(Every, ZeroWeights, testing::ValuesIn(gather_cases()), 
   return text(test.param.weights, "_stage", static_cast<int>(test.param.stage));
 });
 
-/// What ranks update before each step, put together, and what each computes with in it.
+/// The weights that ranks update before each step, joined, and the weights that each rank computes with.
 struct Seen {
   std::vector<std::vector<at::Tensor>> exact;            ///< by step and parameter
   std::vector<std::vector<RunOfRank>> runs;              ///< by parameter and rank
@@ -135,7 +135,7 @@ TEST_P(ZeroWeights, AreEverywhereAsEncodedByOwners) {
   }
 }
 
-/// The gradients here are the same whatever the weights are.
+/// The gradients here do not depend on the weights.
 TEST_P(ZeroWeights, AreUpdatedExactly) {
   const ShardSetting plain{.stage = GetParam().stage, .rate = 0.1F};
   ShardSetting rounded = plain;
@@ -194,9 +194,9 @@ TEST_P(ZeroWeights, ThatAreNotFiniteAreShown) {
                        {.backend = "gloo", .timeout_s = 20});
 }
 
-/// (n - 1) / n of what is encoded, with some bytes for each run, and of the rest as it is; for each
-/// gathering. What ranks begin with is exact on all of them, and gathered where that is not what they compute
-/// with.
+/// (n - 1) / n of the encoded bytes, plus some bytes for each run, and of the uncompressed bytes, for each
+/// gathering. The initial weights are exact on all ranks. They are gathered where ranks compute with other
+/// values.
 TEST(ZeroWeightBytes, AreAShareOfTheEncodedOnes) {
   const double frozen = 64 * 64, large = 24 * 75 + 61 * 101 + frozen, small = 60 + 20;
   const std::map<std::string, double> per_element = {

@@ -1,5 +1,5 @@
-// Compressions that look at whole gradients, where ranks share these out: what an owner gets is its part of
-// what replicas get, to the bit, and so is what is kept.
+// Compressions that process whole gradients, with sharding. An owner gets its part of the replicas' result,
+// bit by bit, and the residuals are equal, too.
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST_P(ZeroWholeGradients, EqualReducedGradientsOfReplicas) {
         setting.stage = stage;
         const Reduced found = reduce_in_shards(shard_options(GetParam()), setting);
         expect_same(found, expected, text(ranks, " ranks, stage ", static_cast<int>(stage)));
-        // Replicas' bucket has a flag of an f32, too.
+        // The bucket of replicas also has an f32 flag.
         const std::int64_t flags = 3 * 2 * (ranks - 1) * 4 / ranks;
         EXPECT_NEAR(static_cast<double>(found.sent[0]), static_cast<double>(expected.sent[0] - flags), 3);
       }
@@ -60,7 +60,7 @@ TEST_P(ZeroWholeGradients, EqualReducedGradientsOfReplicas) {
   }
 }
 
-/// Buckets of one parameter each: more of them than have memory at a time.
+/// Buckets of one parameter each, more than are in memory at a time.
 TEST_P(ZeroWholeGradients, DoNotDependOnTheBuckets) {
   for (const char* backend : {"threads", "gloo", "shm"}) {
     const Reduced expected = reduce_in_shards(
@@ -70,7 +70,7 @@ TEST_P(ZeroWholeGradients, DoNotDependOnTheBuckets) {
   }
 }
 
-/// With 1 the gradients of micro-batches add up first, as replicas' do.
+/// With stage 1 the gradients of micro-batches are added first, as on replicas.
 TEST_P(ZeroWholeGradients, OfMicroBatchesAreThoseOfReplicas) {
   ShardSetting setting{.stage = ZeroStage::kNone, .backend = "threads", .microbatches = 2};
   const Reduced expected = reduce_in_shards(shard_options(GetParam()), setting);
