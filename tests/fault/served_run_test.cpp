@@ -32,7 +32,7 @@ std::ostream& operator<<(std::ostream& out, const Staleness& staleness) { return
 int child_of(const ChildProcess& launcher, const std::string& word) {
   for (const int pid : launcher.children()) {
     try {
-      // arguments are separated by zero bytes
+      // Arguments are separated by zero bytes.
       const std::string words = read_file(text("/proc/", pid, "/cmdline"));
       if (words.find('\0' + word + '\0') != std::string::npos) return pid;
     } catch (const DataError&) {

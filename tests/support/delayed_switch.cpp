@@ -148,7 +148,7 @@ void Traffic::send_on(int from, const char* bytes, std::size_t size) {
 
 double Traffic::deliver() {
   while (!frames_.empty() && frames_.top().due_s <= now_s()) {
-    // the order of the queue does not depend on the bytes
+    // The order of the queue does not depend on the bytes.
     Frame frame = std::move(const_cast<Frame&>(frames_.top()));
     frames_.pop();
     const auto to = static_cast<std::size_t>(frame.to);

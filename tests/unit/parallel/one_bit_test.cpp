@@ -252,7 +252,7 @@ TEST(OneBitMomentum, IsLostOnNeitherSide) {
   for (const ReduceScale scale : {ReduceScale::kMean, ReduceScale::kSum}) {
     constexpr int kRanks = 3;
     const OneBitOutcome outcome = train({.ranks = kRanks, .scale = scale});
-    // multiples of the momentum in the contributions
+    // Multiples of the momentum in the contributions.
     const double shares = scale == ReduceScale::kMean ? kRanks : 1;
     for (const char* name : {"conv", "linear"}) {
       const auto& momenta = outcome.momenta[0];

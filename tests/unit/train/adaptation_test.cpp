@@ -1,4 +1,4 @@
-// Runs that change settings while they train: the controller alone, and with a slow rank.
+// Runs that change settings during training: the controller by itself, and with a slow rank.
 #include "trireme/train/parts/adaptation.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using testing::ThrowsMessage;
 
 constexpr auto kFirstWindow = static_cast<std::int64_t>(AdaptiveController::kWindow);
 
-/// What a controller has to find out: seconds that a step takes with it on.
+/// The change of step time that a controller must measure, in seconds, with the knob on.
 struct SimulatedKnob final : Knob {
   SimulatedKnob(std::string called, double gain_s) : called(std::move(called)), gain_s(gain_s) {}
   std::string name() const override { return called; }
@@ -46,7 +46,7 @@ struct SimulatedKnob final : Knob {
   int asked = 0;
 };
 
-/// Steps of 100 ms, with or without noise, each told one step late.
+/// Steps of 100 ms, with or without noise. Each time is reported one step late.
 class SimulatedSteps {
  public:
   explicit SimulatedSteps(const std::vector<std::pair<std::string, double>>& gains, double noise_s = 0)
@@ -152,7 +152,7 @@ TEST(AdaptiveController, DoesNotJudgeStepsOfAnotherBatch) {
   EXPECT_THAT(decisions[0].reason, HasSubstr("the size of the batch changed before the comparison ended"));
 }
 
-/// The change of the batch comes before the first step after the trial that counts.
+/// The batch changes before the first step after the trial whose time counts.
 TEST(AdaptiveController, ComparesOnlyStepsOfOneBatch) {
   SimulatedSteps steps({{"good", 0.02}});
   ASSERT_EQ(steps.go(18).size(), 1U);

@@ -29,7 +29,7 @@ TrainOptions growing_by_noise() {
           .noise_scale_every_steps = kEvery};
 }
 
-/// Steps whose noise scale is that; returns the steps after which the batch grew.
+/// Runs steps with this noise scale. Returns the steps after which the batch grew.
 std::vector<std::int64_t> grown(BatchGrowth& growth, std::int64_t steps,
                                 const std::function<double(std::int64_t)>& noise) {
   std::vector<std::int64_t> after;

@@ -43,7 +43,7 @@ TEST(BatchRamp, HasDescriptionAndFitsShortRuns) {
   EXPECT_THAT(ramp_within(growing(), 3001).batch_ramp_steps, ElementsAre(1000, 3000));
 }
 
-/// 70 samples: an epoch of 8, 8, 8, 16, 16 and what is left, and one of 16, 32 and what is left.
+/// 70 samples: one epoch of 8, 8, 8, 16, 16 and the rest, and one of 16, 32 and the rest.
 class RunsWithARamp : public SmallRuns {
  protected:
   RunsWithARamp() {
@@ -93,7 +93,7 @@ class RunsWithARamp : public SmallRuns {
   }
 };
 
-// Nothing of Trireme but the model, the order of samples and their tensors.
+// Uses nothing of Trireme except the model, the order of samples and their tensors.
 TEST_F(RunsWithARamp, MatchLoopWithGrowingBatches) {
   RunConfig config = ramp("run");
   config.optimizer.momentum = 0;
@@ -309,7 +309,7 @@ TEST_F(RunsWithARamp, AreSearchedForABatchWithoutIt) {
   EXPECT_THAT(tried, ElementsAre(8, 16, 32, 64));
 }
 
-/// Knows one size alone.
+/// Supports one batch size only.
 class OneSize : public data::TrainingData {
  public:
   explicit OneSize(std::shared_ptr<const data::TrainingData> inner) : inner_(std::move(inner)) {}

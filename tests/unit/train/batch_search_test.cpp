@@ -1,4 +1,4 @@
-// The search for a batch: what it tries, where it ends, and what it makes of noise and memory.
+// The batch-size finder: its trials, its end, and its reaction to noise and memory.
 #include "trireme/train/estimate/batch_search.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ class BatchSearchOfRuns : public SmallRuns {
     return result;
   }
 
-  /// What rank 0 finds; all ranks find the same.
+  /// The result of rank 0, which is that of all ranks.
   BatchSearch found(int ranks, const RunConfig& config, BatchSearchOptions options) const {
     options.trial_s = 0;
     BatchSearch result;
@@ -84,7 +84,7 @@ TEST_F(BatchSearchOfRuns, UsesWholePartsOfPlanOnce) {
               testing::ElementsAre(6, 12, 24));
 }
 
-// How many batches have been read ahead at the peak is chance: activations are to be far more than those.
+// The number of prefetched batches at the peak is random, so activations must be much larger than those.
 TEST_F(BatchSearchOfRuns, EndsAtMemoryLimitAndNamesFit) {
   RunConfig config = wide();
   config.model.hidden = {512, 512, 512};

@@ -1,4 +1,5 @@
-// A batch norm that will get one value per channel is found before the first step, and nothing else is.
+// A batch norm that would get one value per channel is detected before the first step. Other norms are
+// accepted.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -42,7 +43,7 @@ data::DataSource counted_images(std::int64_t size) {
           .num_classes = 3};
 }
 
-/// Of a vector per sample: a micro-batch of one sample has one value per channel.
+/// Input of one vector per sample. A micro-batch of one sample has one value per channel.
 struct NormOfVectors : model::Model {
   NormOfVectors() {
     register_module("norm", norm);
@@ -55,7 +56,7 @@ struct NormOfVectors : model::Model {
   nn::Linear last{16, 3};
 };
 
-/// Of images: 16 values per channel and sample.
+/// Input of images: 16 values per channel and sample.
 struct NormOfImages : model::Model {
   NormOfImages() {
     register_module("convolution", convolution);
@@ -102,7 +103,7 @@ TEST(SingleSamples, CountPerRankAndMicroBatch) {
   RunConfig config = in_batches_of(4);
   config.train.accumulation = 2;
   EXPECT_NO_THROW(checking(config, 8)());
-  // 10 = 4 + 4 + 2: of the last batch each of the two has one sample.
+  // 10 = 4 + 4 + 2. In the last batch each of the two has one sample.
   EXPECT_THAT(checking(config, 10), ThrowsMessage<InvalidArgument>(HasSubstr("step 3,")));
   EXPECT_THAT(checking(in_batches_of(4), 11, /*ranks=*/2),
               ThrowsMessage<InvalidArgument>(HasSubstr("has 3 of 11")));
@@ -115,9 +116,9 @@ TEST(SingleSamples, AreFoundInLaterRampPhase) {
   EXPECT_NO_THROW(checking(config, 16)());
   // 4 + 4 + 8 + 1 = 17 in the first epoch, 8 + 8 + 1 in the second.
   EXPECT_THAT(checking(config, 17), ThrowsMessage<InvalidArgument>(HasSubstr("step 4, number 4 of epoch 1")));
-  // 4 + 4 + 8 + 2 = 18 in the first; in others 8 + 8 + 2.
+  // 4 + 4 + 8 + 2 = 18 in the first epoch, and 8 + 8 + 2 in others.
   EXPECT_NO_THROW(checking(config, 18)());
-  // 4 + 4 + 8 + 5 = 21 in the first; 25 are 4 + 4 + 8 + 8 + 1 and 8 + 8 + 8 + 1.
+  // 4 + 4 + 8 + 5 = 21 in the first epoch. 25 are 4 + 4 + 8 + 8 + 1 and 8 + 8 + 8 + 1.
   EXPECT_NO_THROW(checking(config, 21)());
   EXPECT_THAT(checking(config, 25), ThrowsMessage<InvalidArgument>(HasSubstr("step 5, number 5 of epoch 1")));
 }

@@ -74,7 +74,7 @@ TEST(Comparison, NumbersThatAreNoneAreNeverEqual) {
 
 TEST(Comparison, WeightsAreMeasuredAgainstTheirChange) {
   Comparison comparison(kBounds);
-  // The step added 0.01; the other side added 0.0102: two percent of the step, 2e-4 of the weight.
+  // The step added 0.01 here and 0.0102 on the other side: two percent of the step, 2e-4 of the weight.
   comparison.weights(1, two(1, 1), two(1.0102, 1), two(1.01, 1));
   ASSERT_FALSE(comparison.equal());
   EXPECT_NEAR(comparison.first()->difference, 0.02, 1e-3);
@@ -128,8 +128,8 @@ TEST(Comparison, StepSkippedByOneSideNamesIt) {
   EXPECT_THAT(comparison.first()->describe(), HasSubstr("step 2: the serial run alone left it out"));
 }
 
-// A format that holds nothing below 1e-7 may take that from every element, however small the gradient is, and
-// from what the step makes of it; no more.
+// A format without values below 1e-7 may remove that from every element, however small the gradient is. It
+// may also change the step accordingly, but not more.
 TEST(Comparison, RoundingOfTheNumberFormatIsTolerated) {
   Bounds bounds = kBounds;
   bounds.gradient_loss = 1e-7;

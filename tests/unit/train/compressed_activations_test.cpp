@@ -1,5 +1,5 @@
-// Training in pipelines whose stages send activations in fewer bytes: it learns what it learns otherwise, and
-// continues from a checkpoint with the same bits.
+// Training in pipelines with compressed activations. It converges as without compression, and resumes from a
+// checkpoint with the same bits.
 
 #include <gmock/gmock.h>
 
@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 class CompressedActivationsTraining : public SmallRuns {
  protected:
-  /// 8 layers: two stages on each of four ranks. Micro-batches of 64 rows: tensors of 2048 elements.
+  /// 8 layers: two stages on each of four ranks. Micro-batches of 64 rows give tensors of 2048 elements.
   RunConfig piped(const std::string& name, const std::string& compression,
                   const std::string& schedule = "1f1b") const {
     RunConfig result = config(name);
@@ -33,7 +33,7 @@ class CompressedActivationsTraining : public SmallRuns {
     result.train.clip_norm = 0;
     result.parallel.microbatches = 0;
     result.train.global_batch = 256;
-    result.train.max_steps = 160;  // with gradients of earlier weights
+    result.train.max_steps = 160;  // because gradients are of earlier weights
     result.checkpoint.every_steps = 80;
     return result;
   }
@@ -46,7 +46,7 @@ class CompressedActivationsTraining : public SmallRuns {
 
 class SomeSchedules : public CompressedActivationsTraining,
                       public testing::WithParamInterface<std::string> {};
-/// What every schedule sends is held to a serial program in unit_parallel.
+/// unit_parallel compares the messages of every schedule with a serial program.
 INSTANTIATE_TEST_SUITE_P(Of, SomeSchedules,
                          testing::Values("1f1b", "interleaved-zb", "dualpipe-v", "pipedream"),
                          [](const auto& row) {
@@ -55,8 +55,8 @@ INSTANTIATE_TEST_SUITE_P(Of, SomeSchedules,
                            return name;
                          });
 
-/// The noise of 8 bits is at most a hundredth of a block's greatest value, without bias: when a step falls
-/// into place may change, where a run ends does not.
+/// The noise of 8 bits is at most a hundredth of a block's largest value, without bias. It may change the
+/// step at which the loss falls, but not the final result.
 TEST_P(SomeSchedules, LearnWithEightBitsAndResumeBitwise) {
   for (const int ranks : {2, 4}) {
     SCOPED_TRACE(ranks);
@@ -89,8 +89,8 @@ TEST_F(CompressedActivationsTraining, TellsTheBytesThatItSends) {
   EXPECT_THAT(file("less", "metrics.jsonl"), HasSubstr(text("\"sent_to_stages_bytes\":", less)));
 }
 
-/// Two pipelines side by side: what one draws is no copy of what the other does, and with compressed
-/// gradients, sharded weights, short floats and a run on one rank nothing is in its way.
+/// Two replicas of a pipeline draw different random numbers. Compressed gradients, sharded weights, low
+/// precision and one-rank runs also work.
 TEST_F(CompressedActivationsTraining, WorksWithReplicasShardsAndShortFloats) {
   const auto learns_with = [&](const char* name, const auto& change) {
     RunConfig with = piped(name, "int8"), without = piped(text(name, "-plain"), "none");

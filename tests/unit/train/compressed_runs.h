@@ -16,7 +16,7 @@ namespace trireme::train {
 
 inline const std::vector<std::string> kLossyCompressions = {"int8", "qsgd",      "sign",   "top-k",
                                                             "dgc",  "power-sgd", "one-bit"};
-/// As names of tests may be.
+/// Removes characters that test names must not contain.
 inline std::string name_of_compression(const testing::TestParamInfo<std::string>& row) {
   std::string name = row.param;
   std::erase(name, '-');
@@ -41,7 +41,7 @@ class CompressedTraining : public SmallRuns {
   std::filesystem::path newest(const std::string& run) const {
     return checkpoint::list_checkpoints(folder_ / run / "checkpoints").back();
   }
-  /// Over all replicas, by tensor.
+  /// Sums of the residuals over all replicas, by tensor.
   std::map<std::string, at::Tensor> sums_of_kept(const std::string& run) const {
     checkpoint::ShardReader reader(newest(run));
     std::map<std::string, at::Tensor> sums;

@@ -1,5 +1,5 @@
-// Training with gradients that hosts compress: it learns, continues from a checkpoint with the same bits, and
-// keeps what was left out when the number of hosts and ranks changes, and whoever encodes.
+// Training with gradients that are compressed between hosts. It converges and resumes from a checkpoint with
+// the same bits. Residuals are kept if the number of hosts or ranks changes, or if other ranks encode.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -22,10 +22,10 @@ namespace {
 using HostOfRank = std::vector<std::string>;
 const HostOfRank kTwoPairs = {"a", "a", "b", "b"}, kThreePairs = {"a", "a", "b", "b", "c", "c"};
 
-/// Compressed between hosts, which threads take themselves for.
+/// Compression between hosts. Threads have host ids as if on several hosts.
 class TrainingBetweenHosts : public CompressedTraining {
  protected:
-  /// As many samples as can be dealt out to two, three, four and six ranks alike.
+  /// Batches that two, three, four and six ranks can share evenly.
   RunConfig dealt_out(const std::string& name, const std::string& compression) const {
     RunConfig result = compressed(name, compression);
     result.train.global_batch = 504;
@@ -43,7 +43,7 @@ class TrainingBetweenHosts : public CompressedTraining {
     return result;
   }
 
-  /// Of the run's newest checkpoint, what its compression keeps under `kind`/, by the rest of the name.
+  /// The compression state under `kind`/ in the run's newest checkpoint, by the rest of the name.
   std::map<std::string, at::Tensor> stored(const RunConfig& config, const std::string& kind) const {
     checkpoint::ShardReader reader(
         checkpoint::list_checkpoints(folder_ / config.run.name / "checkpoints").back());
@@ -57,8 +57,8 @@ class TrainingBetweenHosts : public CompressedTraining {
     return found;
   }
 
-  /// What all ranks keep as they continue from the run's newest checkpoint: the sums of their own, and pieces
-  /// of vectors that are zero elsewhere.
+  /// The compression state of all ranks after they resume from the run's newest checkpoint: the sums of their
+  /// own tensors. Pieces count as vectors that are zero elsewhere.
   std::map<std::string, at::Tensor> taken_up_by(const HostOfRank& hosts, RunConfig config,
                                                 const std::map<std::string, at::Tensor>& like) const {
     config.train.max_steps += 1;
@@ -117,7 +117,7 @@ TEST_P(EachBetweenHosts, LearnsAsOneRankDoes) {
   EXPECT_GT(run_on(kTwoPairs, less).evaluation->metric("accuracy").value, reached - 0.02);
 }
 
-/// Rank by rank, host by host, and back.
+/// Encoded by ranks, by hosts, and by ranks again.
 TEST_F(TrainingBetweenHosts, ShardedResidualsStayWithAnyEncoder) {
   for (const char* compression : {"sign", "top-k"}) {
     RunConfig changing = dealt_out(compression, compression);
@@ -203,7 +203,7 @@ TEST_F(TrainingBetweenHosts, SumResidualsStayWithOtherHosts) {
   }
 }
 
-/// Two hosts send no pieces of "sign", as two ranks do not.
+/// Two hosts send no pieces of "sign", and neither do two ranks.
 TEST_F(TrainingBetweenHosts, HostsWithoutPiecesTakeResidualsOver) {
   RunConfig changing = dealt_out("hosts", "sign");
   changing.train.max_steps = 6;

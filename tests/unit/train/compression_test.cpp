@@ -1,5 +1,5 @@
-// Training with compressed gradients: it learns, continues from a checkpoint with the same bits, and keeps
-// what was left out when the number of ranks changes.
+// Training with compressed gradients. It converges, resumes from a checkpoint with the same bits, and keeps
+// residuals if the number of ranks changes.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -101,7 +101,7 @@ TEST_P(DgcWithoutMomentumCorrection, ContinuesFromCheckpointWithSameBits) {
   EXPECT_EQ(run(2, part, RunStart::kResume).weights_xxh3, expected);
 }
 
-/// No velocity continues with each reduction of shards.
+/// There is no velocity that each reduction of shards would advance.
 TEST_P(DgcWithoutMomentumCorrection, ReducesShardsOfEachMicrobatch) {
   RunConfig shards = with_moments("shards", "dgc");
   if (shards.optimizer.name == "lamb") shards.optimizer.name = "adamw";
@@ -146,7 +146,7 @@ TEST_F(CompressedTraining, ResidualsStayWithOtherRankCounts) {
   const auto before = sums_of_kept("ranks");
   ASSERT_FALSE(before.empty());
   for (const int ranks : {2, 3}) {
-    // Another step would add to what is kept: it is looked at where it has been taken up.
+    // Another step would change the residuals, so they are checked directly after the resume.
     comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
       RunConfig next = run_of_three;
       next.train.max_steps = 7;
@@ -168,8 +168,7 @@ TEST_F(CompressedTraining, ResidualsStayWithOtherRankCounts) {
   }
 }
 
-/// Sums that ranks have encoded, and what of them was left out, in pieces: the whole is the same for any
-/// number of ranks.
+/// Ranks store the residuals of encoded sums in pieces. Their whole is the same for any number of ranks.
 TEST_F(CompressedTraining, SumResidualsStayWithOtherRankCounts) {
   RunConfig run_of_three = compressed("ranks", "one-bit");
   run_of_three.train.global_batch = 510;
@@ -203,7 +202,7 @@ TEST_F(CompressedTraining, SumResidualsStayWithOtherRankCounts) {
   }
 }
 
-/// With two ranks nobody keeps anything of sums: it goes with what rank 0 keeps.
+/// With two ranks there are no residuals of sums, so rank 0 adds them to its own.
 TEST_F(CompressedTraining, RanksWithoutPiecesTakeResidualsOver) {
   RunConfig changing = compressed("ranks", "sign");
   changing.train.max_steps = 6;

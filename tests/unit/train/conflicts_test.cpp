@@ -1,4 +1,4 @@
-// Which features of a plan do not fit together follows from what each of them needs and lacks.
+// Conflicts between features of a plan follow from the requirements and limits of each feature.
 #include "trireme/train/plan/internal/conflicts.h"
 
 #include <gmock/gmock.h>

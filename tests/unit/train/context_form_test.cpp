@@ -1,5 +1,5 @@
-// A model of one's own whose form computes pieces of sequences: trained as one rank trains it, and what is
-// wrong with it is found.
+// A user-defined model with a form that computes pieces of sequences. It trains as on one rank, and faults of
+// the form are detected.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/scaled_dot_product_attention.h>

@@ -29,7 +29,7 @@ using model::ConvolutionKernel;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Planes of 2x2 and 1x1 convolutions between them.
+/// Planes of 2x2 and, between them, 1x1 convolutions.
 class SmallPlanes : public model::Model {
  public:
   SmallPlanes() {
@@ -48,7 +48,7 @@ class SmallPlanes : public model::Model {
   torch::nn::Linear last_{64 * 4, 10};
 };
 
-/// Machines are caches of measurements: each test begins with an empty one of its own.
+/// The machine is simulated by its cache of measurements. Each test begins with an empty cache.
 class ConvolutionsOfARun : public testing::Test {
  protected:
   void SetUp() override {
@@ -60,7 +60,7 @@ class ConvolutionsOfARun : public testing::Test {
     before_.empty() ? ::unsetenv("XDG_CACHE_HOME") : ::setenv("XDG_CACHE_HOME", before_.c_str(), 1);
   }
 
-  /// What a rank of one thread finds from now on.
+  /// Fills a new cache with the kernel as the fastest one for a rank with one thread.
   void this_machine_likes(ConvolutionKernel kernel) {
     ::setenv("XDG_CACHE_HOME", (folder_ / text("machine", ++machines_)).c_str(), 1);
     comm::run_ranks_as_threads(1, [&](comm::Context&) { fill_cache(kernel); }, {.torch_threads = 1});
@@ -237,7 +237,8 @@ TEST_F(ConvolutionsOfARun, AreSameInSerialVerificationSteps) {
                                const RunConfig of_run = config("verified", 3);
                                const data::DataSource data = data::open_data(of_run.data, 5, context.log());
                                int made = 0;
-                               // The serial trainer, the second one of rank 0, finds another machine's cache.
+                               // The serial trainer, the second one of rank 0, finds the cache of another
+                               // machine.
                                const auto make_own = [&] {
                                  if (context.is_main() && ++made == 2)
                                    this_machine_likes(ConvolutionKernel::kAten);

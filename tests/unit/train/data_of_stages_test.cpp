@@ -1,4 +1,4 @@
-// What ranks of a pipeline read of the data.
+// The data that ranks of a pipeline read.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -34,7 +34,7 @@ RunConfig three_stages() {
   return config;
 }
 
-/// The same samples, whose inputs are counted as they are read.
+/// The same samples. It counts the inputs that are read.
 struct CountedSamples : data::Dataset {
   explicit CountedSamples(std::shared_ptr<const data::Dataset> of) : samples(std::move(of)) {}
   std::int64_t size() const override { return samples->size(); }
@@ -49,8 +49,8 @@ struct CountedSamples : data::Dataset {
   mutable std::atomic<std::int64_t> read = 0;
 };
 
-/// How many inputs ranks of a pipeline of three read of the training and the test data in an epoch of 70
-/// samples and an evaluation of as many; three of each are tried before.
+/// Number of inputs that ranks of a three-stage pipeline read of the training and the test data. They train
+/// an epoch of 70 samples and evaluate as many. Three of each are checked before.
 std::vector<std::pair<std::int64_t, std::int64_t>> inputs_read(const RunConfig& config) {
   std::vector<std::pair<std::int64_t, std::int64_t>> read(3);
   std::vector<double> losses(3);

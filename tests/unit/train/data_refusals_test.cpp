@@ -1,5 +1,6 @@
-// Data that the loss or the model cannot take is rejected before the first step, with what was found and what
-// was expected; data that changes its kind on the way is rejected where it does, and never by libtorch.
+// Data that the loss or the model cannot use is rejected before the first step, with the found and the
+// expected form. Data that changes its form later is rejected at that sample, and never by an error of
+// libtorch.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -18,7 +19,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// A user's data set out of two functions of the index.
+/// A user-defined data set of two functions of the index.
 class OwnData : public data::Dataset {
  public:
   using Of = std::function<at::Tensor(std::int64_t index)>;
@@ -149,7 +150,7 @@ TEST(DataRejectedByValue, AnEvaluationWithoutTestDataSaysSo) {
   });
 }
 
-// The first sample, which is looked at before the first step, is sound.
+// The first sample, which is checked before the first step, is valid.
 TEST(DataOnTheWay, TargetsTurnedFloatAreNamedBySample) {
   const data::DataSource data = with_targets(
       [](std::int64_t index) { return index == 0 ? label(index) : at::full({}, 1.0, at::kFloat); });
@@ -185,7 +186,7 @@ TEST(DataOnTheWay, MissingTargetsAreRejectedWithBothNumbers) {
   });
 }
 
-/// Looks classes of tokens up, with sparse gradients.
+/// An embedding of the classes of tokens with sparse gradients.
 class SparseModel : public model::Model {
  public:
   SparseModel() {

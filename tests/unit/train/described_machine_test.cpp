@@ -1,5 +1,4 @@
-// Machines that are described in a file: what is read, what is rejected and how, and the costs of a GPT on
-// them.
+// Machines that are described in a file: parsing, rejections, and the costs of a GPT on them.
 #include <gmock/gmock.h>
 
 #include "tests/support/paths.h"
@@ -104,9 +103,9 @@ TEST(DescribedMachine, OtherUnitsAreFoundByTheirSize) {
 
 TEST(LinkLevels, RanksOfAHostShareItsLink) {
   const LinkLevels links = parse_machine(kMachine, "machine.toml").links;
-  // Two ranks of a host: half of the bytes cross, after one latency.
+  // Two ranks of a host: half of the bytes are sent, after one latency.
   EXPECT_DOUBLE_EQ(gather_s(links, {2, 2}, 1e9), 2e-6 + 0.5e9 / 100e9);
-  // All eight: a quarter of the bytes goes between the hosts over each rank's share of the link.
+  // All eight: a quarter of the bytes is sent between the hosts, over each rank's share of the link.
   EXPECT_DOUBLE_EQ(gather_s(links, {8, 8}, 1e9), 10e-6 + 0.125e9 / 2e9 + 2 * 2e-6 + 0.75e9 / 100e9);
   // Two ranks, one on each host.
   EXPECT_DOUBLE_EQ(gather_s(links, {2, 8}, 1e9), 10e-6 + 0.5e9 / 2e9);
@@ -181,7 +180,7 @@ TEST(GptCosts, ProductTakesItsOperationsOrBytes) {
     for (const LayerUse& layer : gpt_use(gpt, 8).layers) sum += layer.time.forward_s + layer.time.backward_s;
     return sum;
   }();
-  // Attention counts half of all pairs of tokens, and one product more in its backward.
+  // Attention counts half of all pairs of tokens, and one more product in its backward.
   const double tokens = 8 * 64, pairs = 4 * tokens * 64 * 128;
   EXPECT_NEAR(step_s * gpt.flop_s, gpt_flops(gpt.model, 8) - 2 * 3 * pairs + 2 * (1 + 2.5) * pairs / 2,
               1e-6 * step_s * gpt.flop_s);
@@ -199,7 +198,7 @@ TEST(GptCosts, PartialLayersAreSmallerAndExchange) {
   const LayerTime fast = gpt_use(gpt, 64).layers[1].time;
   EXPECT_LT(fast.forward_s, whole.forward_s / 2);
   gpt.links.within = {.latency_s = 1, .bytes_per_s = 1e30};
-  // Two sums of two passes over the four ranks each.
+  // Two sums in each of two passes, over four ranks.
   EXPECT_NEAR(gpt_use(gpt, 64).layers[1].time.forward_s - fast.forward_s, 2 * 2 * 2, 1e-9);
 }
 

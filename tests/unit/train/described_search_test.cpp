@@ -1,5 +1,5 @@
-// The search on a described machine: bounds never exceed an estimate, and the best plan is that of trying
-// everything.
+// The plan search on a described machine. Bounds never exceed an estimate, and the best plan is that of an
+// exhaustive search.
 #include <gmock/gmock.h>
 
 #include "trireme/base/error.h"
@@ -49,7 +49,7 @@ struct Tried {
   PlannedStep step;
 };
 
-/// Every combination that runs, without bounds.
+/// Every valid combination, without bounds.
 std::vector<Tried> all_tried(const RunConfig& config, int ranks, const MeasuredForms& forms) {
   std::vector<Tried> tried;
   MadeSchedules schedules;
@@ -63,7 +63,7 @@ std::vector<Tried> all_tried(const RunConfig& config, int ranks, const MeasuredF
     for (const PlanChoice& choice : plan_choices(config, form, space)) {
       try {
         tried.push_back({choice, &costs, plan_step(with_choice(config, choice), ranks, forms, schedules)});
-      } catch (const InvalidArgument&) {  // cannot run
+      } catch (const InvalidArgument&) {  // the combination cannot run
       }
     }
   }
@@ -132,7 +132,7 @@ TEST(DescribedSearch, FindsTheOptimumOfExhaustiveSearch) {
 
 TEST(DescribedSearch, MatchesExhaustiveSearchWithinMemory) {
   RunConfig config = small_gpt();
-  config.train.recompute_layers = {"block 0"};  // named: none is chosen
+  config.train.recompute_layers = {"block 0"};  // layers are named, so none are chosen
   const MeasuredForms forms = described_forms(config, 8, small_machine(), 101);
   const std::vector<Tried> all = all_tried(config, 8, forms);
   std::vector<std::int64_t> bytes;

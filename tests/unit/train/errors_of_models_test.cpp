@@ -1,4 +1,4 @@
-// What a user's layer, loss, backward or data set throws names its step, stage and layer.
+// Exceptions of a user's layer, loss, backward or data set name their step, stage and layer.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ namespace nn = torch::nn;
 
 enum class Thrower { kNobody, kFirst, kSecond, kLoss, kBackward, kEvaluation, kSamples, kEpoch };
 
-/// When, and what, user's code throws.
+/// Time and kind of the exception of user code.
 struct Throws {
   Thrower who = Thrower::kNobody;
   int at_call = 1;
@@ -92,7 +92,7 @@ class ThrowingSamples : public data::Dataset {
   Throws& throws_;
 };
 
-/// The message of what ends a run of three steps, and of an evaluation; and its exit code.
+/// The error message and exit code of a run of three steps with an evaluation.
 Failure failure_of_run(Throws throws, int pipeline_ranks = 1) {
   Failure failure;
   const auto samples = std::make_shared<ThrowingSamples>(throws);
@@ -105,7 +105,8 @@ Failure failure_of_run(Throws throws, int pipeline_ranks = 1) {
   config.data.prefetch = 1;
   config.parallel.pipeline = pipeline_ranks;
   if (pipeline_ranks > 1) config.parallel.microbatches = 2;
-  config.parallel.partition = "uniform";  // else the model is run before the first step, to time its layers
+  // Otherwise the model is run before the first step, to time its layers.
+  config.parallel.partition = "uniform";
   try {
     comm::run_ranks_as_threads(pipeline_ranks, [&](comm::Context& context) {
       Throws of_rank = throws;
@@ -174,7 +175,7 @@ TEST(ErrorsOfDataSets, NameTheStep) {
   EXPECT_THAT(of_epoch.message, AllOf(HasSubstr("step 3: a batch of "), HasSubstr("not today")));
 }
 
-/// A loop of one's own has no steps that the wrapper knows.
+/// The wrapper does not see the steps of a user-defined loop.
 TEST(ErrorsOfModels, CustomLoopNamesLayer) {
   comm::run_ranks_as_threads(2, [](comm::Context& context) {
     Throws throws{.who = Thrower::kSecond};

@@ -1,4 +1,4 @@
-// The estimate of a step from costs that are known, its measurements as a file, and as ranks measure them.
+// The estimate of a step from known costs, the file of measurements, and the measurements of ranks.
 #include "trireme/train/estimate/estimate.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ TEST(Estimate, OneRankTakesLayersAndUpdate) {
 }
 
 TEST(Estimate, ReplicasAddAllReduceToSmallerBatches) {
-  // 8 samples a rank: between the measured sizes.
+  // 8 samples per rank, between the measured sizes.
   const Estimate found = estimate_of(without_clipping(), 2);
   EXPECT_DOUBLE_EQ(found.step_s, 4 * 1.5 + 4 + 1);
   EXPECT_DOUBLE_EQ(found.ranks[0].seconds.exchange, 4);
@@ -42,16 +42,16 @@ TEST(Estimate, ReplicasAddAllReduceToSmallerBatches) {
 TEST(Estimate, FourReplicasSendMorePerByte) {
   RunConfig config = without_clipping();
   config.train.global_batch = 32;
-  // Three quarters of the bytes are sent where half of them were.
+  // Three quarters of the bytes are sent, instead of half of them.
   EXPECT_DOUBLE_EQ(estimate_of(config, 4).step_s, 4 * 1.5 + 4 * 1.5 + 1);
 }
 
 TEST(Estimate, ShardsUpdatePartAndGatherWeights) {
   RunConfig config = without_clipping();
   config.parallel.zero = 1;
-  // Weights in one memory: nothing is gathered.
+  // Ranks share the memory of weights, so no weights are gathered.
   EXPECT_DOUBLE_EQ(estimate_of(config, 2, WeightsMemory::kCommon).step_s, 4 * 1.5 + 4 + 0.5);
-  // Else 4 MiB in a step: the weights are gathered after the update.
+  // Otherwise 4 MiB per step: the weights are gathered after the update.
   EXPECT_DOUBLE_EQ(estimate_of(config, 2).step_s, 4 * 1.5 + 4 + 0.5 + 4);
 }
 
@@ -108,7 +108,7 @@ TEST(Estimate, AsynchronousStagesCountBetweenUpdates) {
   config.parallel.schedule = "pipedream";
   config.parallel.microbatches = 1;
   config.train.global_batch = 4;
-  // A stage's micro-batch and its update; the pipeline is never drained.
+  // A stage's micro-batch and its update. The pipeline is never drained.
   const Estimate found = estimate_of(config, 2);
   EXPECT_NEAR(found.step_s, 1.5 + 0.5, 0.01);
   for (const EstimateOfRank& rank : found.ranks) {
@@ -147,13 +147,13 @@ TEST(Estimate, GroupsWithinHostUseItsLinks) {
     return estimate(resolve_plan(config, 4), measured, WeightsMemory::kOwn).ranks[0].seconds.exchange;
   };
   EXPECT_DOUBLE_EQ(exchange_s(), 4 * 1.5) << "replicas on two hosts";
-  config.parallel.pipeline = 2;  // the replicas of a stage are on one
+  config.parallel.pipeline = 2;  // all replicas of a stage are on one host
   config.parallel.microbatches = 2;
   EXPECT_NEAR(exchange_s(), 2 * 0.1, 1e-9);
   config.parallel.pipeline = 1;
   config.parallel.zero = 1;
   config.parallel.shard_ranks = 2;
-  // Scattered within the host, the shares reduced between hosts.
+  // Reduce-scatter within the host, then the shards are reduced between hosts.
   EXPECT_DOUBLE_EQ(exchange_s(), 4 * 0.1 + 2);
 }
 
@@ -183,7 +183,7 @@ TEST(Estimate, AddsTheOverheadOfEachMicroBatch) {
   EXPECT_DOUBLE_EQ(overhead_of(config), 2.25);
   config.train.accumulation = 4;
   EXPECT_DOUBLE_EQ(overhead_of(config), 3);
-  config.parallel.zero = 3;  // each layer is a stage of the program
+  config.parallel.zero = 3;  // each layer is a stage of the pipeline program
   EXPECT_DOUBLE_EQ(overhead_of(config), 3);
   config = without_clipping();
   config.parallel.pipeline = 2;

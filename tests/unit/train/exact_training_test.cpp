@@ -1,5 +1,5 @@
-// run.exact: however ranks share out eight micro-batches, four layers and the optimizer, losses, norms and
-// weights have the same bits.
+// run.exact: losses, norms and weights have the same bits, however eight micro-batches, four layers and the
+// optimizer are split over ranks.
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
@@ -109,7 +109,8 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"Dp2Recomputed", 2, {}, 4, "threads", {"up", "head"}}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
-// Three replicas and any number of micro-batches have their sums where the tree of all has them.
+// With three replicas and any number of micro-batches, the partial sums are those of the tree over all
+// micro-batches.
 TEST(ExactTraining, ThreeReplicasHaveTheBitsOfOne) {
   const Way three{.name = "three", .ranks = 3, .accumulation = 2}, one{.name = "one", .accumulation = 6};
   EXPECT_EQ(bits_on(three, config_of(three)), bits_on(one, config_of(one)));
@@ -245,7 +246,7 @@ TEST(ExactRejections, NameTheReasonAndTheNearestPlan) {
               AllOf(HasSubstr("parallel.tensor = 2"), HasSubstr("parallel.tensor = 1")));
 }
 
-/// Its norm counts what it has seen.
+/// The norm counts its forwards.
 struct Counting : test::Tied {
   Counting() { norm = register_module("norm", torch::nn::BatchNorm1d(test::kWidth)); }
   torch::nn::BatchNorm1d norm{nullptr};

@@ -1,5 +1,5 @@
-// The axis of experts: its place in meshes and groups, what is rejected next to it, and checkpoints of
-// tensors that lie along it.
+// The mesh axis of experts: its place in meshes and groups, features that exclude it, and checkpoints of
+// tensors that are split along it.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -155,7 +155,7 @@ TEST(ExpertAxis, OneRankHasNoGroup) {
   });
 }
 
-/// Experts in the rows of one parameter, of which a rank has those of its place, and a router that all have.
+/// Experts in the rows of one parameter, of which a rank has its own, and a router that all ranks have.
 class Mixture : public model::Model, public model::HasExperts, public model::HoldsParts {
  public:
   Mixture(int place, int ranks) : first_(kExperts / ranks * place) {
@@ -185,7 +185,7 @@ class Mixture : public model::Model, public model::HasExperts, public model::Hol
   at::Tensor experts_;
 };
 
-/// One plan's mixture on a rank, and the optimizer's moments of it.
+/// The mixture of a plan on a rank, with its optimizer moments.
 struct Held {
   Held(const ParallelPlan& plan, comm::Context& context)
       : model(plan.mesh().coordinate(context.rank(), "ep"), plan.expert_ranks()) {
@@ -196,7 +196,7 @@ struct Held {
     return {state_part("", model.tensors(), held),
             state_part(text(checkpoint::kOptimizerPrefix, "moment/"), moments, held)};
   }
-  /// Numbers that tell each element of the whole.
+  /// Fills in a different number for each element of the whole.
   void fill() {
     for (const StatePart& part : parts()) {
       for (const checkpoint::Shard& shard : part.shards) {
@@ -279,7 +279,7 @@ TEST(ExpertCheckpoint, ReplicaChecksSeparateExpertsOfRanks) {
   EXPECT_EQ(of_first.label_of("router.weight"), of_second.label_of("router.weight"));
 }
 
-/// A model of images that says that it has experts.
+/// A model of images that claims to have experts.
 class SaysItHasExperts : public model::Model, public model::HasExperts {
  public:
   explicit SaysItHasExperts(std::int64_t pixels) {
@@ -292,7 +292,7 @@ class SaysItHasExperts : public model::Model, public model::HasExperts {
   torch::nn::Linear linear_ = nullptr;
 };
 
-/// It would add up gradients of experts over all replicas.
+/// The trainer would add gradients of experts over all replicas.
 TEST(ExpertAxis, IsRejectedByTheTrainer) {
   comm::run_ranks_as_threads(2, [](comm::Context& context) {
     const auto train_over = [&](std::int64_t ranks) {

@@ -1,4 +1,4 @@
-// Runs that begin with the weights of a file, each rank with the parts that it computes with.
+// Runs that start with the weights of a file. Each rank reads the parts that it computes with.
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 
@@ -24,7 +24,7 @@ using testing::ThrowsMessage;
 
 class RunsFromWeights : public SmallRuns {
  protected:
-  /// A run that changes no weight, so that those at its end are those of its begin.
+  /// A run that changes no weights, so that its final weights are the initial ones.
   RunConfig still(const std::string& name) const {
     RunConfig still = config(name);
     still.data = {.name = "text", .path = sentences(), .block = 8};
@@ -43,7 +43,7 @@ class RunsFromWeights : public SmallRuns {
     }
     return path.string();
   }
-  /// Another seed's than that of the runs.
+  /// Weights of a run with another seed than the tested runs.
   std::filesystem::path weights_of_another_run() const {
     RunConfig another = still("another");
     another.run.seed = 77;

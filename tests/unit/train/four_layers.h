@@ -1,5 +1,5 @@
 #pragma once
-// A model of four layers whose costs are known, and plans for it.
+// A model of four layers with known costs, and plans for it.
 
 #include "trireme/train/estimate/model_costs.h"
 #include "trireme/train/plan/parallel_plan.h"
@@ -8,7 +8,7 @@ namespace trireme::train {
 
 constexpr double kMib = 1024 * 1024;
 
-/// Four layers of 1 MiB of parameters, each of which keeps 10 MiB, and a loss that keeps nothing.
+/// Four layers of 1 MiB of parameters. Each saves 10 MiB of activations, and the loss saves nothing.
 inline ModelUse four_layers() {
   ModelUse model;
   for (const char* name : {"a", "b", "c", "d"}) {

@@ -1,5 +1,5 @@
 #pragma once
-// A user's model with a batch norm inside a block, as it is frozen for fine-tuning.
+// A user's model with a batch norm inside a block that is frozen for fine-tuning.
 
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
@@ -21,7 +21,7 @@ struct NormBlock : torch::nn::Module {
   torch::nn::BatchNorm1d norm;
 };
 
-/// Two layers: a block with a norm, a classifier. freeze() puts the norm, and nothing else, into evaluation.
+/// A block with a norm, and a classifier. freeze() sets only the norm to evaluation mode.
 class FrozenNormModel : public model::Model {
  public:
   FrozenNormModel(std::int64_t inputs, std::int64_t classes)
@@ -39,12 +39,12 @@ class FrozenNormModel : public model::Model {
   }
 
   void freeze() { block_->norm->eval(); }
-  /// As freeze() and the constructor have left it.
+  /// Whether all modes are as the constructor and freeze() have set them.
   bool is_frozen() const {
     return !block_->norm->is_training() && block_->is_training() && block_->linear->is_training() &&
            last_->is_training() && is_training();
   }
-  /// Of the norm; zeros as long as it has not trained.
+  /// Of the norm. Zeros until it has trained.
   const at::Tensor& running_mean() const { return block_->norm->running_mean; }
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Costs of the model of four_layers.h, as if they had been measured.
+// Costs of the model of four_layers.h in the form of measurements.
 
 #include "tests/unit/train/four_layers.h"
 #include "trireme/train/estimate/measurements.h"
@@ -8,9 +8,9 @@ namespace trireme::train {
 
 inline constexpr std::int64_t kNumel = 4 << 18;  ///< of the four layers
 
-/// On 16 samples each layer's forward takes 1 s and its backward 2 s, in two parts 0.8 and 1.4 s,
-/// recomputed 3 s; on 4 samples a quarter. Exchanges on two ranks take 1 s/MiB, messages nothing, an update 1
-/// s for all parameters.
+/// On 16 samples each layer's forward takes 1 s and its backward 2 s, in two parts of 0.8 and 1.4 s,
+/// recomputed 3 s. On 4 samples each takes a quarter. Exchanges on two ranks take 1 s/MiB, messages take no
+/// time, and an update takes 1 s for all parameters.
 inline Measurements known_costs(const RunConfig& config, int ranks = 1) {
   Measurements measured{
       .model = model_key(resolve_plan(config, ranks)), .costs = {}, .exchanges = {}, .update = {}};

@@ -1,6 +1,6 @@
-// A checkpoint is copied while training continues, at the latest when Trainer::before_changes() calls. Here
-// each copy is made that late: after the next forward and backward. A run that continues from it has the same
-// bits, whatever of its state forward and backward change.
+// A checkpoint is copied during training, at the latest when Trainer::before_changes() is called. Here each
+// copy is made that late: after the next forward and backward. A run that resumes from it has the same bits,
+// although forward and backward change parts of the state.
 
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
@@ -78,12 +78,12 @@ std::vector<LateMode> late_modes() {
   };
 }
 
-/// Those of compressions that change with every backward, on replicas and where these share gradients out.
+/// Compressions whose state changes in every backward, on replicas and with sharded gradients.
 std::vector<LateMode> late_compressions() {
   std::vector<LateMode> modes;
   for (const std::string& compression : kLossyCompressions) {
     for (const std::int64_t zero : {0, 1, 2, 3}) {
-      if (compression == "one-bit" && zero > 0) continue;  // it is rejected
+      if (compression == "one-bit" && zero > 0) continue;  // the combination is rejected
       std::string name = text(compression, "Zero", zero);
       std::erase(name, '-');
       modes.push_back({name, [=](RunConfig& c) {
@@ -126,7 +126,7 @@ class LateCopy : public CompressedTraining, public testing::WithParamInterface<L
 
   void on_ranks(const RunConfig& config, const std::function<void(comm::Context&, Trainer&)>& work) const {
     std::vector<std::shared_ptr<model::Model>> own(kRanks);
-    at::manual_seed(3);  // of all ranks' models: each run begins with the same
+    at::manual_seed(3);  // of the models of all ranks, so that each run starts with the same values
     for (auto& each : own) {
       if (GetParam().has_buffers) each = std::make_shared<test::FrozenNormModel>(28 * 28, 10);
     }
@@ -137,7 +137,7 @@ class LateCopy : public CompressedTraining, public testing::WithParamInterface<L
     });
   }
 
-  /// Up to that many steps, with an evaluation where one is due.
+  /// Trains up to step `steps`, with evaluations where they are due.
   static void train_to(Trainer& trainer, std::int64_t steps) {
     while (trainer.steps_done() < steps) {
       trainer.step();
@@ -147,7 +147,7 @@ class LateCopy : public CompressedTraining, public testing::WithParamInterface<L
     }
   }
 
-  /// Saves step kSavedStep, each tensor as it is when it may change.
+  /// Saves step kSavedStep. Each tensor is copied just before it may change.
   void save_late(const RunConfig& config) const {
     on_ranks(config, [&](comm::Context& context, Trainer& trainer) {
       train_to(trainer, kSavedStep);
@@ -171,7 +171,7 @@ class LateCopy : public CompressedTraining, public testing::WithParamInterface<L
     });
   }
 
-  /// On each rank, at the end of a run, continued with or not.
+  /// Values of each rank at the end of a run that resumes or not.
   std::vector<Values> at_the_end(const RunConfig& config, ResumeMode resume_mode) const {
     std::vector<Values> values(kRanks);
     on_ranks(config, [&](comm::Context& context, Trainer& trainer) {

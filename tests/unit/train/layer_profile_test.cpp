@@ -29,7 +29,8 @@ TEST(AllocatedBytes, CountsCurrentAndPeakBytes) {
 TEST(AllocatedBytes, IgnoreEarlierAllocations) {
   const parallel::AllocatedBytes allocated;
   const at::Tensor kept = at::ones({1000});
-  // libtorch says so of an address that it saw under an earlier counter and that is another tensor's by now.
+  // libtorch reports this for an address that was allocated under an earlier counter and now belongs to
+  // another tensor.
   char before = 0;
   c10::reportMemoryUsageToProfiler(&before, -4000, 0, 0, c10::kCPU);
   EXPECT_EQ(allocated.current(), 4000);

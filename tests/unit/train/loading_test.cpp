@@ -1,4 +1,4 @@
-// How data come in a run: who waits for them and why, and samples that are made while it continues.
+// Data loading in a run: the waiting ranks and the reasons, and samples that are generated during the run.
 
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ using testing::ThrowsMessage;
 
 class Loading : public SmallRuns {};
 
-/// On a slow disk.
+/// Samples on a slow disk.
 class SlowToRead : public data::Dataset {
  public:
   explicit SlowToRead(std::shared_ptr<const Dataset> samples) : samples_(std::move(samples)) {}
@@ -71,7 +71,7 @@ TEST_F(Loading, RunNamesRankAndWaitingStage) {
               AllOf(HasSubstr("rank 1 waited"), HasSubstr("slowest stage: read")));
 }
 
-/// Of four looks into a cache three find something.
+/// Three of four cache look-ups are hits.
 class FarAway : public data::Dataset {
  public:
   explicit FarAway(std::shared_ptr<const Dataset> samples) : samples_(std::move(samples)) {}
@@ -132,7 +132,7 @@ TEST_F(Loading, SlowRankTakesFewerSamples) {
   EXPECT_THAT(file("dealt", "report.html"), HasSubstr(text("takes ", samples[1], " samples of a batch")));
 }
 
-/// How replicas of several ranks, or that share out what they hold, are made of four.
+/// The use of four ranks: replicas of several ranks, or sharded replicas.
 struct DealtTo {
   const char* name;
   void (*change)(RunConfig&);
@@ -185,7 +185,7 @@ const DealtTo kDealtTo[] = {
 INSTANTIATE_TEST_SUITE_P(Ways, DealtLoading, testing::ValuesIn(kDealtTo),
                          [](const auto& info) { return std::string(info.param.name); });
 
-/// The sum of 8 numbers that are drawn by `key`.
+/// The sum of 8 random numbers of `key`.
 void draw(Random key, const at::Tensor& numbers, const at::Tensor& sum) {
   float total = 0;
   for (int i = 0; i < 8; ++i) total += numbers.data_ptr<float>()[i] = key.uniform();

@@ -1,5 +1,5 @@
-// Sites that take steps of their own: a run is the serial program of the published rules, continues from a
-// checkpoint with the same bits, and changes nothing by looking at it.
+// Local SGD. A run equals the serial program of the published rules and resumes from a checkpoint with the
+// same bits. Reading its state does not change it.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/stack.h>
@@ -38,7 +38,7 @@ Values copies(const optim::NamedTensors& tensors) {
 struct Rule {
   const char* name;
   const char* outer = "average";
-  int sites = 2, ranks = 1;  ///< of a site
+  int sites = 2, ranks = 1;  ///< `ranks`: ranks per site
   std::int64_t steps = 4, from = 0, fragments = 1, delay = 0;
   double mixing = 0.5;
 };
@@ -66,7 +66,7 @@ const Rule kRules[] = {
     {.name = "StreamingSitesOfTwo", .outer = "nesterov", .ranks = 2, .steps = 4, .fragments = 2, .delay = 3},
 };
 
-/// As it was when the sites were synchronised.
+/// The model at the last synchronization of the sites.
 optim::NamedTensors mean_of_sites(Trainer& trainer) {
   optim::NamedTensors mean;
   for (const auto& shard : shards_of(trainer.model_state())) mean.emplace_back(shard.name, shard.tensor);
@@ -90,12 +90,12 @@ class LocalRuns : public SmallRuns {
   }
   static int num_ranks(const Rule& rule) { return rule.sites * rule.ranks; }
 
-  /// The models of all sites after each step, and their mean in the end.
+  /// The models of all sites after each step, and their mean at the end.
   struct Trained {
     std::vector<std::vector<Values>> sites;  ///< [step][site]
     Values mean;
     std::vector<double> losses;
-    int torch_threads = 0;  ///< of each rank: how an operation is cut over threads decides its last bits
+    int torch_threads = 0;  ///< of each rank; the split of an operation over threads determines its last bits
   };
   static Trained trained(const RunConfig& config, const Rule& rule) {
     const data::DataSource data = open_data(config, Log());
@@ -124,7 +124,7 @@ class LocalRuns : public SmallRuns {
   }
 };
 
-/// The published rules, one site after the other, with as many threads of libtorch as a rank has.
+/// The published rules for consecutive sites, with as many libtorch threads as a rank has.
 class SerialSites {
  public:
   SerialSites(const RunConfig& config, const Rule& rule, const data::DataSource& data)
@@ -132,7 +132,7 @@ class SerialSites {
     RunConfig plain = config;
     plain.parallel = {};
     for (int site = 0; site < rule.sites; ++site) {
-      trainers_.push_back(std::make_unique<Trainer>(plain, *alone_, data));  // a model with its first values
+      trainers_.push_back(std::make_unique<Trainer>(plain, *alone_, data));  // initial values of a model
       sites_.push_back({.parameters = trainers_.back()->parameters()});
       sites_.back().optimizer = optim::make_optimizer(config.optimizer, sites_.back().parameters);
       sites_.back().stream = data.train->open({.global_batch = config.train.global_batch,
@@ -202,7 +202,7 @@ class SerialSites {
     }
   }
 
-  /// mlp of 784, 8, 10: the cuts that make the largest fragment small, and then all even.
+  /// MLP of 784, 8, 10: the cuts that minimize the largest fragment, and are otherwise even.
   int fragment_of(std::size_t parameter) const {
     if (rule_.fragments == 1) return 0;
     if (rule_.fragments == 2) return parameter == 0 ? 0 : 1;
@@ -336,7 +336,7 @@ TEST_F(LocalRuns, ModelOfRunIsMeanOfSites) {
 }
 
 TEST_F(LocalRuns, AreEvaluatedAndSavedAsMean) {
-  const Rule rule{.name = "", .sites = 3, .steps = 100};  // they never meet
+  const Rule rule{.name = "", .sites = 3, .steps = 100};  // they never synchronize
   const RunConfig config = local("saved", rule);
   const Trained found = trained(config, rule);
   const RunResult result = run(3, config);

@@ -1,5 +1,5 @@
-// Checkpoints of loops of your own over replicas, shards and pipelines: each kind continues from the others',
-// with optimizers of torch::optim and of Trireme, and several models lie in one checkpoint.
+// Checkpoints of user-defined loops over replicas, shards and pipelines. Each kind resumes from the others,
+// with optimizers of torch::optim and of Trireme. One checkpoint can contain several models.
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/mse_loss.h>
@@ -43,7 +43,8 @@ at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target) {
   return at::mse_loss(output, target);
 }
 
-/// Some optimizer of parameters by name, its learning-rate schedule, and what saves them with a model.
+/// Optimizers of named parameters, with a learning-rate schedule, and the function that saves them with a
+/// model.
 struct Updates {
   std::vector<std::unique_ptr<torch::optim::Optimizer>> of_torch = {};
   std::unique_ptr<optim::Optimizer> own = nullptr;
@@ -71,7 +72,7 @@ struct Updates {
 
 using MakeUpdates = std::function<Updates(const optim::NamedTensors&)>;
 
-/// Weights, and biases with another rate, in one optimizer.
+/// One optimizer with two groups: weights, and biases with another rate.
 Updates grouped_adamw(const optim::NamedTensors& parameters) {
   std::vector<at::Tensor> weights, biases;
   for (const auto& [name, parameter] : parameters)
@@ -121,7 +122,7 @@ struct Row {
 
 class LoopKinds : public testing::TestWithParam<Row> {
  protected:
-  /// Updates `done` + 1 to `to`: the checkpoint of the first is restored, the last one is saved.
+  /// Runs updates `done` + 1 to `to`. Restores the checkpoint of `done` and saves the last one.
   using Steps = std::function<void(std::int64_t step, const at::Tensor& x, const at::Tensor& y)>;
   void train(comm::Context& context, const LoopModel& model, Updates& updates, std::int64_t to,
              const Steps& gradients) const {
@@ -203,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, LoopKinds,
 
 class SeveralModels : public testing::Test {
  protected:
-  /// A critic in shards and replicas of a generator; saves, or restores, and gives the sum of all weights.
+  /// A sharded critic and a replicated generator. Saves or restores them, and returns the sum of all weights.
   double sum(bool saves, const char* second_name = "generator") const {
     double sum = 0;
     comm::run_ranks_as_threads(2, [&](comm::Context& context) {

@@ -1,4 +1,4 @@
-// What a forecast makes of layers whose bytes are known, and of plans that it cannot tell of.
+// The memory estimate of layers with known bytes, and plans that it cannot estimate.
 #include "trireme/train/estimate/memory_forecast.h"
 
 #include <ATen/ops/empty.h>
@@ -31,7 +31,7 @@ std::vector<std::int64_t> mib_of(const MemoryUse& use) {
 TEST(ForecastMemory, OneRankHoldsStateAndActivations) {
   const auto ranks = forecast_memory(plan_of(config_of_four(), 1), four_layers(), WeightsMemory::kOwn);
   ASSERT_EQ(ranks.size(), 1U);
-  // The peak is the last layer's backward: its gradient alone is there.
+  // The peak is in the last layer's backward, where only its gradient exists.
   EXPECT_THAT(mib_of(ranks[0].at_peak), ElementsAre(4, 1, 8, 40 + 2));
 }
 
@@ -109,8 +109,8 @@ TEST(ForecastMemory, StagesCountMicroBatchesInFlight) {
       activations.push_back(mib_of(rank.at_peak)[3]);
     return activations;
   };
-  // A micro-batch keeps 20 and its output or input, 1. The first rank holds two, and a gradient may be on its
-  // way; the last one.
+  // A micro-batch saves 20 MiB, plus 1 MiB for its output or input. The first rank holds two, and a gradient
+  // may be in flight. The last rank holds one.
   EXPECT_THAT(at_once("1f1b"), ElementsAre(2 * 21 + 2, 21 + 2 + 1));
   EXPECT_THAT(at_once("gpipe"), ElementsAre(4 * 21 + 2 + 1, 4 * 21 + 2));
 }
@@ -164,7 +164,7 @@ data::DataSource data_to_measure() {
 
 TEST(MeasureMemory, CountsLargeTensorsThatLieInMappings) {
   constexpr std::int64_t kBytes = 8 << 20;
-  comm::keep_tensor_blocks();  // as a rank does
+  comm::keep_tensor_blocks();  // like a rank
   const parallel::AllocatedBytes allocated;
   {
     const at::Tensor large = at::empty({kBytes}, at::kByte);
@@ -183,7 +183,7 @@ TEST(MeasureMemory, LeavesCustomModelUnchanged) {
   model->parameters()[0].mutable_grad() = before.clone();
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const ParallelPlan plan = resolve_plan(config, 1);
-    for (int time = 0; time < 2; ++time) {  // a hook that stayed would be rejected
+    for (int time = 0; time < 2; ++time) {  // a remaining hook would be rejected
       const MemoryForecast forecast = measure_memory(plan, context, data, WeightsMemory::kOwn, model);
       EXPECT_GT(forecast.largest().at_peak[MemoryKind::kActivations], 0);
     }
@@ -241,7 +241,7 @@ TEST(MeasureMemory, KeepsMeasuredCutsAndSplitsBackward) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     RunConfig config = config_of_four();
     config.parallel.pipeline = 2;
-    config.parallel.microbatches = 2;  // cut by time
+    config.parallel.microbatches = 2;  // with cuts by measured time
     const MemoryForecast stages = measure_memory(resolve_plan(config, 2), context, data, WeightsMemory::kOwn);
     EXPECT_EQ(stages.plan.cuts().size(), 1U);
     config.parallel.recompute = true;

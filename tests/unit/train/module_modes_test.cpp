@@ -1,5 +1,5 @@
-// Modules stay in the mode, training or evaluation, that their owner has put them into, one by one, whatever
-// the trainer computes in between.
+// Modules stay in the mode (training or evaluation) that their owner has set for each, whatever the trainer
+// computes in between.
 #include <gmock/gmock.h>
 
 #include "tests/support/temporary_folder.h"

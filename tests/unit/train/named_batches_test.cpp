@@ -1,5 +1,5 @@
 // Batches, models and objectives of named tensors: several inputs, several targets, or none. Any split of a
-// batch gives the numbers of one rank, as for one tensor of each.
+// batch gives the numbers of one rank, as with one tensor of each.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -26,7 +26,7 @@ using testing::ThrowsMessage;
 
 constexpr std::int64_t kUsers = 7, kItems = 5, kWidth = 6;
 
-/// How much a user likes an item, and how sure that is.
+/// The rating of an item by a user, and its certainty.
 struct Likes : data::Dataset {
   explicit Likes(std::int64_t size) : samples(size) {}
   std::int64_t size() const override { return samples; }
@@ -39,12 +39,12 @@ struct Likes : data::Dataset {
   std::int64_t samples;
 };
 
-/// 50 samples: the last batch of 24 is one of 2.
+/// 50 samples. The last batch has 2 instead of 24.
 data::DataSource likes() {
   return {.name = "likes", .train = std::make_shared<Likes>(50), .test = std::make_shared<Likes>(30)};
 }
 
-/// Two towers; a pipeline hands what is not used yet from stage to stage, by name.
+/// Two towers. A pipeline passes unused tensors from stage to stage by name.
 struct Towers : model::Model {
   Towers() { initialise(1); }
   Fields forward_all(const Fields& inputs) override {
@@ -76,7 +76,7 @@ struct Towers : model::Model {
                     of_item = register_module("of_item", torch::nn::Linear(kWidth, 4));
 };
 
-/// Squares weighed by how sure they are; the mean is one over the weights.
+/// Squares weighted by certainty. The mean is over the weights.
 struct Sure : objective::Objective {
   at::Tensor loss_all(const Fields& outputs, const Fields& targets) const override {
     const at::Tensor squares = (outputs["likes"] - targets["likes"]).square() + 0.01 * outputs["size"];
@@ -169,8 +169,8 @@ TEST(NamedBatches, AreVerified) {
   }
 }
 
-/// Sentences of 1 to 7 words, each of which is to be told whether it stands before a larger one: what comes
-/// out for a word depends on the sentence, and on none of its padding.
+/// Sentences of 1 to 7 words. The target of a word says whether the next word (cyclically) is larger. The
+/// output of a word depends on the sentence, and not on its padding.
 struct Sentences : data::Dataset {
   std::int64_t size() const override { return 50; }
   data::Example get(std::int64_t index) const override {
@@ -225,7 +225,7 @@ TEST(PaddedBatches, MatchOneRankForEverySplit) {
     };
     comm::run_ranks_as_threads(1, [&](comm::Context& context) { train(context, tagging({1})); });
     comm::run_ranks_as_threads(mode.ranks, [&](comm::Context& context) { train(context, tagging(mode)); });
-    // Padded to another length, sums are of as many numbers and zeros.
+    // With padding to another length, sums have the same numbers and more zeros.
     EXPECT_NEAR(evaluations[0].loss, evaluations[1].loss, 1e-5);
     EXPECT_EQ(evaluations[0].metric("accuracy"), evaluations[1].metric("accuracy"));
     EXPECT_EQ(evaluations[0].metric("accuracy").count, 197) << "words of all sentences";
@@ -248,7 +248,7 @@ TEST(PaddedBatches, RejectsMeanThatDependsOnPadding) {
   RunConfig config = config_for({1});
   EXPECT_THAT([&] { train_one_step(config, sentences()); },
               ThrowsMessage<InvalidArgument>(HasSubstr("name their class in objective.ignored_classes")));
-  // Numbers, of which padding counts as any other.
+  // Numbers, where padding counts like any other number.
   struct Numbers : data::Dataset {
     std::int64_t size() const override { return 50; }
     data::Example get(std::int64_t index) const override {
@@ -318,7 +318,7 @@ TEST(NamedBatches, FieldMissingForModelIsNamed) {
       ThrowsMessage<InvalidArgument>(HasSubstr("expected one tensor, found 2 fields: 'likes', Float")));
 }
 
-/// No targets: numbers become themselves. And no inputs: the model is the mean of what is observed.
+/// Without targets, numbers are reconstructed. Without inputs, the model is the mean of the observations.
 TEST(NamedBatches, MayHaveNoTargetsOrNoInputs) {
   struct Numbers : data::Dataset {
     explicit Numbers(bool as_inputs) : as_inputs_(as_inputs) {}

@@ -1,5 +1,5 @@
-// The noise of gradients, measured in runs: the same from the same parts, whoever had them, and told where a
-// run is written down.
+// The gradient noise scale in runs. It depends only on the parts of the batch and not on the ranks that
+// compute them. It is in the files of the run.
 #include <gmock/gmock.h>
 
 #include <mutex>
@@ -25,7 +25,7 @@ class NoiseScaleOfRuns : public SmallRuns {
     return result;
   }
 
-  /// What the ranks find in three steps, each of them.
+  /// The result of three steps on each rank.
   std::vector<optim::GradientNoise> found(int ranks, const RunConfig& config) const {
     std::vector<optim::GradientNoise> result(static_cast<std::size_t>(ranks));
     comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {

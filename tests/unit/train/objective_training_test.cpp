@@ -1,6 +1,6 @@
-// A task is an objective: whatever is learned, any split of a batch over ranks, micro-batches and stages
-// gives the loss and the gradients of one rank; own data goes into a whole run, and any metric says which is
-// best.
+// Tasks as objectives. For any task, any split of a batch over ranks, micro-batches and stages gives the loss
+// and the gradients of one rank. User-defined data works in a whole run, and any metric can select the best
+// checkpoint.
 
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Images with another target than their class.
+/// Images whose target is not their class.
 class Retargeted : public data::Dataset {
  public:
   using Of = at::Tensor (*)(const data::Example& sample);
@@ -42,7 +42,7 @@ class Retargeted : public data::Dataset {
   Of target_;
 };
 
-/// 50 samples: the last batch of 24 is one of 2.
+/// 50 samples. The last batch has 2 instead of 24.
 data::DataSource data_with(Retargeted::Of target, std::int64_t num_classes) {
   return {.name = "small",
           .train = std::make_shared<Retargeted>(50, 0, target),
@@ -54,7 +54,7 @@ at::Tensor itself(const data::Example& sample) { return sample.input; }
 at::Tensor its_class(const data::Example& sample) { return sample.target; }
 at::Tensor bright(const data::Example& sample) { return sample.input->gt(0).to(at::kFloat).flatten(); }
 
-/// The sum over samples of the squares of what it makes.
+/// The loss is the sum over samples of the squared outputs.
 class WithOwnLoss : public model::Model {
  public:
   WithOwnLoss() {
@@ -201,7 +201,7 @@ class OwnTask : public SmallRuns {
     result.objective.name = "mean_squared_error";
     result.train.global_batch = 10;
     result.eval.every_steps = 1;
-    result.data.name = "image_folder";  // is not opened
+    result.data.name = "image_folder";  // this data set is not opened
     return result;
   }
 };
@@ -244,7 +244,7 @@ TEST_F(OwnTask, BestStateFollowsNamedMetric) {
               ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'mean_absolute_error'")));
 }
 
-/// The metric at each evaluation, and the first one after which `patience` in a row were no better.
+/// The metric at each evaluation, and the first one after `patience` consecutive ones without improvement.
 struct Expected {
   std::int64_t operator()(double value) {
     ++evaluations;
@@ -259,7 +259,7 @@ struct Expected {
 
 TEST_F(OwnTask, StopsWithoutProgressInNamedMetric) {
   RunConfig config = task("patient");
-  config.optimizer.lr = 0.3;  // so high that evaluations get worse, too
+  config.optimizer.lr = 0.3;  // so high that some evaluations get worse
   config.eval.patience_metric = "mean_absolute_error";
   Expected expected{.patience = 2};
   callbacks_.on_evaluation = [&](std::int64_t, const Evaluation& evaluation) {
@@ -292,7 +292,7 @@ TEST_F(OwnTask, CountsFailedEvaluationsAcrossResume) {
   const std::int64_t whole = evaluations;
   config.run.name = "in parts";
   evaluations = 0;
-  most = whole - 1;  // one of the two was no better
+  most = whole - 1;  // one of the two did not improve
   run(1, config);
   std::filesystem::remove(folder_ / "in parts/summary.json");
   most = 1000;

@@ -1,5 +1,5 @@
-// Runs whose optimizer's state lives in files: the bits of runs in memory, whatever they are combined with,
-// checkpoints that the one continues from and the other, and disks that fail.
+// Runs with optimizer state in files: the bits of runs in memory for all combinations, checkpoints that
+// either kind can resume from, and disks that fail.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ using testing::ThrowsMessage;
 
 class OffloadTraining : public SmallRuns {
  protected:
-  /// Parts are far smaller than the state.
+  /// Parts that are far smaller than the state.
   static RunConfig offloaded(RunConfig config) {
     config.run.name += "-offloaded";
     config.offload.optimizer = "files";
@@ -108,7 +108,7 @@ TEST_F(OffloadTraining, ParameterShardsResumeFromEitherKind) {
 TEST_F(OffloadTraining, VerifyComparesParameterShardsWithOneRank) {
   RunConfig each = config("verify-shards");
   each.parallel.zero = 3;
-  each.train.clip_norm = 0;  // a norm is summed by pieces
+  each.train.clip_norm = 0;  // because a norm is summed by pieces
   each.offload.optimizer = each.offload.parameters = "files";
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const data::DataSource data = train::open_data(each, context.log());
@@ -214,7 +214,7 @@ TEST_F(OffloadTraining, RejectsFullFolderBeforeStep) {
               ThrowsMessage<DataError>(AllOf(HasSubstr("rank 0: cannot reserve"), HasSubstr("are free"))));
 }
 
-/// Activations that are large enough to leave.
+/// Activations that are large enough to be offloaded.
 RunConfig activating(RunConfig config) {
   config.model.hidden = {512, 512};
   config.train.global_batch = 256;

@@ -1,5 +1,5 @@
-// trireme/trireme.h is enough for a program with its own loop: three loops over the same layers and samples,
-// with the short names alone. It is the first include, and no other of Trireme follows.
+// trireme/trireme.h suffices for a program with its own loop. Three loops over the same layers and samples
+// use only the short names. It is the first include, and the only one of Trireme.
 #include <ATen/ops/mse_loss.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ nn::Sequential make_chain() {
   return chain;
 }
 
-/// The batches of a rank: an image of 2 x 3 pixels, and the class as three numbers.
+/// The batches of a rank: images of 2 x 3 pixels, and the class as three numbers.
 struct Samples {
   explicit Samples(const trireme::Context& context, int ranks) {
     const trireme::StreamOptions options{
@@ -68,7 +68,7 @@ Losses with_replicas(trireme::Context& context) {
   return losses;
 }
 
-/// Saved after half of the steps, and continued by another object.
+/// Saves after half of the steps. Another object resumes.
 Losses with_shards(trireme::Context& context, const std::filesystem::path& folder) {
   Losses losses;
   for (const int until : {kSteps / 2, kSteps}) {
@@ -94,7 +94,7 @@ Losses with_shards(trireme::Context& context, const std::filesystem::path& folde
   return losses;
 }
 
-/// Every layer is checkpointed; each rank reads the whole batch.
+/// Every layer is checkpointed. Each rank reads the whole batch.
 Losses with_stages(trireme::Context& context) {
   Losses losses;
   const nn::Sequential chain = make_chain();

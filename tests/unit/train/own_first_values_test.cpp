@@ -1,4 +1,4 @@
-// The first values of a registered model: those of its constructor, on all ranks those of rank 0.
+// The initial values of a registered model: those of its constructor on rank 0, on all ranks.
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
@@ -25,7 +25,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Norms, and a parameter that is neither a weight nor a bias: what no rule of Linear layers fits.
+/// Norms, and a parameter that is neither a weight nor a bias. No rule for Linear layers applies to them.
 struct Normed : model::Model {
   Normed() {
     register_module("first", first);
@@ -121,7 +121,7 @@ TEST(OwnFirstValues, UnknownDeferredParameterGetsAdvice) {
   });
 }
 
-/// Each object has other values, as of a constructor that reads a clock.
+/// Each object has other values, like a constructor that reads a clock.
 struct EachItsOwn : Normed {
   EachItsOwn() {
     static std::atomic<int> count = 0;

@@ -1,4 +1,4 @@
-// What a plan decides of a configuration, and that those who carry it out need nothing else.
+// The decisions of a plan about a configuration. The plan is the only input of the code that executes it.
 #include "trireme/train/plan/parallel_plan.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// The trainer with a model that is cut over ranks: the numbers are those of one rank, whatever the schedule,
-// the replicas, the precision; a checkpoint does not know how the model was cut.
+// The trainer with a model that is split over ranks. The numbers are those of one rank for any schedule,
+// replicas and precision. A checkpoint does not depend on the cuts.
 #include <ATen/ops/sqrt.h>
 #include <gmock/gmock.h>
 #include <torch/nn/modules/linear.h>
@@ -116,7 +116,7 @@ struct Outcome {
   Evaluation evaluation;
 };
 
-/// Trains to the end; what rank 0 saw.
+/// Trains to the end. Returns the results of rank 0.
 Outcome train_on(int ranks, const RunConfig& config) {
   Outcome outcome;
   const data::DataSource data = small_data();
@@ -152,7 +152,7 @@ TEST(PipelineTraining, ReportsLossAndNormOfWholeModel) {
   }
 }
 
-// The last batch of an epoch has 6 samples: some of the 16 micro-batches have none.
+// The last batch of an epoch has 6 samples, so that some of the 16 micro-batches have none.
 TEST(PipelineTraining, EmptyMicrobatchesAreSkippedOnEveryStage) {
   RunConfig serial = cut_config(1);
   serial.train.accumulation = 16;
@@ -165,8 +165,8 @@ TEST(PipelineTraining, EmptyMicrobatchesAreSkippedOnEveryStage) {
     EXPECT_NEAR(found.losses[i], expected.losses[i], 1e-5) << "step " << i + 1;
 }
 
-/// Two layers; the forward is finite, and so is the gradient of the second, but not that of the first: the
-/// slope of a root at 0.
+/// Two layers. The forward and the gradient of the second are finite. The gradient of the first is NaN,
+/// because of the slope of a root at 0.
 class FirstGradientIsNoNumber : public model::Model {
  public:
   FirstGradientIsNoNumber() {
@@ -232,7 +232,7 @@ TEST(PipelineTraining, StepPastDivergedStageNamesRank) {
               ThrowsMessage<DivergedError>(HasSubstr("not a finite number on rank")));
 }
 
-/// Runs in a folder of their own.
+/// Runs in a private folder.
 class PipelineRuns : public testing::Test {
  protected:
   RunConfig config(const std::string& name, int stages) const {
@@ -308,7 +308,7 @@ TEST_F(PipelineRuns, CustomDeferredModelFollowsRunSeed) {
   EXPECT_EQ(found, run(2, config("shipped", 2)).weights_xxh3);
 }
 
-/// 24 steps, drained every 6 of them: the end of an epoch and checkpoints.
+/// 24 steps. The pipeline is drained every 6 steps: at the end of an epoch and at checkpoints.
 class AsynchronousRuns : public PipelineRuns, public testing::WithParamInterface<const char*> {
  protected:
   RunConfig asynchronous(const std::string& name, int stages = 3) const {

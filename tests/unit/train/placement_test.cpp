@@ -1,4 +1,4 @@
-// The layers that a run cuts its model into.
+// The layers into which a run splits its model.
 #include "trireme/train/plan/placement.h"
 
 #include <ATen/ops/ones.h>

@@ -1,4 +1,4 @@
-// Plans and measurements that somebody else wrote.
+// Untrusted files with plans and measurements.
 #include <gmock/gmock.h>
 
 #include <filesystem>

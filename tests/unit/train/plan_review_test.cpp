@@ -1,4 +1,4 @@
-// An estimate compared with the run that followed it, and rates that learn from the difference.
+// An estimate compared with the run that followed it, and rates that are corrected by the difference.
 #include "trireme/train/planner/plan_review.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-/// What the estimate of `config` says, as if a run had measured it.
+/// The estimate of `config` in the form of a measurement of a run.
 MeasuredStep as_predicted(const PlannedStep& plan, int pipeline_rank = 0) {
   const EstimateOfRank& rank = plan.ranks[static_cast<std::size_t>(pipeline_rank)];
   return {.pipeline_rank = pipeline_rank,

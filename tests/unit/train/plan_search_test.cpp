@@ -1,5 +1,5 @@
-// The search for plans, from costs that are known: it finds what trying everything finds, keeps what is
-// configured, stays within the memory, and says why a plan lost.
+// The search for plans from known costs. It finds the result of an exhaustive search, keeps configured
+// values, stays within the memory, and says why a plan lost.
 #include "trireme/train/planner/plan_search.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ std::vector<PlannedStep> all_plans(const RunConfig& config, int ranks) {
        plan_choices(config, {}, {.world_size = ranks, .ranks_of_host = 0, .layers = 4})) {
     try {
       plans.push_back(plan_step(with_choice(config, choice), ranks, measured));
-    } catch (const InvalidArgument&) {  // cannot run
+    } catch (const InvalidArgument&) {  // the combination cannot run
     }
   }
   return plans;
@@ -62,7 +62,7 @@ TEST(PlanSearch, FindsTheOptimumOfExhaustiveSearch) {
            plan_choices(config, {}, {.world_size = ranks, .ranks_of_host = 0, .layers = 4})) {
         try {
           min_s = std::min(min_s, plan_step(with_choice(config, choice), ranks, measured).step_s);
-        } catch (const InvalidArgument&) {  // cannot run
+        } catch (const InvalidArgument&) {  // the combination cannot run
         }
       }
       EXPECT_LE(found.plans.front().step_s, min_s * 1.01) << ranks << " ranks, " << exchange_s;
@@ -230,7 +230,7 @@ TEST(PlanSpace, ShardGroupsAreCopiesWithinHost) {
     }
     return sizes;
   };
-  // The pipeline is the outermost axis: copies of a stage are neighbours.
+  // The pipeline is the outermost axis, so copies of a stage are neighbors.
   EXPECT_THAT(groups(1, 8), testing::ElementsAre(0, 8));
   EXPECT_THAT(groups(2, 8), testing::ElementsAre(0, 4));
   EXPECT_THAT(groups(1, 2), testing::ElementsAre(0, 2));

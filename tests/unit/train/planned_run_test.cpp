@@ -1,4 +1,4 @@
-// parallel.plan = "auto": a run chooses its plan, writes it down, and a resume keeps it on as many ranks.
+// parallel.plan = "auto": a run chooses its plan and records it. A resume on as many ranks keeps it.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -88,7 +88,7 @@ TEST_F(PlannedRuns, RejectForeignPlanInFolder) {
 TEST_F(PlannedRuns, CostsAreMeasuredOnce) {
   run(2, planned("first"));
   ASSERT_FALSE(std::filesystem::is_empty(costs()));
-  // What is kept decides: with exchanges that cost an hour no gradient is exchanged.
+  // The cached costs decide. With exchanges that take an hour, no gradients are exchanged.
   const auto kept = read_kept(planned("first"), {2, 2});
   ASSERT_TRUE(kept.has_value());
   MeasuredForms slow = *kept;
@@ -97,7 +97,7 @@ TEST_F(PlannedRuns, CostsAreMeasuredOnce) {
          {&form.exchanges.all_reduce, &form.exchanges.reduce_scatter, &form.exchanges.all_gather})
       line->fixed_s = 3600;
   }
-  slow.resize(1);  // nor do parts of layers
+  slow.resize(1);  // and no parts of layers
   keep(planned("first"), {2, 2}, slow);
   run(2, planned("second"));
   EXPECT_THAT(file("second", "plan.toml"), HasSubstr("pipeline = 2"));
@@ -165,7 +165,7 @@ TEST_F(PlannedRuns, OfAParameterServerAreRejected) {
   EXPECT_THROW(run(2, served), InvalidArgument);
 }
 
-/// The plan of a loop without run_training(), in words, on ranks that all have it.
+/// The plan of a loop without run_training(), in words. All ranks must have it.
 std::string planned_loop(int ranks, const RunConfig& config, const std::filesystem::path& file,
                          const std::function<void(const ParallelPlan&, comm::Context&)>& use = {}) {
   std::string words;

@@ -1,5 +1,5 @@
-// parallel.priority = "forward": the next forward begins while gradients are still on their way. No bit of
-// what is learned may tell.
+// parallel.priority = "forward": the next forward begins while gradients are in flight. The trained weights
+// have the same bits.
 
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ class PriorityRuns : public SmallRuns {
     std::vector<double> losses;
     std::map<std::string, at::Tensor> state;
   };
-  /// What rank 0 has at the end, the optimizer's state included.
+  /// The final state of rank 0, including the optimizer state.
   static Trained trained(const RunConfig& config, int ranks,
                          const std::function<void(Trainer&)>& after_step = nullptr) {
     const data::DataSource data = open_data(config, Log());
@@ -96,7 +96,8 @@ TEST_P(PriorityOf, ChangesNoBit) {
   expect_same(trained(with(by_need("by_need")), ranks), trained(with(in_order("in_order")), ranks));
 }
 
-// 2048 samples: batches of 2047 leave one for the last step of an epoch, which most ranks sit out.
+// 2048 samples. Batches of 2047 leave one sample for the last step of an epoch, in which most ranks have
+// none.
 INSTANTIATE_TEST_SUITE_P(Of, PriorityOf,
                          testing::Values(Kind{"sgd"}, Kind{"adamw"}, Kind{"lamb"}, Kind{"muon"},
                                          Kind{"adamw", 3}, Kind{"adamw", 2, 4}, Kind{"sgd", 3, 1, 2047}),

@@ -1,4 +1,4 @@
-// Layers that are recomputed change no bit of a training, on any mesh; a budget of bytes is kept.
+// Recomputed layers change no bit of the training on any mesh. An activation budget is observed.
 #include "trireme/train/parts/recomputed_layers.h"
 
 #include <ATen/ops/relu.h>
@@ -45,7 +45,7 @@ RunConfig small_config() {
   return config;
 }
 
-/// Convolutions with batch norm and dropout: what a second forward could disturb.
+/// Convolutions with batch norm and dropout, which a second forward could disturb.
 class Net : public model::Model {
  public:
   at::Tensor forward(const at::Tensor& x) override { return head(second(first(x))); }
@@ -151,7 +151,7 @@ TEST(RecomputedLayers, MatchStoringRankOnEveryMesh) {
   }
 }
 
-/// What a step allocates at its peak: activations, where micro-batches are large and layers narrow.
+/// The peak allocation of a step. With large micro-batches and narrow layers it is mostly activations.
 std::int64_t peak_bytes(const RunConfig& config, const std::shared_ptr<model::Model>& own = nullptr) {
   std::int64_t peak = 0;
   const data::DataSource data = data_of_layers(4096);
@@ -165,7 +165,7 @@ std::int64_t peak_bytes(const RunConfig& config, const std::shared_ptr<model::Mo
   return peak;
 }
 
-/// Blocks each of which saves its input and three tensors of its size.
+/// Each block saves its input and three tensors of the same size.
 class Deep : public model::Model {
  public:
   Deep() {
@@ -202,7 +202,7 @@ TEST(RecomputedLayers, KeepTheirBudget) {
   EXPECT_NEAR(static_cast<double>(peak_bytes(config, std::make_shared<Deep>())), static_cast<double>(plain),
               0.5 * kTensor)
       << "a budget that is kept anyhow costs nothing";
-  // Beside what is kept there are gradients, those of a layer's input and output.
+  // In addition to saved activations there are the gradients of a layer's input and output.
   for (const int budget : {4, 3, 2}) {
     config.train.activation_budget = text(budget, "MiB");
     const std::int64_t peak = peak_bytes(config, std::make_shared<Deep>());

@@ -1,5 +1,5 @@
-// Whatever the command line rejects before it starts a rank, a Trainer and run_training() reject as well when
-// a program of one's own makes them: the checks belong to the plan, not to who asks.
+// A Trainer and run_training() in a user-defined program reject all that the command line rejects before it
+// starts a rank. The checks belong to the plan and not to its caller.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ struct Rejection {
   int ranks;
   void (*change)(RunConfig&);
   const char* message;
-  const char* nearest;  ///< what the nearest plan that works changes; null: none is known
+  const char* nearest;  ///< changes of the nearest valid plan; null: none is known
 };
 
 std::ostream& operator<<(std::ostream& out, const Rejection& row) { return out << row.name; }
@@ -400,7 +400,7 @@ TEST_P(Rejected, WithTheNearestPlanThatWorks) {
 INSTANTIATE_TEST_SUITE_P(Table, Rejected, testing::ValuesIn(kRejections),
                          [](const auto& row) { return std::string(row.param.name); });
 
-/// A value that the key does not allow, as the type that it holds; nothing where everything is allowed.
+/// A value that the key does not allow, in the type of the key. Nothing if all values are allowed.
 std::optional<ConfigValue> not_allowed(const ConfigKey& key) {
   const Allowed& allowed = key.allowed;
   const ConfigValue held = key.get({});

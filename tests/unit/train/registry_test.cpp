@@ -1,4 +1,4 @@
-// Types of a program's own, by name and with keys of their own.
+// User-defined types, by name and with their own keys.
 #include "trireme/train/config/registry.h"
 
 #include <gmock/gmock.h>

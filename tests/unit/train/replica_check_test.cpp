@@ -1,5 +1,5 @@
-// parallel.check_replicas_every: parameters that ranks hold alike are compared in every mode; what drifts
-// apart ends the run on all ranks, and what is meant to differ does not.
+// parallel.check_replicas_every: in every mode, parameters that ranks hold in common are compared. A
+// divergence ends the run on all ranks. Parameters that may differ are ignored.
 #include <gmock/gmock.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -24,7 +24,7 @@ using testing::ThrowsMessage;
 
 struct ComparedMode {
   FormMesh mesh;
-  /// A tensor that ranks hold alike, by a part of its name; null: no two ranks do, but in one memory.
+  /// Part of the name of a tensor that ranks hold in common. Null: no two ranks do, except in shared memory.
   const char* alike = "ln_f";
   const char* compression = "none";
   bool exact = false;
@@ -32,7 +32,7 @@ struct ComparedMode {
 };
 std::ostream& operator<<(std::ostream& out, const ComparedMode& mode) { return out << mode.mesh.name; }
 
-// Ranks of backend "threads" have memory in common, where shared weights lie once; those of gloo do not.
+// Ranks of backend "threads" share one copy of tied weights in memory. Those of gloo do not.
 const ComparedMode kComparedModes[] = {
     {{"Replicas", 3, {}}},
     {{"Accumulation", 2, {}, 2}},
@@ -84,7 +84,7 @@ class ReplicaComparison : public testing::TestWithParam<ComparedMode> {
     comm::run_ranks_as_threads(GetParam().mesh.ranks, work,
                                {.backend = GetParam().mesh.backend, .timeout_s = 60});
   }
-  /// A value of what is alike, on the last rank, when its forward and backward are over.
+  /// Changes a value of the common tensor on the last rank after its forward and backward.
   static void change(Trainer& trainer) {
     const at::NoGradGuard no_grad;
     const bool in_pieces = GetParam().mesh.parallel.zero == 3;
@@ -126,7 +126,7 @@ TEST_P(DriftingReplicas, EndRunWithNameOfDifference) {
     trainer.before_changes([&, updates = 0]() mutable {
       if (++updates == 3 && context.rank() == context.world_size() - 1) change(trainer);
     });
-    // Of sites only the one that differs ends by itself.
+    // With local SGD, only the site that differs ends by itself.
     const int site = static_cast<int>(config().parallel.local_ranks);
     const bool is_told = site == 1 || context.rank() >= context.world_size() - site;
     const auto run = [&] {
@@ -144,7 +144,7 @@ TEST_P(DriftingReplicas, EndRunWithNameOfDifference) {
   EXPECT_GT(num_told, 1);
 }
 
-/// Sums of words; forward writes the rows that it reads, to bound their norms.
+/// Sums of embeddings. To bound their norms, forward writes the rows that it reads.
 struct BoundedWords : model::Model {
   BoundedWords()
       : words(register_module(

@@ -1,5 +1,5 @@
-// 1F1B-RR in the trainer: stages with several ranks. A step is a number of micro-batches; a stage with r
-// ranks updates once for every r of them, from their mean.
+// 1F1B-RR in the trainer: stages with several ranks. A step is a number of micro-batches. A stage with r
+// ranks updates after every r of them, from their mean.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -31,7 +31,7 @@ data::DataSource images() {
   return {.name = "small", .train = split(0), .test = split(1), .input_shape = {1, 6, 6}, .num_classes = 4};
 }
 
-/// Five layers; the second stage begins with the third.
+/// Five layers. The second stage begins with the third layer.
 RunConfig replicated(std::vector<std::int64_t> replicas) {
   RunConfig config;
   config.model.hidden = {12, 12, 12, 12};
@@ -90,7 +90,7 @@ TEST(ReplicatedStages, LeaveFrozenWeightsAsTheyAre) {
     while (!trainer.finished()) trainer.step();
     while (trainer.last_report()) {
     }
-    if (context.rank() == 2) return;  // has the second stage
+    if (context.rank() == 2) return;  // this rank has the second stage
     EXPECT_TRUE(frozen.equal(before));
     EXPECT_FALSE(model->parameters()[1].equal(trained)) << "the others of the stage learn";
   });
@@ -105,7 +105,7 @@ Gradients take_gradients(const optim::NamedTensors& parameters) {
   return gradients;
 }
 
-/// One update from the mean of so many micro-batches.
+/// One update from the mean of a group of micro-batches.
 void update(optim::Optimizer& optimizer, const optim::NamedTensors& parameters,
             std::span<const Gradients> group) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -117,8 +117,8 @@ void update(optim::Optimizer& optimizer, const optim::NamedTensors& parameters,
   take_gradients(parameters);
 }
 
-/// The same rule on one rank, for streams of one step with two micro-batches: a last stage with one rank
-/// updates after each of them, all else when both have gone through.
+/// The same rule on one rank, for streams of one step with two micro-batches. A last stage with one rank
+/// updates after each of them. All other stages update after both.
 Trained serial(const RunConfig& config) {
   const data::DataSource data = images();
   const auto seed = static_cast<std::uint64_t>(config.run.seed);
@@ -176,7 +176,7 @@ TEST(ReplicatedStages, UpdateFromMeanOfMicroBatches) {
   for (const std::vector<std::int64_t>& replicas : {std::vector<std::int64_t>{2, 1}, {1, 2}, {2, 2}}) {
     SCOPED_TRACE(text(replicas[0], " and ", replicas[1], " ranks"));
     RunConfig config = replicated(replicas);
-    config.eval.every_steps = 1;  // a stream is one step
+    config.eval.every_steps = 1;  // so that a stream is one step
     const Trained found = train(config), expected = serial(config);
     expect_near(found.weights, expected.weights);
     ASSERT_EQ(found.losses.size(), expected.losses.size());

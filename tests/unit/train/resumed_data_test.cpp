@@ -1,4 +1,4 @@
-// A run continues with the data of its checkpoint, or not at all.
+// A run resumes with the data of its checkpoint, or is rejected.
 
 #include <gmock/gmock.h>
 
@@ -102,7 +102,7 @@ TEST_F(ResumedData, AreNotComparedWithoutRecord) {
   write_rows("data.csv", 40);
   RunConfig config = over_rows();
   run(1, config);
-  // As it was written before there was such a record.
+  // In the form of older versions, without such a record.
   const auto folder = folder_ / "rows" / "checkpoints";
   checkpoint::TrainingCheckpoint old =
       checkpoint::load_checkpoint(checkpoint::list_checkpoints(folder).back());

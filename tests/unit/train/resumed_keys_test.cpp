@@ -1,4 +1,4 @@
-// Which keys a resumed run may change: a property of their rows in the table of keys.
+// The keys that a resumed run may change, which is a property of their rows in the table of keys.
 #include <gmock/gmock.h>
 
 #include "tests/support/paths.h"
@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Another value than the one that is held.
+/// Returns a value other than the held one.
 struct Another {
   const Allowed& allowed;
   ConfigValue operator()(std::int64_t held) const { return held + 1; }
@@ -33,7 +33,7 @@ struct Another {
   }
 };
 
-/// What a resume says of that key, changed; empty: nothing.
+/// The rejection of a resume with this key changed. Empty: none.
 std::string rejection_of(const ConfigKey& key, const ConfigValue& value) {
   RunConfig changed;
   key.set(changed, value);
@@ -71,7 +71,7 @@ TEST(ResumedKeys, AreAllListedWithBothValues) {
     const auto listed = changed_keys(changed, parse_run_config(describe(RunConfig()), "run.toml"));
     EXPECT_THAT(listed,
                 testing::Contains(text(key.name, " was ", to_toml(held), " and is now ", to_toml(other))));
-    const bool changes_defaults = key.name == "optimizer.name";  // of the optimizer's options
+    const bool changes_defaults = key.name == "optimizer.name";  // of the optimizer options
     EXPECT_TRUE(listed.size() == 1 || changes_defaults) << key.name;
   }
 }
@@ -106,11 +106,11 @@ TEST(ResumedKeys, ClippingChangesOnlyWhenNamed) {
   EXPECT_EQ(rejection_of(named, off), "");
   EXPECT_EQ(rejection_of(off, off), "");
   EXPECT_EQ(rejection_of(off, named), "");
-  // A run from before there was the key did not clip.
+  // A run of a version without the key did not clip.
   EXPECT_THAT(rejection_of(by_default, by_default), HasSubstr("train.clip_norm was 0.0 and is now 1.0"));
   EXPECT_EQ(rejection_of(off, by_default), "");
   EXPECT_EQ(rejection_of(by_default, parse(describe(by_default))), "") << "runs write down every key";
-  // In code, what is not the default was chosen.
+  // A configuration in code counts as chosen if it is not the default.
   EXPECT_THAT(rejection_of(RunConfig(), off), HasSubstr("by default"));
   RunConfig chosen;
   chosen.train.clip_norm = 0.5;

@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// A configuration file that is gone at the end of the test.
+/// A configuration file that is removed at the end of the test.
 class ConfigFile {
  public:
   explicit ConfigFile(const std::string& content) { write_file_atomic(path(), content); }
@@ -24,7 +24,7 @@ class ConfigFile {
   RunConfig load(const std::vector<std::string>& overrides = {}) const {
     return load_run_config(path(), overrides);
   }
-  /// The message of the error, without the folder; "no error" when there is none.
+  /// The error message without the folder. "no error" if there is none.
   std::string error(const std::vector<std::string>& overrides = {}) const {
     try {
       load(overrides);
@@ -127,7 +127,7 @@ TEST(RunConfig, WrongFileIsRejectedWithCure) {
     EXPECT_EQ(ConfigFile(bad.content).error(), bad.message) << bad.name;
 }
 
-// A configuration may come from somebody else.
+// A configuration may be untrusted.
 TEST(SecurityRunConfig, ANameIsOnePrintablePathComponent) {
   for (const std::string name : {"", ".", "..", "a/b", "/tmp/a", "a\nb", "a\tb", "\x1b[2Ja", "a\x7f",
                                  "a\xc2\x9b", "a\xe2\x80\xae", "a\xff"}) {

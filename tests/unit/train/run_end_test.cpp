@@ -1,5 +1,5 @@
-// How runs end, and what they continue with: the end is a checkpoint, a run without numbers has diverged, and
-// what is saved is finite.
+// The end of runs and their resume. The end is a checkpoint, a run with NaN values has diverged, and saved
+// values are finite.
 
 #include <ATen/ops/dropout.h>
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ class RunEnd : public SmallRuns {
   checkpoint::TrainingCheckpoint newest(const std::string& run) const {
     return checkpoint::load_checkpoint(checkpoint::list_checkpoints(folder_ / run / "checkpoints").back());
   }
-  /// Skips steps without numbers.
+  /// Skips non-finite steps.
   RunConfig lenient(const std::string& name) const {
     RunConfig result = config(name);
     result.train.non_finite = "skip";
@@ -152,7 +152,7 @@ TEST_F(RunEnd, ErrorStaysInFolderUntilResume) {
   EXPECT_EQ(telemetry::read_run(folder_ / "stubborn").status, "completed");
 }
 
-/// Of the two ranks it is the second that fails, and the first that finds it gone.
+/// The second of two ranks fails, and the first one detects the lost peer.
 TEST_F(RunEnd, IsReasonOfFailedRankNotPeers) {
   const RunConfig missed = config("missed");
   EXPECT_THROW(comm::run_ranks_as_threads(2,
@@ -174,7 +174,7 @@ TEST_F(RunEnd, NonFiniteWeightsAreNotSaved) {
   std::vector<Trainer*> trainers;
   callbacks_.on_start = [&](Trainer& trainer) { trainers.push_back(&trainer); };
   callbacks_.on_step = [&](const StepReport& report) {
-    if (report.step != 6) return;  // known when step 6 is over and about to be saved
+    if (report.step != 6) return;  // the failure is known when step 6 has ended and is about to be saved
     const at::NoGradGuard no_grad;
     at::Tensor(trainers.back()->parameters()[0].second)[0][0].fill_(std::numeric_limits<float>::infinity());
   };
@@ -184,7 +184,7 @@ TEST_F(RunEnd, NonFiniteWeightsAreNotSaved) {
   EXPECT_THAT(saved_steps("bad"), ElementsAre(3));
 }
 
-/// A user's own: torch's generator decides what each step leaves out.
+/// A user's model with dropout from torch's generator.
 struct WithDropout : model::Model {
   WithDropout() {
     torch::manual_seed(1);
@@ -202,7 +202,8 @@ TEST_F(RunEnd, ResumeDrawsNumbersOfUninterruptedRun) {
     part.train.max_steps = to;
     part.checkpoint.every_steps = 4;
     model_ = std::make_shared<WithDropout>();
-    torch::manual_seed(static_cast<std::uint64_t>(to));  // what the process has drawn before means nothing
+    // The earlier random numbers of the process do not matter.
+    torch::manual_seed(static_cast<std::uint64_t>(to));
     return run(1, part, start).weights_xxh3;
   };
   const std::string whole = train("whole", 12, RunStart::kFresh);

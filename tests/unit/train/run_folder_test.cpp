@@ -1,4 +1,4 @@
-// A run and the folder of its name: who may write there, and what of it a start of a run takes up.
+// A run and its folder: write access, and the files that a start of a run reuses.
 
 #include "trireme/train/run/run_folder.h"
 
@@ -18,7 +18,7 @@ using testing::ThrowsMessage;
 
 class OneFolder : public SmallRuns {
  protected:
-  /// One rank whose launcher has started it `restarts` times before.
+  /// One rank whose launcher has restarted it `restarts` times before.
   RunResult run_again(const RunConfig& config, int restarts, RunStart start = RunStart::kFresh,
                       const std::string& start_id = "") const {
     comm::LaunchEnvironment environment;
@@ -98,7 +98,7 @@ TEST_F(OneFolder, RestartBelongsToLatestResume) {
 
 TEST_F(OneFolder, KilledRunLeavesNoLock) {
   std::filesystem::create_directories(folder_ / "a");
-  write_file_atomic(folder_ / "a/run.lock", "{\"pid\": 1, \"host\": \"elsewhere\"");  // cut off in the middle
+  write_file_atomic(folder_ / "a/run.lock", "{\"pid\": 1, \"host\": \"elsewhere\"");  // truncated
   EXPECT_EQ(run(1, config("a")).status, "completed");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "a.1")) << "there was nothing but the lock";
 }

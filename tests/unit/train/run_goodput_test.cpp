@@ -1,4 +1,4 @@
-// Where the wall time of runs goes, as they tell it: also over a failure and a resume.
+// The wall time of runs by kind, in their reports, also over a failure and a resume.
 
 #include <gmock/gmock.h>
 
@@ -36,7 +36,7 @@ class RunGoodput : public SmallRuns {
     result.checkpoint.every_steps = 4;
     return result;
   }
-  /// Ends by an error when step 9 is told, during step 10.
+  /// Ends with an error at the report of step 9, during step 10.
   void fail_once(const RunConfig& config) {
     callbacks_.on_step = [](const StepReport& report) {
       if (report.step == 9) throw DataError("the disk is gone");

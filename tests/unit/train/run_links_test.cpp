@@ -1,4 +1,4 @@
-// A run's folder that somebody else has filled, or may write into: nothing outside of it is written.
+// A run's folder that another user has filled, or may write to. No file outside of it is written.
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -33,7 +33,7 @@ class SecurityRunFolder : public SmallRuns {
     config.run.tensorboard = true;
     return config;
   }
-  /// A run of 12 steps, whose folder then has a link in the place of `name`.
+  /// A run of 12 steps. Afterwards a link replaces `name` in its folder.
   void plant(const std::string& name, const fs::path& target) const {
     RunConfig config = longer();
     config.train.max_steps = 12;
@@ -45,7 +45,7 @@ class SecurityRunFolder : public SmallRuns {
     EXPECT_FALSE(fs::is_symlink(victim_));
     EXPECT_EQ(read_file(victim_), kVictims);
   }
-  /// Whether it continued to its end; else it has said that there is a link.
+  /// Whether the resumed run reached its end. Otherwise the error names the link.
   bool resumes() const {
     try {
       return run(1, longer(), RunStart::kResume).status == "completed";
@@ -60,7 +60,8 @@ class SecurityRunFolder : public SmallRuns {
 };
 
 TEST_F(SecurityRunFolder, LinkForFileIsReplacedOrRejected) {
-  // Those that are written as a whole are replaced, those that are locked or appended to are rejected.
+  // Files that are written as a whole are replaced. Links at files that are locked or appended to are
+  // rejected.
   const std::map<std::string, bool> goes_on = {
       {"run.lock", false},         {"console.log", false},  {"metrics.jsonl", true}, {"summary.json", true},
       {"end.json", true},          {"config.toml", true},   {"report.html", true},   {"trace.json", true},

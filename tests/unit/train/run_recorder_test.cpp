@@ -1,4 +1,4 @@
-// What a run writes down of its GPUs, from a library of the tests that is loaded as NVIDIA's is.
+// GPU values in the records of a run, from a test library that is loaded like NVIDIA's.
 #include "trireme/train/report/run_recorder.h"
 
 #include <gmock/gmock.h>

@@ -32,7 +32,7 @@ TEST_F(RunTraining, MetricsLinesCountTheirStepTimes) {
   for (const std::string& line : split(file("a", "metrics.jsonl"), '\n')) {
     if (line.find("\"event\":\"step\"") == std::string::npos) continue;
     const std::string key = "\"step_s\":";
-    // A step of this network takes tens of microseconds: a line without one would say 1e-9 s.
+    // A step of this network takes tens of microseconds. A line without a time would say 1e-9 s.
     EXPECT_GT(std::stod(line.substr(line.find(key) + key.size())), 1e-6) << line;
   }
 }
@@ -128,7 +128,7 @@ TEST_F(RunTraining, TensorboardFilesHaveEachStepOnce) {
   run(1, asked);
   EXPECT_EQ(events_of("asked"), std::pair(std::size_t{1}, std::size_t{7}));
   asked.train.max_steps = 12;
-  run(1, asked, RunStart::kResume);  // from step 5: 6 and 7 are done again
+  run(1, asked, RunStart::kResume);  // from step 5; steps 6 and 7 run again
   EXPECT_EQ(events_of("asked"), std::pair(std::size_t{2}, std::size_t{12}));
 }
 
@@ -159,7 +159,7 @@ TEST_F(RunTraining, ResumeListsChangedKeysAndLearningRates) {
   EXPECT_EQ(num_lines(told, "resume: "), 3u) << told;
   EXPECT_THAT(told, HasSubstr("resume: train.max_steps was 6 and is now 12\n"));
   EXPECT_THAT(told, HasSubstr("resume: optimizer.weight_decay was 0.0 and is now 0.5\n"));
-  // 0.01 by half a cosine, 6 steps of 12 along it; 6 of 6 are its end.
+  // 0.01 along half a cosine, after 6 of 12 steps. Step 6 of 6 is its end.
   EXPECT_THAT(told,
               HasSubstr("resume: the learning rate of step 7 is 0.005; as the checkpoint was configured, "
                         "it would be 0\n"));
@@ -170,7 +170,7 @@ TEST_F(RunTraining, ResumeReportsRateReducedByEvaluations) {
   part.learning_rate = {.schedule = "reduce_on_plateau", .factor = 0.5, .patience = 0, .threshold = 0.9};
   part.eval.every_steps = 2;
   part.train.max_steps = 6;
-  run(1, part);  // of three evaluations the last two are no progress
+  run(1, part);  // the last two of three evaluations do not improve
   part.train.max_steps = 12;
   part.optimizer.lr = 0.02;
   testing::internal::CaptureStderr();
@@ -310,7 +310,7 @@ TEST_F(RunTraining, SignalStopsAllRanksResumably) {
   {
     const StopRequest stop;
     std::raise(SIGTERM);
-    std::raise(SIGTERM);  // the launcher's copy of the same one
+    std::raise(SIGTERM);  // the launcher's copy of the same signal
     const RunResult result = run(2, stopped, RunStart::kFresh, &stop);
     EXPECT_EQ(result.status, "interrupted");
     EXPECT_EQ(result.exit_code, 128 + SIGTERM);
@@ -382,7 +382,7 @@ TEST(CheckRunConfig, RejectsConflictingSettings) {
   EXPECT_NO_THROW(check_run_config(load_run_config(folder / "run.toml"), 4));
 }
 
-/// Configurations over files of one's own: 12 images of `pixels` by `pixels`, and a text.
+/// Configurations over files of the test: 12 images of `pixels` by `pixels`, and a text.
 class ModelAndData : public testing::Test {
  protected:
   ModelAndData() { write_file_atomic(folder_ / "run.toml", "[train]\nglobal_batch = 4\n"); }
@@ -426,7 +426,7 @@ TEST_F(ModelAndData, RejectsMisfitByBothNames) {
   expect_rejected(images("cnn"), "of at least 4 by 4 pixels, not samples of shape (1, 3, 3)");
   expect_rejected(images("gpt"), "sequences of tokens");
   expect_rejected(words("cnn"), "not samples of shape (8)");
-  expect_rejected(words("mlp"), "Long and Float");  // torch says why it cannot multiply tokens
+  expect_rejected(words("mlp"), "Long and Float");  // torch's reason why it cannot multiply tokens
 }
 
 TEST_F(ModelAndData, RejectsLabelBeyondClassesBySample) {

@@ -33,7 +33,7 @@ TEST(TraceSteps, AnythingElseIsRejected) {
               ThrowsMessage<InvalidArgument>(HasSubstr("none is asked for")));
 }
 
-/// Three ranks of one process: what is traced has no state that they would share.
+/// Three ranks of one process. The traces of ranks share no state.
 TEST(RunTrace, HoldsEachThreadRankOnce) {
   const test::TemporaryFolder folder;
   RunConfig config;
@@ -99,7 +99,7 @@ TEST(RunTimeline, MissingStepIsWarning) {
   EXPECT_FALSE(std::filesystem::exists(folder / "r/timeline.html"));
 }
 
-// Whichever files are asked for: what a timeline draws without a trace, it chooses itself.
+// For any requested files. A timeline without a trace uses its own steps.
 TEST(RunTrace, ResumedRunHasSeparateTrace) {
   struct Case {
     const char* trace;
@@ -171,7 +171,7 @@ TEST(RunTrace, SecondErrorKeepsPartsOfFirst) {
   config.model.hidden = {8};
   config.checkpoint.every_steps = 1;
   config.train = {.max_steps = 50, .global_batch = 512};
-  config.optimizer.lr = 1e30;  // the second step's loss is not finite, each time
+  config.optimizer.lr = 1e30;  // the loss of the second step is never finite
   const auto part_of = [&](int rank, const char* until) {
     return folder / text("r/trace.rank", rank, until, ".json");
   };

@@ -1,4 +1,4 @@
-// checkpoint.interval = "auto": how far apart saves are, and that runs keep their numbers.
+// checkpoint.interval = "auto": the distance between saves. Runs keep their numbers.
 
 #include "trireme/train/run/save_interval.h"
 

@@ -1,5 +1,5 @@
-// Compressed gradients with train.precision = "fp16": every compression trains, a step that overflows leaves
-// nothing after in what compressions keep, and a resumed run has the same bits.
+// Compressed gradients with train.precision = "fp16". Every compression converges, an overflowing step leaves
+// nothing in the residuals, and a resumed run has the same bits.
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/isfinite.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kOverflow = 7;  ///< the step whose gradients are not finite
 
-/// Whose loss on one rank is infinite once.
+/// A model whose loss is infinite once on one rank.
 struct Overflowing : model::Model {
   explicit Overflowing(bool overflows)
       : first(register_module("first", torch::nn::Linear(784, 32))),
@@ -51,7 +51,7 @@ class ScaledCompression : public CompressedTraining, public testing::WithParamIn
     result.train.max_steps = 12;
     result.train.precision = precision;
     result.train.non_finite = "skip";
-    result.scaler = {.initial = 4096, .interval = 3};  // grows and falls within the run
+    result.scaler = {.initial = 4096, .interval = 3};  // the scale grows and falls within the run
     result.parallel.zero = GetParam().zero;
     result.parallel.keep_gradients = GetParam().compression == "dgc" && GetParam().zero > 1;
     return result;
@@ -109,7 +109,7 @@ TEST_P(ScaledCompression, TrainsLikeF32AndDropsOverflowedStep) {
         kept = std::move(now);
       }
       mine.skipped += trainer.last_report()->skipped ? 1 : 0;
-      trainer.evaluate();  // gathers what has been updated
+      trainer.evaluate();  // gathers the updated weights
       for (const auto& [name, tensor] : trainer.pipeline().weights())
         mine.weights[name] = tensor.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
       if (context.is_main()) outcome = std::move(mine);
@@ -120,8 +120,8 @@ TEST_P(ScaledCompression, TrainsLikeF32AndDropsOverflowedStep) {
   EXPECT_EQ(f32.skipped, 1);
   EXPECT_EQ(fp16.skipped, 1);
   EXPECT_LT(*std::ranges::min_element(fp16.scales), *std::ranges::max_element(fp16.scales));
-  // fp16 has 11 significant bits. What is drawn, chosen, or a sign may come out otherwise for some elements.
-  // Adam makes of small gradients, whose rounding is a large part of them, moves as large as of others.
+  // fp16 has 11 significant bits. Random choices, selections and signs may differ for some elements. Adam
+  // moves elements with small gradients as far as others, and rounding is a large part of small gradients.
   const double bound = GetParam().compression == "one-bit" ? 0.05 : 0.02;
   for (const auto& [name, weights] : f32.weights) {
     const at::Tensor moved = weights - fp16.weights.at(name);
@@ -129,7 +129,7 @@ TEST_P(ScaledCompression, TrainsLikeF32AndDropsOverflowedStep) {
   }
 }
 
-/// Weights are gathered rounded, and gradients stay f32.
+/// Gathered weights are rounded, and gradients stay f32.
 TEST_F(CompressedTraining, ShardedBf16GradientsAreCompressed) {
   for (const char* compression : {"int8", "top-k", "dgc"}) {
     RunConfig config = compressed(text("bf16 ", compression), compression);
@@ -147,7 +147,7 @@ TEST_P(ScaledCompressionRuns, ContinueFromCheckpointWithSameBits) {
   RunConfig whole = compressed("whole", GetParam()), part = compressed("part", GetParam());
   for (RunConfig* each : {&whole, &part}) {
     each->train.precision = "fp16";
-    each->scaler = {.initial = 16777216, .interval = 3};  // falls in the first steps
+    each->scaler = {.initial = 16777216, .interval = 3};  // the scale falls in the first steps
   }
   const std::string expected = run(2, whole).weights_xxh3;
   EXPECT_GT(num_lines(file("whole", "metrics.jsonl"), "\"skipped\":"), 0U);

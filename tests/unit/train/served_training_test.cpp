@@ -1,4 +1,4 @@
-// parallel.mode = "ps": ranks push gradients to the servers of a parameter server, which update.
+// parallel.mode = "ps": ranks push gradients to a parameter server, which updates the weights.
 
 #include <gmock/gmock.h>
 
@@ -29,7 +29,7 @@ class ServedRuns : public SmallRuns {
     return result;
   }
 
-  /// The model's numbers after so many steps over two ranks, one after the other.
+  /// The weights after a run over two ranks, joined in one vector.
   static std::vector<float> trained(RunConfig config, int ranks = 2) {
     const data::DataSource data = open_data(config, Log());
     std::vector<float> values;
@@ -85,7 +85,8 @@ TEST_P(ServedOptimizers, TrainLikeRanksWithLocalUpdates) {
   for (std::size_t i = 0; i < expected.size(); ++i)
     largest = std::max<double>(largest, std::abs(found[i] - expected[i]));
   EXPECT_LT(largest, 2e-6);
-  EXPECT_EQ(trained(ps), found);  // again under that name: it begins again, and sums follow the ranks
+  // Again under that name: it starts from the beginning, and sums are in rank order.
+  EXPECT_EQ(trained(ps), found);
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, ServedOptimizers,
@@ -153,7 +154,7 @@ TEST_F(ServedRuns, DriftingRanksAgreeAtEvaluation) {
   }
 }
 
-/// What a trainer would continue from.
+/// The state from which a trainer would resume.
 struct Kept {
   explicit Kept(Trainer& trainer) : step(trainer.steps_done()) {
     trainer.complete_state();

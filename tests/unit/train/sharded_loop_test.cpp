@@ -1,5 +1,5 @@
-// Checkpoints of a loop of one's own over shards: the same bits continue, on any number of ranks; second
-// uses.
+// Checkpoints of a user-defined loop over shards. A resume gives the same bits on any number of ranks. Also
+// second uses.
 #include "trireme/train/run/sharded_loop.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -36,7 +36,7 @@ struct Options {
   std::string backend = "threads";
 };
 
-/// A network in shards, whose sizes no number of ranks divides; other weights at first for each of them.
+/// A sharded network with sizes that no number of ranks divides. Each object has other initial weights.
 struct Loop {
   Loop(comm::Context& context, const Options& options)
       : net(nn::Linear(4, options.width), nn::BatchNorm1d(options.width), nn::Linear(options.width, 3)),
@@ -201,7 +201,7 @@ TEST_F(ShardedLoop, ValuesThatLiveElsewhereAreRejected) {
            {.offload = offload});
 }
 
-/// Weights that one rank cannot save, until it is told to.
+/// Weights that one rank cannot save until `is_broken` is reset.
 struct BrokenWeights final : checkpoint::LoopWeights {
   void check() const override { require(!is_broken, "a part is not there"); }
   optim::NamedTensors parameters() const override { return {{"weight", weight}}; }

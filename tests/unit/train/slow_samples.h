@@ -1,5 +1,5 @@
 #pragma once
-// A dataset that makes a rank slow.
+// A data set that makes a rank slow.
 
 #include <chrono>
 #include <memory>
@@ -11,8 +11,8 @@
 
 namespace trireme::train {
 
-/// Where each sample takes its time: a share of a batch more than a step takes on a busy machine, or loading
-/// ahead would hide it.
+/// Each sample takes some time. A part of a batch takes longer than a step on a busy machine, otherwise
+/// prefetching would hide it.
 class SlowSamples : public data::Dataset {
  public:
   explicit SlowSamples(std::shared_ptr<const Dataset> samples) : samples_(std::move(samples)) {}

@@ -1,5 +1,5 @@
 #pragma once
-// Runs of the same 12 steps, each in a folder of its own, over ranks that are threads.
+// Runs of the same 12 steps, each in its own folder, over ranks that are threads.
 
 #include <gtest/gtest.h>
 
@@ -50,8 +50,8 @@ class SmallRuns : public testing::Test {
 
   test::TemporaryFolder folder_;
   RunCallbacks callbacks_;
-  std::optional<data::DataSource> data_;  ///< instead of the configuration's
-  std::shared_ptr<model::Model> model_;   ///< trained instead of the configuration's; for a single rank
+  std::optional<data::DataSource> data_;  ///< replaces that of the configuration
+  std::shared_ptr<model::Model> model_;   ///< replaces that of the configuration, for a single rank
 };
 
 }  // namespace trireme::train

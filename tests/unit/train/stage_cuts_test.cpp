@@ -1,4 +1,4 @@
-// Cuts that were measured (parallel.partition = "time") are written down, and a resume keeps them.
+// Measured cuts (parallel.partition = "time") are recorded, and a resume keeps them.
 
 #include "trireme/train/run/internal/stage_cuts.h"
 
@@ -42,7 +42,7 @@ class StageCuts : public SmallRuns {
     result.parallel.partition = "time";
     return result;
   }
-  /// As parallel.cuts has them.
+  /// In the form of parallel.cuts.
   static std::string listed(const std::vector<int>& cuts) {
     std::vector<std::string> words;
     for (const int each : cuts) words.push_back(text(each));
@@ -74,7 +74,7 @@ TEST_F(StageCuts, MeasuredCutsAreReportedEverywhere) {
 
 TEST_F(StageCuts, ResumeKeepsThemUnlessNamed) {
   RunConfig part = cut("resumed", 2);
-  part.parallel.cuts = {4};  // not in the middle, where a measurement cuts
+  part.parallel.cuts = {4};  // not in the middle, where measured times would cut
   part.train.max_steps = 6;
   run(2, part);
   EXPECT_THAT(used_, ElementsAre(4));

@@ -63,7 +63,7 @@ TEST(StepReports, BundlesArriveCompleteAndInOrder) {
     };
     for (std::int64_t step = 1; step <= 500; ++step) {
       take(reports.start({.step = step, .loss = 2.0 * context.rank(), .own_count = 1}));
-      // What is looked at in between is there to the last step.
+      // At a step with a read, the reports include the last step.
       if (step % 150 != 0) continue;
       while (take(reports.finish())) {
       }

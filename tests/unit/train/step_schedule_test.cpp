@@ -73,7 +73,7 @@ TEST(StepSchedule, NextMeetingIsTheEarliestEvent) {
 }
 
 TEST(StepSchedule, GrowingBatchesShortenEpochs) {
-  // Epochs of 10 samples: 6 steps of one and 2 of two; 5 of two; 2 of two, one of five, and what is left.
+  // Epochs of 10 samples: 6 steps of one and 2 of two; 5 of two; 2 of two, one of five, and the rest.
   const data::BatchLayout batches(10, 5, {{.until = 6, .size = 1}, {.until = 15, .size = 2}});
   const StepSchedule step_schedule(config_of(0, 0, 0), batches);
   EXPECT_EQ(step_schedule.total_steps(), 8 + 5 + 4);

@@ -1,4 +1,4 @@
-// What a column of whole numbers means is what the objective takes, unless data.target says it.
+// The objective determines the meaning of a column of integers, unless data.target sets it.
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using testing::ThrowsMessage;
 
 class TargetMeaning : public testing::Test {
  protected:
-  /// 40 rows, in each the target that `target_of` makes of its number.
+  /// 40 rows. The target of each is `target_of` its number.
   template <class TargetOf>
   RunConfig table(const std::string& objective, const TargetOf& target_of) const {
     std::ofstream file(folder_ / "t.csv");
@@ -41,7 +41,7 @@ class TargetMeaning : public testing::Test {
 constexpr auto kPrice = [](int i) { return 1000 * i; };
 constexpr auto kYesOrNo = [](int i) { return i % 2; };
 
-/// What a model makes of a row.
+/// Number of outputs of a model for one row.
 std::int64_t outputs_of(const RunConfig& config) {
   check_run_config(config, 1);
   const data::DataSource data = open_data(config);
@@ -95,7 +95,7 @@ TEST_F(TargetMeaning, KeyTurnsClassesIntoNumbers) {
               ThrowsMessage<InvalidArgument>(HasSubstr("the next tokens of a text")));
 }
 
-/// Four features of whole numbers and a class.
+/// Four integer features and a class.
 class WholeFeatures : public data::Dataset {
  public:
   std::int64_t size() const override { return 8; }

@@ -1,5 +1,5 @@
-// Tensor-parallel models are saved and loaded under any number of ranks: the boxes of their parameters are
-// the shards of a checkpoint.
+// Tensor-parallel models are saved and loaded on any number of ranks. The boxes of their parameters are the
+// shards of a checkpoint.
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kStep = 5;
 
-/// Sizes that no number of ranks above one divides, and a vocabulary of less rows than there are ranks.
+/// No number of ranks above one divides the sizes. The vocabulary has fewer rows than there are ranks.
 struct Net : torch::nn::Module {
   Net(const comm::Group& group, std::uint64_t seed) {
     register_module("tokens", std::make_shared<parallel::VocabularyParallelEmbedding>(group, 3, 10));
@@ -34,7 +34,7 @@ struct Net : torch::nn::Module {
     model::initialise(*this, seed);
     for (const auto& parameter : named_parameters()) moments.insert(parameter.key(), parameter.value() * 3);
   }
-  /// Of its parameters, and of what an optimizer holds in their shapes.
+  /// Shards of the parameters, and of optimizer state with the same shapes.
   checkpoint::Shards shards() const {
     checkpoint::Shards all;
     for (const auto& box : model::parameter_boxes(*this)) {

@@ -1,4 +1,4 @@
-// Models whose layers or sequences are cut, on many meshes, train what one rank trains.
+// Models with split layers or sequences, on many meshes, train as on one rank.
 #include <gtest/gtest.h>
 
 #include "tests/unit/train/token_sequences.h"

@@ -1,5 +1,5 @@
-// parallel.tensor = N trains the model that one rank trains: first values, steps, norm, evaluation and saved
-// state, on any mesh; and what is missing between the ranks is found by verify, with the parameter's name.
+// parallel.tensor = N trains the model of one rank on any mesh: initial values, steps, norm, evaluation and
+// saved state. verify detects a missing reduction between the ranks and names the parameter.
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/gelu.h>
@@ -59,7 +59,7 @@ TEST(TensorParallelModel, BeginsWithBitsOfWholeModel) {
   }
 }
 
-// Replicated parameters count once, and what is evaluated are whole logits, once for all ranks.
+// Replicated parameters count once. Evaluation uses whole logits, once for all ranks.
 TEST(TensorTraining, NormLossAndEvaluationMatchOneRank) {
   const data::DataSource data = token_sequences();
   struct Seen {
@@ -100,8 +100,8 @@ TEST(TensorTraining, NormLossAndEvaluationMatchOneRank) {
   }
 }
 
-// A loss that is no sum over single targets is that of whole sequences, which each rank of them computes; and
-// what counts is counted on all pieces, of which some have nothing that does.
+// A loss that is not a sum over single targets is that of whole sequences, which each of their ranks
+// computes. Counts are over all pieces, some of which have no counted target.
 TEST(ContextTraining, AnyObjectiveIsThatOfOneRank) {
   const data::DataSource data = token_sequences();
   RunConfig weighted = config_of_form({"", 4, {.context = 2}}), ignoring = weighted;
@@ -188,9 +188,9 @@ TEST(TensorTraining, CheckpointKeepsBitsOverMeshes) {
   for (const auto& [name, tensor] : before) EXPECT_TRUE(at::equal(after.at(name), tensor)) << name;
 }
 
-// ---- a model of one's own ----------------------------------------------------------------------------
+// ---- a user-defined model ----------------------------------------------------------------------------
 
-/// What is wrong with the form of a model.
+/// The fault of the model's form.
 enum class Fault { kNone, kForgotReduction, kSummedTwice, kOnOneRank, kThrows };
 
 struct InParts : model::Model {
@@ -205,7 +205,7 @@ struct InParts : model::Model {
   at::Tensor forward(const at::Tensor& tokens) override {
     const at::Tensor hidden = down->forward(at::gelu(up->forward(tokens.to(at::kFloat))));
     at::Tensor values = hidden * scale;
-    if (fault == Fault::kForgotReduction) {  // each rank has the gradient of its own part
+    if (fault == Fault::kForgotReduction) {  // each rank has the gradient of its own part only
       const auto range = parallel::part_of_rank(8, group.rank(), group.size());
       values = parallel::join_parts(
           parallel::own_part(hidden, 1, group) * scale.narrow(1, range.begin, range.size), 1, 8, group);
@@ -274,7 +274,7 @@ TEST(TensorTraining, WrongReductionIsFoundByParameter) {
   EXPECT_THAT(first_difference(2, Fault::kSummedTwice), HasSubstr("step 1: gradient of weight differs by"));
 }
 
-// What the first rank has is right: of what is replicated all ranks are looked at.
+// The copy of the first rank is right. Replicated parameters are compared on all ranks.
 TEST(TensorTraining, DriftingReplicatedParameterIsFoundByName) {
   EXPECT_EQ(first_difference(2, Fault::kOnOneRank),
             "step 1: the weights of rank 1 are not those of rank 0: first weight");

@@ -1,5 +1,5 @@
 #pragma once
-// What is trained wherever bits are compared: four layers, the first and the last of which share a weight.
+// The training task of tests that compare bits: four layers. The first and the last share a weight.
 
 #include <ATen/ops/tensor.h>
 #include <torch/nn/functional/dropout.h>
@@ -22,7 +22,7 @@ namespace trireme::test {
 
 constexpr std::int64_t kTime = 5, kVocabulary = 11, kWidth = 12;
 
-/// Sequences of tokens, each of which follows from the one before.
+/// Sequences of tokens. Each token follows from the previous one.
 struct Sequences : data::Dataset {
   explicit Sequences(std::int64_t size) : samples(size) {}
   std::int64_t size() const override { return samples; }
@@ -35,7 +35,7 @@ struct Sequences : data::Dataset {
   std::int64_t samples;
 };
 
-/// 53 samples in batches of 24: the third batch of an epoch has 5, fewer than there are micro-batches.
+/// 53 samples in batches of 24. The third batch of an epoch has 5, fewer than there are micro-batches.
 inline data::DataSource sequences() {
   return {.name = "sequences",
           .train = std::make_shared<Sequences>(53),
@@ -45,8 +45,7 @@ inline data::DataSource sequences() {
           .targets_per_sample = kTime};
 }
 
-/// Each layer drops numbers out. With `dropout` for ranks that are processes: threads have one generator
-/// between them.
+/// Each layer has dropout. `dropout` is for ranks that are processes, since threads share one generator.
 struct Tied : model::Model {
   explicit Tied(double share = 0) : dropout(share) {
     tokens = register_module("tokens", torch::nn::Embedding(kVocabulary, kWidth));
@@ -82,7 +81,7 @@ struct Tied : model::Model {
   torch::nn::Linear up{nullptr}, down{nullptr};
 };
 
-/// Loss and norm of a step, as hex floats.
+/// Loss and norm of a step as hex floats.
 inline std::string bits_of(const train::StepReport& report) {
   std::array<char, 80> line{};
   std::snprintf(line.data(), line.size(), "%a %a", report.loss, report.grad_norm.value_or(-1));

@@ -1,5 +1,5 @@
 #pragma once
-// Sequences to cut, a gpt that two ranks do not divide, and meshes of ranks that hold parts of it.
+// Sequences to split, a GPT whose sizes two ranks do not divide, and meshes of ranks that hold parts of it.
 
 #include <ATen/ops/tensor.h>
 
@@ -15,7 +15,7 @@ namespace trireme::train {
 
 inline constexpr std::int64_t kTokens = 7, kVocabulary = 11;
 
-/// Sequences of tokens, each of which follows from the one before.
+/// Sequences of tokens. Each token follows from the previous one.
 struct TokenSequences : data::Dataset {
   explicit TokenSequences(std::int64_t size) : samples(size) {}
   std::int64_t size() const override { return samples; }
@@ -55,14 +55,14 @@ struct FormMesh {
   std::int64_t accumulation = 1;
   const char* precision = "fp32";
   const char* backend = "threads";
-  std::vector<std::string> recomputed = {};  ///< layers
+  std::vector<std::string> recomputed = {};  ///< names of layers
   std::string budget = {};                   ///< of activations
   const char* optimizer = "sgd";
 };
 
 inline std::ostream& operator<<(std::ostream& out, const FormMesh& mesh) { return out << mesh.name; }
 
-/// That gpt on such a mesh.
+/// The configuration of that GPT on such a mesh.
 inline RunConfig config_of_form(const FormMesh& mesh) {
   RunConfig config = small_gpt_config();
   config.parallel = mesh.parallel;

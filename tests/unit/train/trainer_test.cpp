@@ -49,7 +49,7 @@ struct Outcome {
   checkpoint::TensorMap weights;
 };
 
-/// Trains to the end on `ranks` threads; what rank 0 saw.
+/// Trains to the end on `ranks` threads. Returns the results of rank 0.
 Outcome train_on(int ranks, const RunConfig& config, const data::DataSource& data) {
   Outcome outcome;
   comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
@@ -81,8 +81,8 @@ struct Split {
   std::int64_t accumulation;
 };
 
-// The splits differ in the order in which f32 numbers are added, nowhere else. Each of the six steps adds at
-// most 32 terms in another order: a relative error of a few 2^-24 per step, here bounded by 1e-5.
+// The splits differ only in the order of f32 additions. Each of the six steps adds at most 32 terms in
+// another order. That is a relative error of a few 2^-24 per step, here bounded by 1e-5.
 TEST(TrainerEquality, GlobalBatchGivesSameNumbersEverywhere) {
   const data::DataSource data = small_data();
   const Outcome expected = train_on(1, small_config(), data);
@@ -100,7 +100,7 @@ TEST(TrainerEquality, GlobalBatchGivesSameNumbersEverywhere) {
   }
 }
 
-// Two parts are added in the same order whether they are ranks or micro-batches.
+// Two parts are added in the same order, whether they are ranks or micro-batches.
 TEST(TrainerEquality, TwoRanksAreBitwiseTwoMicrobatches) {
   const data::DataSource data = small_data(64);
   const Outcome ranks = train_on(2, small_config(1), data), microbatches = train_on(1, small_config(2), data);
@@ -118,7 +118,7 @@ TEST(TrainerEquality, ClippingUsesGradientOfGlobalBatch) {
   EXPECT_GT(largest_difference(found.weights, train_on(1, small_config(), data).weights), 1e-3);
 }
 
-// A loss is a mean over tokens: a fresh model gives each of the eight characters about the same chance.
+// The loss is a mean over tokens. A new model gives each of the eight characters about the same probability.
 TEST(TrainerEquality, SequencesGiveSameNumbersForAnySplit) {
   const test::TemporaryFolder folder;
   std::string text_of_file;
@@ -146,7 +146,7 @@ TEST(Trainer, OverflowingFp16SkipsStepOnAllRanks) {
   RunConfig config = small_config();
   config.train.precision = "fp16";
   config.train.epochs = 4;
-  // So large that gradients overflow float16 until it has fallen some times.
+  // So large that gradients overflow fp16 until the scale has fallen a few times.
   config.scaler = {.initial = 0x1p40, .factor = 16, .most = 0x1p40};
   std::mutex mutex;
   std::vector<std::vector<double>> scales(2);
@@ -207,7 +207,7 @@ TEST(Trainer, NonFiniteStepIsSkippedOnRequest) {
     const at::Tensor saved = first.detach().clone();
     {
       const at::NoGradGuard no_grad;
-      // On one rank only: the reduction carries it to all.
+      // Only on one rank. The reduction spreads it to all.
       if (context.rank() == 1) first.fill_(std::numeric_limits<float>::infinity());
     }
     trainer.step();
@@ -254,7 +254,7 @@ TEST(Trainer, Bf16TrainsToo) {
   EXPECT_EQ(found.weights.begin()->second.scalar_type(), at::kFloat);
 }
 
-/// Samples that are no numbers.
+/// Samples with non-finite values.
 class BrokenDataset : public data::Dataset {
  public:
   explicit BrokenDataset(std::shared_ptr<const data::Dataset> inner) : inner_(std::move(inner)) {}
@@ -275,7 +275,7 @@ TEST(Trainer, RanksNameStepOfNonFiniteLoss) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     data::DataSource data = small_data();
     RunConfig config = small_config();
-    config.run.log_every_steps = 1;  // both ranks see that the gradient's norm is none
+    config.run.log_every_steps = 1;  // both ranks see that the gradient norm is NaN
     if (context.rank() == 1) data.train = std::make_shared<BrokenDataset>(data::indexed(data.train));
     Trainer trainer(config, context, data);
     try {
@@ -296,7 +296,7 @@ TEST(Trainer, AnnouncesParameterChanges) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const data::DataSource data = small_data();
     RunConfig config = small_config();
-    config.train.ema_decay = 0.9;  // evaluations put averages in the place of the parameters
+    config.train.ema_decay = 0.9;  // evaluations replace the parameters by averages
     Trainer trainer(config, context, data);
     const at::Tensor weight = trainer.parameters()[0].second;
     at::Tensor told;
@@ -334,7 +334,7 @@ TEST(Snapshot, SharesParametersAndCopiesBuffers) {
   });
 }
 
-/// After its first sample, which is looked at before the first step, one with a class that is none.
+/// The first sample, which is checked before the first step, is valid. A later one has an invalid class.
 class LateClass : public data::Dataset {
  public:
   explicit LateClass(std::shared_ptr<const data::Dataset> inner) : inner_(std::move(inner)) {}
@@ -367,7 +367,7 @@ TEST(Trainer, LabelBeyondClassesIsDataError) {
   });
 }
 
-/// Two rows of logits for each sample.
+/// Outputs two rows of logits for each sample.
 class TwoRows : public model::Model {
  public:
   TwoRows() { linear_ = register_module("linear", torch::nn::Linear(36, 8)); }
@@ -409,10 +409,10 @@ TEST(Evaluation, CountsSamplesOnceOnAnyRanks) {
       comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
         const auto model = model::make_model({.hidden = {16}}, data.input_shape, data.num_classes, 1);
         const data::Slice part = data::slice_of(data.test->size(), context.rank(), ranks);
-        const Evaluation found =
-            evaluate([&](const at::Tensor& input) { return model->forward(input); },
-                     {.dataset = *data.test, .part = part, .batch = 8 / ranks},  // as ranks share a batch
-                     *objective::make_objective({}, {.data = data}), context);
+        const Evaluation found = evaluate([&](const at::Tensor& input) { return model->forward(input); },
+                                          // Like the split of a batch over ranks.
+                                          {.dataset = *data.test, .part = part, .batch = 8 / ranks},
+                                          *objective::make_objective({}, {.data = data}), context);
         if (!context.is_main()) return;
         if (!expected) expected = found;
         EXPECT_EQ(found.samples, num_samples);
@@ -424,7 +424,7 @@ TEST(Evaluation, CountsSamplesOnceOnAnyRanks) {
   }
 }
 
-/// Notes the largest batch that it sees.
+/// Records the largest batch that it gets.
 struct Watched : model::Mlp {
   Watched() : Mlp(784, {4}, 10) { initialise(1); }
   at::Tensor forward(const at::Tensor& input) override {

@@ -1,4 +1,4 @@
-// A user's own model, some of whose parameters a step does not reach: parallel.unused_parameters.
+// A user's model with parameters that some steps do not reach: parallel.unused_parameters.
 #include <ATen/TensorOperators.h>
 #include <gmock/gmock.h>
 #include <torch/nn/modules/linear.h>
@@ -36,7 +36,7 @@ data::DataSource expert_data(std::int64_t last_batch) {
   return {.name = "small", .train = split(0), .test = split(1), .input_shape = {1, 6, 6}, .num_classes = 4};
 }
 
-/// Samples whose first pixel is above a threshold also go through an expert. One layer is for nobody.
+/// Samples whose first pixel is above a threshold also go through an expert. One layer is never used.
 class WithExpert : public model::Model {
  public:
   explicit WithExpert(float threshold) : threshold_(threshold) {
@@ -60,7 +60,7 @@ class WithExpert : public model::Model {
 
 constexpr float kAllSamples = std::numeric_limits<float>::lowest();
 
-/// Two samples of the training data are above it: some steps have one of them, others none.
+/// A threshold below two samples of the training data. Some steps have one of them, others none.
 float two_samples(const data::DataSource& data) {
   std::vector<float> pixels;
   for (std::int64_t i = 0; i < data.train->size(); ++i)
@@ -80,12 +80,12 @@ RunConfig expert_config(const std::string& unused_parameters = "find") {
 }
 
 struct ExpertOutcome {
-  std::vector<bool> reached;  ///< by step: whether the expert has a gradient
+  std::vector<bool> reached;  ///< for each step: whether the expert has a gradient
   std::vector<double> losses;
   checkpoint::TensorMap weights;
 };
 
-/// Trains from behind step `begin` to the end; what rank 0 saw.
+/// Trains from step `begin` + 1 to the end. Returns the results of rank 0.
 ExpertOutcome train_on(int ranks, const RunConfig& config, float threshold, std::int64_t last_batch,
                        std::int64_t begin = 0) {
   ExpertOutcome outcome;
@@ -118,7 +118,7 @@ void expect_equal(const ExpertOutcome& found, const ExpertOutcome& expected) {
     EXPECT_TRUE(tensor.allclose(found.weights.at(name), 1e-4, 1e-5)) << name;
 }
 
-// The last batch of 5 leaves some of four ranks' parts empty: those reach nothing, the expert neither.
+// With a last batch of 5, some parts of four ranks are empty. Those reach no parameters, not even the expert.
 TEST(UnusedParameters, SearchMatchesNumbersOfOneRank) {
   RunConfig config = expert_config();
   config.train.clip_norm = 0.5;
@@ -136,7 +136,7 @@ TEST(UnusedParameters, SearchMatchesNumbersOfOneRank) {
   }
 }
 
-// Two ranks have nothing in the last batch. What they do not reach there is no sign of how they continue.
+// Two ranks have no samples in the last batch. Their missing gradients there do not make parameters static.
 TEST(UnusedParameters, StaticOnesAreLearntInFullStep) {
   const RunConfig config = expert_config("static");
   for (const std::int64_t begin : {0, 2}) {

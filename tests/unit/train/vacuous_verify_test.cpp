@@ -1,4 +1,4 @@
-// A verification says what it has looked at: steps that were left out prove nothing.
+// A verification reports the steps that it compared. Skipped steps prove nothing.
 #include <ATen/ops/sqrt.h>
 #include <gmock/gmock.h>
 #include <torch/nn/modules/linear.h>
@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Rank 0's verdict on two ranks.
+/// The verdict of rank 0 on two ranks.
 Comparison verdict_of(const RunConfig& config, std::int64_t steps, const OwnParts& own = {}) {
   std::optional<Comparison> verdict;
   std::mutex mutex;
@@ -27,7 +27,7 @@ Comparison verdict_of(const RunConfig& config, std::int64_t steps, const OwnPart
   return *verdict;
 }
 
-// The scale is so large that every gradient overflows: both sides leave every step out.
+// The scale is so large that every gradient overflows, and both sides skip every step.
 TEST(VacuousVerify, AllSkippedStepsAreNotEqual) {
   RunConfig config = verified_config();
   config.train.precision = "fp16";
@@ -40,7 +40,7 @@ TEST(VacuousVerify, AllSkippedStepsAreNotEqual) {
   EXPECT_EQ(verdict.num_skipped(), 3);
 }
 
-// The scale halves with every step that is left out, until gradients of the rest are numbers.
+// The scale halves at every skipped step until gradients are finite.
 TEST(VacuousVerify, CountsSkippedSteps) {
   RunConfig config = verified_config();
   config.train.precision = "fp16";
@@ -63,7 +63,7 @@ TEST(VacuousVerify, CountsTheStepsThatTheRunHas) {
 
 TEST(VacuousVerify, OfNoStepsIsNotEqual) { EXPECT_FALSE(verdict_of(verified_config(), 0).equal()); }
 
-/// A linear layer whose gradient is no number when it is told so: the slope of a root at 0.
+/// A linear layer whose gradient is NaN on request: the slope of a root at 0.
 class MayHaveNoGradient : public model::Model {
  public:
   explicit MayHaveNoGradient(bool none) : none_(none) {
@@ -79,7 +79,7 @@ class MayHaveNoGradient : public model::Model {
   bool none_;
 };
 
-// The serial run's model is the third that is made: after one for each rank.
+// The model of the serial run is the third one created, after one for each rank.
 TEST(VacuousVerify, StepSkippedByOneSideIsDifference) {
   RunConfig config = verified_config();
   config.train.non_finite = "skip";
@@ -119,7 +119,7 @@ TEST(Verifiable, RequiresComparableSerialRun) {
       "; the nearest plan that works on 2 ranks: parallel.schedule = \"1f1b\"");
 }
 
-// Half of the last bit of 8 (bf16) and of 11 (fp16), once as an addend and once as a sum; below 2^-24 fp16
+// Half of the last bit of 8 (bf16) and of 11 (fp16), once for a summand and once for a sum. Below 2^-24 fp16
 // has no number, on either rank.
 TEST(VerifyBounds, CompressionHasBoundsOfItsRounding) {
   const auto of = [](const char* compression) {

@@ -1,5 +1,5 @@
 #pragma once
-// What tests of verify train: four classes of 6 x 6 pixels, and an mlp.
+// The training task of the tests of verify: four classes of 6 x 6 pixels, and an MLP.
 
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/train/config/run_config.h"

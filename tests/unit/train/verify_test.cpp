@@ -1,4 +1,4 @@
-// verify() says equal where the parallel run is right, and each way of being wrong is found and named.
+// verify() reports equality if the parallel run is right. Each kind of fault is detected and named.
 #include "trireme/train/run/verify.h"
 
 #include <ATen/ops/mse_loss.h>
@@ -23,7 +23,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Rank 0's verdict.
+/// The verdict of rank 0.
 Comparison verdict_on(int ranks, const RunConfig& config) {
   std::optional<Comparison> verdict;
   std::mutex mutex;
@@ -101,16 +101,16 @@ TEST(Verify, OneRankHasNothingToVerify) {
   });
 }
 
-/// A user's own module and loop, compared with the serial one: what may go wrong, done on purpose.
+/// Deliberate faults of a user-defined module and loop, which are compared with the serial run.
 struct Fault {
   bool leaves_out_a_bucket = false;
   double scale_of_rank_1 = 1;
   bool repeats_a_sample = false;
   double drift_of_rank_1 = 0;
-  std::optional<double> factor_of_norm = {};  ///< of the one that ranks clip by, where both sides clip
+  std::optional<double> factor_of_norm = {};  ///< of the norm that ranks clip by; both sides clip
 };
 
-/// Reduces as it should, but for one bucket, which stays as it is on every rank.
+/// Reduces all buckets except one, which keeps its local values on every rank.
 class LeavesOutABucket : public parallel::CommHook {
  public:
   std::function<void()> start(comm::Group& group, parallel::GradientBucket& bucket,
@@ -187,13 +187,13 @@ TEST(Mutation, NoneIsFoundWhereThereIsNone) {
 TEST(Mutation, OmittedBucketIsNamedByParameter) {
   const Comparison verdict = one_step_with({.leaves_out_a_bucket = true});
   ASSERT_FALSE(verdict.equal());
-  // Buckets are filled from the last parameter on, so the first holds the last layer's.
+  // Buckets are filled from the last parameter on, so the first contains the last layer's gradients.
   EXPECT_THAT(verdict.first()->describe(), HasSubstr("gradient of 1."));
 }
 
 TEST(Mutation, AWrongScaleIsFound) { EXPECT_FALSE(one_step_with({.scale_of_rank_1 = 1.001}).equal()); }
 
-// As of a norm that counts a shared parameter twice, or a part of the parameters alone.
+// As with a norm that counts a shared parameter twice, or only some of the parameters.
 TEST(Mutation, WrongNormIsNamedByScaledParameter) {
   for (const double factor : {1.001, 0.999}) {
     const Comparison verdict = one_step_with({.factor_of_norm = factor});
@@ -202,7 +202,7 @@ TEST(Mutation, WrongNormIsNamedByScaledParameter) {
   }
 }
 
-// Each rank divides by its own: two ranks of which one has missed that the scale was halved.
+// Each rank divides by its own scale, as if one of two ranks had missed that the scale was halved.
 TEST(Mutation, AWrongLossScaleIsFound) {
   EXPECT_FALSE(one_step_with({.scale_of_rank_1 = 2}).equal());
   EXPECT_FALSE(one_step_with({.scale_of_rank_1 = 0.5}).equal());
@@ -218,7 +218,7 @@ TEST(Mutation, UnbroadcastParameterNamesRank) {
   EXPECT_EQ(verdict.first()->what, "replica");
 }
 
-/// Its last stage adds nothing to the gradient of the weight that it shares with the first.
+/// The last stage adds no gradient to the weight that it shares with the first.
 struct LosesATiedGradient : test::Tied {
   std::vector<model::Layer> layers() override {
     auto all = Tied::layers();
@@ -238,7 +238,7 @@ TEST(Mutation, OmittedTiedReductionIsNamedByParameter) {
   for (const bool loses : {false, true}) {
     std::atomic<int> num_made = 0;
     const auto make_model = [&]() -> std::shared_ptr<model::Model> {
-      // The two ranks' models are made first, then that of one rank.
+      // The models of the two ranks are created first, then that of one rank.
       if (num_made++ < 2 && loses) return std::make_shared<LosesATiedGradient>();
       return std::make_shared<test::Tied>();
     };

@@ -1,4 +1,4 @@
-// The weights of a whole model in one file, from and into replicas, shards and pipelines.
+// The weights of a whole model in one file, saved from and loaded into replicas, shards and pipelines.
 #include "trireme/checkpoint/whole_weights.h"
 
 #include <ATen/ops/equal.h>
@@ -34,7 +34,7 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 namespace nn = torch::nn;
 
-/// Its values begin with `first`; buffers are those of rank 0 plus `rank`.
+/// Weights begin with `first`. Buffers are those of rank 0 plus `rank`.
 nn::Sequential normalised_net(double first, int rank = 0, int width = 5) {
   nn::Sequential net(nn::Linear(4, width), nn::BatchNorm1d(width), nn::Tanh(), nn::Linear(width, 3));
   const at::NoGradGuard no_grad;
@@ -57,7 +57,7 @@ struct Kind {
   const char* name;
   int ranks;
   const char* backend;
-  bool is_replicated;  ///< each rank has the whole model's buffers
+  bool is_replicated;  ///< each rank has the buffers of the whole model
   std::function<void(comm::Context&, nn::Sequential&, const std::function<void(const LoopModel&)>&)> use;
 };
 
@@ -172,7 +172,7 @@ TEST_P(WholeWeights, FailedWriteIsErrorEverywhereAndRepeatable) {
   EXPECT_TRUE(std::filesystem::exists(file()));
 }
 
-/// Files of this process grow no larger while it lives.
+/// Limits the size of files of this process while the object exists.
 class SmallFiles {
  public:
   explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

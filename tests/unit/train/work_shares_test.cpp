@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 constexpr auto kWindow = static_cast<std::int64_t>(LoadBalancer::kWindow);
 
-/// Ranks that need so many seconds for a sample, besides what each step costs them.
+/// Seconds per sample of each rank, and the constant time per step.
 struct SpeedsOfRanks {
   std::vector<double> sample_s;
   double step_s = 0;
@@ -29,12 +29,12 @@ struct SpeedsOfRanks {
   }
 };
 
-/// Steps of full batches, as a trainer tells of them: each one step late.
+/// Steps of full batches, reported one step late, as by a trainer.
 class Steps {
  public:
   explicit Steps(LoadBalancer& shares) : shares_(shares), dealt_{{0, shares.now()}} {}
 
-  /// How many changes there were in so many steps.
+  /// The number of changes in this number of steps.
   int go(std::int64_t steps, const SpeedsOfRanks& ranks) {
     int changes = 0;
     for (; steps > 0; --steps) {
@@ -119,7 +119,7 @@ TEST(LoadBalancer, KeepReplicasWithinMinimumAndDouble) {
 TEST(LoadBalancer, RevertUselessChangesAndWaitLonger) {
   LoadBalancer shares = shares_of({16, 16});
   Steps steps(shares);
-  // Replica 1 needs as long for any number of samples.
+  // Replica 1 takes the same time for any number of samples.
   const auto stubborn = [](const Shares&) { return std::vector<double>{1, 2}; };
   int changes = 0;
   std::string last;

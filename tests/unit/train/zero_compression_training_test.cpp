@@ -1,5 +1,5 @@
-// Training with gradients that are shared out in the bytes of a codec: it learns, continues from a checkpoint
-// with the same bits, and keeps what was left out when the number of ranks, or what they share out, changes.
+// Training with compression of sharded gradients. It converges and resumes from a checkpoint with the same
+// bits. Residuals are kept if the number of ranks or the sharding stage changes.
 
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ class ZeroCompressedTraining : public SmallRuns {
     result.parallel.keep_gradients = compression == "dgc" && zero > 1;
     return result;
   }
-  /// What all ranks of the run's newest checkpoint had left out, together.
+  /// The sum of the residuals of all ranks in the run's newest checkpoint.
   std::map<std::string, at::Tensor> sums_of_kept(const std::string& run) const {
     checkpoint::ShardReader reader(checkpoint::list_checkpoints(folder_ / run / "checkpoints").back());
     std::map<std::string, at::Tensor> sums;
@@ -43,7 +43,7 @@ class ZeroCompressedTraining : public SmallRuns {
     }
     return sums;
   }
-  /// The sums that ranks take up, as they continue, are those.
+  /// Checks that the residuals of ranks after a resume have these sums.
   void expect_taken_up(int ranks, RunConfig next, const std::map<std::string, at::Tensor>& before) const {
     next.train.max_steps += 1;
     comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {

@@ -1,5 +1,5 @@
-// Runs whose replicas share weights, gradients and optimizer state out: the numbers of replicas, checkpoints
-// that any number of ranks reads, evaluations of averages, and what a configuration cannot have.
+// ZeRO runs: the numbers of replicas, checkpoints that any number of ranks reads, evaluations of averages,
+// and configurations that are rejected.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -31,7 +31,7 @@ class ZeroTraining : public SmallRuns {
     return checkpoint::load_weights_file(result.folder / "model.safetensors").tensors;
   }
 
-  /// Up to the rounding of sums in another order.
+  /// Equal up to the rounding of sums in another order.
   void expect_near(const RunResult& found, const RunResult& expected) const {
     const checkpoint::TensorMap ours = weights_of(found), theirs = weights_of(expected);
     ASSERT_EQ(ours.size(), theirs.size());
@@ -86,7 +86,7 @@ TEST_F(ZeroTraining, WorkingCopyChangesNoBit) {
       config.train.precision = precision;
       config.train.accumulation = 2;
       config.train.ema_decay = 0.9;
-      config.train.clip_norm = 0;  // the norm is summed by pieces, which lie otherwise
+      config.train.clip_norm = 0;  // the norm is summed by pieces, which differ
       config.parallel.working_copy = false;
       const RunResult exact = run(2, config);
       config.run.name += "-copy";
@@ -99,7 +99,7 @@ TEST_F(ZeroTraining, WorkingCopyChangesNoBit) {
 TEST_F(ZeroTraining, WorkingCopyCheckpointHasExactValues) {
   RunConfig straight = zero_config("copy-straight", 2);
   straight.train.precision = "bf16";
-  straight.train.clip_norm = 0;  // the norm is summed by pieces
+  straight.train.clip_norm = 0;  // because the norm is summed by pieces
   const RunResult expected = run(2, straight);
   RunConfig walking = straight;
   walking.run.name = "copy-walking";
@@ -146,7 +146,8 @@ TEST_F(ZeroTraining, EvaluatesMovingAverages) {
 TEST_F(ZeroTraining, OverflowOnShardSkipsStepEverywhere) {
   RunConfig config = zero_config("overflow", 2);
   config.train.precision = "fp16";
-  // Falls slowly from where every gradient overflows: on its way there are steps in which few do.
+  // The scale falls slowly from a value at which every gradient overflows. On its way, a few gradients
+  // overflow in some steps.
   config.scaler = {.initial = 0x1p40, .factor = 1.5, .most = 0x1p40};
   config.train.max_steps = 60;
   config.train.epochs = 60;

@@ -1,5 +1,5 @@
-// Training with weights that are gathered rounded: it learns, continues from a checkpoint with the same bits,
-// and says where it does nothing and what it cannot be had with.
+// Training with rounded gathered weights. It converges and resumes from a checkpoint with the same bits. It
+// reports where it has no effect, and rejects unsupported combinations.
 #include <gmock/gmock.h>
 
 #include "tests/unit/train/small_runs.h"
@@ -14,7 +14,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Over gloo, where ranks have no memory in common.
+/// Over gloo, where ranks share no memory.
 class GatheredTraining : public SmallRuns {
  protected:
   RunConfig gathered(const std::string& name, const std::string& weights, std::int64_t zero = 3) const {
@@ -35,7 +35,7 @@ class GatheredTraining : public SmallRuns {
                                {.backend = "gloo", .timeout_s = 30});
     return result;
   }
-  /// In one go, and in two.
+  /// In one run, and in two with a resume.
   void expect_same_bits_resumed(int ranks, RunConfig whole) const {
     RunConfig part = whole;
     part.run.name += "-part";
@@ -97,7 +97,7 @@ TEST_F(GatheredTraining, ReportsNoEffectInCommonMemory) {
   EXPECT_EQ(found, run(2, gathered("none", "none")).weights_xxh3);
 }
 
-/// Of two ranks each sends half of its gradients, and half of its weights as it is told.
+/// Each of two ranks sends half of its gradients and half of its weights, in the configured format.
 TEST_F(GatheredTraining, TellsTheBytesThatItSends) {
   constexpr double kLarge = 784 * 32, kSmall = 32 + 320 + 10, kGradients = 4 * (kLarge + kSmall) / 2;
   const std::int64_t all = run_over_gloo(2, gathered("plain", "none", 2)).sent_bytes_of_step,
