@@ -13,7 +13,7 @@ std::size_t& largest_allocation() {
 
 }  // namespace trireme::ps
 
-// A sanitizer has operators of its own, and rejects what is too large to be true itself.
+// Sanitizers have their own operators, which reject impossible sizes themselves.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* operator new(std::size_t size) {
   std::size_t& largest = trireme::ps::largest_allocation();

@@ -1,11 +1,11 @@
 #pragma once
-// How much memory the program asks for at once: its operator new notes it. Each thread has its own.
+// Records the largest allocation of the program's operator new, separately for each thread.
 
 #include <cstddef>
 
 namespace trireme::ps {
 
-/// Of this thread, since it was last set to 0; stays 0 under a sanitizer.
+/// The largest allocation of this thread since it was last set to 0. Always 0 with a sanitizer.
 std::size_t& largest_allocation();
 
 }  // namespace trireme::ps

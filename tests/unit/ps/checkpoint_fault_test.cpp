@@ -1,4 +1,4 @@
-// Checkpoints of clusters in the simulator, under load, while servers crash, freeze and are cut off.
+// Checkpoints of clusters in the simulator, under load, while servers crash, freeze and are disconnected.
 
 #include <gtest/gtest.h>
 
@@ -15,11 +15,11 @@
 namespace trireme::ps {
 namespace {
 
-/// What was written, and how long that takes.
+/// The files that were written, and the duration of a write.
 struct Shelf {
   test::Simulation* simulation = nullptr;
   std::map<std::string, PartContents> files;
-  int num_cut_short = 0;  ///< by the end of their servers
+  int num_cut_short = 0;  ///< because their servers ended
 };
 
 class SlowParts final : public PartSink {
@@ -46,8 +46,9 @@ class SlowParts final : public PartSink {
 
 constexpr int kChunks = 6, kRows = 6, kPlaces = kChunks + kRows, kWorkers = 3, kSteps = 40;
 
-/// Each worker's push of step n adds 1 to one element of its own and n + 1 to another, in every chunk and
-/// every row: the counts and sums tell whether what is there is the first pushes of each, and no others.
+/// In step n, each worker's push adds 1 to one element of its own and n + 1 to another. This is done in every
+/// chunk and every row. The counts and sums show whether the values are exactly the first pushes of each
+/// worker.
 class SavingRun {
  public:
   explicit SavingRun(std::uint64_t seed)
@@ -154,7 +155,7 @@ class SavingRun {
     std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
   }
-  /// What a part says of each place: chunks, then rows, in the order in which a step comes to them.
+  /// The counts of each place in a part: chunks, then rows, in the order in which a step reaches them.
   std::vector<std::pair<std::uint64_t, std::vector<int>>> counts_in(const PartContents& part) const {
     std::vector<std::pair<std::uint64_t, std::vector<int>>> counts;
     for (std::size_t i = 0; i < part.chunks.size(); ++i)
@@ -172,7 +173,7 @@ class SavingRun {
     }
     return counts;
   }
-  /// How many pushes of each worker, which are its first.
+  /// The number of pushes of each worker. They must be its first pushes.
   static std::vector<int> counts_of(const std::vector<float>& values) {
     std::vector<int> counts;
     for (std::size_t i = 0; i < values.size(); i += 2) {
@@ -194,7 +195,7 @@ class SavingRun {
         if (spec_.staleness != kAsynchronous) {
           EXPECT_EQ(saved.clock, kAskedAt);
         }
-        // Of one version: a worker's push of a step comes to the places in their order.
+        // All of one version: a worker's pushes of a step reach the places in order.
         for (std::size_t worker = 0; before != nullptr && worker < kWorkers; ++worker) {
           EXPECT_GE((*before)[worker], of_place[worker]);
           EXPECT_LE((*before)[worker], of_place[worker] + 1);
@@ -234,7 +235,7 @@ class SavingRun {
     return counts;
   }
 
-  /// Each partition's rows go back to it, while a server ends: they are what was saved, and alone.
+  /// Restores each partition's rows while a server ends. Afterwards the partition has exactly the saved rows.
   void restore_rows() {
     const auto row_bytes = static_cast<std::uint32_t>(restored_row_bytes(sparse_, false));
     const std::uint64_t other = 12345;

@@ -1,4 +1,4 @@
-// Checkpoints over real loops and files: saved from some servers, loaded into others.
+// Checkpoints over real loops and files, saved from some servers and loaded into others.
 
 #include <gtest/gtest.h>
 
@@ -79,7 +79,7 @@ std::string error_of(const std::function<void()>& call) {
 
 class Checkpoints : public testing::Test {
  protected:
-  /// Of an adam table, and of a table of sums of which one chunk was pushed to.
+  /// Saves an adam table, and a table of sums one of whose chunks was pushed to.
   fs::path save(Client& client) {
     const TableId adam = client.open_table(adam_), sums = client.open_table(sums_);
     for (int step = 0; step < 3; ++step) {
@@ -114,7 +114,7 @@ TEST_F(Checkpoints, HaveSameBitsOnOtherPartitions) {
   for (const int num_servers : {1, 2}) {
     RealCluster others(num_servers, {.num_partitions = num_servers == 1 ? 4U : 64U});
     Client client(worker_of(others));
-    // Ids of tables are another cluster's.
+    // This cluster has other table ids.
     client.open_table(table_named("another", "sum"));
     client.restore(folder_.path());
     expect_restored(client);
@@ -142,7 +142,7 @@ TEST_F(Checkpoints, RestoreTablesWithoutReplicas) {
   EXPECT_THROW(client.pull(adam, values).get(), DataError);
   client.restore(folder_.path());
   expect_restored(client);
-  // A worker that was there before continues, too.
+  // A worker from before the restore continues, too.
   client.push(adam, gradient(adam_.num_elements, 1)).get();
   other.push(adam, gradient(adam_.num_elements, 2)).get();
   EXPECT_EQ(other.pull_state(adam, 0).get().num_updates, saved_[0][0].num_updates + 2);

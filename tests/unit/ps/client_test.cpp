@@ -59,7 +59,7 @@ TEST(Client, PushesAndPullsRowsByKey) {
   spec.rows.elements = 2;
   const TableId table = one.open_table(spec);
   EXPECT_EQ(other.open_table(spec), table);
-  // More than one message to a partition holds.
+  // More keys than one message to a partition holds.
   std::vector<std::uint64_t> keys;
   for (std::uint64_t key = 0; key < 400'000; ++key) keys.push_back(key * key);
   const Pending pushed = one.push_rows(table, keys, std::vector<float>(2 * keys.size(), 3));
@@ -114,7 +114,7 @@ TEST(Client, RejectsWrongSizesAndUnknownTables) {
   EXPECT_THROW(client.pull(table, small).get(), InvalidArgument);
   EXPECT_THROW(client.open_table(sums(60)), InvalidArgument);
   std::vector<float> values(50);
-  client.pull(table, values).get();  // and it continues
+  client.pull(table, values).get();  // and the client still works
 }
 
 TEST(Client, CloseEndsPendingWaits) {
@@ -122,7 +122,7 @@ TEST(Client, CloseEndsPendingWaits) {
   std::optional<Pending> pending;
   {
     Client client(worker(0, cluster));
-    pending = client.barrier(/*num_workers=*/2);  // nobody else comes
+    pending = client.barrier(/*num_workers=*/2);  // no other worker comes
     EXPECT_FALSE(pending->is_done());
   }
   EXPECT_THROW(pending->get(), CommError);
@@ -135,7 +135,7 @@ TEST(Client, IsNotCountedAfterItLeaves) {
   other.open_table(sums(10));
   other.leave().get();
   EXPECT_THROW(other.push(table, std::vector<float>(10)).get(), CommError);
-  client.tick();  // staleness 0: a pull waits for nobody but itself
+  client.tick();  // staleness 0: a pull waits only for this worker
   std::vector<float> values(10);
   client.pull(table, values).get();
 }

@@ -73,7 +73,7 @@ class Cluster {
         [&] { return simulation.is_running("coordinator") && coordinator().is_settled(); }, at_most_s);
   }
 
-  /// Until it is answered; a failed expectation when it is not.
+  /// Waits for the result. Without one, an expectation fails.
   template <class Begin>
   Result wait(const Begin& begin) {
     auto result = std::make_shared<std::optional<Result>>();
@@ -97,7 +97,7 @@ class Cluster {
   ClusterOptions options_;
 };
 
-/// f32 values as what a push carries.
+/// f32 values as the body of a push.
 inline wire::Buffer floats(std::vector<float> values) {
   auto kept = std::make_shared<const std::vector<float>>(std::move(values));
   return wire::Buffer(kept, std::as_bytes(std::span(*kept)));

@@ -1,4 +1,4 @@
-// Whole clusters, one promise at a time.
+// Whole clusters: each test checks one guarantee.
 
 #include "tests/unit/ps/cluster.h"
 
@@ -43,7 +43,7 @@ class ClusterTest : public testing::Test {
     EXPECT_EQ(pulled.error, ErrorKind::kNone) << pulled.message;
     return values;
   }
-  /// The server that is primary of the first chunk.
+  /// The primary server of the first chunk.
   std::string primary() {
     const ClusterMap& map = cluster->coordinator().map();
     return map.server(map.partitions[map.partition_of(table, 0)].primary())->name;
@@ -119,7 +119,7 @@ TEST_F(ClusterTest, ReplacesDeadPrimaryWithoutMoves) {
   cluster->simulation.crash(dead);
   const double before_s = cluster->simulation.now_s();
   EXPECT_EQ(push(0, all(2)).error, ErrorKind::kNone);
-  // In virtual time: seen by its connection, not by its lease.
+  // In virtual time: detected by the closed connection and not by the lease.
   EXPECT_LT(cluster->simulation.now_s() - before_s, 1.0);
   EXPECT_EQ(pull(0), std::vector<float>(kElements, 3));
 }
@@ -133,7 +133,7 @@ TEST_F(ClusterTest, NoticesServerThatDiedWithoutCoordinator) {
   cluster->simulation.start("coordinator");
   const double before_s = cluster->simulation.now_s();
   EXPECT_EQ(push(0, all(2)).error, ErrorKind::kNone);
-  // In virtual time: nobody answers where the map says that it is.
+  // In virtual time: no server answers at the address in the map.
   EXPECT_LT(cluster->simulation.now_s() - before_s, 1.0);
   EXPECT_EQ(pull(0), std::vector<float>(kElements, 3));
 }
@@ -228,7 +228,7 @@ TEST_F(ClusterTest, HoldsWorkersTogetherAtABarrier) {
   cluster->worker(1).barrier(2, [&](const Result&) { order.push_back(1); });
   cluster->simulation.run_for(2);
   EXPECT_EQ(order.size(), 2U);
-  // And a second one, over a coordinator that has forgotten the first.
+  // A second barrier, with a coordinator that has forgotten the first.
   cluster->worker(0).barrier(2, [&](const Result&) { order.push_back(2); });
   cluster->simulation.run_for(1);
   cluster->simulation.crash("coordinator");
@@ -240,7 +240,7 @@ TEST_F(ClusterTest, HoldsWorkersTogetherAtABarrier) {
   EXPECT_EQ(order.size(), 4U);
 }
 
-/// The first worker's are much larger: sums that begin with another have other bits.
+/// The gradients of the first worker are much larger, so that another order of the sum gives other bits.
 float gradient(int worker, std::uint64_t step, std::size_t element) {
   Random random(9, worker, step, element);
   const float value = 2 * random.uniform() - 1;
@@ -312,7 +312,7 @@ TEST_F(ClusterTest, AppliesEachPushWithItsOwnRate) {
   EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.25F));
   for (const double none : {std::nan(""), -2.0, HUGE_VAL})
     EXPECT_EQ(push_at(none).error, ErrorKind::kMalformed);
-  ASSERT_EQ(push(0, all(1)).error, ErrorKind::kNone);  // the table's
+  ASSERT_EQ(push(0, all(1)).error, ErrorKind::kNone);  // the rate of the table
   EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.75F));
 }
 
@@ -371,7 +371,7 @@ TEST_F(ClusterTest, RejectsPushesBeyondLimitOfClock) {
   TableSpec spec = small_table(0);
   spec.apply_at = ApplyAt::kClock;
   spec.chunk_elements = 1;
-  spec.num_elements = 300;  // all in one partition: its clock could not get past them
+  spec.num_elements = 300;  // all in one partition, whose clock could not pass them
   begin(spec, {.num_partitions = 1, .num_workers = 1});
   const auto all_of = [](float value) { return floats(std::vector<float>(300, value)); };
   const Result rejected =
@@ -382,7 +382,7 @@ TEST_F(ClusterTest, RejectsPushesBeyondLimitOfClock) {
   const Result both = cluster->wait(
       [&](Done done) { cluster->worker(0).push_pull(table, all_of(1), not_brought, std::move(done)); });
   EXPECT_EQ(both.error, ErrorKind::kTooLarge) << "a pull alone would look as if the push had been taken";
-  // Nothing of it was taken, and the worker continues.
+  // None of it was applied, and the worker continues.
   const auto push_one = [&](std::uint64_t chunk) {
     cluster->worker(0).push_chunk(table, chunk, floats({1}), [](const Result& result) {
       EXPECT_EQ(result.error, ErrorKind::kNone) << result.message;
@@ -401,7 +401,7 @@ TEST_F(ClusterTest, RejectsPushesBeyondLimitOfClock) {
 
 TEST_F(ClusterTest, RejectsMemberWithFalseIdentity) {
   begin(small_table());
-  // Its certificate says that it is a worker.
+  // Its certificate is that of a worker.
   cluster->simulation.add("impostor", "worker", [] {
     return std::make_unique<Server>(ServerOptions{.name = "impostor",
                                                   .host = "there",

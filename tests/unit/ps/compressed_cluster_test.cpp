@@ -1,4 +1,4 @@
-// Tables whose pushes and pulls are encoded, in whole clusters.
+// Tables with encoded pushes and pulls, in whole clusters.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -74,7 +74,8 @@ TEST_F(CompressedTables, SumExactCodecsAndCountBytes) {
   for (const char* name : {"none", "fp16", "bf16", "int8"}) {
     begin(table_with({.push = name}));
     std::vector<float> values = counting();
-    for (const std::size_t i : {0, 8, 16}) values[i] = 127;  // in every chunk: then int8 keeps integers
+    // In every chunk, so that int8 represents integers exactly.
+    for (const std::size_t i : {0, 8, 16}) values[i] = 127;
     EXPECT_EQ(push(0, values).error, ErrorKind::kNone) << name;
     EXPECT_EQ(push(1, values).error, ErrorKind::kNone) << name;
     for (float& value : values) value *= 2;
@@ -121,7 +122,7 @@ TEST_F(CompressedTables, AssignmentAndRestoreDropResidual) {
     spec.optimizer.name = "adagrad";
     begin(spec);
     push(0, counting());
-    const std::vector<float> values(kNumbers, 0.1F);  // none of these codecs holds it
+    const std::vector<float> values(kNumbers, 0.1F);  // none of these codecs represents it exactly
     assign(values);
     EXPECT_TRUE(cluster->worker(0).residual(table, 0).empty());
     const Result state =

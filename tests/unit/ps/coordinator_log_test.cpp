@@ -21,7 +21,8 @@ TEST(CoordinatorLog, RecoversSyncedMapAfterAnyCrash) {
     Random random(seed);
     test::SimulatedDisk disk(Random(seed, 1));
     MapVersion safe = 0;
-    bool was_rejected = false;  // the last one: nobody was told, and it may be there or not
+    // Of the last change: it was not acknowledged and may or may not be in the log.
+    bool was_rejected = false;
     for (int life = 0; life < 4; ++life) {
       CoordinatorLog log(disk);
       ClusterMap map = log.load();
@@ -43,7 +44,7 @@ TEST(CoordinatorLog, RecoversSyncedMapAfterAnyCrash) {
         map = next;
         safe = map.version;
       }
-      // A change that is being written when the power goes.
+      // A change that is being written when the power fails.
       disk.append("map.log", std::vector<std::byte>(random.below(60), std::byte{7}));
       disk.crash();
     }

@@ -1,4 +1,4 @@
-// The background fill of a new backup: no faster than it may be, and in nobody's way.
+// The background copy to a new backup stays below its rate limit and blocks no other request.
 
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ TEST(CopyLimit, BoundsBytesPerSecondWhilePushesContinue) {
   while (!cluster.coordinator().is_settled() && simulation.now_s() < began_s + 600) {
     if (is_answered) push();
     simulation.run_for(0.01);
-    // A budget that was saved up, and what the last part took beyond it.
+    // A saved-up budget, plus the excess of the last part.
     const double most = kLimit * (simulation.now_s() - began_s) + kLimit / 4 + 2 * kPart;
     ASSERT_LE(static_cast<double>(cluster.server(0).counts().bytes_copied), most)
         << "after " << simulation.now_s() - began_s << " s";
@@ -65,7 +65,7 @@ TEST(CopyLimit, BoundsBytesPerSecondWhilePushesContinue) {
   EXPECT_LT(longest_s, 0.5) << "of virtual time: roles change meanwhile, and nothing waits for copies";
 }
 
-/// A copy that takes its time on a slow link is not sent over and over: it would fill the queue before it.
+/// A slow copy over a slow link is not resent repeatedly, because that would fill the queue.
 TEST(CopyLimit, PendingCopiesAreResentLessOften) {
   Cluster cluster(1, {.num_partitions = 1, .num_servers = 2, .num_workers = 1});
   TableSpec spec;
@@ -86,7 +86,7 @@ TEST(CopyLimit, PendingCopiesAreResentLessOften) {
     return simulation.num_messages(static_cast<std::uint16_t>(MessageKind::kSnapshotPart));
   };
   ASSERT_TRUE(simulation.run_until([&] { return num_parts() > 0; }, 10));
-  simulation.cut("server0", "server1");  // nothing is lost, and nothing arrives
+  simulation.cut("server0", "server1");  // messages are held back and not lost
   simulation.run_for(6);
   EXPECT_LE(num_parts(), 8U) << "four of a mebibyte take four seconds at a mebibyte a second";
   simulation.heal_all();

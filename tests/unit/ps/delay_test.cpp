@@ -1,5 +1,5 @@
-// Delay compensation compared with a serial program of the published rule, over failures, new lives of
-// workers and checkpoints.
+// Delay compensation compared with a serial program of the published rule, over failures, restarts of workers
+// and checkpoints.
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ Values random_gradient(Random& random) {
   return gradient;
 }
 
-/// Algorithm 2 of Zheng et al.: one push after the other, of SGD.
+/// Algorithm 2 of Zheng et al.: consecutive pushes with SGD.
 class Serial {
  public:
   explicit Serial(const TableSpec& spec) : is_adaptive_(spec.delay.is_adaptive) {
@@ -47,7 +47,7 @@ class Serial {
         values.push_back(initial_value(spec, chunk, i));
     }
   }
-  /// `base`: w_bak of the worker; empty where it has none.
+  /// `base`: w_bak of the worker. Empty if it has none.
   void push(const Values& gradient, const Values& base) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const float g = gradient[i];
@@ -67,14 +67,14 @@ class Serial {
   Values mean_square_ = Values(kElements);
 };
 
-/// The bits, but for what a compiler fuses.
+/// Equal up to the operations that a compiler fuses.
 void expect_close(const Values& found, const Values& expected, const std::string& when) {
   for (std::size_t i = 0; i < kElements; ++i)
     EXPECT_NEAR(found[i], expected[i], 1e-6F * std::max(1.0F, std::abs(expected[i])))
         << when << ", element " << i;
 }
 
-/// Workers that push and pull one after the other, as a seed says, compared with the serial program.
+/// Workers that push and pull in the random order of a seed, compared with the serial program.
 class DelayedRun {
  public:
   DelayedRun(std::uint64_t seed, bool is_adaptive)
@@ -100,7 +100,7 @@ class DelayedRun {
     largest_ = 0;
     for (const float value : base) largest_ = std::max(largest_, std::abs(value));
   }
-  /// `breaks`: is done when the push is under way.
+  /// `breaks` is called while the push is in flight.
   void push(
       int worker, const std::function<void()>& breaks = [] {}) {
     const Values gradient = random_gradient(random_);
@@ -178,7 +178,7 @@ TEST_P(DelayCompensation, RestartsWithRestartedWorker) {
   run.begin();
   for (int i = 0; i < 12; ++i) run.any();
   run.end_life(1);
-  run.push(1);  // it has pulled nothing: as it comes
+  run.push(1);  // it has pulled nothing, so there is no compensation
   run.pull(1);
   run.push(0);
   run.push(1);

@@ -1,4 +1,4 @@
-// The first worker to come ends no step of all before those that are expected have joined.
+// The first worker cannot complete a step of all workers before the expected workers have joined.
 
 #include "trireme/ps/internal/expected_workers.h"
 
@@ -35,7 +35,7 @@ class StepsOfExpectedWorkers : public testing::Test {
     worker(i).push(table_, floats(Values(kElements, 1)), [](const Result&) {});
     worker(i).tick();
   }
-  /// Values of a pull that is under way; empty as long as it is.
+  /// Values of a pull. Not there while it is in flight.
   struct Pulled {
     Values values = Values(kElements);
     bool is_there = false;

@@ -39,13 +39,13 @@ TableSpec rows_like(const TableSpec& dense, const char* name) {
   return spec;
 }
 
-/// Integers that the codec holds exactly: int8 where the greatest of a block is 127.
+/// The largest integer that the codec represents exactly. int8 is exact where the largest of a block is 127.
 std::uint64_t most_of(const TableSpec& spec) {
   if (spec.compression.push == "bf16") return 256;
   return spec.compression.push == "int8" ? 128 : 1000;
 }
 
-/// Of a place after the chunks: somewhere among all keys.
+/// The key of a place after the chunks, spread over all keys.
 std::uint64_t key_of(int place) { return static_cast<std::uint64_t>(place) * 0x9e3779b97f4a7c15; }
 
 }  // namespace
@@ -73,7 +73,7 @@ std::vector<std::string> FaultRun::servers() const {
 std::string FaultRun::run() {
   auto& simulation = cluster_.simulation;
   cluster_.add_server(3);
-  simulation.crash("server3");  // it may come later
+  simulation.crash("server3");  // it may join later
   table_ = cluster_.create(0, spec_);
   rows_ = cluster_.create(0, rows_like(spec_, "rows"));
   TableSpec passing = rows_like(spec_, "passing");
@@ -123,7 +123,7 @@ void FaultRun::begin_life(int worker) {
   auto& client = cluster_.worker(worker);
   const auto life = std::make_shared<Life>(Life{.worker = worker, .incarnation = client.life().incarnation});
   lives_.push_back(life);
-  // The map comes first; until then there is no table.
+  // The map comes first. Before that there is no table.
   const auto begin = [this, life, worker](const auto& self) -> void {
     if (life->has_ended || cluster_.worker(worker).life().incarnation != life->incarnation) return;
     if (cluster_.worker(worker).map().tables.size() < 3) {
@@ -145,7 +145,7 @@ void FaultRun::on_error(const std::shared_ptr<Life>& life, const Result& result)
   life->has_ended = true;
   if (result.error != ErrorKind::kDeclaredDead)
     return fail(text("worker ", life->worker, ": ", name_of(result.error), ": ", result.message));
-  // It begins again, as its process would.
+  // The worker restarts, like its process would.
   ++num_restarts_;
   cluster_.simulation.at(0.1, [this, life] {
     --num_restarts_;
@@ -170,7 +170,7 @@ void FaultRun::do_step(const std::shared_ptr<Life>& life) {
   push_rows(life);
   push_passing_rows(life);
   if (random_.below(4) == 0) restore_passing_rows(life);
-  if (random_.below(2) == 0) {  // a pull before the step ends sees its own pushes
+  if (random_.below(2) == 0) {  // a pull before the end of the step sees its own pushes
     pull_then_go_on(life, -1);
   }
   client.tick();
@@ -212,7 +212,8 @@ void FaultRun::push_chunks(const std::shared_ptr<Life>& life) {
   }
 }
 
-/// All rows with one call, which goes to several partitions; each row in two pieces, which the client adds.
+/// All rows in one call, which goes to several partitions. Each row comes in two pieces, which the client
+/// adds.
 void FaultRun::push_rows(const std::shared_ptr<Life>& life) {
   const std::size_t first = pushes_.size();
   std::vector<std::uint64_t> keys;
@@ -241,7 +242,8 @@ void FaultRun::push_passing_rows(const std::shared_ptr<Life>& life) {
   });
 }
 
-/// As from a checkpoint, into one partition: rows, or keys that are not admitted yet; what was there, or not.
+/// Restores rows, or keys that are not admitted yet, in one partition, as from a checkpoint. They may or may
+/// not have existed.
 void FaultRun::restore_passing_rows(const std::shared_ptr<Life>& life) {
   ClientNode& client = cluster_.worker(life->worker);
   const TableSpec& spec = client.map().tables.at(passing_);
@@ -275,7 +277,7 @@ void FaultRun::pull(int worker, int place,
     });
     return;
   }
-  // The row twice, with another between.
+  // The row twice, with another row between.
   const std::uint64_t keys[] = {key_of(place), key_of(kPlaces), key_of(place)};
   const auto out = std::make_shared<std::vector<float>>(3 * kElements);
   client.pull_rows(rows_, keys, *out, [this, done, out](const Result& result) {
@@ -286,7 +288,7 @@ void FaultRun::pull(int worker, int place,
   });
 }
 
-/// `place` -1: any, and nothing waits for it.
+/// `place` -1: any place, and no step waits for the pull.
 void FaultRun::pull_then_go_on(const std::shared_ptr<Life>& life, int place) {
   ClientNode& client = cluster_.worker(life->worker);
   const bool goes_on = place >= 0;
@@ -314,17 +316,17 @@ void FaultRun::check_pull(const Life& life, int place, WorkerClock clock, std::s
   const auto lives = [&](int worker, Incarnation incarnation) {
     return cluster_.coordinator().map().lives({static_cast<WorkerId>(worker), incarnation});
   };
-  // Who was given up is not waited for, and may see what the others have done since, until it is told.
+  // A worker that was given up is not waited for. It may see later steps of the others until it is notified.
   const bool is_given_up = is_known && !lives(life.worker, life.incarnation);
   for (int worker = 0; worker < 3; ++worker) {
     std::size_t least = 0, most = 0;
     for (const std::size_t index : pushes_of_[{worker, place}]) {
       const Push& push = pushes_[index];
-      // A tick after the pull may have overtaken it on the way.
+      // A tick that was sent after the pull may have overtaken it.
       const bool in_step = spec_.apply_at == ApplyAt::kArrival || is_given_up ||
                            push.clock < cluster_.worker(life.worker).clock();
       most += in_step ? 1 : 0;
-      // Who lives by the map that the coordinator holds was never taken out by a server.
+      // A worker that lives by the coordinator's map was never removed by a server.
       const bool is_counted = is_known && lives(worker, push.incarnation);
       const bool is_due =
           spec_.staleness != kAsynchronous && push.clock + spec_.staleness < clock && is_counted;
@@ -339,7 +341,7 @@ void FaultRun::check_pull(const Life& life, int place, WorkerClock clock, std::s
   }
 }
 
-// ---- what must hold in the end
+// ---- invariants at the end
 
 void FaultRun::compare_replicas(bool at_rest) {
   auto& simulation = cluster_.simulation;
@@ -380,14 +382,14 @@ void FaultRun::check_sums() {
       if (!push.is_acknowledged) in_doubt.push_back(&push);
       for (std::size_t i = 0; push.is_acknowledged && i < left.size(); ++i) left[i] -= push.values[i];
     }
-    // Of a worker that ended, what it was not told of counts whole or not at all.
+    // For a worker that ended, an unacknowledged push counts completely or not at all.
     if (in_doubt.size() > 24) return fail("too many pushes were never acknowledged");
     std::vector<float> rest = left;
     const auto is_nothing_left = [&] {
       return std::all_of(rest.begin(), rest.end(), [](float value) { return value == 0; });
     };
     bool is_sum = is_nothing_left();
-    std::uint32_t subset = 0;  // one after the other, each with one push more or less (a Gray code)
+    std::uint32_t subset = 0;  // each subset differs from the previous one in one push (a Gray code)
     for (std::uint32_t n = 1; n < 1U << in_doubt.size() && !is_sum; ++n) {
       const int k = std::countr_zero(n);
       subset ^= 1U << k;

@@ -1,7 +1,7 @@
 #pragma once
-// One run of a cluster under faults, all of it from a seed: workers push integers as floats and check every
-// pull against everything that was pushed, while servers crash, freeze and are cut off, come and go, and the
-// coordinator forgets what its disk had not. It says what went wrong, or nothing.
+// One run of a cluster under faults, determined by a seed. Workers push integers as floats and check every
+// pull against all pushes. Meanwhile servers crash, freeze, are disconnected, join and leave, and the
+// coordinator forgets unsynced changes. Returns the first error, or nothing.
 
 #include <map>
 #include <memory>
@@ -16,22 +16,22 @@ namespace trireme::ps {
 struct FaultRunOptions {
   int num_faults = 4;
   std::uint32_t num_replicas = 2;
-  bool single_messages = false;  ///< also loses, repeats and swaps messages of an open connection
+  bool single_messages = false;  ///< also drops, duplicates and reorders messages of an open connection
 };
 
 class FaultRun {
  public:
   explicit FaultRun(std::uint64_t seed, FaultRunOptions options = {});
 
-  /// Empty when everything was as promised.
+  /// Empty if all invariants held.
   std::string run();
   std::uint64_t trace_hash() const { return cluster_.simulation.trace_hash(); }
   std::uint64_t num_events() const { return cluster_.simulation.num_events(); }
 
  private:
-  static constexpr double kPatience_s = 120;  ///< of virtual time, for everything to be whole again
+  static constexpr double kPatience_s = 120;  ///< of virtual time, until everything must be restored
   /// Chunks of a dense table, then rows of a sparse one.
-  // Where pushes leave something out, they say at least which worker they are of.
+  // Lossy pushes at least identify their worker.
   static constexpr float kMark = 8192;
   static constexpr int kChunks = 5, kRows = 5, kPlaces = kChunks + kRows, kElements = 6;
 
@@ -40,10 +40,10 @@ class FaultRun {
     Incarnation incarnation = 0;
     WorkerClock clock = 0;
     int place = 0;
-    std::vector<float> values;  ///< that arrive: of what was left out before, and is not left out now
+    std::vector<float> values;  ///< that arrive: includes the residual of earlier pushes, but not the new one
     bool is_acknowledged = false;
   };
-  /// What one life of a worker does next; shared with the callbacks of that life.
+  /// The state of one life of a worker, shared with the callbacks of that life.
   struct Life {
     int worker = 0;
     Incarnation incarnation = 0;
@@ -52,7 +52,7 @@ class FaultRun {
 
   void begin_life(int worker);
   void do_step(const std::shared_ptr<Life>& life);
-  /// What counts a push at a place.
+  /// The value that counts a push at a place.
   float mark(int place) const { return place < kChunks && spec_.compression.push == "top-k" ? kMark : 1; }
   Push& new_push(const Life& life, int place);
   void push_chunks(const std::shared_ptr<Life>& life);
@@ -87,13 +87,13 @@ class FaultRun {
   Cluster cluster_;
   TableSpec spec_;
   TableId table_ = 0;
-  TableId rows_ = 0;     ///< every key has its row for ever: sums are exact
-  TableId passing_ = 0;  ///< keys come and go: replicas agree on which
+  TableId rows_ = 0;     ///< every key keeps its row, so that sums are exact
+  TableId passing_ = 0;  ///< keys are admitted and evicted; replicas agree on the set
   std::vector<std::shared_ptr<Life>> lives_;
-  WorkerClock last_clock_ = UINT64_MAX;  ///< at which workers end; known when there are no more faults
+  WorkerClock last_clock_ = UINT64_MAX;  ///< at which workers end; set when there are no more faults
   std::vector<Push> pushes_;
   std::map<std::pair<int, int>, std::vector<std::size_t>> pushes_of_;  ///< by worker and place
-  int num_restarts_ = 0;                                               ///< of workers, that are to come
+  int num_restarts_ = 0;                                               ///< pending restarts of workers
   std::string failure_;
 };
 

@@ -1,4 +1,4 @@
-// What goes wrong in a FaultRun.
+// The faults of a FaultRun.
 
 #include <algorithm>
 
@@ -6,8 +6,7 @@
 
 namespace trireme::ps {
 
-/// Whether each partition is with as many processes as it should be now, whatever the coordinator has heard
-/// of them.
+/// Whether each partition has as many replicas as it should have now, whatever the coordinator has been told.
 bool FaultRun::has_copies() {
   if (!cluster_.simulation.is_running("coordinator")) return false;
   const ClusterMap& map = cluster_.coordinator().map();
@@ -92,7 +91,8 @@ void FaultRun::cut_link() {
   wait_for_copies();
 }
 
-/// A primary and a worker that talk to each other, and hear nothing of what is decided meanwhile.
+/// Disconnects a primary and a worker from the coordinator. They can reach each other, but do not get its
+/// decisions.
 void FaultRun::cut_off_coordinator() {
   if (!wait_for_copies()) return;
   cluster_.simulation.cut("coordinator", servers()[random_.below(3)]);

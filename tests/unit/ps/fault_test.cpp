@@ -1,6 +1,6 @@
-// A cluster under faults in every order that a seed makes up. One seed again, with every event:
+// A cluster under faults in random order. To repeat one seed with every event:
 //   TRIREME_SIM_SEED=17 TRIREME_SIM_TRACE=1 unit_ps --gtest_filter=FaultSeeds.OneSeed
-// Chains of three: TRIREME_SIM_REPLICAS=3. More of them: TRIREME_SIM_SEEDS=100000 unit_ps
+// Chains of three: TRIREME_SIM_REPLICAS=3. More seeds: TRIREME_SIM_SEEDS=100000 unit_ps
 // --gtest_filter=FaultSeeds.ManySeeds
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ void expect_seeds(std::uint64_t first, std::uint64_t count, const FaultRunOption
   }
 }
 
-/// Each a hundredth of a minute's work, so that they may run side by side.
+/// Each takes a hundredth of a minute, so that they can run in parallel.
 class Faults : public testing::TestWithParam<int> {};
 
 TEST_P(Faults, LoseAndDoubleNothing) {
@@ -33,7 +33,7 @@ TEST_P(Faults, LoseAndDoubleNothing) {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, Faults, testing::Range(0, 10));
 
-/// In the middle of a chain a replica passes on what comes, both ways, and may end between the two.
+/// A replica in the middle of a chain forwards messages in both directions, and may end between them.
 class ChainsOfThree : public testing::TestWithParam<int> {};
 
 TEST_P(ChainsOfThree, LoseAndDoubleNothing) {

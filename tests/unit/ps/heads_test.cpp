@@ -1,6 +1,6 @@
-// Properties of everything that is decoded, over all kinds: what was encoded comes back, what is cut or
-// changed is rejected or is another value of the kind, and nothing is ever allocated because a length says
-// so.
+// Properties of decoding, over all kinds of messages. An encoded value is decoded to itself. Truncated or
+// changed bytes are rejected, or are another value of the kind. No allocation depends on a claimed length
+// alone.
 
 #include <gtest/gtest.h>
 
@@ -21,13 +21,13 @@ constexpr int kRounds = 2000;
 template <class Struct>
 class Decoded : public testing::Test {
  protected:
-  /// Decodes exactly these bytes, in memory that ends with them, and checks what that took.
+  /// Decodes exactly these bytes, in memory that ends with them, and checks the largest allocation.
   static std::optional<Struct> look(const std::vector<std::byte>& bytes) {
     const std::unique_ptr<std::byte[]> exactly(new std::byte[bytes.size()]);
     std::copy(bytes.begin(), bytes.end(), exactly.get());
     largest_allocation() = 0;
     std::optional<Struct> value = wire::decode<Struct>(std::span(exactly.get(), bytes.size()));
-    // The smallest element of a list is a byte on the wire, and the largest 250 in memory.
+    // The smallest element of a list has one byte in a message, and the largest has 250 in memory.
     EXPECT_LE(largest_allocation(), 512 * (bytes.size() + 1));
     return value;
   }
@@ -68,7 +68,7 @@ TYPED_TEST(Decoded, IsRejectedOrValidWhenChanged) {
     const std::vector<std::byte> bytes = makes_up.mutated(wire::encode(makes_up.one<TypeParam>()));
     const auto value = this->look(bytes);
     if (!value) continue;
-    // Keys of a map that come twice are one.
+    // Duplicate keys of a map are joined.
     const std::vector<std::byte> again = wire::encode(*value);
     EXPECT_LE(again.size(), bytes.size());
     EXPECT_EQ(wire::encode(*this->look(again)), again);
@@ -78,7 +78,7 @@ TYPED_TEST(Decoded, IsRejectedOrValidWhenChanged) {
 TYPED_TEST(Decoded, TakesMemoryForPresentBytesOnly) {
   MakesUp makes_up(4);
   for (int round = 0; round < kRounds; ++round) this->look(makes_up.bytes(300));
-  // Each place where a count may be says four thousand millions.
+  // Sets each possible position of a count to about four billion.
   const std::vector<std::byte> whole = wire::encode(makes_up.one<TypeParam>());
   for (std::size_t at = 0; at + 4 <= whole.size(); ++at) {
     std::vector<std::byte> bytes = whole;

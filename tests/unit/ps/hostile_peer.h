@@ -1,6 +1,6 @@
 #pragma once
-// A peer that means harm: a process of this user that meets a node as everybody does, or does not, and then
-// sends any bytes at all.
+// A malicious peer: a process of this user that connects to a node, with or without a handshake, and then
+// sends any bytes.
 // Blocking, one thread.
 
 #include <gtest/gtest.h>
@@ -21,19 +21,19 @@ namespace trireme::ps {
 
 class HostilePeer {
  public:
-  /// Connected, and a stranger.
+  /// Connects without a handshake.
   explicit HostilePeer(const wire::Address& address) {
     const auto found = wire::resolve(wire::ChannelAddress::parse(address)).front();
     socket_ = wire::Socket(::socket(found.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     EXPECT_EQ(::connect(socket_.fd(), found.get(), found.length), 0);
   }
-  /// One that has met it, as whom it says.
+  /// Connects and makes the handshake with this stated identity.
   HostilePeer(const wire::Address& address, const wire::PeerIdentity& self) : HostilePeer(address) {
     EXPECT_TRUE(
         meet({.secret = address.starts_with("tcp:") ? wire::user_key() : wire::Secret(), .self = self}));
   }
 
-  /// Whether it was let in.
+  /// Whether the handshake was accepted.
   bool meet(wire::HandshakeOptions options) {
     options.listening_address = wire::far_end(socket_.fd());
     options.connecting_address = wire::near_end(socket_.fd());
@@ -49,7 +49,7 @@ class HostilePeer {
     return handshake.state() == wire::Handshake::State::kDone;
   }
 
-  /// Messages as frames, numbered as they should be.
+  /// Messages as correctly numbered frames.
   std::string frames_of(const std::vector<wire::Message>& messages) {
     std::string bytes;
     for (const wire::Message& message : messages) queue_.push(message);
@@ -64,7 +64,7 @@ class HostilePeer {
     return bytes;
   }
 
-  /// What comes back meanwhile is thrown away. False where the other end has closed.
+  /// Discards received bytes. Returns false if the other end has closed the connection.
   bool send(const std::string& bytes) {
     for (std::size_t at = 0; at < bytes.size();) {
       pollfd both{.fd = socket_.fd(), .events = POLLIN | POLLOUT, .revents = 0};
@@ -78,7 +78,7 @@ class HostilePeer {
     }
     return true;
   }
-  /// Whether the other end closes; it waits for that.
+  /// Waits until the other end closes the connection. Returns whether it did.
   bool is_closed() {
     while (true) {
       pollfd input{.fd = socket_.fd(), .events = POLLIN, .revents = 0};

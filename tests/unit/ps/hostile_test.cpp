@@ -1,5 +1,5 @@
-// Peers that mean harm, against a coordinator and servers over real sockets: what they send is rejected and
-// counted, takes no memory, and a good client has what it pushed. More of it:
+// Malicious peers against a coordinator and servers over real sockets. Their messages are rejected and
+// counted and take no memory. A good client keeps the values that it pushed. For more frames:
 //   TRIREME_HOSTILE_FRAMES=1000000 unit_ps --gtest_filter=HostilePeers.AreRejected*
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ std::uint64_t resident_bytes() {
   return 0;
 }
 
-/// A worker that knows what it must see.
+/// A worker that checks all values.
 class GoodClient {
  public:
   explicit GoodClient(const wire::Address& coordinator, wire::NodeLoopOptions loop = {})
@@ -55,7 +55,7 @@ class GoodClient {
   }
   Client& client() { return client_; }
   TableId table() const { return table_; }
-  /// Every element is what it has pushed so often.
+  /// Pushes once more. Every element must equal the number of its pushes.
   void push_and_look() {
     const std::vector<float> ones(kChunks * kChunkElements, 1);
     client_.push(table_, ones).get();
@@ -83,7 +83,7 @@ std::uint64_t counted(const RealCluster& cluster, const std::string& what) {
   return sum;
 }
 
-/// What nodes themselves have rejected: messages, requests and pulls.
+/// Rejections by the nodes themselves: messages, requests and pulls.
 std::uint64_t rejected_by_nodes(const ClusterReport& report) {
   std::uint64_t sum = report.cluster->rejected_messages;
   for (const auto& [id, server] : report.servers) {
@@ -101,7 +101,7 @@ class Crowd {
   std::uint64_t num_frames() const { return num_frames_; }
   std::uint64_t num_damaged() const { return num_damaged_; }
 
-  /// Frames that are none: each by a peer of its own, which is thrown out for it.
+  /// Sends invalid frames, each from a peer of its own, which is disconnected for it.
   void send_damaged_frames() {
     Random& random = makes_up_.random();
     for (int kind = 0; kind < 5; ++kind) {
@@ -112,21 +112,21 @@ class Crowd {
       if (kind == 1) bad = text_of(random_header());
       if (kind == 2)
         bad = text_of(wire::encode({.message = 1, .total_bytes = 1LL << 32, .payload_bytes = 1 << 20}));
-      if (kind == 3) bad = good + good;                                   // played again
-      if (kind == 4) bad = good + peer.frames_of({made_up()}).substr(1);  // out of step
+      if (kind == 3) bad = good + good;                                   // replayed
+      if (kind == 4) bad = good + peer.frames_of({made_up()}).substr(1);  // out of sequence
       peer.send(bad);
       ASSERT_TRUE(peer.is_closed()) << "by a frame damaged in way " << kind;
       ++num_damaged_;
       ++num_frames_;
     }
-    // A message of nearly 1 GiB is begun, and never ends.
+    // Starts a message of nearly 1 GiB that never ends.
     HostilePeer announces(any_address(), {.role = "worker", .name = "9"});
     announces.send(
         text_of(wire::encode({.message = 1, .total_bytes = 1'000'000'000, .payload_bytes = 1 << 20})));
     ++num_frames_;
   }
 
-  /// Frames as they should be, with heads and bodies that are not, of every kind.
+  /// Sends valid frames with invalid heads and bodies, of every kind.
   void send_messages() {
     const char* roles[] = {"worker", "observer", "", "coordinator", "server"};
     const char* role = roles[makes_up_.random().below(5)];
@@ -135,7 +135,8 @@ class Crowd {
       std::vector<wire::Message> messages;
       for (int i = 0; i < 16; ++i) messages.push_back(role == roles[4] ? random_bytes() : made_up());
       num_frames_ += messages.size();
-      if (!peer.send(peer.frames_of(messages))) return;  // the coordinator throws out whoever sends such
+      // The coordinator disconnects a peer that sends such messages.
+      if (!peer.send(peer.frames_of(messages))) return;
     }
   }
 
@@ -156,7 +157,7 @@ class Crowd {
             .head = makes_up_.bytes(150),
             .body = wire::Buffer::of(makes_up_.bytes(200))};
   }
-  /// Of a kind that there is, and often for a partition and an epoch that there are.
+  /// A message of an existing kind, and often for an existing partition and epoch.
   wire::Message made_up() {
     wire::Message message = random_bytes();
     const std::uint64_t how = makes_up_.random().below(3);
@@ -253,7 +254,7 @@ TEST(HostilePeers, WorkersCannotSendMessagesOfServers) {
     EXPECT_EQ(after.version, before[id].version);
     EXPECT_EQ(after.digest, before[id].digest);
   }
-  // The coordinator throws out whoever says such things.
+  // The coordinator disconnects a peer that sends such messages.
   const PartitionNews news = {
       .partition = 0, .epoch = map.partitions[0].epoch, .server = map.partitions[0].chain[1]};
   for (const wire::Message& message :
@@ -271,7 +272,7 @@ TEST(HostilePeers, ClaimedServersMustBeValid) {
   RealCluster cluster(2);
   GoodClient good(cluster.address());
   const Heartbeat sound = {.role = Role::kServer,
-                           .name = "server0",  // whose process is another
+                           .name = "server0",  // the name of another process
                            .incarnation = 7,
                            .host = "here",
                            .address = "tcp:127.0.0.1:1",
@@ -284,14 +285,14 @@ TEST(HostilePeers, ClaimedServersMustBeValid) {
   unsound[4].weight = std::numeric_limits<double>::infinity();
   unsound[5].name.clear();
   unsound[6].host.assign(60'000, 'h');
-  unsound[7].role = Role::kWorker;  // not what it has proved
+  unsound[7].role = Role::kWorker;  // not the role that it has proved
   for (std::size_t i = 0; i < unsound.size(); ++i) {
     unsound[i].name += unsound[i].name.empty() ? "" : " and another";
     HostilePeer peer(cluster.address(), {.role = "server", .name = "9"});
     peer.send(peer.frames_of({message_of(unsound[i])}));
     EXPECT_TRUE(peer.is_closed()) << i;
   }
-  // It may speak of partitions, but only of those that there are.
+  // A server may report partitions, but only existing ones.
   HostilePeer talks(cluster.address(), {.role = "server", .name = "9"});
   const std::uint64_t before = resident_bytes();
   Heartbeat says = sound;
@@ -300,7 +301,7 @@ TEST(HostilePeers, ClaimedServersMustBeValid) {
     for (PartitionId i = 0; i < 5000; ++i) says.versions[i] = {1000 + first + i, 1};
     ASSERT_TRUE(talks.send(talks.frames_of({message_of(says)})));
   }
-  // A connection is one member's.
+  // A connection belongs to one member.
   says.versions.clear();
   says.role = Role::kWorker;
   says.worker = 99;
@@ -331,7 +332,7 @@ TEST(HostilePeers, PrematureRequestsFillNoServer) {
                        .partition = partition,
                        .epoch = map.partitions[partition].epoch,
                        .life = {.worker = 9, .incarnation = 9},
-                       .after = 1,  // a push that never comes
+                       .after = 1,  // waits for a push that never comes
                        .table = good.table()};
     ASSERT_TRUE(peer.send(peer.frames_of({message_of(pull)})));
   }
@@ -383,10 +384,10 @@ TEST(HostilePeers, SlowPeersAreClosedWithoutDelay) {
   for (const wire::Address& address : addresses_of(cluster, good.client())) {
     std::vector<std::unique_ptr<HostilePeer>> strangers;
     for (int i = 0; i < 100; ++i) strangers.push_back(std::make_unique<HostilePeer>(address));
-    // Some say what they have to say, a byte now and then.
+    // Some peers send one byte now and then.
     HostilePeer trickles(address);
     const std::string byte(1, 'T');
-    // And some stop in the middle of a frame.
+    // Other peers stop in the middle of a frame.
     HostilePeer stops(address, {.role = "worker", .name = "9"});
     stops.send(stops.frames_of({message_of(Status{})}).substr(0, 70));
     for (int i = 0; i < 5; ++i) {

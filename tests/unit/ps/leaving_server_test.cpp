@@ -1,4 +1,5 @@
-// A server that is told to stop: it gives away what others take, and ends with what nobody takes.
+// A server that is asked to stop. It hands over the partitions that other servers take, and ends even if no
+// server takes them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ class LeavingServer : public testing::Test {
         .name = "last", .host = "here", .address = {}, .coordinator = cluster_.address()};
     ended_ = std::async(std::launch::async, [=] { serve_params(server, serve); });
   }
-  /// Whether all partitions have so many servers, soon.
+  /// Waits until all partitions have this number of servers. Returns whether they do.
   bool have_servers(std::size_t count) {
     const auto deadline = Deadline::after_s(60);
     while (!deadline.expired()) {
@@ -47,7 +48,7 @@ class LeavingServer : public testing::Test {
     const TableId table = client_.open_table({.name = "w", .num_elements = 1000});
     client_.push(table, std::vector<float>(1000, 1)).get();
   }
-  /// What the server throws when it is told to stop; empty where it returns.
+  /// The exception of the server after it is asked to stop. Empty if it returns.
   std::string told_to_stop() {
     ::raise(SIGTERM);
     EXPECT_EQ(ended_.wait_for(std::chrono::seconds(60)), std::future_status::ready) << "it does not end";

@@ -1,6 +1,6 @@
 #pragma once
-// Values of messages that nobody meant: every field from a seed, within what its type can be. By the list of
-// fields that encode() and decode() follow, so a new field is made up, too.
+// Random message values: every field is random within its type. It uses the list of fields of encode() and
+// decode(), so that new fields are included.
 
 #include <bit>
 #include <cstddef>
@@ -25,14 +25,14 @@ class MakesUp {
     fill(value);
     return value;
   }
-  /// Half of them small: those are what lengths, kinds and flags are like.
+  /// Half of the bytes are small, as in lengths, kinds and flags.
   std::vector<std::byte> bytes(std::size_t most) {
     std::vector<std::byte> result(random_.below(most + 1));
     for (std::byte& byte : result)
       byte = static_cast<std::byte>(random_.below(random_.below(2) == 0 ? 4 : 256));
     return result;
   }
-  /// The same with some bytes changed, cut off or added.
+  /// The same with some bytes changed, removed or added.
   std::vector<std::byte> mutated(std::vector<std::byte> bytes) {
     for (std::uint64_t i = 1 + random_.below(3); i > 0 && !bytes.empty(); --i)
       bytes[random_.below(bytes.size())] = static_cast<std::byte>(random_.below(256));
@@ -44,7 +44,7 @@ class MakesUp {
   template <class Number>
   requires std::is_arithmetic_v<Number>
   void fill(Number& value) {
-    // Numbers without meaning and numbers that may name something, infinities and NaN among them.
+    // Meaningless numbers and numbers that may identify something, infinities and NaN among them.
     if constexpr (std::is_same_v<Number, bool>)
       value = random_.below(2) == 0;
     else if constexpr (std::is_same_v<Number, double>)
@@ -85,7 +85,7 @@ class MakesUp {
   Random random_;
 };
 
-/// All heads, for `visit.template operator()<Head>()`.
+/// Calls `visit.template operator()<Head>()` for all heads.
 template <class Visit>
 void for_each_head(const Visit& visit) {
   const auto each = [&]<class... Heads>() { (visit.template operator()<Heads>(), ...); };

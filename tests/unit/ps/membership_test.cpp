@@ -1,4 +1,4 @@
-// Members and a coordinator that cannot be reached though nothing has closed.
+// Members whose coordinator is unreachable although no connection has closed.
 
 #include "trireme/ps/internal/membership.h"
 
@@ -10,7 +10,7 @@
 namespace trireme::ps {
 namespace {
 
-/// What a coordinator is whose host lost its power: connections, and nothing on them.
+/// A coordinator whose host lost its power: open connections without messages.
 class SaysNothing final : public wire::Node {
  public:
   void on_start(wire::Surroundings&) override {}
@@ -31,15 +31,15 @@ TEST(Membership, ASilentCoordinatorIsLookedForAgain) {
   });
   simulation.start("coordinator");
   simulation.start("server");
-  // Often enough for one that took over to be found before it takes its members for dead.
+  // Often enough to find a replacement coordinator before it considers its members dead.
   simulation.run_for(6);
   EXPECT_GE(simulation.node<SaysNothing>("coordinator").num_connected, 3);
-  // And less often after that: a name may take seconds to look up.
+  // Less often after that, because a name lookup may take seconds.
   simulation.run_for(120);
   EXPECT_LE(simulation.node<SaysNothing>("coordinator").num_connected, 20);
 }
 
-/// A disk on which a sync takes as long as is said, by the clock that is given.
+/// A disk whose sync takes the given time, on the given clock.
 class SlowDisk final : public wire::Disk {
  public:
   explicit SlowDisk(std::int64_t& now_ns) : now_ns_(now_ns) {}
@@ -66,8 +66,8 @@ class SlowDisk final : public wire::Disk {
   test::SimulatedDisk disk_{Random(1)};
 };
 
-/// Surroundings whose clock is turned by hand, so that a timer may come before what was sent earlier: as in a
-/// loop that was held up by its disk, and has more to read than it reads at a time.
+/// Surroundings with a manual clock. So a timer may fire before messages that were sent earlier. This happens
+/// in a loop that was blocked by its disk and has more to read than it reads at a time.
 class ByHand final : public wire::Surroundings, private wire::Network {
  public:
   std::int64_t now_ns() const override { return now_ns_; }
@@ -96,8 +96,8 @@ class ByHand final : public wire::Surroundings, private wire::Network {
   SlowDisk disk_{now_ns_};
 };
 
-// The coordinator gives a lease out when it answers, and counts from the question: an answer that was long on
-// its way must not lengthen it.
+// The coordinator grants a lease in its answer, and the lease counts from the request. A delayed answer must
+// not extend it.
 TEST(Membership, LeaseRunsFromSentRequest) {
   ByHand surroundings;
   Membership membership("inproc:coordinator", /*heartbeat_s=*/0.5);
@@ -123,7 +123,7 @@ Heartbeat beat_of_a_server() {
   return heartbeat;
 }
 
-/// A coordinator with one server, which it hears on connection 1.
+/// A coordinator with one server, on connection 1.
 class OneServer : public testing::Test {
  protected:
   OneServer() {
@@ -143,21 +143,21 @@ class OneServer : public testing::Test {
 TEST_F(OneServer, IsNotLateDuringCoordinatorPause) {
   commit();
   ASSERT_EQ(coordinator.map().servers.size(), 1U);
-  for (int i = 0; i < 10; ++i) {  // a loop that was held up for five seconds, again and again
+  for (int i = 0; i < 10; ++i) {  // the loop is blocked for five seconds several times
     surroundings.pass(5);
     coordinator.on_timer(ticks);
     beat();
   }
   EXPECT_EQ(surroundings.reports, "");
-  for (int i = 0; i < 30; ++i) {  // but who says nothing while it listens is down
+  for (int i = 0; i < 30; ++i) {  // a server that is silent while the coordinator listens is down
     surroundings.pass(0.1);
     coordinator.on_timer(ticks);
   }
   EXPECT_EQ(surroundings.reports, "coordinator: server server is down\n");
 }
 
-// A process that ends closes its connections before it stops to listen: who asks at once is let in by the
-// system, and cut off a moment later.
+// A process that ends closes its connections before it stops listening. The kernel accepts an immediate
+// reconnection, which is closed a moment later.
 TEST_F(OneServer, IsAskedAgainAfterEndDuringRequest) {
   commit();
   coordinator.on_closed(1, wire::CloseCause::kByPeer, "it ended");

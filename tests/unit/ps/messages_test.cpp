@@ -1,5 +1,5 @@
-// Heads that were cut, lengthened, changed or made up: rejected, or decoded to something, and never more
-// memory than there were bytes for.
+// Truncated, extended, changed or random heads. They are rejected or decoded to a value, and never use more
+// memory than their bytes justify.
 
 #include "trireme/ps/messages.h"
 
@@ -63,7 +63,7 @@ TEST(Messages, RejectUnknownEnumerators) {
   EXPECT_FALSE(wire::decode<Reply>(bytes).has_value());
 }
 
-/// Any bytes at all, to running nodes: they count what they reject, and serve on.
+/// Sends arbitrary bytes to running nodes. The nodes count rejections and continue to serve.
 TEST(Messages, OfAnyBytesLeaveServersServing) {
   class Babbler final : public wire::Node {
    public:
@@ -96,7 +96,7 @@ TEST(Messages, OfAnyBytesLeaveServersServing) {
       wire::Message message;
       message.kind = static_cast<std::uint16_t>(random_.below(24));
       message.head = bytes(150);
-      if (random_.below(2) == 0) {  // one that is nearly right
+      if (random_.below(2) == 0) {  // a nearly valid one
         Request request;
         request.partition = static_cast<PartitionId>(random_.below(9));
         request.epoch = random_.below(6);
@@ -117,7 +117,7 @@ TEST(Messages, OfAnyBytesLeaveServersServing) {
               .life = request.life,
               .table = request.table};
     }
-    /// Nearly right, too.
+    /// These are nearly valid, too.
     wire::Buffer some_rows() {
       RowBatchWriter writer(2, 3);
       for (std::size_t i = 0; i < 2; ++i) writer.put(i, random_.below(3), 1)[0] = 1;

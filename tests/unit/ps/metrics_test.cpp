@@ -1,4 +1,4 @@
-// Metrics as text, and the port that hands it out.
+// Metrics as text, and the port that serves them.
 
 #include "trireme/ps/metrics.h"
 
@@ -17,7 +17,8 @@
 namespace trireme::ps {
 namespace {
 
-/// Every line of the format: help and type of a name come once, before its values, and the name is a name.
+/// Checks every line of the format. Help and type of a name come once, before its values, and the name is
+/// valid.
 void expect_well_formed(const std::string& metrics) {
   static const std::regex kSample(
       R"re(([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[a-z]+="([^"\\\n]|\\.)*"\})? -?[0-9.e+-]+)re");
@@ -85,7 +86,7 @@ class MetricsPortTest : public testing::Test {
     EXPECT_TRUE(socket.has_value());
     return std::move(*socket);
   }
-  /// Until the port closes the connection.
+  /// Sends a request and reads until the port closes the connection.
   std::string ask(const wire::Socket& socket, const std::string& request) {
     wire::send_all(socket, std::as_bytes(std::span(request)), Deadline::after_s(60));
     std::string answer;

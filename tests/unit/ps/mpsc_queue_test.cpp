@@ -1,4 +1,4 @@
-// The queue between a server's loop and its owners, by itself.
+// The queue between a server's loop and its owner threads.
 
 #include "trireme/ps/internal/mpsc_queue.h"
 
@@ -29,7 +29,7 @@ using Queue = MpscQueue<Item>;
 TEST(MpscQueue, PopsItemsInOrder) {
   Queue queue({});
   EXPECT_EQ(queue.pop(), nullptr);
-  for (int round = 0; round < 3; ++round) {  // it passes its stub again and again
+  for (int round = 0; round < 3; ++round) {  // it passes its stub several times
     for (std::uint64_t i = 0; i < 5; ++i) queue.push(std::make_unique<Item>(0, i));
     for (std::uint64_t i = 0; i < 5; ++i) {
       const auto item = queue.pop();
@@ -67,8 +67,7 @@ TEST(MpscQueue, DestructorFreesRemainingItems) {
   EXPECT_EQ(Item::num_alive, 0);
 }
 
-/// Producers that stop when it is full and continue when it has room; a consumer that sleeps when it is
-/// empty.
+/// Producers stop when the queue is full and continue when it has room. The consumer sleeps when it is empty.
 void stress(int num_producers, std::uint64_t each, const QueueLimits& limits) {
   Queue queue(limits);
   std::vector<std::unique_ptr<std::atomic<bool>>> may_go_on;
@@ -81,7 +80,7 @@ void stress(int num_producers, std::uint64_t each, const QueueLimits& limits) {
         if (queue.push(std::make_unique<Item>(p, i, i % 7))) continue;
         go_on.store(false);
         if (!queue.asks_for_room()) go_on.wait(false);
-        for (const auto& other : may_go_on) {  // who was told tells the others
+        for (const auto& other : may_go_on) {  // the notified producer notifies the others
           other->store(true);
           other->notify_all();
         }
@@ -127,7 +126,7 @@ TEST(MpscQueue, RespectsLimitWithWaitingProducer) {
   stress(1, 50'000, {.most_items = 3, .most_bytes = 1000});
 }
 
-/// Runs `other` once, at a step that the test chooses, and knows whether the consumer sleeps.
+/// Runs `other` once, at a step that the test selects, and tracks whether the consumer sleeps.
 struct ChosenSteps {
   static inline int left = 0;
   static inline bool sleeps = false;
@@ -142,7 +141,7 @@ struct ChosenSteps {
   }
   struct Sleeping {};
   static void sleep(const std::atomic<std::uint32_t>& word) {
-    if (word != 1) return;  // as a futex
+    if (word != 1) return;  // like a futex
     sleeps = true;
     throw Sleeping{};
   }
@@ -150,14 +149,14 @@ struct ChosenSteps {
 };
 using SteppedQueue = MpscQueue<Item, ChosenSteps>;
 
-/// Whoever sleeps goes no further.
+/// A sleeping consumer leaves the function.
 void pop_or_sleep(SteppedQueue& queue) try {
   if (!queue.pop()) queue.wait();
 } catch (const ChosenSteps::Sleeping&) {
 }
 
 TEST(MpscQueue, SleepingConsumerMissesNoPush) {
-  for (const int already : {0, 1, 2}) {  // the stub is passed in different places
+  for (const int already : {0, 1, 2}) {  // so that the stub is passed at different places
     int step = 0;
     do {
       SteppedQueue queue({});

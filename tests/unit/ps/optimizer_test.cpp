@@ -1,5 +1,5 @@
-// Rules compared with what PyTorch made (tests/parity/data, see tests/parity/optim_reference.py), ftrl and
-// rowwise_adagrad compared with their papers in f64.
+// Update rules compared with results of PyTorch (tests/parity/data, see tests/parity/optim_reference.py).
+// ftrl and rowwise_adagrad are compared with their papers in f64.
 
 #include "trireme/ps/optimizer.h"
 
@@ -44,7 +44,7 @@ struct Reference {
   OptimizerSpec spec() const {
     OptimizerSpec spec;
     spec.name = metadata["name"];
-    spec.weight_decay = 0;  // of references that name none
+    spec.weight_decay = 0;  // for references that name none
     const auto read = [&](const char* key, double& field) {
       if (metadata.contains(key)) field = std::stod(metadata[key].get<std::string>());
     };
@@ -95,8 +95,8 @@ TEST_P(RuleParity, TakesTheStepsOfTheReference) {
   }
   RecordProperty("largest_difference", std::to_string(largest));
   RecordProperty("equal_percent", static_cast<int>(100 * num_equal / num_all));
-  // As between the optimizers above the torch line and the same files: some units in the last place of values
-  // around 1 per step.
+  // The same bound as for the optimizers of trireme/optim with the same files: a few units in the last place
+  // of values around 1 per step.
   EXPECT_LE(largest, 2e-6);
 }
 
@@ -124,7 +124,7 @@ TEST(RowwiseAdagrad, IsThatOfItsDefinition) {
   }
 }
 
-/// Algorithm 1 of McMahan et al. 2013 as it stands there, with alpha = lr and beta = 0: values from z and n.
+/// Algorithm 1 of McMahan et al. 2013, with alpha = lr and beta = 0: values from z and n.
 TEST(Ftrl, IsThatOfItsPaper) {
   OptimizerSpec spec;
   spec.name = "ftrl";
@@ -160,7 +160,7 @@ TEST(Ftrl, IsThatOfItsPaper) {
   EXPECT_GT(num_zero, 0U);
 }
 
-/// As torch.optim has them; lamb's are those of trireme::optim.
+/// The defaults of torch.optim. Those of lamb are from trireme::optim.
 TEST(OptimizerTable, HasPyTorchsDefaults) {
   const auto expect = [](const char* name, double lr, double weight_decay, double eps) {
     OptimizerSpec spec;

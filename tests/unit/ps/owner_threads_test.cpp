@@ -1,4 +1,4 @@
-// Partitions on threads of their own, under real loops: what ThreadSanitizer has to look at.
+// Partitions on their own threads, under real loops, for ThreadSanitizer.
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 using ServedWorker = Served<ClientNode>;
 
-/// A coordinator, two servers and workers, each under a loop of its own in this process.
+/// A coordinator, two servers and workers, each with its own loop in this process.
 class ThreadedCluster {
  public:
   explicit ThreadedCluster(const ServerOptions& like, int num_workers = 2) {
@@ -49,7 +49,7 @@ class ThreadedCluster {
   ServedWorker& worker(int i) { return *workers_[static_cast<std::size_t>(i)]; }
   int num_workers() const { return static_cast<int>(workers_.size()); }
 
-  /// Begins a call of a worker.
+  /// Starts a call of a worker.
   template <class Begin>
   std::future<Result> begin(int i, const Begin& call) {
     auto told = std::make_shared<std::promise<Result>>();
@@ -96,7 +96,7 @@ TableSpec table_of(std::uint64_t num_chunks, std::uint32_t chunk_elements) {
   return spec;
 }
 
-/// A worker that keeps several pushes and pulls of every chunk going, one after the other.
+/// A worker that keeps several pushes and pulls of every chunk in flight.
 struct Pushing {
   TableId table;
   std::uint64_t num_chunks;
@@ -127,7 +127,7 @@ struct Pushing {
       if (result.error != ErrorKind::kNone) ++num_errors;
       std::vector<float> values(result.values.size() / sizeof(float));
       if (!values.empty()) std::memcpy(values.data(), result.values.bytes().data(), result.values.size());
-      // Every push adds the same to all elements.
+      // Every push adds the same value to all elements.
       const bool torn = std::ranges::any_of(values, [&](float value) { return value != values.front(); });
       num_torn += torn ? 1 : 0;
       pull(node, chunk, left - 1);
@@ -143,7 +143,7 @@ struct Pushing {
   }
 };
 
-/// All workers push and pull at once; then every element is what all of them have pushed.
+/// All workers push and pull concurrently. Then every element must be the sum of all pushes.
 void expect_exact_sums(ThreadedCluster& cluster, const TableSpec& spec, int rounds) {
   const TableId table = cluster.create(spec);
   std::vector<std::unique_ptr<Pushing>> work;
@@ -171,7 +171,7 @@ void expect_exact_sums(ThreadedCluster& cluster, const TableSpec& spec, int roun
 TEST(OwnerThreads, SumTwoWorkersExactlyWithoutTornPulls) {
   ThreadedCluster cluster(owners(2));
   expect_exact_sums(cluster, table_of(6, 4096), 60);
-  // Both replicas have the same bytes once nothing is under way.
+  // Both replicas have the same bytes when no message is in flight.
   for (PartitionId id = 0; id < 8; ++id) {
     const auto same = [&] {
       const ReplicaReport one = cluster.server(0).report(id), other = cluster.server(1).report(id);
@@ -198,7 +198,7 @@ TEST(OwnerThreads, TakeConcurrentMessagesInBatches) {
     return 0;
   });
   ASSERT_EQ(over.get_future().wait_for(kMaxWait), std::future_status::ready);
-  // At most one in a turn of the loop: a flood of them would hold it up.
+  // At most one in a turn of the loop, because many of them would block it.
   EXPECT_LT(cluster.counts(0).done_at_once + cluster.counts(1).done_at_once, kPushes / 2U);
 }
 
@@ -230,8 +230,8 @@ TEST(OwnerThreads, LoopWithoutThreadsIsEquivalent) {
   expect_exact_sums(cluster, table_of(6, 1024), 20);
 }
 
-/// A node that gives every message of kind 1 to the owner of its pool, which the test holds up, and answers
-/// the others itself.
+/// A node that gives every message of kind 1 to the owner of its pool, which the test blocks. It answers
+/// other messages itself.
 class Feeder final : public wire::Node {
  public:
   static constexpr std::size_t kMost = 4;
@@ -280,7 +280,7 @@ class Feeder final : public wire::Node {
   OwnerPool pool_;
 };
 
-/// Sends what it is told to, and says when it is answered.
+/// Sends requests on demand, and records the answers.
 class Asker final : public wire::Node {
  public:
   explicit Asker(wire::Address to) : to_(std::move(to)) {}
@@ -316,7 +316,7 @@ class BackPressure : public testing::Test {
       return 0;
     });
   }
-  /// Waits for an answer, so that the feeder's loop has been round.
+  /// Waits for an answer, so that the feeder's loop has completed a turn.
   void go_round() {
     const int before = other.node().num_answers;
     other.on_its_thread([](Asker& asker) {
@@ -336,7 +336,7 @@ TEST_F(BackPressure, PausesOnlySenderThatFillsQueue) {
   send_hundred();
   while (feeder.node().num_given < Feeder::kMost) std::this_thread::yield();
   for (int i = 0; i < 20; ++i) go_round();
-  // One that the owner has taken and is held up with, and a full queue.
+  // One message that the blocked owner has taken, plus a full queue.
   EXPECT_LE(feeder.node().num_given, Feeder::kMost + 1);
   feeder.node().let_go_on();
   ASSERT_EQ(feeder.node().all_done.get_future().wait_for(kMaxWait), std::future_status::ready);

@@ -1,4 +1,4 @@
-// The partitions of one owner, told of events by hand.
+// The partitions of one owner, with events from the test.
 
 #include "trireme/ps/internal/partition_owner.h"
 
@@ -22,7 +22,7 @@ class OwnerTest : public testing::Test {
  protected:
   OwnerTest() : owner(facts, {}, [this](OwnerOutput saying) { said.push_back(std::move(saying)); }) {
     facts.now_ns = [this] { return now_ns; };
-    facts.lease_until_ns = 1'000'000'000;  // alone in its chains, and allowed to be
+    facts.lease_until_ns = 1'000'000'000;  // the only replica of its chains, and allowed to be
     ClusterMap members;
     members.version = 1;
     members.servers[kSelf].id = kSelf;
@@ -180,7 +180,7 @@ TEST_F(OwnerTest, RejectsAndCountsForeignCodecBody) {
   std::uint64_t num_rejected = 0;
   for (int i = 0; i < 2000; ++i) {
     std::vector<std::byte> body(random.below(24));
-    if (random.below(2) == 0) {  // nearly right, or right
+    if (random.below(2) == 0) {  // valid or nearly valid
       const wire::Buffer right =
           in_buffer(*compress::codec("top-k"), std::vector<float>(4, 1), {.fraction = 0.5});
       body.assign(right.bytes().begin(), right.bytes().end());
@@ -230,7 +230,7 @@ TEST_F(OwnerTest, MapVisitsChangedPartitionsUnlessWorkersFail) {
   EXPECT_EQ(owner.num_ticking(), kPartitions);
 }
 
-/// The map after which partition 7 has epoch 2.
+/// The map that increases the epoch of partition 7 to 2.
 MapEvent next_map(const MapEvent& map) {
   ClusterMap members = *map.members;
   members.version = 2;
@@ -307,7 +307,7 @@ TEST_F(OwnerTest, RetriesMissingServerAndSendsEverythingLater) {
   for (auto& [id, entry] : map.partitions) entry = {.epoch = 2, .chain = {kSelf, 2}};
   tell(map);
   EXPECT_EQ(num_to_server(), 1U) << "4096 partitions call the same server";
-  for (int i = 0; i < 20; ++i) {  // a second
+  for (int i = 0; i < 20; ++i) {  // one second
     now_ns += 50'000'000;
     tell(TickEvent{});
   }

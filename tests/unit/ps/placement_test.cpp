@@ -1,4 +1,4 @@
-// Where partitions go, for every placement of the table and clusters of 1 to 64 servers.
+// The placement of partitions, for every placement function of the table and clusters of 1 to 64 servers.
 
 #include "trireme/ps/placement.h"
 
@@ -34,13 +34,13 @@ std::map<ServerId, int> loads(const Placement& placement, std::size_t rank) {
 }
 
 struct Moves {
-  int primaries = 0;          ///< that are another server's
-  int copies = 0;             ///< that have to be made
-  int between_survivors = 0;  ///< of them: not for the one that came, and not in place of the one that went
-  int were_its = 0;           ///< roles that it had before
+  int primaries = 0;          ///< that move to another server
+  int copies = 0;             ///< that must be created
+  int between_survivors = 0;  ///< copies that neither the new server gets nor the lost server had
+  int were_its = 0;           ///< roles that the changed server had before
 };
 
-/// `changed` is the server that came or went.
+/// `changed` is the server that joined or left.
 Moves moves(const Placement& before, const Placement& after, ServerId changed) {
   Moves result;
   for (std::size_t p = 0; p < before.size(); ++p) {
@@ -102,7 +102,7 @@ TEST_P(PlacementOf, DependsOnNamesAlone) {
 
 constexpr int kMaxPlaced = 64;  // servers
 
-/// No server has more of a rank than its share and a twentieth.
+/// No server has more than its share plus a twentieth, for any rank.
 void expect_bounds(const Placement& placement, const std::vector<Candidate>& candidates) {
   double weight = 0;
   for (const Candidate& each : candidates) weight += each.weight;
@@ -114,7 +114,8 @@ void expect_bounds(const Placement& placement, const std::vector<Candidate>& can
   }
 }
 
-/// Its share and a tenth of it, of primaries and of all roles; what it gets, others do not pass on.
+/// The server that joins gets its share of primaries and of all roles, within a tenth. Other servers exchange
+/// nothing.
 void expect_share_moved(const Placement& before, const Placement& after, const Candidate& comes,
                         double share) {
   const Moves moved = moves(before, after, comes.id);
@@ -126,7 +127,7 @@ void expect_share_moved(const Placement& before, const Placement& after, const C
 
 TEST(BoundedRendezvous, MovesShareOfNewcomerWithinBound) {
   const PlacementFunction place = placement_function("bounded-rendezvous");
-  Placement grown;  // by one after the other
+  Placement grown;  // joined by consecutive servers
   for (int n = 1; n <= kMaxPlaced; ++n) {
     const std::vector<Candidate> candidates = servers(n);
     const Placement fresh = place(candidates, kOptions, {}), more = place(candidates, kOptions, grown);
@@ -153,7 +154,8 @@ TEST(BoundedRendezvous, MovesOnlyPartitionsOfRemovedServer) {
   }
 }
 
-/// As a cluster lives: servers of all weights come and go, and placement knows what partitions have.
+/// A changing cluster: servers of all weights join and leave, and the placement uses the current owners of
+/// partitions.
 TEST(BoundedRendezvous, KeepsBoundsAsServersJoinAndLeave) {
   const PlacementFunction place = placement_function("bounded-rendezvous");
   Random random(7);
@@ -183,8 +185,7 @@ TEST(BoundedRendezvous, KeepsBoundsAsServersJoinAndLeave) {
   }
 }
 
-/// Where a point of a server comes to stand, nobody else gains; its share is what its points happen to cut
-/// out.
+/// A new point of a server moves keys to that server only. Its share depends on its random points.
 TEST(HashRing, MovesOnlyToNewAndFromLost) {
   const PlacementFunction place = placement_function("hash-ring");
   for (int n = 2; n < kMaxPlaced; ++n) {
@@ -207,7 +208,7 @@ TEST(BoundedRendezvous, FollowsWeights) {
 TEST(PlacementTable, RejectsAnUnknownName) { EXPECT_THROW(placement_function("modulo"), std::exception); }
 
 TEST(PartitionOf, IsTheSameForEver) {
-  // Written down: a cluster that is restarted by a later version has to find its keys.
+  // Fixed values: a cluster that a later version restarts must find its keys.
   EXPECT_EQ(partition_of(1, 0, 4096), partition_of(1, 0, 8192) & 4095);
   std::set<PartitionId> seen;
   for (std::uint64_t key = 0; key < 100000; ++key) seen.insert(partition_of(1, key, 4096));

@@ -1,5 +1,5 @@
 #pragma once
-// A parameter server over real sockets in this process: a thread with a NodeLoop for each node.
+// A parameter server over real sockets in this process, with a NodeLoop on a thread of its own for each node.
 
 #include <atomic>
 #include <functional>
@@ -14,7 +14,7 @@ namespace trireme::ps {
 
 class RealCluster {
  public:
-  /// `loop`: what all nodes are served with, besides where they listen and who they are.
+  /// `loop`: options of all loops, except addresses and identities.
   explicit RealCluster(int num_servers, CoordinatorOptions options = {}, wire::NodeLoopOptions loop = {})
       : loop_(std::move(loop)) {
     if (options.num_partitions == CoordinatorOptions{}.num_partitions) options.num_partitions = 16;
@@ -46,13 +46,13 @@ class RealCluster {
     begin(served);
   }
   Server& server(int i) { return dynamic_cast<Server&>(*served_[static_cast<std::size_t>(i) + 1]->node); }
-  /// Of the loops of the coordinator, and of all servers.
+  /// Counts of the loops of the coordinator and all servers.
   std::vector<wire::ChannelCounts> channel_counts() const {
     std::vector<wire::ChannelCounts> counts;
     for (const auto& each : served_) counts.push_back(each->loop.counts());
     return counts;
   }
-  /// As if its process had ended: nothing is given away.
+  /// Ends the server like the end of its process: no partition is handed over.
   void end_server(int i) {
     const std::size_t number = static_cast<std::size_t>(i) + 1;
     served_[number]->loop.stop();

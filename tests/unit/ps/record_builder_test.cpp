@@ -9,7 +9,7 @@ namespace {
 
 constexpr WorkerLife kLife = {.worker = 1, .incarnation = 5};
 
-/// What a snapshot says besides the contents of tables.
+/// The content of a snapshot besides that of tables.
 struct Meta {
   WorkerClock min_clock = 0;
   std::map<TableId, TableSpec> tables;
@@ -21,7 +21,7 @@ struct Meta {
   }
 };
 
-/// A partition that has taken so many requests of the worker, and none of what follows.
+/// A partition that has accepted the first `taken` requests of the worker.
 PartitionState state_after(Sequence taken) {
   Meta meta;
   std::get<0>(SequenceWindow::fields(meta.workers[kLife].window)) = taken;
@@ -48,7 +48,7 @@ ClusterMap map_with_the_worker() {
   return map;
 }
 
-/// Counting from the first request on would take years.
+/// Counting from the first request would take years.
 TEST(RecordBuilder, ContinuesAtPositionOfWorker) {
   constexpr Sequence kTaken = Sequence{1} << 50;
   const auto next =

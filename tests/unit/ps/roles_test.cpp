@@ -1,4 +1,4 @@
-// Peers with the key of one role, which was given to them or leaked: what they state beyond it is rejected.
+// Peers with the key of one role, given or leaked. Claims beyond that role are rejected.
 
 #include <gmock/gmock.h>
 
@@ -39,12 +39,12 @@ class SecurityRoles : public testing::Test {
   ClusterStatus status() {
     return *look_at_cluster({.coordinator = cluster_.address(), .timeout_s = 60}, with(whole_)).cluster;
   }
-  /// Whether a peer with this key is let in as whom it states to be.
+  /// Whether a peer with this key is accepted with the stated identity.
   bool is_let_in(const wire::Address& address, const wire::Secret& key, const wire::PeerIdentity& stated) {
     HostilePeer peer(address);
     return peer.meet({.security = wire::Security::Kind::kSecret, .secret = key, .self = stated});
   }
-  /// One that is what its key says, to send other things.
+  /// A peer with the identity of its key, for sending other messages.
   std::unique_ptr<HostilePeer> peer_with(const std::string& role, const std::string& name,
                                          const wire::Address& address) {
     auto peer = std::make_unique<HostilePeer>(address);
@@ -104,7 +104,7 @@ TEST_F(SecurityRoles, WorkerPushesAndPullsOnlyForItself) {
   const PartitionId partition = map.partition_of(sums_, 0);
   const wire::Buffer thousands = wire::Buffer::of(std::vector<std::byte>(16, std::byte{0x44}));
   const auto peer = peer_with("worker", "3", server());
-  // The map tells every member which lives there are.
+  // The map tells every member the current lives.
   peer->send(peer->frames_of({message_of(Request{.partition = partition,
                                                  .epoch = map.partitions[partition].epoch,
                                                  .life = owner_.life(),
@@ -151,7 +151,7 @@ TEST_F(SecurityRoles, ClientNeedsKeyOfItsWorker) {
   EXPECT_THROW(Client({.worker = 4, .host = "there", .coordinator = cluster_.address(), .timeout_s = 1},
                       with(whole_.of_role("worker.3"))),
                CommError);
-  // Of a name that is no number the key is that of any worker.
+  // A key whose name is not a number is valid for any worker.
   Client four({.worker = 4, .host = "there", .coordinator = cluster_.address()},
               with(whole_.of_role("worker.all")));
   four.push(open_sums(four), std::vector<float>(4, 3)).get();

@@ -1,4 +1,4 @@
-// Rows by key, compared with a map that does the same slowly; bodies of messages with rows.
+// Rows by key, compared with a slow map, and message bodies with rows.
 
 #include "trireme/ps/internal/row_store.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kFloats = 5;
 
-/// Keys of which some have the same 32 bits of hash.
+/// Keys, some of which have the same 32 bits of hash.
 std::vector<std::uint64_t> keys_that_collide(std::size_t num_pairs) {
   std::unordered_map<RowIndex::Hash, std::uint64_t> seen;
   std::vector<std::uint64_t> keys;
@@ -38,7 +38,7 @@ TEST(RowStore, EqualsAMapAfterRandomOperations) {
   std::unordered_map<std::uint64_t, float> expected;
   std::size_t most = 0;
   for (int i = 0; i < 60'000; ++i) {
-    // Times of many keys and times of few: it grows and shrinks.
+    // Alternates between phases of growth and shrinking.
     const bool grows = i / 10'000 % 2 == 0;
     const std::uint64_t key = keys[random.below(keys.size())];
     const RowStore::Row row = store.find(key);
@@ -76,7 +76,7 @@ TEST(RowStore, RowsMayChangeDuringVisit) {
     keys.push_back(key);
     if (key % 2 == 0) store.append(key);
   }
-  // Each key that is there takes the last row with it; each that is not comes.
+  // Each existing key erases the row seven places later. Each missing key is added.
   std::size_t num_wrong = 0;
   std::unordered_map<std::uint64_t, bool> there;
   for (const std::uint64_t key : keys) there[key] = key % 2 == 0;
@@ -138,7 +138,7 @@ TEST(RowBatches, RejectsMismatchedKeysAndSizes) {
   const std::vector<std::byte> whole(buffer.bytes().begin(), buffer.bytes().end());
   for (std::size_t size = 0; size < whole.size(); ++size)
     EXPECT_EQ(row_rejection(std::span(whole).first(size), 2), ErrorKind::kMalformed) << size;
-  // The rows of another table: its length is that of the message, not that of the table.
+  // The rows of another table: the lengths agree with the message but not with the table.
   EXPECT_EQ(row_rejection(whole, 3), ErrorKind::kOutOfRange);
   for (const std::uint32_t num_rows : {1U, 3U, UINT32_MAX}) {
     std::vector<std::byte> other = whole;
@@ -166,7 +166,7 @@ TEST(RowBatches, FewKeysNeedLittleMemory) {
 }
 
 TEST(RowBatches, AreAddedUpInTheirOrder) {
-  // In f32 the large one swallows the small ones, or not, by who comes first.
+  // In f32 the large number absorbs the small ones or not, depending on their order.
   const std::vector<wire::Buffer> batches = {
       batch_of({{1, 1e8F}, {5, 1}}), batch_of({{1, 3}, {2, 2}, {5, 1}}), batch_of({{1, -1e8F}, {9, 4}})};
   const wire::Buffer sum = merged(batches);

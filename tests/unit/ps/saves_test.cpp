@@ -1,4 +1,5 @@
-// Where servers write when a worker asks for a checkpoint, and what no worker can make them write.
+// The folders to which servers write a checkpoint that a worker requests, and writes that no worker can
+// cause.
 
 #include <gmock/gmock.h>
 
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// A root with a checkpoint that was begun, and a file elsewhere that is not to change.
+/// A root with an unfinished checkpoint, and a file elsewhere that must not change.
 class SecuritySavedParts : public testing::Test {
  protected:
   void SetUp() override {
@@ -26,7 +27,7 @@ class SecuritySavedParts : public testing::Test {
   }
   void TearDown() override { EXPECT_EQ(read_file(victim_), "precious"); }
 
-  /// The file, or the reason why there is none.
+  /// The name of the file, or the reason why none was written.
   std::string saved_in(const std::string& folder) {
     PartContents part;
     part.folder = folder;

@@ -1,5 +1,5 @@
 #pragma once
-// A node over real sockets: its loop, and the thread that serves it. It ends with the object.
+// A node over real sockets, with its loop and the thread that runs it. It ends with the object.
 
 #include <gtest/gtest.h>
 
@@ -37,10 +37,10 @@ class Served {
     loop_.stop();
     thread_.join();
   }
-  /// The node itself: only for what may be called from any thread.
+  /// The node itself, only for functions that any thread may call.
   NodeType& node() { return node_; }
   wire::NodeLoop& loop() { return loop_; }
-  /// What became of `action(node)`, on the node's thread.
+  /// The result of `action(node)`, which runs on the node's thread.
   template <class Action>
   auto on_its_thread(const Action& action) {
     auto task = std::make_shared<std::packaged_task<decltype(action(node_))()>>(
@@ -50,7 +50,7 @@ class Served {
     EXPECT_EQ(result.wait_for(kMaxWait), std::future_status::ready);
     return result.get();
   }
-  /// What ended its service.
+  /// The exception that ended its loop.
   std::string thrown() {
     auto told = thrown_.get_future();
     return told.wait_for(kMaxWait) == std::future_status::ready ? told.get() : "nothing was thrown";

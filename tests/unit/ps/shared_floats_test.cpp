@@ -1,4 +1,4 @@
-// Values that are read on other threads while they are changed.
+// Values that other threads read while they are changed.
 
 #include "trireme/ps/internal/shared_floats.h"
 
@@ -21,7 +21,7 @@ std::span<const float> floats_of(const wire::Buffer& buffer) {
 TEST(SharedFloats, AreChangedInPlaceWhereNobodyReads) {
   SharedFloats floats({1, 2});
   const float* before = floats.get().data();
-  floats.lease();  // ended at once
+  floats.lease();  // ends immediately
   floats.change()[0] = 5;
   EXPECT_EQ(floats.get().data(), before);
   EXPECT_EQ(floats.get()[0], 5);
@@ -40,7 +40,7 @@ TEST(SharedFloats, AreCopiedBeforeChangeWithReaders) {
   EXPECT_EQ(floats.get().data(), now) << "nobody reads the copy";
 }
 
-/// One thread adds, as an owner does; others read what it has leased, as a loop does that sends replies.
+/// One thread adds, like an owner. Other threads read leased values, like a loop that sends replies.
 TEST(SharedFloats, AreNeverSeenHalfChanged) {
   constexpr int kRounds = 20'000;
   SharedFloats floats(std::vector<float>(64, 0));
@@ -59,7 +59,7 @@ TEST(SharedFloats, AreNeverSeenHalfChanged) {
       lock.unlock();
       const auto seen = floats_of(lease);
       const bool torn = !std::ranges::all_of(seen, [&](float value) { return value == seen.front(); });
-      lease = {};  // without the lock, which would order what the lease has to
+      lease = {};  // without the lock, which would order the accesses instead of the lease
       lock.lock();
       num_torn += torn ? 1 : 0;
       ++num_read;

@@ -1,4 +1,5 @@
-// Peers that meet a coordinator or a server and say nothing, or only what makes nobody a member.
+// Peers that connect to a coordinator or a server and send nothing, or only messages that do not make them
+// members.
 
 #include <gmock/gmock.h>
 
@@ -21,7 +22,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A coordinator and a server as their commands serve them, each on a thread.
+/// A coordinator and a server as their commands run them, each on a thread.
 class SecurityOfServing : public testing::Test {
  protected:
   SecurityOfServing() {
@@ -56,7 +57,7 @@ class SecurityOfServing : public testing::Test {
       try {
         as(serve);
       } catch (const DataError&) {
-        // The only server ends with what it holds.
+        // The only server ends with its partitions.
       }
     });
     return listening->get_future().get();

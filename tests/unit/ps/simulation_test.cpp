@@ -1,4 +1,5 @@
-// What the simulator promises to nodes, as sockets do: what is posted, and what waits on a paused connection.
+// Guarantees of the simulator to nodes, which are those of sockets: posted work, and messages on a paused
+// connection.
 
 #include "tests/support/simulation.h"
 
@@ -9,7 +10,7 @@
 namespace trireme::test {
 namespace {
 
-/// Does what the test says, and writes down what comes.
+/// Runs the test's functions, and records received messages.
 class Scribe final : public wire::Node {
  public:
   using OnMessage = std::function<void(Scribe&, wire::ConnectionId, std::uint16_t)>;

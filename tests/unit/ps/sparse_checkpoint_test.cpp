@@ -1,4 +1,4 @@
-// Checkpoints of sparse tables over real loops and files; and those that were written before there were any.
+// Checkpoints of sparse tables over real loops and files, and checkpoints of versions without sparse tables.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ ClientOptions asker_of(const RealCluster& cluster) {
   return {.worker = 0, .host = "here", .coordinator = cluster.address()};
 }
 
-/// Rows of 3 floats and adam's 6, which fill 12 bytes less than their places.
+/// Rows of 3 floats and 6 of adam, which fill 12 bytes less than their places.
 TableSpec users() {
   TableSpec spec;
   spec.name = "users";
@@ -47,8 +47,8 @@ std::vector<float> all_rows(Client& client, TableId table) {
   return rows;
 }
 
-/// Pushes of one step: some keys at every step, others now and then. The same for every caller: the end of a
-/// step is waited for, since a record that has it and pushes after it puts these into the step before.
+/// Pushes of one step: some keys at every step, others occasionally, the same for every caller. Waits for the
+/// end of the step. Otherwise a record with it and later pushes would put these into the previous step.
 void do_step(Client& client, TableId table, std::uint64_t step) {
   Random random(step, 77);
   std::vector<std::uint64_t> keys;
@@ -60,7 +60,7 @@ void do_step(Client& client, TableId table, std::uint64_t step) {
   all_rows(client, table);
 }
 
-/// What every *.part file of it holds.
+/// The contents of all its *.part files.
 struct Pieces {
   std::uint64_t num_rows = 0, num_candidates = 0, most_bytes = 0, num_pieces = 0;
 };
@@ -111,7 +111,7 @@ TEST_F(SparseCheckpoints, KeepBitsOnOtherPartitions) {
     SCOPED_TRACE(text(num_partitions, " partitions"));
     RealCluster others(num_partitions == 4 ? 1 : 2, {.num_partitions = num_partitions});
     Client client(asker_of(others));
-    // Ids and clocks are another cluster's.
+    // This cluster has other ids and clocks.
     TableSpec another = users();
     another.name = "another";
     const TableId first = client.open_table(another);
@@ -128,7 +128,7 @@ TEST_F(SparseCheckpoints, RestoreExactRowsTwiceInSequence) {
   RealCluster cluster(2);
   Client client(asker_of(cluster));
   TableSpec spec = users();
-  spec.rows.evict_after = 0;  // what is expired is not restored
+  spec.rows.evict_after = 0;  // expired rows are not restored
   const TableId table = client.open_table(spec);
   for (std::uint64_t step = 0; step < 5; ++step) do_step(client, table, step);
   const fs::path first = client.checkpoint(folder_.path());
@@ -143,7 +143,7 @@ TEST_F(SparseCheckpoints, RestoreExactRowsTwiceInSequence) {
   EXPECT_EQ(all_rows(client, table), later);
   client.restore(first);
   EXPECT_EQ(all_rows(client, table), saved);
-  // Nothing of the others is left, also not how often keys were named.
+  // Nothing of the other tables remains, and neither do the counts of named keys.
   const Pieces pieces = pieces_of(first), again = pieces_of(client.checkpoint(folder_.path()));
   EXPECT_EQ(pieces.num_rows, again.num_rows);
   EXPECT_EQ(pieces.num_candidates, again.num_candidates);

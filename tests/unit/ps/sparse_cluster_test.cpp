@@ -1,4 +1,4 @@
-// Sparse tables of whole clusters, one promise at a time.
+// Sparse tables of whole clusters: each test checks one guarantee.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,12 +49,12 @@ class SparseCluster : public testing::Test {
     EXPECT_EQ(pulled.error, ErrorKind::kNone) << pulled.message;
     return values;
   }
-  /// The server that is primary of a key.
+  /// The primary server of a key.
   std::string primary(std::uint64_t key) {
     const ClusterMap& map = cluster->coordinator().map();
     return map.server(map.partitions[map.partition_of(table, key)].primary())->name;
   }
-  /// Whether all replicas of each partition hold the same.
+  /// Checks that all replicas of each partition are equal.
   void expect_equal_replicas(int num_servers) {
     for (PartitionId id = 0; id < cluster->options().num_partitions; ++id) {
       std::map<Version, std::uint64_t> digests;
@@ -85,7 +85,7 @@ TEST_F(SparseCluster, AnswersEachKeyInPlaceDespiteRepeats) {
 
 TEST_F(SparseCluster, AddsRowsOfKeyInGivenOrder) {
   begin(sums_of_rows());
-  // In f32 the large one swallows the small one, or not.
+  // In f32 the large number absorbs the small one, depending on the order.
   EXPECT_EQ(push(0, {5, 1, 5, 5}, rows({1e8F, 1, 3, -1e8F})).error, ErrorKind::kNone);
   EXPECT_EQ(pull(0, {5}), rows({(1e8F + 3) - 1e8F}));
   EXPECT_EQ(push(0, {6, 1, 6, 6}, rows({1e8F, 1, -1e8F, 3})).error, ErrorKind::kNone);
@@ -94,7 +94,7 @@ TEST_F(SparseCluster, AddsRowsOfKeyInGivenOrder) {
 
 TEST_F(SparseCluster, SeesItsPushesBeforeAcknowledgement) {
   begin(sums_of_rows());
-  cluster->simulation.set_faults({.reorder = 0.5});  // a pull may come before what was pushed before it
+  cluster->simulation.set_faults({.reorder = 0.5});  // a pull may arrive before an earlier push
   Keys keys;
   for (std::uint64_t key = 0; key < 40; ++key) keys.push_back(key);
   for (int round = 1; round <= 5; ++round) {
@@ -176,7 +176,7 @@ TEST_F(SparseCluster, SeparatesPushesOfDifferentRates) {
   TableSpec spec = sums_of_rows();
   spec.optimizer = {.name = "sgd", .lr = 1};
   begin(spec);
-  // All at once: they are merged where they may be.
+  // All are sent at once, and merged where possible.
   for (const double lr : {1.0, 1.0, 0.5, 0.25}) {
     cluster->worker(0).push_rows(table, Keys{1, 2}, rows({1, 1}), [](const Result&) {}, {.lr = lr});
   }
@@ -236,7 +236,7 @@ TEST(SparseState, ErasesRowsAsStepsEnd) {
     tick.requests = {{.life = life, .sequence = 1 + clock, .op = RequestOp::kTick, .clock = clock}};
     state.apply(tick, {});
   }
-  EXPECT_EQ(state.snapshot().size(), 1U);  // no rows in it
+  EXPECT_EQ(state.snapshot().size(), 1U);  // no rows are in it
   EXPECT_EQ(state.size().rows, 0U);
 }
 
@@ -312,7 +312,7 @@ TEST_F(SparseCluster, ReplicasAgreeOnAdmissionAndEviction) {
   expect_equal_replicas(3);
 }
 
-/// The first worker's are much larger: sums that begin with another have other bits.
+/// The gradients of the first worker are much larger, so that another order of the sum gives other bits.
 float gradient(int worker, std::uint64_t step, std::uint64_t key, std::size_t element) {
   Random random(9, worker, step, key, element);
   const float value = 2 * random.uniform() - 1;

@@ -1,5 +1,5 @@
-// What becomes of rows that are pushed: which keys get one, how it is updated, when it goes, and that a copy
-// holds the same and continues to.
+// The handling of pushed rows: admission of keys, updates, eviction, and copies that are equal and stay
+// equal.
 
 #include "trireme/ps/internal/sparse_table.h"
 
@@ -27,7 +27,7 @@ TableSpec rows_of(const RowSpec& rows = {}) {
   return spec;
 }
 
-/// `value` for every element of these keys, which rise; each named so many times.
+/// Pushes `value` for every element of these ascending keys. Each is named `count` times.
 void push(SparseTable& table, const Keys& keys, float value, WorkerClock clock, std::uint32_t count = 1) {
   RowBatchWriter writer(keys.size(), kElements);
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -149,7 +149,7 @@ TEST(SparseAdmission, CountsNamingsHoweverTheyCome) {
   push(table, {1}, 10, 0);  // the fifth
   EXPECT_EQ(table.num_rows(), 1U);
   EXPECT_EQ(table.num_candidates(), 2U);
-  EXPECT_EQ(read(table, {1}), std::vector<float>(kElements, 10));  // what came before is forgotten
+  EXPECT_EQ(read(table, {1}), std::vector<float>(kElements, 10));  // the earlier ones are forgotten
   push(table, {4}, 3, 0, 5);
   EXPECT_EQ(read(table, {4}), std::vector<float>(kElements, 3));
   EXPECT_EQ(table.num_candidates(), 2U);
@@ -167,7 +167,7 @@ TEST(SparseAdmission, DrawsBySeedKeyAndCountAlone) {
     num_held += holds(at_once, key, 0) ? 1 : 0;
     EXPECT_EQ(holds(at_once, key, 0), holds(one_by_one, key, 0)) << key;
   }
-  // 1 - 0.75^3 of them, within five times the spread of so many.
+  // 1 - 0.75^3 of them, within five standard deviations.
   EXPECT_NEAR(static_cast<double>(num_held) / 4000, 1 - 0.75 * 0.75 * 0.75, 5 * 0.0078);
   TableSpec other = spec;
   other.seed = 4;
@@ -273,7 +273,7 @@ TEST(SparseTable, TakesTheRateOfAPush) {
   EXPECT_EQ(read(table, {1})[0], -0.75F);
 }
 
-/// Random pushes: some keys often, most seldom.
+/// Random pushes: some keys often, most rarely.
 void push_randomly(SparseTable& table, Random& random, WorkerClock first, WorkerClock steps) {
   for (WorkerClock clock = first; clock < first + steps; ++clock) {
     std::set<std::uint64_t> keys;
@@ -328,7 +328,7 @@ TEST(SparseSnapshot, IsRejectedWhereItIsNone) {
   EXPECT_FALSE(installs(other));
   SparseTable twice(rows_of());
   EXPECT_TRUE(twice.install(whole));
-  EXPECT_FALSE(twice.install(whole));  // its keys are there
+  EXPECT_FALSE(twice.install(whole));  // its keys exist already
 }
 
 }  // namespace

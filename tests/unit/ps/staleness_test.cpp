@@ -1,5 +1,5 @@
-// Workers that sleep as they like, and the bound of staleness: every answer is held against all pushes that
-// there were, over the death of a server.
+// Workers that sleep for random times, and the staleness bound. Every answer is checked against all pushes,
+// also over the death of a server.
 
 #include <gtest/gtest.h>
 
@@ -33,12 +33,12 @@ TableSpec bounded_table(std::uint32_t staleness) {
   return spec;
 }
 
-/// Everything that was pushed: worker W adds a number of each step to element W of every chunk.
+/// All pushes: worker W adds a number of each step to element W of every chunk.
 class PushLog {
  public:
   explicit PushLog(std::uint32_t staleness) : staleness_(staleness) {}
 
-  /// What the worker pushes in its next step.
+  /// The push of the worker in its next step.
   std::vector<float> next_push(int worker) {
     const std::lock_guard lock(mutex_);
     std::vector<float> sums(kApartWorkers);
@@ -48,7 +48,7 @@ class PushLog {
     sums[static_cast<std::size_t>(worker)] = value;
     return sums;
   }
-  /// Of a chunk that a worker has pulled, having ended so many steps.
+  /// Checks a chunk that a worker pulled after it has ended `clock` steps.
   void check(int worker, WorkerClock clock, std::span<const float> values) {
     const std::lock_guard lock(mutex_);
     for (int other = 0; other < kApartWorkers; ++other) {
@@ -67,7 +67,7 @@ class PushLog {
     const std::lock_guard lock(mutex_);
     return wrong_;
   }
-  /// The most steps of another worker that an answer has lacked.
+  /// The largest number of another worker's steps that an answer lacked.
   WorkerClock furthest() const { return furthest_; }
 
  private:
@@ -86,7 +86,7 @@ class Staleness : public testing::TestWithParam<std::uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Bounds, Staleness, testing::Values(0U, 1U, 3U, 10U),
                          testing::PrintToStringParamName());
 
-/// A worker of a simulated cluster, which goes from one step to the next.
+/// A worker of a simulated cluster that runs consecutive steps.
 struct Walker {
   Cluster& cluster;
   PushLog& log;
@@ -105,7 +105,7 @@ struct Walker {
       std::vector<float> values(kApartWorkers);
       std::memcpy(values.data(), result.values.bytes().data(), values.size() * sizeof(float));
       log.check(worker, cluster.worker(worker).clock(), values);
-      // The first one is slow: the others come to their bound.
+      // The first worker is slow, so that the others reach their bound.
       const double sleep_s = (worker == 0 ? 0.3 : 0.01) * random.uniform();
       cluster.simulation.at(sleep_s, [this, worker] { step(worker); });
     });

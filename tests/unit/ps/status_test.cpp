@@ -1,4 +1,4 @@
-// What nodes say of themselves, and who may ask.
+// The status of nodes, and the roles that may request it.
 
 #include "trireme/ps/status.h"
 
@@ -112,7 +112,7 @@ TEST_F(StatusTest, ReportsLagOfLastBackupInChain) {
   EXPECT_EQ(lacks(), 0U);
   cluster.simulation.freeze(last);
   int num_answered = 0;
-  for (int i = 0; i < 3; ++i) {  // each a record of its own
+  for (int i = 0; i < 3; ++i) {  // each is a record of its own
     push([&](const Result&) { ++num_answered; });
     cluster.simulation.run_for(0.05);
   }
@@ -172,7 +172,7 @@ TEST(StatusOf, SizeIsIndependentOfTheMap) {
   EXPECT_LT(wire::encode(status).size(), 128U << 10);
 }
 
-/// A role that looks on: whatever else it sends is rejected, and nothing comes of it.
+/// The role "observer": any message except its requests is rejected without effect.
 TEST_F(StatusTest, AnObserverMayAskForNothingElse) {
   class Meddler final : public wire::Node {
    public:

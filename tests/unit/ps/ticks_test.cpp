@@ -1,4 +1,4 @@
-// Ends of steps: how many messages they take.
+// The number of messages at the end of a step.
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,7 @@
 namespace trireme::ps {
 namespace {
 
-/// Whatever a sparse table uses, a step is ended by one message to each primary and not one to each
-/// partition.
+/// For any use of a sparse table, the end of a step is one message to each primary and not to each partition.
 TEST(Ticks, StepSendsOneMessagePerPrimary) {
   constexpr int kServers = 3, kSteps = 10;
   Cluster cluster(3, {.num_partitions = 64, .num_servers = kServers, .num_workers = 1});

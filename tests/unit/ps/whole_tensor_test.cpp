@@ -1,4 +1,4 @@
-// Tensors of more than a mebibyte that are one chunk, because their optimizer looks at all of them.
+// Tensors of more than 1 MiB in one chunk, because their optimizer needs the whole tensor.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,8 +59,8 @@ ClientOptions lamb_worker(const RealCluster& cluster) {
   return {.worker = 0, .host = "here", .coordinator = cluster.address()};
 }
 
-/// Until there are two copies of everything, and for a while no other word: a copy that is slow under load
-/// may be dropped and made again, of which this worker hears a little later.
+/// Waits until there are two copies of everything, without other reports for a while. A slow copy under load
+/// may be dropped and made again, and this worker gets that report a little later.
 void wait_for_second_copies(const Client& client, std::ptrdiff_t num_down) {
   constexpr int kLooks = 100;
   const Deadline deadline = Deadline::after_s(60);  // ends a test that would hang
@@ -92,7 +92,7 @@ TEST(WholeTensors, RunLambOverCopyFailureAndCheckpoint) {
     cluster.end_server(0);
     cluster.add_server(2);
     ASSERT_NO_FATAL_FAILURE(wait_for_second_copies(client, 1));
-    cluster.end_server(1);  // what is left was copied
+    cluster.end_server(1);  // the remaining partitions were copied
     client.push_pull(table, lamb_gradient(2), values).get();
     EXPECT_TRUE(values == alone.after(2));
     client.checkpoint(folder.path());

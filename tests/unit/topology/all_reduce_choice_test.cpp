@@ -1,4 +1,4 @@
-// Which all-reduce is taken: by what was measured, whatever that was.
+// The choice of the all-reduce by measured costs.
 
 #include "trireme/topology/all_reduce_choice.h"
 
@@ -43,7 +43,7 @@ TEST(AllReduceChoice, InaccurateFormulaLosesToAccurateOne) {
   ASSERT_EQ(choice.of(0.5e6), Algorithm::kDirect);
   choice.comparisons = {{0.5e6, {measured(Algorithm::kDirect, 4), measured(Algorithm::kRing, 1)}}};
   EXPECT_EQ(choice.of(0.5e6), Algorithm::kRing);
-  // Far below, four latencies of the one are still less than six of the other.
+  // Far below, four latencies of one algorithm are still less than six of the other.
   EXPECT_EQ(choice.of(1), Algorithm::kDirect);
 }
 
@@ -157,7 +157,7 @@ TEST(AllReduceChoice, AlphaIsAtLeastLinkDelay) {
   EXPECT_THAT(errors, testing::Each(""));
 }
 
-/// The most that one connection has under way; of the namespace that the thread is in.
+/// Limits the bytes in flight of one connection, in the namespace of the thread.
 void hold_windows_to(int bytes) {
   std::ofstream("/proc/sys/net/ipv4/tcp_wmem") << "4096 " << bytes << " " << bytes;
 }
@@ -165,7 +165,7 @@ void hold_windows_to(int bytes) {
 TEST(AllReduceChoice, UsesSeveralConnectionsOnLongLink) {
   const test::SwitchedHosts hosts(2, 0.01);
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
-  // 64 KiB in 20 ms are 3 MB/s of a link that takes all.
+  // 64 KiB in 20 ms are 3 MB/s on a link without a rate limit.
   for (int host = 0; host < 2; ++host) hosts.on_host(host, [] { hold_windows_to(64 << 10); });
   const auto errors = test::on_exchange_ranks(2,
                                               [&](test::ExchangeRank me) {

@@ -1,4 +1,4 @@
-// Costs against the formulas of Thakur, Rabenseifner and Gropp (2005), worked by hand.
+// Costs compared with the formulas of Thakur, Rabenseifner and Gropp (2005), calculated by hand.
 
 #include "trireme/topology/all_reduce_cost.h"
 
@@ -9,7 +9,7 @@
 namespace trireme::topology {
 namespace {
 
-// alpha 1 ms, beta 1 us per byte, gamma a quarter of it: every term shows in its own digits.
+// alpha 1 ms, beta 1 us per byte, gamma a quarter of that. So each term has its own digits.
 constexpr MessageCost kCost{.alpha_s = 1e-3, .beta_s_per_byte = 1e-6, .gamma_s_per_byte = 0.25e-6};
 
 double seconds(Algorithm algorithm, int ranks, double bytes) {
@@ -30,7 +30,7 @@ TEST(AllReduceCost, OfFourRanksIsWorkedByHand) {
 }
 
 TEST(AllReduceCost, FoldsRanksBeyondPowerOfTwo) {
-  // Of 6 ranks 4 stay: 4 a + 1.5 S b + 0.75 S c, and 2 a + 2 S b + S c for the fold.
+  // 4 of 6 ranks stay: 4 a + 1.5 S b + 0.75 S c, and 2 a + 2 S b + S c for the fold.
   EXPECT_DOUBLE_EQ(seconds(Algorithm::kHalvingDoubling, 6, 1000), 6e-3 + 3.5e-3 + 0.4375e-3);
   // The tree has ceil(log2 6) = 3 levels.
   EXPECT_DOUBLE_EQ(seconds(Algorithm::kTree, 6, 1000), 6e-3 + 6e-3 + 0.75e-3);
@@ -42,15 +42,16 @@ TEST(AllReduceCost, OneRankCostsNothingAndNoneFails) {
 }
 
 TEST(AllReduceCost, FollowsLatencyWhenSmallBytesWhenLarge) {
-  // 16 ranks over 10 ms and 125 MB/s: direct sends 15 times the bytes once; two shots send as few bytes as
-  // the ring, and wait for two messages whatever the number of ranks.
+  // 16 ranks over 10 ms and 125 MB/s. Direct sends 15 times the bytes once. Two-shot sends as few bytes as
+  // the ring, and waits for two messages for any number of ranks.
   const MessageCost slow{.alpha_s = 0.01, .beta_s_per_byte = 8e-9};
   EXPECT_EQ(estimate_all_reduce(16, 1e3, slow).front().algorithm, Algorithm::kDirect);
   EXPECT_EQ(estimate_all_reduce(16, 25e6, slow).front().algorithm, Algorithm::kTwoShot);
-  // The next of 16 are halvings and doublings; of 3, where two would send the whole in the fold, the ring.
+  // With 16 ranks the next is halving-doubling. With 3 it is the ring, because two of them would send the
+  // whole vector in the fold.
   EXPECT_EQ(estimate_all_reduce(16, 25e6, slow)[1].algorithm, Algorithm::kHalvingDoubling);
   EXPECT_EQ(estimate_all_reduce(3, 25e6, slow)[1].algorithm, Algorithm::kRing);
-  // Of two ranks all that cut in half are the same, and stay in their order.
+  // With two ranks all algorithms that halve the vector cost the same, and keep their order.
   EXPECT_EQ(estimate_all_reduce(2, 25e6, slow)[1].algorithm, Algorithm::kRing);
 }
 

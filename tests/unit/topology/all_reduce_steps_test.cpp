@@ -1,4 +1,4 @@
-// The step lists, carried out on numbers: every rank ends with the sum, and they cost what the formulas say.
+// The step lists, executed on numbers. Every rank ends with the sum, and the costs are those of the formulas.
 
 #include "trireme/topology/all_reduce_steps.h"
 
@@ -14,11 +14,11 @@ namespace {
 
 using Values = std::vector<std::vector<double>>;  // by rank
 
-/// What all ranks hold afterwards, as the header says that transfers work.
+/// Executes the transfers by the rules of the header. Returns the values of all ranks.
 Values carry_out(const std::vector<Transfer>& steps, Values values) {
   for (auto first = steps.begin(); first != steps.end();) {
     const Values before = values;
-    // By receiver and element: what arrives and is added, by sender.
+    // Arriving summands by receiver and element, then by sender.
     std::map<std::pair<int, std::int64_t>, std::map<int, double>> sums;
     auto each = first;
     for (; each != steps.end() && each->step == first->step; ++each) {
@@ -54,8 +54,7 @@ TEST_P(AllReduceSteps, LeaveTheSumOnEveryRank) {
       for (int rank = 0; rank < ranks; ++rank) {
         auto& mine = values.emplace_back();
         for (std::int64_t i = 0; i < numel; ++i) {
-          // Whole numbers, of which each rank and place has its own: sums are exact, and no two mistakes
-          // cancel.
+          // Integers that differ between ranks and positions. Sums are exact, and no two errors cancel.
           mine.push_back(static_cast<double>((rank + 1) * (rank + 1) * 1000 + i * (rank + 7)));
           sum[static_cast<std::size_t>(i)] += mine.back();
         }
@@ -73,7 +72,7 @@ TEST_P(AllReduceSteps, LeaveTheSameBitsOnEveryRank) {
     Values values;
     for (int rank = 0; rank < ranks; ++rank) {
       auto& mine = values.emplace_back();
-      // Sums of these depend on their order in the last bits.
+      // The last bits of sums of these depend on the order.
       for (int i = 0; i < 23; ++i) mine.push_back(1.0 / (3.0 + 7 * rank + i) * (rank % 2 ? 1e10 : -1e-3));
     }
     const Values ended = carry_out(all_reduce_steps(GetParam(), ranks, 23), values);
@@ -83,7 +82,7 @@ TEST_P(AllReduceSteps, LeaveTheSameBitsOnEveryRank) {
 
 TEST_P(AllReduceSteps, CostEqualsTheFormula) {
   const MessageCost cost{.alpha_s = 1e-3, .beta_s_per_byte = 1e-6, .gamma_s_per_byte = 0.3e-6};
-  const std::int64_t numel = 16LL * 720720 * 17;  // every number of ranks cuts it evenly
+  const std::int64_t numel = 16LL * 720720 * 17;  // divisible by every number of ranks
   for (int ranks = 1; ranks <= 17; ++ranks) {
     const double by_steps = seconds_of(all_reduce_steps(GetParam(), ranks, numel), ranks, 0.001, cost);
     const double by_formula = all_reduce_s(GetParam(), ranks, 0.001 * static_cast<double>(numel), cost);
@@ -111,7 +110,7 @@ TEST_P(AllReduceSteps, RejectNoRankAndNegativeSizes) {
 INSTANTIATE_TEST_SUITE_P(All, AllReduceSteps, testing::ValuesIn(algorithms()),
                          [](const auto& row) { return name_of(row.param); });
 
-/// Of each step, how many elements go from one half of the members to the other.
+/// Number of elements that go from one half of the members to the other.
 std::int64_t numel_between_sites(const std::vector<Transfer>& steps, const Levels& levels) {
   const auto site_of = [&](int member) {
     const auto place = std::ranges::find(levels.members, member) - levels.members.begin();
@@ -141,7 +140,7 @@ TEST(AllReduceByLevels, LeavesSameSumBitsOnEveryRank) {
       }
       for (const auto& ended : carry_out(all_reduce_steps(levels, numel), values)) ASSERT_EQ(ended, sum);
       for (auto& mine : values) {
-        for (double& each : mine) each = 1 / (each + 0.37);  // sums depend on their order now
+        for (double& each : mine) each = 1 / (each + 0.37);  // sums now depend on the order
       }
       const Values ended = carry_out(all_reduce_steps(levels, numel), values);
       for (const auto& each : ended) ASSERT_EQ(each, ended.front());
@@ -152,7 +151,7 @@ TEST(AllReduceByLevels, LeavesSameSumBitsOnEveryRank) {
 TEST(AllReduceByLevels, SendsPartsOnceBetweenSitesEachWay) {
   const Levels levels{{2, 4}, {0, 1, 2, 3, 4, 5, 6, 7}};
   constexpr std::int64_t kNumel = 8000;
-  // Each of two sites to the other: half a vector as sums, and half of the result.
+  // Each of two sites sends half a vector as sums, and half of the result.
   EXPECT_EQ(numel_between_sites(all_reduce_steps(levels, kNumel), levels), 2 * kNumel);
   EXPECT_EQ(numel_between_sites(all_reduce_steps(Algorithm::kTwoShot, 8, kNumel), levels), 8 * kNumel);
   EXPECT_EQ(all_reduce_steps(levels, kNumel).back().step, 3);
@@ -231,7 +230,7 @@ TEST(StepsByLevels, LeaveSumsAndPartsWhereTheyBelong) {
 TEST(StepsByLevels, SendPartsOnceBetweenSites) {
   const Levels levels{{2, 4}, {0, 1, 2, 3, 4, 5, 6, 7}};
   constexpr std::int64_t kNumel = 8000;
-  // Each way half of the parts, which the others are to have, or have not.
+  // Each way half of the parts, those of the other site or those of this site.
   EXPECT_EQ(numel_between_sites(reduce_scatter_steps(levels, kNumel), levels), kNumel);
   EXPECT_EQ(numel_between_sites(all_gather_steps(levels, kNumel), levels), kNumel);
   EXPECT_EQ(numel_between_sites(all_gather_steps(8, kNumel), levels), 4 * kNumel);

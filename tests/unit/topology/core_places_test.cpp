@@ -16,8 +16,8 @@ namespace {
 using testing::ElementsAre;
 using Cores = std::vector<int>;
 
-/// Two sockets of a node each, two caches in each, two physical cores at each, two threads on those: threads
-/// of a core are numbered 8 apart.
+/// Two sockets with one node each. Each has two caches, each cache two physical cores, and each core two
+/// threads, whose numbers differ by 8.
 std::vector<CorePlace> two_sockets() {
   std::vector<CorePlace> places;
   for (int number = 0; number < 16; ++number) {

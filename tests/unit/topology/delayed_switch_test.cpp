@@ -1,4 +1,4 @@
-// The switch that stands for links between sites in tests and benchmarks delays, shapes and cuts.
+// The switch that simulates links between sites in tests and benchmarks: it delays, limits and cuts.
 
 #include "tests/support/delayed_switch.h"
 
@@ -36,7 +36,7 @@ std::optional<Connection> connect(const SwitchedHosts& hosts, int from, int to) 
   return Connection{std::move(*connected), wire::Socket(accepted)};
 }
 
-/// From the moment the first byte is handed over until the last has arrived.
+/// Seconds from the sending of the first byte until the last has arrived.
 double transfer_s(const wire::Socket& from, const wire::Socket& to, std::size_t size) {
   std::vector<std::byte> sent(size, std::byte{7}), received(size);
   const Deadline deadline = Deadline::after_s(30);
@@ -71,7 +71,7 @@ TEST(DelayedSwitch, BytesTakeTimeOfCableRate) {
   ASSERT_TRUE(alone);
   EXPECT_GE(transfer_s(alone->from, alone->to, size), min_s);
   EXPECT_GE(transfer_s(alone->to, alone->from, size), min_s);
-  // Two that send to one share the cable of that one, whichever of them begins first.
+  // Two hosts that send to one share the cable of that host, in any order.
   const auto other = connect(hosts, 2, 1);
   ASSERT_TRUE(other);
   const double began_s = now_s();

@@ -1,5 +1,5 @@
 #pragma once
-// Ranks that are threads, each with an exchange, over loopback or between hosts that are namespaces.
+// Ranks that are threads, each with an exchange, over loopback or between hosts in namespaces.
 
 #include <atomic>
 #include <cstdlib>
@@ -23,14 +23,14 @@ struct ExchangeRank {
 inline const wire::Secret kExchangeSecret = wire::Secret::from_text("the secret of this exchange", "a test");
 
 struct ExchangeOptions {
-  const SwitchedHosts* hosts = nullptr;  ///< one rank on each; null: loopback
+  const SwitchedHosts* hosts = nullptr;  ///< one rank on each host; null: loopback
   std::function<wire::Secret(int)> secret_of = [](int) { return kExchangeSecret; };
-  double timeout_s = 20;  ///< of connecting
+  double timeout_s = 20;  ///< of the connection
   int lanes = 1;
   std::vector<std::string> host_names = {};  ///< for levels
 };
 
-/// What each rank ends with: an error's text, or nothing.
+/// Returns the result of each rank: an error text, or nothing.
 inline std::vector<std::string> on_exchange_ranks(int size, const std::function<void(ExchangeRank)>& body,
                                                   const ExchangeOptions& options = {}) {
   const auto on_host = [&](int rank, const std::function<void()>& what) {
@@ -38,7 +38,7 @@ inline std::vector<std::string> on_exchange_ranks(int size, const std::function<
   };
   topology::Membership common;
   common.purpose = "a test";
-  // The same tests run once more over each other network: tests/CMakeLists.txt.
+  // The same tests also run over each other network: tests/CMakeLists.txt.
   if (const char* network = std::getenv("TRIREME_TEST_NETWORK")) common.network = network;
   common.lanes = options.lanes;
   common.hosts = options.host_names;

@@ -1,4 +1,4 @@
-// Lists of transfers carried out between ranks that are threads, over connections of loopback.
+// Lists of transfers between ranks that are threads, over connections of loopback.
 
 #include "trireme/topology/exchange.h"
 
@@ -112,14 +112,14 @@ TEST_P(ExchangeOfRanks, LeavingRankEndsOperationOfOthers) {
       all_reduce(me.exchange, algorithm(), Element::kF32, values);
     } catch (const wire::GroupError&) {
       ++failed;
-      me.exchange.abort();  // as everybody does who hears of it
+      me.exchange.abort();  // like every rank that is notified of it
     }
   });
   EXPECT_EQ(failed, size() - 1);
 }
 
 TEST_P(ExchangeOfRanks, HasSameBitsOverChangedConnectionCount) {
-  // Below one piece, of two pieces and a bit, of more than there are connections for.
+  // Below one piece, two pieces and a remainder, and more pieces than there are connections.
   for (const std::size_t numel : {1000ul, 40001ul, 300001ul}) {
     std::vector<std::vector<float>> by_one(static_cast<std::size_t>(size()));
     on_exchange_ranks(size(), [&](Rank me) {
@@ -257,7 +257,7 @@ TEST(Exchange, AbortEndsWaitAndLaterCalls) {
     }
     std::thread aborts([&] { me.exchange.abort(); });
     std::vector<float> values(10);
-    // Long before its deadline.
+    // Long before the deadline of the operation.
     EXPECT_THROW(all_reduce(me.exchange, Algorithm::kRing, Element::kF32, values, Reduction::kSum, 3600),
                  wire::GroupError);
     aborts.join();
@@ -304,7 +304,7 @@ TEST(Exchange, GoesByTheLevelsThatHostsSay) {
     EXPECT_THAT(errors, testing::Each(""));
     const auto a = values_of(0, numel), b = values_of(1, numel), c = values_of(2, numel),
                d = values_of(3, numel);
-    // Inside each site first.
+    // First inside each site.
     for (std::size_t i = 0; i < numel; ++i) ASSERT_EQ(results[0][i], (a[i] + c[i]) + (b[i] + d[i])) << i;
     for (const auto& each : results) EXPECT_EQ(each, results[0]);
   }

@@ -1,4 +1,4 @@
-// What the names of hosts say about sites and racks.
+// Sites and racks in the names of hosts.
 
 #include "trireme/topology/levels.h"
 
@@ -22,7 +22,7 @@ TEST(Levels, AreReadFromTheNamesOfHosts) {
 TEST(Levels, OfOnePartAreLeftOut) {
   EXPECT_THAT(levels_of({"a/r0/n0", "a/r0/n1", "b/r0/n2", "b/r0/n3"}).sizes, ElementsAre(2, 2));
   EXPECT_THAT(levels_of({"site/n0", "site/n1", "site/n2"}).sizes, ElementsAre(3)) << "all at one site";
-  // As hosts are called that nobody has named: boot id and PID namespace.
+  // Names of hosts without a configured name: boot id and PID namespace.
   EXPECT_THAT(levels_of({"4e2f/pid:[1]", "77aa/pid:[1]"}).sizes, ElementsAre(2));
 }
 

@@ -26,8 +26,8 @@ TEST(LinkTable, HostsHaveMedianOfTheirRanks) {
 
 TEST(LinkTable, NetworkIsAsSlowAsSlowestLink) {
   LinkTable table = table_of({0, 1, 2});
-  table.links[2][0] = {1e-6, 1e6};   // slow one way
-  table.links[1][2] = {20e-3, 1e9};  // far away
+  table.links[2][0] = {1e-6, 1e6};   // slow in one direction
+  table.links[1][2] = {20e-3, 1e9};  // with a large latency
   const Network network = network_of(table);
   EXPECT_EQ(network.members, 3);
   EXPECT_EQ(network.cost.alpha_s, 20e-3);

@@ -27,7 +27,7 @@ TEST(UcxObject, UnloadableFileSaysItsNeeds) {
 }
 
 TEST(UcxObject, AnotherVersionIsReason) {
-  // Any library that has no such function.
+  // Any library without such a function.
   EXPECT_THAT(load_ucx_object("libm.so.6").missing_because, HasSubstr("build it again"));
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 const wire::Secret kSecret = wire::Secret::from_text("the secret of this probe", "a test");
 
-/// What each rank of a probe has ended with.
+/// The results of each rank of a probe.
 struct Ended {
   std::optional<LinkTable> table;
   std::string error;
@@ -32,7 +32,7 @@ class TopologyProbe : public testing::Test {
             {.rank = rank, .size = size, .prefix = text("probe ", num_probes_), .timeout_s = timeout_s}};
   }
 
-  /// `body` on a thread for each of the ranks, which has the store to itself.
+  /// Runs `body` on a thread for each rank. Each rank has its own store client.
   void on_ranks(const std::vector<int>& ranks, const std::function<void(int, wire::StoreClient&)>& body) {
     ++num_probes_;
     std::vector<std::thread> threads;
@@ -135,7 +135,7 @@ TEST_F(TopologyProbe, RejectsOtherHostsWithoutASecret) {
   EXPECT_THROW(probe_links(meets, {.address = "0.0.0.0", .secret = {}, .host_id = "here"}), InvalidArgument);
 }
 
-/// The two ends of one match, and what stands between them.
+/// The two ends of one match, with their connection.
 class TopologyMatch : public testing::Test {
  protected:
   wire::Socket listening_ = wire::listen_at({"127.0.0.1", 0});
@@ -162,7 +162,7 @@ TEST_F(TopologyMatch, RejectsStrangersAndAcceptsExpectedPeer) {
 
 TEST_F(TopologyMatch, WaitsNoLongerThanItsDeadline) {
   EXPECT_THROW(accept_match(listening_, kSecret, terms_, Deadline::after_s(0.05)), CommError);
-  // Somebody listens, and never answers.
+  // The port is open, but no process answers.
   EXPECT_THROW(connect_match(listening_.local(), kSecret, terms_, Deadline::after_s(0.05)), CommError);
 }
 

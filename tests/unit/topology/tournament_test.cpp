@@ -15,7 +15,7 @@ std::vector<int> even(int hosts, int ranks) {
   return host_of;
 }
 
-/// All kinds of worlds: one host, one rank each, even, uneven, numbered across.
+/// All kinds of worlds: one host, one rank per host, even, uneven, interleaved numbers.
 std::vector<std::vector<int>> worlds() {
   std::vector<std::vector<int>> all = {{}, {0}, {0, 1, 0, 1, 0}, {0, 0, 0, 1, 2, 2}, {0, 1, 1, 1, 1, 1, 2}};
   for (int n = 1; n <= 17; ++n) {

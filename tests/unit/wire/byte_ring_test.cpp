@@ -1,4 +1,4 @@
-// A ring in shared memory: every order of its doorbell, a long run of it, and an end that lies.
+// A ring in shared memory: every order of its doorbell, a long run, and an end that writes false values.
 
 #include "trireme/wire/internal/byte_ring.h"
 
@@ -16,9 +16,9 @@
 namespace trireme::wire {
 namespace {
 
-// The doorbell as a model: each end in steps of one access to what is shared, all orders of the steps tried.
-// A writer puts kItems items, one by one; a reader takes them and sleeps when it finds none. It is lost when
-// it sleeps for ever while there are items.
+// A model of the doorbell. Each end runs in steps of one access to shared memory, and all orders of the steps
+// are tried. A writer puts kItems items, one by one. A reader takes them and sleeps if there are none. A
+// wake-up is lost if the reader sleeps forever while there are items.
 struct Model {
   int written = 0, read = 0, sleeps = 0, bells = 0;
   int writer_step = 0, reader_step = 0, writer_took = 0;
@@ -28,12 +28,12 @@ struct Model {
 enum class Doorbell { kAsItIs, kWithoutLookingAgain, kAsksBeforeItWrites };
 constexpr int kItems = 3;
 
-/// One step of the writer; false where it has nothing to do.
+/// One step of the writer. Returns false if there is none.
 bool write_step(Model& m, Doorbell form) {
   const bool asks_first = form == Doorbell::kAsksBeforeItWrites;
   if (m.writer_step == 0 && m.written == kItems) return false;
   switch (m.writer_step) {
-    case 0:  // sets its place, or (wrongly) looks at the word first
+    case 0:  // sets its position, or (wrongly) reads the word first
       asks_first ? void(m.writer_took = m.sleeps) : void(++m.written);
       break;
     case 1:
@@ -52,7 +52,7 @@ bool write_step(Model& m, Doorbell form) {
 
 bool read_step(Model& m, Doorbell form) {
   switch (m.reader_step) {
-    case 0:  // takes what there is, or prepares to sleep
+    case 0:  // takes the available items, or prepares to sleep
       if (m.read == kItems) return false;
       if (m.read < m.written) {
         ++m.read;
@@ -64,7 +64,7 @@ bool read_step(Model& m, Doorbell form) {
       m.sleeps = 1;
       m.reader_step = form == Doorbell::kWithoutLookingAgain ? 4 : 2;
       return true;
-    case 2:  // looks again
+    case 2:  // checks again
       m.reader_step = m.read < m.written ? 3 : 4;
       return true;
     case 3:
@@ -100,7 +100,7 @@ bool can_lose(Doorbell form) {
 
 TEST(ByteRing, NoOrderOfStepsLosesWakeUp) {
   EXPECT_FALSE(can_lose(Doorbell::kAsItIs));
-  // The model sees what is wrong where something is.
+  // The model detects the faults of wrong forms.
   EXPECT_TRUE(can_lose(Doorbell::kWithoutLookingAgain));
   EXPECT_TRUE(can_lose(Doorbell::kAsksBeforeItWrites));
 }
@@ -115,7 +115,7 @@ struct Ring {
 iovec part_of(void* at, std::size_t bytes) { return {at, bytes}; }
 
 TEST(ByteRing, NumbersArriveInOrderThroughManySleeps) {
-  // A small ring, so that both ends sleep all the time; a bell each, as the socket is.
+  // A small ring, so that both ends sleep all the time. Each has a bell instead of the socket.
   constexpr std::uint64_t kNumbers = 2'000'000;
   Ring ring(256);
   std::atomic<std::uint32_t> reader_bell{0}, writer_bell{0};

@@ -1,4 +1,5 @@
-// What fails, and what continues: peers that die, freeze, flood and lie; nodes that throw; loops used twice.
+// Failures and recovery: peers that die, freeze, flood and send false values, nodes that throw, and loops
+// that run twice.
 
 #include <netinet/in.h>
 #include <signal.h>
@@ -34,7 +35,7 @@ NodeLoopOptions at(const Address& address) {
   return options;
 }
 
-/// A process that serves until it is killed; forked before this test has threads.
+/// A process that serves until it is killed. Forked before this test has threads.
 class ServingChild {
  public:
   ServingChild(const Address& address,
@@ -94,14 +95,14 @@ TEST_P(ChannelFault, KilledPeerIsNoticedAndOthersContinue) {
   ASSERT_NE(doomed, 0u);
   client.send(doomed, {.body = body_of(10)});
   client.next_message();
-  // In the middle of messages both ways.
+  // While messages are sent both ways.
   const Buffer large = body_of(32 << 20);
   for (int i = 0; i < 4; ++i) client.send(doomed, {.body = large});
   child.kill();
   const Closing closing = client.next_closing();
   EXPECT_EQ(closing.connection, doomed);
   EXPECT_EQ(closing.cause, CloseCause::kByPeer);
-  client.send(doomed, {.body = body_of(10)});  // nothing happens
+  client.send(doomed, {.body = body_of(10)});  // this has no effect
   client.send(good, {.body = body_of(10)});
   EXPECT_TRUE(server.wait_for_messages(1));
 }
@@ -132,7 +133,7 @@ TEST_P(ChannelFault, PausedReceiverBoundsBufferWithoutLoss) {
     for (std::size_t i = 0; i < kMessages; ++i)
       network.send(to, {.kind = static_cast<std::uint16_t>(i), .body = body});
   });
-  // What has left the sender lies in the kernel or the ring: a few MiB of the 125.
+  // The bytes that have left the sender are in the kernel or the ring: a few MiB of the 125.
   std::size_t before = 0, waiting = 1;
   while (waiting != before) {
     before = waiting;
@@ -198,7 +199,7 @@ TEST(ChannelLoop, NobodyAtAnAddressIsUnreachable) {
   EXPECT_THROW(ChannelAddress::parse("carrier-pigeon:1"), InvalidArgument);
 }
 
-// As where a process is frozen: its host takes the connection.
+// As with a frozen process: its host accepts the connection.
 TEST(ChannelLoop, AcceptedButUnansweredConnectionIsSilent) {
   const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in at{};
@@ -229,7 +230,7 @@ TEST(ChannelLoop, OtherSchemesAreResolvedPerConnection) {
   std::vector<Address> asked;
   NodeLoopOptions options;
   options.look_up = [&](const Address& address) {
-    asked.push_back(address);  // one at a time: the test waits for each
+    asked.push_back(address);  // one at a time, because the test waits for each
     if (asked.size() == 1) return first.address();
     if (asked.size() == 2) return second.address();
     if (asked.size() == 3) return Address("nowhere");
@@ -238,7 +239,7 @@ TEST(ChannelLoop, OtherSchemesAreResolvedPerConnection) {
   Party client(options);
   const Address leader = "directory://leader";
   const ConnectionId to_first = client.connect(leader);
-  client.send(to_first, {.body = body_of(10)});  // before it is known where that is
+  client.send(to_first, {.body = body_of(10)});  // before its address is resolved
   EXPECT_TRUE(first.wait_for_messages(1));
   EXPECT_NE(client.meet(leader), 0u);
   EXPECT_TRUE(second.wait_for_peers(1));
@@ -360,7 +361,7 @@ TEST(ChannelLoop, TimersFireInOrderUnlessStopped) {
   EXPECT_THAT(timed.fired, testing::ElementsAre(timed.started[1], timed.started[0]));
 }
 
-/// A peer that has met a server and now sends what the test wants.
+/// A peer after a handshake with a server. It then sends bytes of the test.
 Socket introduced(const Address& address, bool shared_memory = false,
                   std::unique_ptr<RingMemory>* memory = nullptr) {
   const auto found = resolve(ChannelAddress::parse(address)).front();
@@ -433,7 +434,8 @@ TEST(ChannelLoop, FalseSharedMemoryPositionClosesConnection) {
     std::unique_ptr<RingMemory> memory;
     const Socket socket = introduced(server.address(), true, &memory);
     ASSERT_NE(memory, nullptr);
-    EXPECT_NE(::ftruncate(memory->descriptor(), 4096), 0);  // it cannot be cut off under the other
+    // The other end cannot truncate it while it is mapped.
+    EXPECT_NE(::ftruncate(memory->descriptor(), 4096), 0);
     ASSERT_TRUE(server.wait_for_peers(1));
     const ConnectionId peer = server.peers().begin()->first;
     (of_writer ? memory->from_connector().control->written : memory->from_listener().control->read) = 1u

@@ -1,6 +1,6 @@
 #pragma once
-// One participant of a test: a NodeLoop on a thread of its own, a node that writes down what it is told and
-// does what the test says, and waits that end.
+// One participant of a test: a NodeLoop on its own thread, a node that records events and runs the test's
+// actions, and waits with a deadline.
 
 #include <gmock/gmock.h>
 
@@ -29,7 +29,7 @@ class Party final : private Node {
  public:
   using OnMessage = std::function<void(Network&, ConnectionId, Message)>;
 
-  /// `on_message` runs on the loop's thread; without it, messages are kept.
+  /// `on_message` runs on the loop's thread. Without it, messages are recorded.
   explicit Party(NodeLoopOptions options, OnMessage on_message = {})
       : on_message_(std::move(on_message)), loop_(reporting(std::move(options))), thread_([this] {
           try {
@@ -47,11 +47,11 @@ class Party final : private Node {
     loop_.stop();
     thread_.join();
   }
-  /// Does it on the loop's thread, between two callbacks.
+  /// Runs the action on the loop's thread, between two callbacks.
   void act(std::function<void(Network&)> action) {
     loop_.post([this, action = std::move(action)] { action(surroundings_->network()); });
   }
-  /// The same, and waits for it; for actions of no more than a moment.
+  /// The same, and waits for its end. For short actions.
   void act_now(const std::function<void(Network&)>& action) {
     bool done = false;
     act([&](Network& network) {
@@ -65,7 +65,7 @@ class Party final : private Node {
     act_now([&](Network& network) { result = network.connect(address); });
     return result;
   }
-  /// connect(), and waits until it is open or has failed; 0 then.
+  /// connect(), and waits until the connection is open or has failed. Returns 0 if it failed.
   ConnectionId meet(const Address& address) {
     const ConnectionId id = connect(address);
     wait([&] { return peers_.contains(id) || closing_of(id) != nullptr; });
@@ -80,7 +80,7 @@ class Party final : private Node {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, Seconds(kPartyWait_s), ready);
   }
-  /// Waits for the next message that came over any connection.
+  /// Waits for the next message over any connection.
   Message next_message() {
     if (!wait([&] { return !messages_.empty(); })) {
       ADD_FAILURE() << "no message came";
@@ -101,7 +101,7 @@ class Party final : private Node {
   bool wait_for_peers(std::size_t count) {
     return wait([&] { return peers_.size() >= count; });
   }
-  /// The first connection that was closed without this end's wish.
+  /// The first connection that was closed, but not by this end.
   Closing next_closing() {
     if (!wait([&] { return !closings_.empty(); })) {
       ADD_FAILURE() << "nothing was closed";
@@ -126,7 +126,7 @@ class Party final : private Node {
     return lines_;
   }
   std::uint64_t counted(const std::string& what) { return loop_.counts()[what]; }
-  /// The other side of what is counted may hear of it before.
+  /// Waits until the count is reached, since the other end may be notified earlier.
   bool comes_to_count(const std::string& what, std::uint64_t least) {
     for (const auto deadline = Deadline::after_s(20); counted(what) < least;) {
       if (deadline.expired()) return false;

@@ -1,4 +1,4 @@
-// Who is let in, who is not, what he is told, and what strangers cannot do to a loop that serves others.
+// Accepted and rejected peers, the messages to rejected ones, and attacks on a loop that serves others.
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -52,7 +52,7 @@ void say(const Socket& socket, std::string_view bytes) {
   send_all(socket, std::as_bytes(std::span(bytes)), Deadline::after_s(kPartyWait_s));
 }
 
-/// Reads until the other side closes.
+/// Reads until the other side closes the connection.
 std::string all_of(const Socket& socket) {
   std::string result;
   std::byte byte;
@@ -66,7 +66,7 @@ std::string all_of(const Socket& socket) {
   }
 }
 
-/// That the loop serves others as before.
+/// Checks that the loop serves others as before.
 void expect_lives(Party& server, Security security = {}) {
   Party client(joining(std::move(security)));
   const ConnectionId to = client.meet(server.address());
@@ -95,7 +95,7 @@ TEST(ChannelSecurity, AnotherSecretIsRejectedAndNeverShown) {
   EXPECT_EQ(closing.cause, CloseCause::kRefused);
   EXPECT_THAT(closing.reason, HasSubstr("another secret"));
   EXPECT_THAT(closing.reason, AllOf(Not(HasSubstr("aaaa")), Not(HasSubstr("bbbb"))));
-  // The answer leaves before the server counts; its loop is done with that when it serves the next one.
+  // The answer is sent before the server counts it. The count is complete when its loop serves the next peer.
   expect_lives(server, Security::with_secret(secret_of('a')));
   EXPECT_EQ(server.counted("refused: wrong secret"), 1u);
   EXPECT_THAT(server.lines(), testing::Contains(HasSubstr("another secret")));
@@ -144,7 +144,7 @@ TEST(ChannelSecurity, KeyOfRoleProvesThatRoleOnly) {
     ASSERT_TRUE(server.wait_for_peers(1));
     EXPECT_EQ(server.peers().begin()->second.role, "worker");
     EXPECT_EQ(server.peers().begin()->second.name, "5");
-    // As its whole secret the key opens nothing, whatever the peer states.
+    // Used as a whole secret, the key gives no access, whatever the peer states.
     const Secret forged = Secret::from_text("x" + key.reveal(), "the test");
     for (const std::string name : {"5", "3"}) {
       auto options = joining(Security::with_secret(forged, encrypted));
@@ -190,7 +190,7 @@ TEST(ChannelSecurity, SlowOrFloodingPeersBlockNoOthers) {
   }
   expect_lives(server, Security::with_secret(secret_of('a')));
   EXPECT_GE(server.counted("refused: too many strangers"), 70u);
-  for (const Socket& each : crowd) all_of(each);  // ends only when all have been closed
+  for (const Socket& each : crowd) all_of(each);  // returns only after all have been closed
   EXPECT_GE(server.counted("refused: handshake too slow"), 1u);
 }
 
@@ -216,7 +216,7 @@ TEST(ChannelSecurity, ARecordedHandshakeIsOfNoUse) {
   second.take(hello);
   EXPECT_EQ(second.refusal(), "wrong secret");
 
-  // Passed on by somebody between them, who has addresses of his own.
+  // Relayed by an attacker with other addresses.
   auto moved = options(true, 'a');
   moved.listening_address = "tcp:10.0.0.3:1";
   Handshake far(moved), near(options(false, 'a'));
@@ -224,7 +224,7 @@ TEST(ChannelSecurity, ARecordedHandshakeIsOfNoUse) {
   far.take(near.take_output());
   EXPECT_EQ(far.refusal(), "wrong secret");
 
-  // A server that does not know the secret cannot welcome anybody, and cannot send the proof back.
+  // A server without the secret can accept no peer, and cannot send the proof back.
   Handshake impostor(options(true, 'b')), careful(options(false, 'a'));
   careful.take(impostor.take_output());
   std::string reflected = careful.take_output();
@@ -277,7 +277,7 @@ TEST(ChannelSecurity, AbandonedSocketIsReplacedLiveOneKept) {
   const std::string path = address.substr(5);
   std::filesystem::create_directory(folder / "s");
   ::chmod((folder / "s").c_str(), 0700);
-  {  // what a killed process leaves
+  {  // as left by a killed process
     const Socket dead(::socket(AF_UNIX, SOCK_STREAM, 0));
     sockaddr_un at{.sun_family = AF_UNIX, .sun_path = {}};
     std::strncpy(at.sun_path, path.c_str(), sizeof at.sun_path - 1);
@@ -289,7 +289,7 @@ TEST(ChannelSecurity, AbandonedSocketIsReplacedLiveOneKept) {
   expect_lives(server);
 }
 
-/// That another process, which the kernel names to the server, is let in nowhere and told nothing.
+/// Checks that another process, which the kernel identifies to the server, is rejected without a reason.
 void expect_told_nothing(const Address& address, uid_t user) {
   const SocketAddress found = resolve(ChannelAddress::parse(address)).front();
   Party server(serving({}, address));
@@ -312,7 +312,7 @@ TEST(ChannelSecurity, KernelIdentifiesPeerOfUnixSocket) {
   expect_told_nothing("inproc:" + text(::getpid(), "-vouched"), ::geteuid());
 }
 
-/// A name that is no file has no folder that keeps others out.
+/// A socket name that is no file has no folder with access rights.
 TEST(ChannelSecurity, RejectsAnotherUserOverUnixSocket) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   expect_told_nothing("unix:@trireme-" + text(::getpid(), "-other-user"), 65534);
@@ -353,7 +353,7 @@ TEST(ChannelTls, SecretRejectsStrangersAndPlainEnds) {
   Party client(joining(security));
   EXPECT_EQ(client.meet(server_with_certificate.address()), 0u);
   auto options = joining(Security::with_secret(secret_of('a')));
-  options.handshake_s = 0.5;  // both wait for the other to speak
+  options.handshake_s = 0.5;  // both wait for the first message of the other one
   Party plain(std::move(options));
   EXPECT_EQ(plain.meet(server.address()), 0u);
   Party plain_server(serving(Security::with_secret(secret_of('a')))), encrypting(joining(security));
@@ -388,7 +388,7 @@ TEST(ChannelTls, CertificatesOfOthersAreRejected) {
   const TlsFiles good = ours.issue("s", "DNS:server.7");
   Party server(serving(Security::with_tls(good)));
   TlsFiles stranger_files = theirs.issue("w", "DNS:worker.3");
-  stranger_files.authority = good.authority;  // he believes us; we do not believe him
+  stranger_files.authority = good.authority;  // the peer accepts us; we reject the peer
   const auto refused = [&](const TlsFiles& files, const std::string& why) {
     Party client(joining(Security::with_tls(files)));
     EXPECT_EQ(client.meet(server.address()), 0u) << why;
@@ -397,7 +397,7 @@ TEST(ChannelTls, CertificatesOfOthersAreRejected) {
     EXPECT_THAT(closing.reason, HasSubstr(why));
   };
   refused(stranger_files, "unknown ca");
-  refused(theirs.issue("v", "DNS:worker.4"), "certificate");  // he does not believe us
+  refused(theirs.issue("v", "DNS:worker.4"), "certificate");  // the peer rejects us
   EXPECT_TRUE(server.comes_to_count("refused: tls", 2)) << server.counted("refused: tls");
   refused(ours.issue("old", "DNS:worker.5", -3600), "expired");
   Party no_role(joining(Security::with_tls(ours.issue("nobody", ""))));
@@ -418,12 +418,12 @@ TEST(ChannelTls, JunkInsteadOfTlsIsRejected) {
     try {
       say(socket, junk);
     } catch (const CommError&) {
-      // It may be cut off while it still speaks.
+      // It may be disconnected while it still sends.
     }
     all_of(socket);
   }
   NodeLoopOptions without = joining();
-  without.handshake_s = 0.5;  // both wait for the other to speak
+  without.handshake_s = 0.5;  // both wait for the first message of the other one
   Party plain(std::move(without));
   EXPECT_EQ(plain.meet(server.address()), 0u);
   EXPECT_GE(server.counted("refused: tls"), 3u);

@@ -1,4 +1,4 @@
-// What every way to carry a channel promises, over each of them.
+// Guarantees of every transport of a channel, checked over each of them.
 
 #include "tests/support/certificates.h"
 #include "tests/unit/wire/channel_party.h"
@@ -8,7 +8,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A way: where its listener is, and what both ends are told.
+/// A transport: the address of its listener, and the options of both ends.
 struct Way {
   const char* name;
   std::function<Address(const test::TemporaryFolder&)> address;
@@ -50,7 +50,7 @@ class ChannelSuite : public testing::TestWithParam<Way> {
   test::TemporaryFolder folder_;
 };
 
-/// Sends back what comes.
+/// Sends each message back.
 void echo(Network& network, ConnectionId from, Message message) { network.send(from, std::move(message)); }
 
 TEST_P(ChannelSuite, MessagesOfAllSizesRoundTrip) {

@@ -1,4 +1,5 @@
-// Every collective against what it means, with ranks as threads: which rank ends with whose elements.
+// Every collective compared with its definition, with ranks as threads: the elements with which each rank
+// ends.
 
 #include "trireme/wire/collectives.h"
 
@@ -28,10 +29,10 @@ Values input_of(int rank, int parts, std::size_t count) {
 /// Inputs small enough for the slot, for one staging piece, for many.
 constexpr std::size_t kCounts[] = {0, 1, 1000, 30001, 200001};
 
-/// How the input lies in memory: one after the other, or a list of parts (which goes through staging).
+/// The memory layout of the input: contiguous, or a list of parts (which goes through staging).
 enum class Form { kWhole, kList };
 
-/// Runs the call on every rank; `check` sees the rank's output.
+/// Runs the call on every rank. `check` gets the rank's output.
 void expect_collective(
     CallKind kind, int root, const std::function<int(int rank, int size)>& num_inputs,
     const std::function<int(int rank, int size)>& num_outputs,

@@ -1,4 +1,4 @@
-// How often a log hears of connections that were rejected. The time is the test's.
+// The rate of log lines about rejected connections. The test sets the time.
 
 #include "trireme/wire/internal/complaints.h"
 
@@ -9,7 +9,7 @@
 namespace trireme::wire {
 namespace {
 
-/// Lines that are written of so many rejections at that time.
+/// The lines that are written for this number of rejections at that time.
 std::vector<std::string> written(Complaints& complaints, int rejections, double now_s) {
   std::vector<std::string> lines;
   for (int i = 0; i < rejections; ++i) {

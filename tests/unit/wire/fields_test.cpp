@@ -1,4 +1,4 @@
-// A list of a struct's fields has all of them.
+// The list of a struct's fields must contain all of them.
 
 #include "trireme/wire/fields.h"
 
@@ -16,7 +16,7 @@ struct Whole {
   }
 };
 struct Forgetful : Whole {
-  bool third = false;  ///< not in the list that is inherited
+  bool third = false;  ///< not in the inherited list
 };
 struct Chosen : Whole {
   static constexpr bool kListsSomeFields = true;

@@ -1,4 +1,4 @@
-// A node's disk over a folder: what is safe, what a folder may have after it, what a full disk does.
+// A node's disk over a folder: safe writes, possible contents of a folder after a crash, and a full disk.
 
 #include "trireme/wire/folder_disk.h"
 
@@ -90,7 +90,7 @@ TEST(FolderDisk, TruncatedWriteRequiresFileReplacement) {
   const test::TemporaryFolder folder;
   const pid_t child = ::fork();
   if (child == 0) {
-    // A limit for files is what a full disk is here: part of a write goes, the rest does not.
+    // A file-size limit simulates a full disk: a part of a write succeeds, and the rest fails.
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{.rlim_cur = 10, .rlim_max = RLIM_INFINITY};
     ::setrlimit(RLIMIT_FSIZE, &limit);

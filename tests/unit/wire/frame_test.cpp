@@ -1,4 +1,4 @@
-// Frames as bytes: what is sent comes out, what is damaged is named, and nothing is believed.
+// Frames as bytes: sent data are received, damage is named, and no field is trusted.
 
 #include <gmock/gmock.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// Everything that a queue has to send.
+/// All bytes that a queue has to send.
 Bytes drained(SendQueue& queue, std::size_t most_bytes = 1 << 20) {
   Bytes result;
   while (!queue.empty()) {
@@ -60,7 +60,7 @@ FrameFault fault_of(std::span<const std::byte> bytes, FrameLimits limits = {}) {
   return decoder.fault();
 }
 
-/// A header with its checksum as it should be.
+/// A header with a correct checksum.
 Bytes header_of(const FrameHeader& header) {
   const auto bytes = encode(header);
   return {bytes.begin(), bytes.end()};
@@ -85,7 +85,7 @@ TEST(Frame, HeadersComeBackAsTheyWere) {
 }
 
 TEST(Frame, FormIsThatOfVersionOne) {
-  // Written down once: a change of these bytes is a new version.
+  // Fixed bytes: a change of them requires a new version.
   const auto bytes = encode({.kind = 0x0201,
                              .priority = 5,
                              .head_bytes = 3,
@@ -243,7 +243,7 @@ TEST(Frame, AMillionRandomHeadersAreRejected) {
   std::mt19937_64 random(7);
   std::array<int, kNumFrameFaults> found{};
   for (int i = 0; i < 1'000'000; ++i) {
-    // Half are noise; half are well-formed but for fields that are anything, with a right checksum.
+    // Half are random bytes. Half are well-formed with random fields and a correct checksum.
     Bytes bytes(kFrameHeaderBytes);
     if (i % 2 == 0) {
       for (std::size_t at = 0; at < bytes.size(); at += 8) {
@@ -301,7 +301,7 @@ TEST(Frame, MutatedStreamInventsNoMessages) {
   }
 }
 
-/// The priorities of frames, in the order in which they go.
+/// The priorities of frames in the order of sending.
 std::vector<int> order_of(SendQueue& queue) {
   std::vector<int> result;
   Bytes bytes = drained(queue, 1);
@@ -322,7 +322,7 @@ TEST(SendQueue, UrgentMessagesOvertakeLongOnes) {
   queue.push({.priority = 5, .body = body_of(10)});
   std::size_t count = 0;
   for (const iovec& part : queue.next(1, 3)) count += part.iov_len;
-  queue.gone(count);  // the first frame of the long one
+  queue.gone(count);  // the first frame of the long message
   queue.push({.priority = 2, .body = body_of(200)});
   EXPECT_THAT(order_of(queue), testing::ElementsAre(2, 2, 5, 5, 5));
 }
@@ -335,7 +335,7 @@ TEST(SendQueue, LowPriorityFramesAreNotStarved) {
   const auto first = std::ranges::find(order, 3);
   const auto second = std::find(first + 1, order.end(), 3);
   ASSERT_NE(second, order.end());
-  // By the formula: when (3 + 1) * age_bytes of others have gone, at the latest.
+  // By the formula: at the latest after (3 + 1) * age_bytes of other messages.
   EXPECT_LE((first - order.begin()) * 1000, 40000);
   EXPECT_GE((first - order.begin()) * 1000, 20000);
   EXPECT_LE((second - first) * 1000, 40000);
@@ -368,7 +368,7 @@ TEST(SendQueue, CountsWaitingBytes) {
   EXPECT_GE(queue.waiting_bytes(), 2503u);
   while (!queue.empty()) {
     ASSERT_FALSE(queue.next(1 << 20, 96).empty());
-    queue.gone(1);  // a socket that takes one byte at a time
+    queue.gone(1);  // like a socket that accepts one byte at a time
   }
   EXPECT_EQ(queue.waiting_bytes(), 0u);
   EXPECT_EQ(queue.num_frames(), 3u);

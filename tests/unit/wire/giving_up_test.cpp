@@ -1,5 +1,5 @@
-// After an operation has failed its tensors belong to their owner again: a rank that was held up in the
-// middle of it neither writes into them nor takes what they hold by then for a result.
+// After a failed operation its tensors belong to their owner again. A rank that was delayed during the
+// operation neither writes to them nor takes their later content for a result.
 
 #include <gmock/gmock.h>
 
@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 constexpr std::size_t kCount = 40000;
 
-/// Rank 1 of two, played by the test step by step; rank 0 is real.
+/// Rank 1 of two, simulated by the test step by step. Rank 0 is real.
 class PlayedRank {
  public:
   explicit PlayedRank(Tensors tensors) : tensors_(tensors) {
@@ -36,13 +36,13 @@ class PlayedRank {
     if (!arena_) return own_.data();
     return reinterpret_cast<float*>(arena_->allocate(kCount * sizeof(float)));
   }
-  /// Posts an all_reduce, and begins a block of it.
+  /// Posts an all_reduce and begins one block of it.
   void begin_all_reduce() {
     collectives_->post(call(allocate()), 1);
     block_->slot(1, 1).claimed.fetch_add(1);
     block_->counter(1, Counter::kWorking).store(1);
   }
-  /// Ends the block, late: it writes into the tensor of rank 0.
+  /// Ends the block late. It writes to the tensor of rank 0.
   void end_all_reduce() {
     const Descriptor& descriptor = block_->slot(0, 1).descriptor;
     std::byte* base = reinterpret_cast<std::byte*>(descriptor.offset);
@@ -92,7 +92,7 @@ TEST(LocalGroupGivingUp, LateProcessWritesNothingAfterAbandonment) {
   const auto group = peer.rank_0();
   auto* block = reinterpret_cast<float*>(group->arena()->allocate(3 * kCount * sizeof(float)));
   std::fill_n(block, 3 * kCount, 5.0F);
-  float* values = block + kCount;  // its neighbours share pages with it
+  float* values = block + kCount;  // its neighbors share pages with it
   peer.begin_all_reduce();
   const auto operation = group->issue(PlayedRank::call(values), Issue::kSync, 0.2);
   EXPECT_THROW(group->wait(*operation), CommError);
@@ -147,7 +147,7 @@ TEST(LocalGroupGivingUp, LateReadAfterGivingUpIsInvalid) {
     Collectives theirs(block, rank_0, nullptr);
     std::vector<float> abandoned(kCount, 3.0F);
     std::vector<float> values(kCount, 1.0F);
-    // While rank 1 waits for rank 0, this posts and gives up.
+    // While rank 1 waits for rank 0, this work aborts the operation for rank 0.
     peer.waiter().set_idle_work([&] {
       if (block->aborted()) return;
       block->abort("rank 0 gave up");

@@ -1,5 +1,5 @@
 #pragma once
-// A wire::LocalGroup whose ranks are threads of the test: all of its memory is in one place, so that
+// A wire::LocalGroup whose ranks are threads of the test. All of its memory is in one process, so that
 // ThreadSanitizer sees every access.
 
 #include <functional>
@@ -11,12 +11,12 @@
 
 namespace trireme::wire {
 
-constexpr double kTimeout_s = 20;  // generous: a test that needs it all has failed
+constexpr double kTimeout_s = 20;  // generous: a test that reaches it has failed
 
-/// Whether ranks read each other's tensors by address, or as processes do: through segments and staging.
+/// Whether ranks read each other's tensors by address, or like processes through segments and staging.
 enum class Tensors { kAddressed, kAsProcesses };
 
-/// Runs `body` as each rank of a group and returns what each of them threw ("" for none).
+/// Runs `body` as each rank of a group. Returns the exception text of each rank ("" for none).
 inline std::vector<std::string> run_ranks(int size, const std::function<void(LocalGroup&, int)>& body,
                                           Tensors tensors = Tensors::kAddressed) {
   const auto memory = SharedMemory::create_in_process(ControlBlock::bytes(BlockLayout::for_size(size)));

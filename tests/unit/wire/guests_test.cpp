@@ -1,5 +1,5 @@
-// Peers that hold connections and are no members: how many of them there may be, for how long, and that
-// members and those who want to become some are served all the while.
+// Peers that hold connections without being members: limits of their number and time. Members, and peers that
+// want to become members, are served meanwhile.
 
 #include <vector>
 
@@ -29,7 +29,7 @@ NodeLoopOptions guest(const std::string& name) {
   return options;
 }
 
-/// The handshakes of many connections of one peer, which says nothing on them.
+/// The handshakes of many connections of one peer, which sends nothing else on them.
 std::vector<ConnectionId> hold(Party& peer, const Address& address, int count) {
   std::vector<ConnectionId> held;
   for (int i = 0; i < count; ++i) held.push_back(peer.connect(address));
@@ -98,7 +98,7 @@ TEST(SecurityGuests, UnprovenStoreClientsMakeRoomForRanks) {
   const test::ResourceLimit few(RLIMIT_NOFILE, 256);
   StoreServer server(listen_at({"127.0.0.1", 0}), {});
   std::vector<Socket> crowd;
-  for (int i = 0; i < 90; ++i)  // both ends of each are of this process
+  for (int i = 0; i < 90; ++i)  // both ends of each belong to this process
     if (auto socket = try_connect(server.endpoint(), Deadline::after_s(kPartyWait_s)))
       crowd.push_back(std::move(*socket));
   StoreClient rank({.endpoint = server.endpoint()});

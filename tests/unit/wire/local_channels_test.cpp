@@ -1,4 +1,4 @@
-// Who is let in over TCP of the loopback where nobody has given a secret.
+// Access over loopback TCP without a configured secret.
 
 #include <sys/socket.h>
 
@@ -32,7 +32,7 @@ const PeerIdentity kLocalServer = {.role = "server", .name = "7"},
 
 NodeLoopOptions local_server() { return local_part(kLocalServer, {"tcp:127.0.0.1:0"}); }
 
-/// What becomes of a connection to it.
+/// The result of a connection to the address.
 std::string met(const Address& address) {
   Party client(local_part(kLocalWorker));
   return client.meet(address) != 0 ? "welcome" : client.next_closing().reason;
@@ -48,7 +48,7 @@ std::string read_some(const Socket& socket, std::size_t count) {
   return bytes;
 }
 
-/// The connecting end's part, byte by byte as on the wire; what was sent as the hello.
+/// The connecting end's part of a handshake, byte by byte. Returns the sent hello.
 std::string shake_hands(const Socket& socket, Handshake& handshake) {
   std::string hello;
   while (handshake.state() == Handshake::State::kUnderWay) {
@@ -98,7 +98,7 @@ TEST(SecurityLocalChannels, RejectsServerWithoutKey) {
     send_all(socket, std::as_bytes(std::span(challenge)), Deadline::after_s(kPartyWait_s));
     while (handshake.state() == Handshake::State::kUnderWay)
       handshake.take(read_some(socket, handshake.wanted()));
-    // It says yes to whatever it was told.
+    // It accepts any proof.
     const std::string yes =
         std::string("TRWH\3\3\x23\0\1\0", 10) + std::string(32, 'x') + std::string(1, '\0');
     send_all(socket, std::as_bytes(std::span(yes)), Deadline::after_s(kPartyWait_s));

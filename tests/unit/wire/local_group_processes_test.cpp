@@ -1,4 +1,4 @@
-// The same engine between real processes: memory is shared through /proc, ranks die and freeze.
+// The same engine between real processes. Memory is shared through /proc, and ranks die and freeze.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -22,7 +22,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Ranks as children of the test. Each writes what it threw into a file of its own.
+/// Ranks as children of the test. Each writes the text of its exception to a file.
 class Processes {
  public:
   using Body = std::function<void(LocalGroup&, int)>;
@@ -41,7 +41,7 @@ class Processes {
   }
 
   pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
-  /// Waits for the rank's end and returns what it threw ("" for none).
+  /// Waits for the rank's end. Returns the text of its exception ("" for none).
   std::string error(int rank) {
     int status = 0;
     ::waitpid(pid(rank), &status, 0);
@@ -92,7 +92,7 @@ class SharedFlags {
 
 constexpr std::size_t kNumFloats = 300000;
 
-/// all_reduce of ones in memory of the arena; checks the sum.
+/// all_reduce of ones in memory of the arena. Checks the sum.
 void all_reduce_ones(LocalGroup& group, float* values, double timeout_s) {
   std::fill(values, values + kNumFloats, 1.0F);
   const Call call{.kind = CallKind::kAllReduce,
@@ -105,7 +105,7 @@ void all_reduce_ones(LocalGroup& group, float* values, double timeout_s) {
   require(std::all_of(values, values + kNumFloats, [&](float value) { return value == size; }), "wrong sum");
 }
 
-/// Ranks that reduce until one of them fails, all well under way.
+/// Ranks that reduce until one of them fails. All have run some operations.
 class ReducingProcesses : public Processes {
  public:
   ReducingProcesses(int size, double timeout_s, const SharedFlags& flags = {})
@@ -134,7 +134,7 @@ TEST(LocalGroupProcesses, ReduceInAnyMemoryWithManyRanks) {
 TEST(LocalGroupProcesses, AttachSegmentsThatComeAndGo) {
   Processes ranks(2, [](LocalGroup& group, int rank) {
     for (int i = 0; i < 10; ++i) {
-      // The ranks' segments get different numbers and lives.
+      // The ranks allocate different numbers of segments with different lifetimes.
       std::byte* more = rank == i % 2 ? group.arena()->allocate(5 << 20) : nullptr;
       std::byte* block = group.arena()->allocate(kNumFloats * sizeof(float));
       all_reduce_ones(group, reinterpret_cast<float*>(block), 30);
@@ -165,7 +165,7 @@ TEST(LocalGroupProcesses, SurvivorsNameRankThatDiedEarly) {
                       .input = bytes(values),
                       .output = bytes(values)};
       const auto operation = group.issue(call, Issue::kAsync, 30);
-      ::usleep(200000);  // it has arrived by then, most times, and cannot finish alone
+      ::usleep(200000);  // usually it has arrived by then, and it cannot finish alone
       ::kill(::getpid(), SIGKILL);
     }
     flags.await(0);
@@ -197,7 +197,7 @@ TEST(LocalGroupProcesses, SurvivorsNameStoppedRankAtDeadline) {
 }
 
 TEST(LocalGroupProcesses, OrderlyEndIsNotDeath) {
-  // Rank 1 is gone as soon as it has sent; what it sent is still there.
+  // Rank 1 ends right after it has sent. Its message is still available.
   Processes ranks(2, [](LocalGroup& group, int rank) {
     std::vector<float> values(100, 7.0F);
     Transfer message{Transfer::Direction::kSend, 0, Element::kF32, 100, 0, bytes(values.data())};
@@ -221,7 +221,7 @@ TEST(LocalGroupProcesses, MessagesOfDepartedRankArrive) {
   };
   const SharedFlags flags;
   Processes ranks(3, [&](LocalGroup& group, int rank) {
-    // What rank 2 sends is so large that rank 0's progress thread attends to messages from the beginning.
+    // The message of rank 2 is so large that rank 0's progress thread handles messages from the beginning.
     std::vector<float> large(100000, 2.0F);
     std::vector<float> small(1000, 1.0F);
     const auto send = [&](std::vector<float>& values) {
@@ -244,7 +244,7 @@ TEST(LocalGroupProcesses, MessagesOfDepartedRankArrive) {
   });
   flags.await(0);
   ::usleep(50000);
-  // Rank 0 finds the message and the departure in one look.
+  // Rank 0 finds the message and the departure in one check.
   ::kill(ranks.pid(0), SIGSTOP);
   flags.set(1);
   flags.await(3);

@@ -165,7 +165,7 @@ TEST(LocalGroupAllReduce, NamesTheRankThatDoesNotArrive) {
 TEST(LocalGroup, AwaitsLateRankUnderLongTimeout) {
   for (const double timeout_s : {1e10, 1e11, std::numeric_limits<double>::infinity()}) {
     const auto errors = run_ranks(2, [&](LocalGroup& group, int rank) {
-      // Long enough for rank 0 to look at its deadlines.
+      // Long enough for rank 0 to check its deadlines.
       const auto come_late = [&] {
         if (rank == 1) std::this_thread::sleep_for(Seconds(0.1));
       };

@@ -1,5 +1,5 @@
 #pragma once
-// Bytes for messages of tests, and how to compare them.
+// Message bodies for tests, and their comparison.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace trireme::wire {
 
-/// The same for the same seed.
+/// Equal for equal seeds.
 inline Buffer body_of(std::size_t bytes, std::uint64_t seed = 1) {
   std::vector<std::byte> result(bytes);
   std::uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;

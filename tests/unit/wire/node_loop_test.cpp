@@ -1,4 +1,4 @@
-// Work that is given to a loop from other threads.
+// Work that other threads give to a loop.
 
 #include "trireme/wire/node_loop.h"
 
@@ -52,7 +52,8 @@ class LoopOnAThread : public testing::Test {
             thrown_.set_exception(std::current_exception());
           }
         }) {}
-  /// Runs it on this thread, as soon as the loop sleeps; false when it has not for long.
+  /// Runs it on this thread as soon as the loop sleeps. Returns false if the loop does not sleep for a long
+  /// time.
   bool run_here(const std::function<void()>& work) {
     for (int i = 0; i < 10'000; ++i) {
       const auto here = std::this_thread::get_id();
@@ -114,7 +115,7 @@ void run_on_core(int core) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof cores, &cores), 0);
 }
 
-/// Something comes all the time, so that it would spin all the time.
+/// A node with constant input, so that its loop would spin without end.
 class EagerNode final : public Node {
  public:
   void on_start(Surroundings& surroundings) override {

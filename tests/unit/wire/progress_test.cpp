@@ -1,5 +1,5 @@
-// Whatever is posted continues, whatever the thread that issued it does next: it waits for something else, it
-// computes, it asks now and then.
+// Posted operations make progress, whatever the thread that issued them does next: it waits for another
+// operation, computes, or polls.
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using testing::Each;
 
-/// Around the sizes at which the engine changes its way: slot, staging, background, mailbox.
+/// Around the sizes at which the engine changes its method: slot, staging, background, mailbox.
 constexpr std::size_t kBytes[] = {400, 20 << 10, 64 << 10, 100 << 10, 300 << 10};
 
 Transfer message_of(Transfer::Direction direction, int peer, std::vector<float>& values) {
@@ -33,7 +33,7 @@ void barrier(LocalGroup& group) {
   group.wait(*group.issue(Call{.kind = CallKind::kBarrier}, Issue::kSync, kTimeout_s));
 }
 
-/// Stands for a rank that computes: it does nothing for the group until it may continue.
+/// Simulates a rank that computes: it does nothing for the group until the flag is set.
 void stay_away_until(const std::atomic<bool>& flag) {
   const Deadline deadline = Deadline::after_s(kTimeout_s);
   while (!flag && !deadline.expired()) std::this_thread::sleep_for(Seconds(0.001));
@@ -47,7 +47,7 @@ Call call_of(CallKind kind, std::vector<float>& values) {
   return call;
 }
 
-/// Both ways of memory, two kinds of collectives, all sizes.
+/// Both kinds of memory, two kinds of collectives, all sizes.
 void for_each_way(const std::function<void(LocalGroup&, int, CallKind, std::size_t)>& body) {
   for (const Tensors tensors : {Tensors::kAddressed, Tensors::kAsProcesses})
     for (const CallKind kind : {CallKind::kAllReduce, CallKind::kBroadcast})
@@ -105,7 +105,7 @@ TEST(LocalGroupProgress, CompletionQueryNeverWaits) {
   for (int r = 0; r < 2; ++r) LocalGroup::enter(*memory, r, 2);
   const auto membership = [](int rank) { return Membership{.rank = rank, .size = 2, .rank_names = {}}; };
   LocalGroup group(memory, membership(0));
-  // Rank 1 has posted its part, and then does nothing for a while.
+  // Rank 1 has posted its part, and then is inactive for a while.
   const auto block = std::make_shared<const ControlBlock>(memory, BlockLayout::for_size(2));
   Waiter waiter(block, membership(1));
   Collectives peer(block, waiter, nullptr);

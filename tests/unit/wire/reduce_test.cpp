@@ -81,7 +81,7 @@ TEST(Reduce, KeepsF16ValuesOfSingleSource) {
 }
 
 TEST(Reduce, RoundsF16SumsToNearestEven) {
-  // Every tenth pair of positive values against the neighbours of the exact sum (exact in f64).
+  // Every tenth pair of positive values, compared with the neighbors of the exact sum (exact in f64).
   std::vector<std::uint16_t> a;
   std::vector<std::uint16_t> b;
   for (std::uint32_t i = 0; i < 0x7c00; i += 37)
@@ -111,7 +111,7 @@ TEST(Reduce, AddsBf16InF32AndRoundsOnce) {
   const auto bf16 = [](float value) {
     return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
   };
-  // In bf16 256 + 1 is 256 again; three summands that are rounded once give 258.
+  // In bf16, 256 + 1 is 256 again. Three summands with a single rounding give 258.
   const std::vector<std::vector<std::uint16_t>> inputs = {{bf16(256)}, {bf16(1)}, {bf16(1)}};
   EXPECT_EQ(reduced(Element::kBf16, Reduction::kSum, inputs)[0], bf16(258));
 }

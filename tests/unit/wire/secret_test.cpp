@@ -29,7 +29,7 @@ std::string hex(const Digest& digest) {
   return result;
 }
 
-// Test cases 3 and 6 of RFC 4231 have keys of 20 and 131 bytes: shorter and longer than SHA-256's block.
+// Test cases 3 and 6 of RFC 4231 have keys of 20 and 131 bytes: shorter and longer than the block of SHA-256.
 TEST(Hmac, GivesTheValuesOfRfc4231) {
   const auto key = [](std::size_t bytes) {
     return Secret::from_text(std::string(bytes, '\xaa'), "the test");

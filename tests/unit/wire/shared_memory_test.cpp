@@ -42,7 +42,7 @@ TEST(SharedMemory, OutlivesItsMakerWhileSomebodyHoldsIt) {
 }
 
 TEST(SharedMemory, ReportsNeededAndAvailableSize) {
-  // So much that the kernel refuses at once, should the check before it be lost.
+  // So large that the kernel would reject it at once if the check before were missing.
   EXPECT_THAT(message_of([] { SharedMemory::create(std::size_t{1} << 63); }),
               testing::AllOf(testing::HasSubstr("(9223372036854775808 bytes) of shared memory: only "),
                              testing::HasSubstr(" are available")));

@@ -1,4 +1,4 @@
-// The store between its server and its clients, and what strangers and faults cannot do to it.
+// The store between its server and its clients, with strangers and faults.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ const Endpoint kLoopback{"127.0.0.1", 0};
 
 Secret secret(char letter) { return Secret::from_text(std::string(32, letter), "the test"); }
 
-/// A server with what it has complained of.
+/// A server with its complaints.
 class Served {
  public:
   explicit Served(Secret secret = wire::Secret(), double patience_s = kLong_s)
@@ -39,16 +39,16 @@ class Served {
 
   StoreServer& server() { return server_; }
   StoreClient client() { return StoreClient({server_.endpoint(), secret_, kLong_s}); }
-  /// Waits for it; empty when there is none for long.
+  /// Waits for a complaint. Empty if there is none for a long time.
   std::string complaint() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, Seconds(kLong_s), [&] { return !complaints_.empty(); });
     return complaints_.empty() ? "" : complaints_.front();
   }
 
-  /// A connection that says what the test wants.
+  /// A connection without a proof, for any bytes.
   Socket stranger() { return *try_connect(server_.endpoint(), Deadline::after_s(kLong_s)); }
-  /// One that has proved that it knows the secret.
+  /// A connection that has proved the secret.
   struct Introduced {
     Socket socket;
     store::Session session;
@@ -84,14 +84,14 @@ class Served {
             .patience_s = patience_s};
   }
 
-  Secret secret_, proved_;  ///< given; in its place the user's key where none is
+  Secret secret_, proved_;  ///< the given one, and the proved one, which is the user's key if none is given
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> complaints_;
   StoreServer server_;
 };
 
-/// The server has ended this connection: there is nothing more to read.
+/// Checks that the server has ended this connection and that there is nothing more to read.
 void expect_closed(const Socket& socket) {
   EXPECT_THAT(
       [&] {
@@ -180,7 +180,7 @@ TEST(Store, TakesThousandsOfKeysAndLargeValues) {
   EXPECT_EQ(client.get("larger", kLong_s), std::nullopt);
 }
 
-// Client, server and table are in this process. Each has the value once, in a frame or in the table.
+// Client, server and table are in this process. Each side stores the value once, in a frame or in the table.
 TEST(Store, CopiesLargeValueOncePerSide) {
   Served served;
   StoreClient client = served.client();
@@ -280,7 +280,7 @@ TEST(Store, TellsBothSidesOfAnotherSecret) {
   EXPECT_NO_THROW(connect(secret('a'))());
 }
 
-/// Somebody who listens at the store's place and says `hello`, then, to whatever comes, `verdict`.
+/// Listens at the store's address. Sends `hello`, and then `verdict` for any message.
 class Impostor {
  public:
   Impostor(const std::string& hello, const std::string& verdict)
@@ -333,7 +333,7 @@ TEST(StoreClient, GivesUpOnMissingOrSilentServer) {
         StoreClient({nowhere, Secret(), kShort_s});
       },
       ThrowsMessage<CommError>(AllOf(HasSubstr("no process serves"), HasSubstr(nowhere.text()))));
-  const Socket deaf = listen_at(kLoopback);  // the kernel connects, nobody accepts
+  const Socket deaf = listen_at(kLoopback);  // the kernel connects, but no process accepts
   EXPECT_THAT(
       [&] {
         StoreClient({deaf.local(), Secret(), kShort_s});
@@ -356,7 +356,7 @@ TEST(StoreClient, AwaitsServerThatStartsLater) {
   late.join();
 }
 
-/// A server in a process of its own, which can be stopped.
+/// A server in its own process, which can be stopped.
 class ServerProcess {
  public:
   ServerProcess() {

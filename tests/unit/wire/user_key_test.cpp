@@ -1,4 +1,4 @@
-// The key by which processes of one user know each other: where it is, who makes it, and what it may not be.
+// The key by which processes of one user authenticate: its location, its creation, and rejected files.
 
 #include "trireme/wire/user_key.h"
 
@@ -22,7 +22,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// A place for state that is this test's alone.
+/// A state folder for this test only.
 class SecurityUserKey : public testing::Test {
  protected:
   void SetUp() override {
