@@ -22,7 +22,7 @@ Evidence example() {
   evidence.hosts.push_back({.name = "node0"});
   evidence.hosts[0].oom_kills = 2;
   RankEvidence& rank = evidence.ranks.emplace_back();
-  rank.rank = 0;  // a default is another number
+  rank.rank = 0;  // the default is another number
   rank.pid = 4711;
   rank.action = "step 3: 0B1";
   rank.waits_for = {1, 0};
@@ -109,7 +109,7 @@ TEST(EvidenceFile, RejectsMoreHostsThanFitInMemory) {
   for (int node = 0; node < 300; ++node) {
     const auto path = folder / file_name(node, 300);
     write_file_atomic(path, "{");
-    std::filesystem::resize_file(path, 1 << 20);  // without blocks of a disk
+    std::filesystem::resize_file(path, 1 << 20);  // a sparse file without disk blocks
   }
   try {
     read_evidence(folder.path());

@@ -1,4 +1,4 @@
-// Real processes, read as the launcher reads its ranks.
+// Real processes, whose state is read as the launcher reads its ranks.
 #include "trireme/autopsy/process_readings.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@
 namespace trireme::autopsy {
 namespace {
 
-/// A process of the test's own, which ends with it.
+/// A child process, which ends with the object.
 class Process {
  public:
   explicit Process(const std::function<void()>& body) : pid_(::fork()) {
@@ -40,7 +40,7 @@ class Process {
   }
   int pid() const { return pid_; }
 
-  /// Its evidence, once `ready` holds of it.
+  /// The evidence of the process, once `ready` is true for it.
   template <class Ready>
   RankEvidence evidence_when(const Ready& ready) const {
     RankEvidence rank;
@@ -92,7 +92,7 @@ TEST(ProcessReadings, NameTheFileThatAThreadLocks) {
   EXPECT_EQ(rank.blocked[0].target, path);
 }
 
-/// The evidence of a process that waits for a file server in `body`; fails where the reader waits, too.
+/// The evidence of a process that waits for a file server in `body`. Fails if the reader waits, too.
 RankEvidence evidence_without_a_wait(test::SilentFileSystem& disk, const std::function<void(int)>& body) {
   const Process process([&] { body(::open(disk.file().c_str(), O_RDONLY)); });
   for (const auto deadline = Deadline::after_s(20); !disk.is_silent() && !deadline.expired();)
@@ -193,7 +193,7 @@ TEST(ProcessReadings, GiveRateOfRankWithManyBytes) {
   EXPECT_EQ(rank.bytes_per_s, 4e9);
 }
 
-/// The files that a kernel would show of control groups, in a folder of the test's own.
+/// The control-group files of a kernel, in a folder of the test.
 class MemoryGroups : public testing::Test {
  protected:
   static constexpr int kPid = 4711;
@@ -201,7 +201,7 @@ class MemoryGroups : public testing::Test {
     std::filesystem::create_directories((root_.path() / path).parent_path());
     std::ofstream(root_.path() / path) << content;
   }
-  /// A group of version 2: the limit, its own events, and those with the groups below it.
+  /// A group of version 2: its limit, its own events, and those including the groups below it.
   void write_group(const std::string& path, const std::string& limit, int own_oom, int oom, int kills) {
     const std::string folder = "sys/fs/cgroup" + path;
     write(folder + "/memory.max", limit + "\n");
@@ -302,7 +302,7 @@ TEST(KernelLog, NamesProcessesThatAreKilledTogether) {
 
 TEST(KernelLog, IgnoresEarlierProcessesOfSameNumber) {
   if (::access("/dev/kmsg", W_OK) != 0) GTEST_SKIP() << "the log of the kernel may not be written here";
-  const int pid = 99'999'999;  // no process has that number
+  const int pid = 99'999'999;  // no process has this id
   const auto write = [&](const std::string& record) {
     std::ofstream("/dev/kmsg") << record << ": Out of memory: Killed process " << pid << " (trireme test)\n"
                                << std::flush;

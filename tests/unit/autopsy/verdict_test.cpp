@@ -18,7 +18,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-/// A world whose other ranks wait for rank 1.
+/// A world in which all other ranks wait for rank 1.
 Evidence world(int size = 3) {
   Evidence evidence;
   evidence.occasion = "stall";
@@ -41,7 +41,7 @@ Evidence world(int size = 3) {
   return evidence;
 }
 
-/// The same after an end of rank 1, which the others give up for.
+/// The same after the end of rank 1, because of which the other ranks give up.
 Evidence ended(int exit_code, int signal, const std::vector<std::string>& lines = {}) {
   Evidence evidence = world();
   evidence.occasion = "end";
@@ -54,7 +54,7 @@ Evidence ended(int exit_code, int signal, const std::vector<std::string>& lines 
   RankEvidence& rank = evidence.ranks[1];
   rank.exit_code = exit_code;
   rank.signal = signal;
-  rank.ended_s = 9;  // the others may notice it first
+  rank.ended_s = 9;  // the others may detect it first
   rank.last_lines = lines;
   return evidence;
 }
@@ -69,7 +69,7 @@ BlockedThread thread(const std::string& call, const std::string& kind, const std
   return result;
 }
 
-/// For each row evidence that shows its cause on rank 1, and words of the paragraph.
+/// For each cause, evidence that shows it on rank 1, and words of the verdict's paragraph.
 struct Example {
   std::string cause;
   std::function<Evidence()> make;
@@ -250,7 +250,7 @@ TEST(Causes, KernelLogOfOtherRankIsIrrelevant) {
 TEST(Causes, CountedKillIsLackOfHostMemory) {
   Evidence evidence = ended(0, SIGKILL);
   evidence.hosts[0].oom_kills = 1;
-  evidence.ranks[1].kills_counted = true;  // none: the kill was that of another group
+  evidence.ranks[1].kills_counted = true;  // its own group has no kill, so the kill was in another group
   EXPECT_EQ(judge(evidence).cause, "killed");
   evidence.ranks[1].oom_kills = 1;
   EXPECT_EQ(judge(evidence).cause, "out of memory");
@@ -319,7 +319,7 @@ TEST(Causes, AreCoresOnlyWhereRankIsStarved) {
   EXPECT_EQ(judge(evidence).cause, "no cores");
 }
 
-// A comparison of each rank with each other one would take an hour.
+// Comparing each rank with each other one would take an hour.
 TEST(Causes, AreFoundInAVeryLargeWorld) {
   constexpr int kRanks = 200'000;
   Evidence told = world(kRanks);
@@ -401,7 +401,7 @@ TEST(Disk, ThreadForOtherRanksIsNoCause) {
   evidence.ranks[1].blocked = {thread("read", "file", "/data/x")};
   evidence.ranks[1].blocked[0].name = "trireme-store";
   EXPECT_EQ(judge(evidence).cause, "never entered");
-  evidence.ranks[1].blocked[0].name = "trireme-torch";  // the program
+  evidence.ranks[1].blocked[0].name = "trireme-torch";  // the main thread, named like the program
   evidence.ranks[1].blocked[0].first = true;
   EXPECT_EQ(judge(evidence).cause, "disk");
 }

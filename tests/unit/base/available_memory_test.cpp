@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kMib = 1 << 20;
 
-/// The files that a kernel would show, in a folder of the test's own.
+/// The files of a kernel, in a folder of the test.
 class AvailableMemoryTest : public testing::Test {
  protected:
   void write(const std::string& path, const std::string& content) {

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The files that a kernel would show, in a folder of the test's own.
+/// The files of a kernel, in a folder of the test.
 class CpuQuota : public testing::Test {
  protected:
   void write(const std::string& path, const std::string& content) {
@@ -78,7 +78,7 @@ TEST_F(CpuQuota, FindsSecondVersionBesideFirst) {
   EXPECT_EQ(read(), 2);
 }
 
-/// A group of this kernel's with a quota of one core; empty where none can be made.
+/// A real control group with a quota of one core. Empty if none can be created.
 fs::path new_group_of_one_core() {
   const std::string name = text("trireme-test-", ::getpid());
   const fs::path mounts = "/sys/fs/cgroup";

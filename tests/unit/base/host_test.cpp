@@ -63,7 +63,7 @@ TEST(Host, AllowedCoresAreAvailableWithoutQuota) {
   EXPECT_GE(static_cast<int>(cores.size()), available_cores());
 }
 
-// As launchers bind ranks: not at all, each to cores of its own, two by two to a socket.
+// Launchers bind ranks in several ways: not at all, each to its own cores, or two ranks to a socket.
 TEST(Host, CoresAreSharedByAllowedProcesses) {
   const auto share = [](const std::vector<std::vector<int>>& allowed, std::size_t mine) {
     const CoreShare found = share_of_cores(allowed, mine);

@@ -40,7 +40,7 @@ TEST(IoThread, ReleasesFinishedTasks) {
   const auto held = std::make_shared<int>(1);
   IoThread thread("test");
   thread.start([held] {}).get();
-  thread.start([] {}).get();  // the one before is gone by now
+  thread.start([] {}).get();  // the previous one has ended by now
   EXPECT_EQ(held.use_count(), 1);
 }
 

@@ -39,7 +39,7 @@ TEST(LargeBlocks, OtherSizesReplaceKeptBlocks) {
   EXPECT_LE(blocks.use().mapped_bytes, 17 * kBlockMib);
 }
 
-/// Sizes and lifetimes by chance, as no step has them: a heap fragments.
+/// Random sizes and lifetimes, unlike those of a step, fragment a heap.
 TEST(LargeBlocks, MapLittleMoreThanPeakUse) {
   LargeBlocks blocks;
   std::mt19937 random(1);

@@ -1,4 +1,4 @@
-// The table of the axes of a mesh, and meshes that are written as words.
+// The table of mesh axes, and meshes as text.
 #include "trireme/base/mesh_axes.h"
 
 #include <gmock/gmock.h>

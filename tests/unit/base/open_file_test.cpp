@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 constexpr const char* kPrecious = "not to be touched\n";
 
-/// A folder that others may write into, next to a file that is not theirs.
+/// A folder that other users may write to, next to a file that they must not change.
 class SecurityOpenFile : public testing::Test {
  protected:
   SecurityOpenFile() {

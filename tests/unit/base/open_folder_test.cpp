@@ -1,4 +1,4 @@
-// Writes that no link and no name leads out of their folder.
+// No link or name leads a write out of its folder.
 
 #include "trireme/base/open_folder.h"
 
@@ -23,7 +23,7 @@ const auto say_new = [](const FileSink& sink) { sink(std::as_bytes(std::span("ne
 
 std::string temporary_of(const std::string& name) { return name + ".part" + std::to_string(::getpid()); }
 
-/// A folder with a file outside of it that nothing may change.
+/// A folder, and a file outside of it that must not change.
 class OpenFolderTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -10,7 +10,7 @@
 namespace trireme {
 namespace {
 
-/// When a process that is forked now says that it began.
+/// The start time that a newly forked process reports.
 double began_of_new_process() {
   int ends[2];
   if (::pipe(ends) != 0) return 0;
@@ -30,7 +30,7 @@ double began_of_new_process() {
 }
 
 TEST(UnixTime, AProcessKnowsWhenItBegan) {
-  constexpr double kTick_s = 0.05;  // the kernel counts in hundredths
+  constexpr double kTick_s = 0.05;  // the kernel counts in hundredths of a second
   const double before = unix_now_s();
   const double began = began_of_new_process();
   EXPECT_GE(began, before - kTick_s);

@@ -23,7 +23,7 @@ constexpr std::int64_t kNumbers = 1 << 20;
 
 class BackgroundSaverTest : public testing::Test {
  protected:
-  /// Of two writers, the second has the momentum.
+  /// The second of two writers has the momentum.
   CheckpointPart part(std::int64_t step, int number = 0, int num_parts = 1) {
     CheckpointPart result;
     result.head = {.step = step, .config = "x"};
@@ -182,7 +182,7 @@ TEST_F(BackgroundSaverTest, BothWritersReportFailedPart) {
   first.wait();
   second.wait();
   CheckpointPart bad = part(2, 1, 2);
-  bad.shards[0].tensor = at::zeros({2}, at::kComplexDouble);  // no file can hold it
+  bad.shards[0].tensor = at::zeros({2}, at::kComplexDouble);  // no file format supports it
   first.save(part(2, 0, 2), here);
   second.save(bad, here);
   EXPECT_THROW(second.wait(), InvalidArgument);

@@ -24,7 +24,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// The manifest with the checksum that makes it whole.
+/// The manifest with its correct checksum.
 std::string with_checksum(const std::string& manifest) {
   auto json = nlohmann::ordered_json::parse(manifest);
   Xxh3 hash;
@@ -70,7 +70,7 @@ class CheckpointReport : public testing::Test {
   fs::path saved_;
 };
 
-// A checkpoint may come from somebody else.
+// A checkpoint may be untrusted.
 class SecurityCheckpointFiles : public CheckpointReport {};
 
 TEST_F(SecurityCheckpointFiles, FifoIsProblemAndNotAwaited) {

@@ -1,6 +1,6 @@
 #pragma once
-// Ways to cut a state over ranks, for tests of what goes from one cut to another. The numbers of a tensor say
-// where they belong, so a wrong place is seen.
+// Ways to shard a state, for tests of resharding. The numbers of a tensor encode their position, so that a
+// wrong position is detected.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -23,7 +23,7 @@ inline TensorMap whole_tensors() {
           {"weight", at::arange(9 * 10 * 2, at::kFloat).view({9, 10, 2})}};
 }
 
-/// The part of `size` that is rank's.
+/// The rank's part of `size`.
 inline Box share_of(at::IntArrayRef sizes, std::size_t dim, int rank, int num_ranks) {
   Box box = whole_box(sizes);
   const std::int64_t begin = sizes[dim] * rank / num_ranks, end = sizes[dim] * (rank + 1) / num_ranks;
@@ -44,7 +44,7 @@ inline std::vector<Box> boxes_of(at::IntArrayRef sizes, Cut cut, int rank, int n
   return {whole};
 }
 
-/// This rank's shards, with its numbers or with none.
+/// This rank's shards, with or without their numbers.
 inline Shards shards_of(Cut cut, int rank, int num_ranks, bool with_numbers) {
   Shards shards;
   int number = 0;
@@ -62,7 +62,7 @@ inline Shards shards_of(Cut cut, int rank, int num_ranks, bool with_numbers) {
   return shards;
 }
 
-/// Throws unless each shard holds what belongs there.
+/// Throws unless each shard has the numbers of its position.
 inline void check_numbers(const Shards& shards) {
   const TensorMap whole = whole_tensors();
   for (const Shard& shard : shards) {

@@ -1,6 +1,6 @@
 #pragma once
-// Shards whose values live elsewhere: their tensors are of the meta device, and the values in tensors that
-// only an OffloadedStorage knows, as a file would have them.
+// Shards with offloaded values. Their tensors are on the meta device. The values are in tensors that only an
+// OffloadedStorage can access, like a file.
 
 #include <ATen/ops/empty_strided.h>
 
@@ -15,7 +15,7 @@ namespace trireme::checkpoint {
 
 class AwayStore : public std::enable_shared_from_this<AwayStore> {
  public:
-  /// The shard, with the values of its tensor here.
+  /// Returns the shard, and keeps the values of its tensor here.
   Shard take(Shard shard) {
     const at::Tensor values = shard.tensor.contiguous().clone();
     shard.tensor = at::empty_strided(values.sizes(), values.strides(), values.options().device(at::kMeta));
@@ -32,12 +32,12 @@ class AwayStore : public std::enable_shared_from_this<AwayStore> {
     for (Shard& shard : shards) shard = take(std::move(shard));
     return shards;
   }
-  /// The shards, with tensors that have the values.
+  /// The shards with tensors that contain the values.
   Shards in_memory(Shards shards) const {
     for (Shard& shard : shards) shard.tensor = values_of(shard.tensor);
     return shards;
   }
-  /// Of a tensor that was taken, or a view of it.
+  /// The values of an offloaded tensor, or of a view of it.
   at::Tensor values_of(const at::Tensor& view) const {
     for (const auto& [holder, values] : kept_) {
       if (holder.storage().unsafeGetStorageImpl() == view.storage().unsafeGetStorageImpl())

@@ -11,10 +11,10 @@ namespace {
 
 constexpr Cut kAllCuts[] = {Cut::kReplicas, Cut::kRows, Cut::kColumns, Cut::kFlat, Cut::kByName};
 
-/// By rank of a world, each with the states that it holds.
+/// The states that each rank of a world holds.
 using Memories = std::vector<std::vector<HeldState>>;
 
-/// `hosts`: of each rank.
+/// `hosts`: the host of each rank.
 Memories copies_of(Cut cut, std::int64_t step, const std::vector<int>& hosts = {0, 0, 0}) {
   const int size = static_cast<int>(hosts.size());
   Memories memories(hosts.size());
@@ -26,7 +26,7 @@ Memories copies_of(Cut cut, std::int64_t step, const std::vector<int>& hosts = {
   return memories;
 }
 
-/// Without a copy on another rank.
+/// The states of the ranks without copies on other ranks.
 Memories own_states(Cut cut, std::int64_t step) {
   Memories memories(3);
   comm::run_ranks_as_threads(3, [&](comm::Context& context) {
@@ -37,7 +37,8 @@ Memories own_states(Cut cut, std::int64_t step) {
   return memories;
 }
 
-/// The step that the ranks of `memories` restore, cut otherwise, with a new rank after them; -1: none.
+/// The step that the ranks of `memories` restore with another sharding, and with a new rank at the end. -1:
+/// none.
 std::int64_t restored_step(Memories memories, Cut cut) {
   memories.emplace_back();
   const int size = static_cast<int>(memories.size());
@@ -123,8 +124,8 @@ TEST(HeldStates, TheNewestCompleteStepIsRestored) {
   EXPECT_EQ(restored_step(without(memories, 2), Cut::kFlat), 7);
 }
 
-/// A rank failed in its update, another had done it already.
-/// The same step was done again with other bits, and part of that state is lost.
+/// A rank failed in its update, after another rank had completed it.
+/// The step was then repeated with other bits, and part of that state is lost.
 TEST(HeldStates, StatesOfDifferentWorldsAreNotMixed) {
   for (const Cut cut : kAllCuts) {
     Memories memories = copies_of(cut, 7);

@@ -48,7 +48,7 @@ std::unique_ptr<optim::Optimizer> adamw(const std::vector<at::Tensor>& of) {
   return make<optim::AdamW>(of, optim::AdamWOptions(0.01));
 }
 
-/// A network, its optimizer, and where its samples come from.
+/// A network, its optimizer, and the generator of its samples.
 struct Loop {
   explicit Loop(MakeOptimizer make_optimizer = adamw, int width = 5, std::uint64_t seed = 7)
       : net(nn::Linear(4, width), nn::BatchNorm1d(width), nn::Linear(width, 1)),
@@ -145,7 +145,7 @@ TEST_F(LoopCheckpointsTest, RanksContinueWithTheirGeneratorsAndBits) {
     EXPECT_EQ(checkpoints.restore(), 0);
     for (auto& [name, tensor] : state_of(*loop.net)) context.world().broadcast(tensor, 0);
     loop.train(3);
-    if (!context.is_main()) at::randn({7}, loop.generator);  // from here on the ranks draw other numbers
+    if (!context.is_main()) at::randn({7}, loop.generator);  // from here on the ranks draw different numbers
     checkpoints.save(3);
     loop.optimizer->param_groups()[0].options().set_lr(0.5);
     checkpoints.save(4);
@@ -268,7 +268,7 @@ TEST_F(LoopCheckpointsTest, RejectExtraTensorsShardedOverRanks) {
   });
 }
 
-/// Rotary positions are complex numbers that do not learn.
+/// Rotary positions are complex numbers without gradients.
 struct Rotary : nn::Module {
   explicit Rotary(double angle)
       : bias(register_parameter("bias", at::ones({3}))),

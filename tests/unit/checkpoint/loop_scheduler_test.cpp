@@ -1,5 +1,5 @@
-// Learning-rate schedulers of libtorch continue from a loop's checkpoint: the rate of every later step is
-// that of a loop that never stopped.
+// Learning-rate schedulers of libtorch resume from a loop's checkpoint. The rate of every later step is that
+// of an uninterrupted loop.
 
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 namespace optim = torch::optim;
 
-/// A user's own: a rate that follows from the number of steps alone.
+/// A user-defined scheduler whose rate depends only on the number of steps.
 class InverseRoot : public optim::LRScheduler {
  public:
   explicit InverseRoot(optim::Optimizer& optimizer) : LRScheduler(optimizer), first_(get_current_lrs()) {}
@@ -36,7 +36,7 @@ class InverseRoot : public optim::LRScheduler {
   const std::vector<double> first_;
 };
 
-/// Two parameter groups, each with a rate of its own.
+/// Two parameter groups with different rates.
 struct RatedLoop {
   torch::nn::Linear net{2, 2};
   optim::SGD optimizer{{optim::OptimizerParamGroup({net->weight}, std::make_unique<optim::SGDOptions>(1.0)),
@@ -48,7 +48,7 @@ struct RatedLoop {
                                               1e-4,      optim::ReduceLROnPlateauScheduler::rel, 3};
 };
 
-/// How a loop steps its scheduler, and which one it saves.
+/// How a loop steps its scheduler, and the scheduler that it saves.
 struct Scheduled {
   const char* name;
   void (*step)(RatedLoop&, int number);

@@ -1,4 +1,5 @@
-// Files with very many entries: readers and writers take linear time, and say when a file has too many.
+// Files with very many entries. Readers and writers take linear time, and report a file with too many
+// entries.
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -26,7 +27,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr int kMany = 200'000;
-/// Seconds; linear code takes one or two, quadratic code minutes.
+/// Seconds. Linear code takes one or two, and quadratic code takes minutes.
 constexpr int kMaxSeconds = 40;
 
 class SecurityManyTensors : public testing::Test {
@@ -44,7 +45,7 @@ class SecurityManyTensors : public testing::Test {
     json.back() = '}';
     return json;
   }
-  /// Whether `body` holds, and takes linear time.
+  /// Checks that `body` is true and takes linear time.
   template <class Body>
   void expect_linear(const Body& body) const {
     const auto run = [&] {
@@ -138,7 +139,7 @@ TEST_F(SecurityManyTensors, TiedCopiesAreFoundInLinearTime) {
   expect_linear([&] { return drop_tied_copies(found, expected) == std::vector<std::string>{"copy"}; });
 }
 
-/// A file of two parts of the tensor 'a', four elements each, of which the header says that they lie there.
+/// A file with two parts of the tensor 'a', of four elements each, at the positions that the header claims.
 std::string parts_of_a(const std::string& sizes, const std::string& offset, const std::string& other_offset) {
   const auto box = [&](const std::string& name, const std::string& at) {
     return "\\\"" + name + "\\\":{\\\"tensor\\\":\\\"a\\\",\\\"sizes\\\":" + sizes +

@@ -23,7 +23,7 @@ using test::TemporaryFolder;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// A file of this header and data, whatever they say.
+/// A file of any header and data.
 std::string file_of(const std::string& header, const std::string& data) {
   std::string bytes;
   for (int shift = 0; shift < 64; shift += 8)
@@ -35,9 +35,9 @@ void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// The error that reading these bytes gives; any other end than DataError or a result fails the test.
+/// The error of reading these bytes. Any other outcome than DataError or a result fails the test.
 std::string error_of(const TemporaryFolder& folder, const std::string& bytes) {
-  // A new file each time: ext4 syncs a file that is truncated and written again.
+  // A new file each time, because ext4 syncs a file that is truncated and rewritten.
   std::filesystem::remove(folder / "file");
   write_bytes(folder / "file", bytes);
   try {
@@ -101,7 +101,7 @@ TEST(Safetensors, UnsupportedTypeIsErrorWithTensorName) {
 }
 
 TEST(Safetensors, TheFileIsExactlyTheFormat) {
-  // Header and data as the specification lays them out, padded to 8 bytes with spaces.
+  // Header and data as in the specification, padded to 8 bytes with spaces.
   const std::string header =
       R"({"__metadata__":{"k":"v"},"a":{"dtype":"I32","shape":[3],"data_offsets":[0,12]},)"
       R"("b":{"dtype":"BOOL","shape":[2,1],"data_offsets":[12,14]}})";

@@ -14,7 +14,7 @@ using testing::ThrowsMessage;
 
 at::Tensor filled(double value, std::int64_t size = 3) { return at::full({size}, value, at::kFloat); }
 
-/// "own" is everybody's; "left" is on ranks 0 and 1, "right" on 2 and 3.
+/// "own" is on all ranks, "left" on ranks 0 and 1, and "right" on ranks 2 and 3.
 Shards part_of(int rank) {
   return {whole_shard("own", filled(100 + rank)), whole_shard(rank < 2 ? "left" : "right", filled(rank))};
 }

@@ -19,7 +19,7 @@ std::vector<std::string> described(const std::vector<Box>& boxes) {
   return result;
 }
 
-/// The numbers of the boxes, one box after the other.
+/// The numbers of consecutive boxes.
 Sizes numbers_in(const at::Tensor& tensor, const std::vector<Box>& boxes) {
   Sizes numbers;
   for (const Box& each : boxes) {

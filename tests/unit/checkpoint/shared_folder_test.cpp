@@ -24,7 +24,7 @@ using testing::ThrowsMessage;
 
 constexpr Cut kCuts[] = {Cut::kReplicas, Cut::kRows, Cut::kColumns, Cut::kFlat, Cut::kByName};
 
-/// Which ranks see the folder.
+/// Whether each rank sees the folder.
 using Sees = std::vector<bool>;
 
 void save(comm::Context& context, const fs::path& folder, Cut cut, const Sees& sees, std::int64_t step = 5) {
@@ -92,7 +92,8 @@ TEST_F(SharedFolder, RankWithFolderServesOthers) {
   for (const Sees& sees : {Sees{true, false, true}, Sees{true, false, false}}) {
     for (const Cut cut : kCuts) {
       comm::run_ranks_as_threads(3, [&](comm::Context& context) {
-        // Whoever touches what it does not see is found: its folder cannot be made.
+        // A rank that accesses a folder that it does not see is detected, because its folder cannot be
+        // created.
         const bool is_blind = !sees[static_cast<std::size_t>(context.rank())];
         const fs::path folder = is_blind ? fs::path("/proc/none") : folder_.path();
         save(context, folder, cut, sees);
@@ -157,14 +158,14 @@ TEST_F(SharedFolder, RejectsMissingAndMisshapenTensorsBeforeCopy) {
 TEST_F(SharedFolder, RejectsCheckpointWithIncompleteTensor) {
   CheckpointPart part;
   part.head.step = 5;
-  part.shards = shards_of(Cut::kRows, 0, 2, true);  // and nothing of the other rank
+  part.shards = shards_of(Cut::kRows, 0, 2, true);  // and nothing from the other rank
   write_part(folder_.path(), part);
   const fs::path saved = finish_checkpoint(folder_.path(), part, 0, [] { return false; });
   EXPECT_THAT([&] { load_checkpoint(saved); },
               ThrowsMessage<DataError>(HasSubstr("holds 3 of the 7 elements of 'bias'")));
 }
 
-// Others may be able to write into the folder.
+// Other users may be able to write to the folder.
 TEST(SecurityCheckpoint, RejectsLinkInPlaceOfWorkingFolder) {
   const TemporaryFolder folder;
   fs::create_directories(folder / "elsewhere");
@@ -184,7 +185,7 @@ TEST_F(SharedFolder, RecordOfEarlierAttemptIsIgnored) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const Shards mine = shards_of(Cut::kRows, context.rank(), 2, true);
     SaveShares before(context.world(), mine, {true, true});
-    write_part(folder_.path(), *before.next_part(mine, {.step = 5}));  // and nobody finishes it
+    write_part(folder_.path(), *before.next_part(mine, {.step = 5}));  // and no rank finishes it
     SaveShares now(context.world(), mine, {true, true});
     const CheckpointPart part = *now.next_part(mine, {.step = 5});
     if (!context.is_main()) return;

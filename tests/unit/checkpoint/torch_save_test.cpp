@@ -1,5 +1,5 @@
-// Files of torch.save whose bytes lie, made by hand: none is read beyond its records, and none takes memory
-// or a stack without end.
+// Hand-made files of torch.save with false contents. None is read beyond its records, and none takes
+// unlimited memory or stack.
 
 #include <ATen/ops/arange.h>
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ std::string pickled(const std::vector<std::int64_t>& numbers) {
   return bytes + "t";
 }
 
-/// What a file says of one tensor.
+/// The description of one tensor in a file.
 struct SavedTensor {
   std::string name = "w";
   std::int64_t offset = 0;
@@ -288,7 +288,7 @@ TEST_F(SecurityTorchSave, DamagedArchivesAreErrors) {
   EXPECT_THAT(error_of(archive_of(pickled_dict({{}, {}}))), HasSubstr("found the key 'w' twice"));
 }
 
-// The format of PyTorch before 1.6: a pickle of a number, of the version, and so on.
+// The format of PyTorch before 1.6: a pickle of a number, one of the version, and so on.
 TEST_F(SecurityTorchSave, RejectsFormatBeforeArchivesUnread) {
   const std::string magic =
       "\x80\x02\x8a\x0al\xfc\x9c"

@@ -48,7 +48,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-/// The step of the latest valid checkpoint, or -1; what was said on the way goes to `warnings`.
+/// The step of the latest valid checkpoint, or -1. Messages are written to `warnings`.
 std::int64_t latest(const fs::path& folder, std::string* warnings = nullptr) {
   testing::internal::CaptureStderr();
   const auto found = load_latest(folder);
@@ -119,7 +119,7 @@ TEST(TrainingCheckpoint, SkipsDamagedNewestAndSaysWhy) {
   }
 }
 
-/// A checkpoint's manifest with one thing in it replaced; the checksum stays that of the original.
+/// Replaces one text in a checkpoint's manifest. The checksum stays that of the original.
 void edit_manifest(const fs::path& checkpoint, const std::string& what, const std::string& by) {
   std::string manifest = read_file(checkpoint / "manifest.json");
   const auto at = manifest.find(what);
@@ -163,7 +163,7 @@ TEST(TrainingCheckpoint, UnreadableOneIsErrorNotDamage) {
     save_checkpoint(folder.path(), checkpoint_of(1), 0);
     const fs::path newest = save_checkpoint(folder.path(), checkpoint_of(2), 0);
     fs::remove(newest / file);
-    fs::create_symlink(file, newest / file);  // leads to itself: ELOOP for root, too
+    fs::create_symlink(file, newest / file);  // a link to itself: ELOOP for root, too
     EXPECT_THROW(load_latest(folder.path()), DataError) << file;
     EXPECT_TRUE(fs::exists(newest)) << file;
   }
@@ -234,7 +234,7 @@ TEST(TrainingCheckpoint, ManifestOfAnotherFormatIsError) {
   EXPECT_THROW(load_checkpoint(saved), DataError);
 }
 
-/// Changes the manifest and gives it the checksum that it then has.
+/// Changes the manifest and corrects its checksum.
 void rewrite_manifest(const fs::path& checkpoint,
                       const std::function<void(nlohmann::ordered_json&)>& change) {
   auto json = nlohmann::ordered_json::parse(read_file(checkpoint / "manifest.json"));
@@ -298,7 +298,7 @@ TEST(TrainingCheckpoint, MidEpochOfAnotherOrderIsWarning) {
   EXPECT_EQ(warnings, "");
 }
 
-/// Lets no file of this process grow beyond `bytes`: to a writer it looks like a disk that is full.
+/// Limits the size of files of this process to `bytes`, which acts like a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {

@@ -1,4 +1,4 @@
-// Files of weights and checkpoints of a loop that a third party has written.
+// Untrusted files of weights and of loop checkpoints.
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
@@ -29,7 +29,7 @@ using testing::ThrowsMessage;
 namespace fs = std::filesystem;
 namespace nn = torch::nn;
 
-/// An archive as torch::save writes it, whose module restores itself by a function: that writes a file.
+/// An archive like those of torch::save, whose module is restored by a function that writes a file.
 void write_archive_with_code(const fs::path& path, const fs::path& written_by_it) {
   torch::jit::Module module("Module");
   module.register_parameter("weight", at::ones({2, 2}), /*is_buffer=*/false);
@@ -85,7 +85,7 @@ TEST_F(SecurityWholeWeights, RejectsFifoWithoutWaiting) {
   }
 }
 
-/// Ranks tell each other the names in a checkpoint, a line for each.
+/// Ranks exchange the names in a checkpoint, one per line.
 TEST(SecurityShardReader, NamesWithControlCharactersAreRejected) {
   const test::TemporaryFolder folder;
   for (const std::string& name : {std::string("a\nb"), std::string("a\tb"), std::string("a\n")}) {

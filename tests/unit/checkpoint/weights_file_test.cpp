@@ -81,7 +81,7 @@ TEST_F(WeightsFile, ErrorNamesTheUnexpectedContent) {
   EXPECT_THAT(error(), HasSubstr("directory"));
 }
 
-// The first byte of a safetensors file is the lowest of its header's length: any.
+// The first byte of a safetensors file is the lowest byte of the header's length, so it may have any value.
 TEST_F(WeightsFile, HeaderOfAnyLengthIsNoPickle) {
   for (std::size_t length = 1; length <= 256; ++length) {
     save_safetensors(path_, {{std::string(length, 'n'), at::ones({1})}});

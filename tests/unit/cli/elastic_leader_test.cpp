@@ -1,4 +1,4 @@
-// The leader of an elastic job, with the job's store: how it takes a job over, and when it publishes a world.
+// The leader of an elastic job, with the job's store: its takeover, and the publication of worlds.
 
 #include "cli/launch/elastic_leader.h"
 
@@ -43,7 +43,7 @@ class ElasticLeaderTest : public testing::Test {
     const auto told = store_.get(wire::kJobStateKey, kCall_s);
     return told ? std::optional(wire::parse_job_state(*told)) : std::nullopt;
   }
-  /// Until the leader has come to that generation, or for some time.
+  /// Waits until the leader has reached that generation. False at the deadline.
   bool comes_to(ElasticLeader& leader, int generation) {
     const auto deadline = Deadline::after_s(30);
     for (; !deadline.expired(); std::this_thread::sleep_for(Seconds(0.02))) {
@@ -76,7 +76,7 @@ TEST_F(ElasticLeaderTest, SuccessorAsksRanksForTheNextWorld) {
   EXPECT_EQ(wire::parse_elastic_world(*store_.get(wire::elastic_world_key(3), kCall_s)), two_hosts().world);
 }
 
-/// Host 0 is gone with its launcher, which has led.
+/// Host 0, whose launcher led the job, is lost.
 TEST_F(ElasticLeaderTest, SuccessorFormsWorldOfHostsThatReport) {
   ElasticLeader leader(options());
   leader.take_over(two_hosts());
@@ -90,7 +90,7 @@ TEST_F(ElasticLeaderTest, SuccessorFormsWorldOfHostsThatReport) {
   EXPECT_EQ(store_.get(wire::rendezvous_outcome_key(3), kCall_s), "a rank has lost this world");
 }
 
-/// Host 0 lives, and is a little later than the ranks of host 1.
+/// Host 0 is alive, and reports a little later than the ranks of host 1.
 TEST_F(ElasticLeaderTest, SuccessorWaitsForReportsOfOtherHosts) {
   JobRecord record = two_hosts();
   record.leader = 2;

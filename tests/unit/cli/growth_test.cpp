@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1 << 20;
 
-/// Looked at once a second, for two minutes.
+/// Samples once a second for two minutes.
 template <class Memory, class Files>
 Life life_of(const Memory& memory, const Files& files) {
   Life life{.who = "server 0"};

@@ -1,4 +1,4 @@
-// What the leader of an elastic job decides: single situations, and whole jobs under random faults.
+// Decisions of the leader of an elastic job, in single situations and in whole jobs under random faults.
 
 #include "cli/launch/job_decision.h"
 
@@ -130,7 +130,7 @@ TEST(JobDecision, AHostLeavesIfEnoughRanksStay) {
   EXPECT_THAT(ids(decide(view, limits_of(3, 2))), ElementsAre("0.0-0", "0.0-1"));
 }
 
-/// Ranks hand the state of the hosts over that leave when they are asked for the next world.
+/// Ranks hand over the state of leaving hosts when they are asked to form the next world.
 TEST(JobDecision, HostLeavesOnlyAfterHandOver) {
   JobView view = failed_job();
   for (HostView& host : view.hosts)
@@ -146,7 +146,7 @@ TEST(JobDecision, HostLeavesOnlyAfterHandOver) {
   EXPECT_EQ(decide(view, limits_of(3, 2)).kind, Kind::kAskForNext);
 }
 
-/// All launchers of a job were lost, and come back one after the other.
+/// All launchers of a job were lost, and start again one by one.
 TEST(JobDecision, JobThatStartsAgainAwaitsItsHosts) {
   JobView view = failed_job();
   view.hosts = {host_of(2, 2, {}, 0)};
@@ -176,7 +176,7 @@ TEST(JobDecision, CountsLostWorldsWithoutFailedRank) {
   EXPECT_THAT(end.end.reason, HasSubstr("no restart is left (--max-restarts 1)"));
 }
 
-/// Each host has left after the ranks were asked for a world without the other one.
+/// Each host left after the ranks were asked to form a world without the other host.
 TEST(JobDecision, HostsThatAllLeaveSaveFirst) {
   JobView view = failed_job();
   view.wants_next = true;
@@ -224,7 +224,7 @@ TEST(JobDecision, TheFirstWorldWaitsForHosts) {
   EXPECT_THAT(ids(decide(view, limits)), ElementsAre("0.0-0", "0.0-1", "1.0-0", "1.0-1"));
 }
 
-/// A job whose hosts and processes do at random what real ones do, in steps; the leader decides after each.
+/// A job whose hosts and processes act at random, in steps. The leader decides after each step.
 class SimulatedJob {
  public:
   explicit SimulatedJob(std::uint64_t seed) : random_(seed) {
@@ -242,7 +242,7 @@ class SimulatedJob {
     for (int host = 0; host < limits_.wanted_hosts; ++host) join();
   }
 
-  /// Until the job has ended; what is wrong, or "".
+  /// Runs until the job has ended. Returns the error, or "".
   std::string run() {
     for (int step = 0; step < 350 && wrong_.empty(); ++step) {
       view_.settled_s += 1;
@@ -253,7 +253,7 @@ class SimulatedJob {
       if (decision.kind == Kind::kEnd) return wrong_;
       if (step == 150) quiet_generation_ = view_.world.generation;
     }
-    // Nothing fails any more: the job trains, and is told to stop.
+    // There are no more failures. The job trains and is then asked to stop.
     if (wrong_.empty() && view_.is_lost) return "ranks wait for ever";
     if (wrong_.empty() && view_.world.generation > quiet_generation_ + 8)
       return "worlds follow each other for ever";
@@ -274,7 +274,7 @@ class SimulatedJob {
     if (rarely(40)) join();
     HostView& host = view_.hosts[static_cast<std::size_t>(pick(0, static_cast<int>(view_.hosts.size()) - 1))];
     const bool may_go = host.node != leader_ || (has_etcd_ && elect_another());
-    if (rarely(60) && may_go) host.silent_s = 1;  // cut off, and its ranks with it
+    if (rarely(60) && may_go) host.silent_s = 1;  // disconnected with its ranks
     if (rarely(80) && may_go) host.report.is_leaving = true;
     for (wire::MemberReport& each : host.report.members) {
       if (each.state == MemberState::kRunning && rarely(60)) each = {each.id, MemberState::kFailed, 3};
@@ -282,8 +282,8 @@ class SimulatedJob {
     if (rarely(100)) view_.is_lost = true;  // a connection
   }
 
-  /// A successor knows what the record of the last world says, and reports that come again. Whether there is
-  /// one.
+  /// Elects a successor, which has the record of the last world and gets new reports. Returns whether there
+  /// is one.
   bool elect_another() {
     std::vector<int> candidates;
     for (const HostView& host : view_.hosts)
@@ -299,7 +299,7 @@ class SimulatedJob {
     return true;
   }
 
-  /// Ranks that notice a loss, or the wish for a next world, wait for it some steps later.
+  /// Ranks that detect a loss, or are asked to form a next world, wait for it some steps later.
   void live() {
     for (HostView& host : view_.hosts) host.silent_s += host.silent_s > 0 ? 1 : 0;
     bool some_gone = false;
@@ -344,7 +344,7 @@ class SimulatedJob {
       for (wire::MemberReport& each : host.report.members) each.state = MemberState::kFailed;
   }
 
-  /// Before its end a job has used what it had, or was told.
+  /// A job may end only after it has used its hosts and restarts, or was asked to stop.
   void check_end(const wire::JobEnd& end) {
     if (view_.stop_signal != 0) return;
     const int left = num_staying();
@@ -385,7 +385,7 @@ class SimulatedJob {
     view_.is_lost = view_.wants_next = false;
   }
 
-  /// What its launcher does: forgets processes that have ended, and starts those of the world.
+  /// The launcher's actions: removes processes that have ended, and starts those of the world.
   void start_on(HostView& host, const wire::ElasticWorld& next) {
     auto& members = host.report.members;
     std::erase_if(members,
@@ -406,7 +406,7 @@ class SimulatedJob {
   JobLimits limits_;
   int capacity_ = 1, num_hosts_ = 0, step_of_sizes_ = 1;
   int leader_ = 0;         ///< its host
-  bool has_etcd_ = false;  ///< another leads where the leader is lost
+  bool has_etcd_ = false;  ///< whether another host can lead after the loss of the leader
   int quiet_generation_ = 0;
   std::string wrong_;
 };

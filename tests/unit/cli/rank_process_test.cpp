@@ -1,4 +1,4 @@
-// The process of a rank, from its start on.
+// The process of a rank, from its start.
 #include "cli/launch/rank_process.h"
 
 #include <gmock/gmock.h>

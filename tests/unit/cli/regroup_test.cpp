@@ -74,7 +74,7 @@ TEST(Regroup, WorldsGrowToWantedSizeWithSpares) {
   EXPECT_THAT(ids(regroup(lost)), ElementsAre("10", "12", "20", "21"));
 }
 
-/// Whatever lives, whatever the program can run on.
+/// For any survivors, and any world size that the program supports.
 TEST(Regroup, EveryWorldHasEachSurvivorOnce) {
   std::mt19937 random(1);
   const auto draw = [&](int least, int most) { return std::uniform_int_distribution(least, most)(random); };

@@ -53,7 +53,7 @@ TEST(OperationSpeed, FallsWhenGroupNumbersGrowMoreSlowly) {
 
 TEST(OperationSpeed, ComparesNumbersOfOneGroupOnly) {
   OperationSpeed speed;
-  // A rank in two groups, of which one is a hundred times as far: the numbers that its page shows jump.
+  // A rank in two groups. The operation numbers of one are far larger, so the numbers in its status jump.
   std::uint64_t world = 100, pair = 100'000;
   for (double now = 0; now < 30; now += 0.5) {
     world += 20, pair += 20;

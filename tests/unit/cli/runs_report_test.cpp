@@ -14,12 +14,12 @@ namespace {
 
 using testing::HasSubstr;
 
-/// True where a terminal would do something other than show text and begin lines.
+/// Whether a terminal would do something other than show text and begin lines.
 bool acts_on_a_terminal(const std::string& words) {
   return std::ranges::any_of(words, [](unsigned char c) { return (c < 0x20 && c != '\n') || c == 0x7f; });
 }
 
-// A folder of runs may come from somebody else.
+// A folder of runs may be untrusted.
 TEST(SecurityRunsReport, ControlCharactersOfFilesAreEscaped) {
   const test::TemporaryFolder folder;
   const std::filesystem::path run = folder / "evil\x1b[2J";

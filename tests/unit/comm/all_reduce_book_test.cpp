@@ -1,5 +1,5 @@
-// What a rank remembers of the all-reduces that its groups take between hosts. Ranks are threads, and hosts
-// are played by their names.
+// The memory of a rank about the all-reduces of its groups between hosts. Ranks are threads, and host ids
+// simulate hosts.
 
 #include "trireme/comm/internal/all_reduce_book.h"
 
@@ -25,7 +25,7 @@ AllReduceChoice measured(double alpha_s) { return {.ranks = 3, .cost = {.alpha_s
 
 class Book : public testing::Test {
  protected:
-  /// Each rank agrees on the choice of a group of `ranks`, and would measure an alpha of its own.
+  /// Each rank agrees on the choice of a group of `ranks`, and would itself measure a different alpha.
   void agree(const std::vector<int>& ranks, const std::string& name) {
     const auto store = c10::make_intrusive<c10d::HashStore>();
     std::vector<std::thread> threads;

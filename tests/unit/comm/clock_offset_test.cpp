@@ -33,7 +33,7 @@ TEST(ClockOffset, RankZeroAndSingleWorldHaveNone) {
   run_ranks_as_threads(1, [](Context& context) { EXPECT_EQ(measured_by(context).offset_ns, 0); });
 }
 
-/// The way there takes 30 s, the way back nothing, but for one round: that one counts.
+/// The way there takes 30 s and the way back no time, except in one round. That round counts.
 TEST(ClockOffset, TheShortestRoundTripCounts) {
   run_ranks_as_threads(2, [](Context& context) {
     int reads = 0;

@@ -1,4 +1,4 @@
-// All-reduces between hosts while they are being set up. Ranks are threads; hosts are played by their names.
+// All-reduces between hosts during their setup. Ranks are threads, and host ids simulate hosts.
 
 #include "trireme/comm/internal/cross_all_reduce.h"
 
@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Fails as gloo does when the process at the other end is gone: by an exception of its own kind.
+/// Fails like gloo after the loss of the peer process, with an exception type of its own.
 class LostPeer : public c10d::Backend {
  public:
   using Backend::Backend;

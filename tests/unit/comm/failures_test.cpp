@@ -1,4 +1,4 @@
-// What a rank hears when another one does something else, nothing, or fails: on every backend.
+// The error of a rank when another rank runs another operation, runs nothing, or fails, on every backend.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ std::vector<std::string> backends() {
 
 class Failures : public testing::TestWithParam<std::string> {
  protected:
-  /// What each rank's CommError says; empty for a rank without one. Ranks stay until all have spoken.
+  /// The CommError of each rank, or an empty text. Ranks stay until all have their result.
   std::map<int, std::string> errors_of(int num_ranks, double timeout_s,
                                        const std::function<void(Context&)>& body) {
     std::map<int, std::string> errors;
@@ -78,7 +78,8 @@ TEST_P(Failures, DifferentDtypesNameBothSides) {
   const auto errors = errors_of(3, 20, [](Context& context) {
     auto tensor = at::zeros({64}, context.rank() == 1 ? at::kInt : at::kFloat);
     context.world().broadcast(tensor, 0);
-    context.world().barrier();  // a rank whose part of the broadcast went well hears of it at the latest here
+    // A rank whose part of the broadcast succeeded gets the error here at the latest.
+    context.world().barrier();
   });
   for (const int rank : {0, 1, 2}) {
     EXPECT_THAT(errors.at(rank), AllOf(HasSubstr("broadcast"), HasSubstr("i32"), HasSubstr("f32")));
@@ -115,7 +116,7 @@ TEST_P(Failures, DifferentMessageSizesNameBothSides) {
   }
 }
 
-/// Rank 0 waits for two rows of rank 1, which sends one; or for one, and gets two.
+/// Rank 0 waits for two rows of rank 1, which sends one, or waits for one row and gets two.
 TEST_P(Failures, UnsentRowsNameExchange) {
   for (const std::int64_t expected : {2, 1}) {
     const auto errors = errors_of(2, 2, [&](Context& context) {
@@ -132,7 +133,7 @@ TEST_P(Failures, UnsentRowsNameExchange) {
   }
 }
 
-/// A pair of rows of three numbers, of which the ranks of two send each other so many, and themselves one.
+/// A pair of rows of three numbers. Two ranks send each other `sent` rows, and themselves one.
 TensorExchange rows_of_three(const Context& context, std::int64_t sent, std::int64_t expected,
                              at::ScalarType type = at::kFloat) {
   const bool first = context.rank() == 0;
@@ -152,7 +153,7 @@ TEST_P(Failures, CoalescedExchangesNameDifferentPairCounts) {
   EXPECT_THAT(errors.at(0) + errors.at(1), AllOf(HasSubstr("2 tensors"), HasSubstr("1 tensor")));
 }
 
-/// Of one rank other dtypes than of the other: of other sizes, and of the same.
+/// The ranks use different dtypes, of different or of equal sizes.
 TEST_P(Failures, CoalescedExchangesNameDifferentDtypes) {
   for (const at::ScalarType other : {at::kDouble, at::kInt}) {
     const auto errors = errors_of(2, 20, [&](Context& context) {
@@ -168,8 +169,8 @@ TEST_P(Failures, CoalescedExchangesNameDifferentDtypes) {
   }
 }
 
-/// Rank 0 sends one row of the first pair and two of the second, and rank 1 expects them the other way round:
-/// messages have the sizes that are expected. Or it sends fewer.
+/// Rank 0 sends one row of the first pair and two of the second. Rank 1 expects the reverse, so the messages
+/// have the expected sizes. Or rank 0 sends fewer rows.
 TEST_P(Failures, CoalescedExchangesNameDifferentRowsWritingNothing) {
   for (const bool same_bytes : {true, false}) {
     std::atomic<bool> wrote = false;
@@ -242,8 +243,8 @@ TEST_P(Failures, ThrowingRankEndsWaitOfOthers) {
   EXPECT_LT(now_s() - start_s, 15);
 }
 
-// As the reports of a trainer are, when a rank is frozen and another group finds out, or an exception ends
-// one.
+// Like the step reports of a trainer, when a rank freezes and another group detects it, or an exception ends
+// a rank.
 TEST_P(Failures, PendingOperationsDoNotKeepFailedGroup) {
   constexpr auto kHang = std::chrono::seconds(40);
   for (const bool by_exception : {false, true}) {
@@ -252,7 +253,7 @@ TEST_P(Failures, PendingOperationsDoNotKeepFailedGroup) {
     run_ranks_as_threads(2,
                          [&](Context& context) {
                            std::optional<Group> other = context.new_group({0, 1}, "other");
-                           if (context.rank() == 1) {  // comes to no operation, and stays
+                           if (context.rank() == 1) {  // runs no operation, and stays
                              EXPECT_EQ(gone.get_future().wait_for(kHang), std::future_status::ready);
                              return;
                            }
@@ -263,7 +264,7 @@ TEST_P(Failures, PendingOperationsDoNotKeepFailedGroup) {
                              if (by_exception) throw DataError("the test ends it");
                              context.world().fail("the test ends it");
                            } catch (const DataError&) {
-                             // The group is gone by now.
+                             // The group has been destroyed.
                            }
                            gone.set_value();
                          },

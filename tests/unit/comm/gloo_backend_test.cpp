@@ -1,4 +1,4 @@
-// Gloo as a backend, driven by hand: the end of an abort, and operations side by side.
+// Gloo as a backend, used directly: the end of an abort, and concurrent operations.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -43,8 +43,8 @@ std::vector<Backend> connected(int size) {
   return backends;
 }
 
-// The next rank gave up and has left after its first part of the sum: its connection is broken already. The
-// one after it has not come, and its connection is as it was.
+// The next rank gave up and left after its first part of the sum, so its connection is already broken. The
+// rank after it has not joined, and its connection is intact.
 TEST(GlooBackend, AbortEndsWaitForAnyRank) {
   for (const int waiting : {0, 1, 2}) {
     SCOPED_TRACE(waiting);
@@ -70,8 +70,7 @@ TEST(GlooBackend, AbortEndsWaitForAnyRank) {
 }
 
 // After an operation each of gloo's two threads stores the name of its type in a string of the group, without
-// a lock. Names that a string keeps in memory of its own were freed twice: "malloc(): unaligned tcache
-// chunk".
+// a lock. Names with heap memory in the string were freed twice: "malloc(): unaligned tcache chunk".
 TEST(GlooBackend, ConcurrentOperationsKeepHeapIntact) {
   run_ranks_as_threads(2,
                        [](Context& context) {

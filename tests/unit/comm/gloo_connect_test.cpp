@@ -1,4 +1,4 @@
-// How ranks connect with gloo when a connection is lost on the way.
+// The connection of ranks with gloo when a connection is lost meanwhile.
 
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -16,8 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A store that fails this rank in its first attempts: what it says there does not arrive, as of a rank whose
-/// connections are lost.
+/// A store that fails this rank in its first attempts. Its messages do not arrive, as with lost connections.
 class FailingStore : public c10d::PrefixStore {
  public:
   FailingStore(c10::intrusive_ptr<c10d::Store> store, int attempts)
@@ -34,8 +33,8 @@ class FailingStore : public c10d::PrefixStore {
   int attempts_;
 };
 
-/// What each of 3 ranks throws when rank 1's first attempts fail; empty: it has connected, and its sum is
-/// right.
+/// The exception of each of 3 ranks when rank 1's first attempts fail. Empty: it has connected, and its sum
+/// is right.
 std::vector<std::string> connect_with_failures(int attempts) {
   const auto shared = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> errors(3);

@@ -1,4 +1,4 @@
-// How the libraries behind a GPU are told what to do: on any machine, as they only read what is set here.
+// The settings of the libraries for GPUs. They are only read here, so the test runs on any machine.
 #include "trireme/comm/gpu_options.h"
 
 #include <ATen/Context.h>

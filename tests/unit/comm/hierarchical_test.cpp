@@ -1,4 +1,4 @@
-// Several hosts, played by giving the ranks of one process different host ids.
+// Several hosts, simulated by different host ids of the ranks of one process.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -22,7 +22,7 @@ using Hosts = std::vector<std::string>;
 
 class Hierarchical : public testing::TestWithParam<Hosts> {
  protected:
-  /// Ranks that leave together.
+  /// Runs ranks that leave together.
   void run(const std::function<void(c10d::Backend&)>& body) {
     on_each_rank([&](c10d::Backend& backend) {
       body(backend);
@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Hosts, Hierarchical,
 constexpr at::ScalarType kReducible[] = {at::kFloat, at::kDouble, at::kBFloat16,
                                          at::kHalf,  at::kInt,    at::kLong};
 
-/// A part for each rank; small whole numbers, which every order of summing leaves exact in every dtype.
+/// A part for each rank: small integers, whose sums are exact in any order and dtype.
 at::Tensor parts_for_all(int rank, int size, std::int64_t numel, at::ScalarType dtype = at::kFloat) {
   return at::arange(size * numel, at::kLong).add(rank * 3).remainder(7).add(1).to(dtype);
 }
@@ -111,7 +111,7 @@ TEST_P(Hierarchical, ReduceScatterGivesPartsAndKeepsInput) {
   });
 }
 
-/// So a resumed run has the same bits, whatever was measured when its group was made.
+/// So a resumed run has the same bits, whatever was measured at the creation of its group.
 TEST_P(Hierarchical, SumsOfShardsFollowOrderOfHosts) {
   const HostLayout layout = layout_of(GetParam(), 0);
   run([&](c10d::Backend& backend) {
@@ -172,7 +172,7 @@ TEST_P(Hierarchical, PendingShardsAreAwaitedInAnyOrder) {
       parts.push_back(at::zeros({kNumel}));
       wholes.push_back(at::zeros({size * kNumel}));
       works.push_back(reduce_scatter(backend, parts[i], inputs[i]));
-      works.push_back(backend._allgather_base(wholes[i], parts[i]));  // of what is still being reduced
+      works.push_back(backend._allgather_base(wholes[i], parts[i]));  // of data that is still being reduced
     }
     for (auto work = works.rbegin(); work != works.rend(); ++work) (*work)->wait();
     for (const at::Tensor& whole : wholes)
@@ -260,7 +260,7 @@ TEST_P(Hierarchical, AbortEndsIncompleteAllReduce) {
       }
       std::vector<at::Tensor> tensors{at::zeros({5000})};
       auto reduces = backend.allreduce(tensors);
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that it is under way
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that it is in flight
       backend.abort();
       EXPECT_ANY_THROW(reduces->wait());
       EXPECT_ANY_THROW(backend.allreduce(tensors)->wait());

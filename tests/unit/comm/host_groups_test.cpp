@@ -1,4 +1,4 @@
-// Groups of the ranks of a host, and of those across hosts, which threads take themselves for.
+// Groups of the ranks of a host, and groups across hosts. Threads have host ids as if on several hosts.
 #include "trireme/comm/host_groups.h"
 
 #include <ATen/ops/full.h>
@@ -82,7 +82,7 @@ TEST(HostGroups, MadeTwiceHaveNamesOfTheirOwn) {
   });
 }
 
-/// What each rank hears that waits in a group of its host for one that has failed `fails`.
+/// The error of each rank that waits in a group of its host for a rank that has failed `fails`.
 void expect_all_to_hear(const std::function<void(Context&, HostGroups&)>& fails, const char* group) {
   std::vector<std::string> heard(4);
   std::promise<void> over;
@@ -94,7 +94,7 @@ void expect_all_to_hear(const std::function<void(Context&, HostGroups&)>& fails,
     if (rank == 1) fails(context, groups);
     at::Tensor sum = at::full({1000}, 1);
     try {
-      // Rank 2 waits for 3, which waits for 1, the one that fails.
+      // Rank 2 waits for rank 3, which waits for rank 1, which fails.
       Group& group = rank == 3 ? *groups.between : *groups.inside;
       group.all_reduce(sum);
     } catch (const CommError& error) {

@@ -264,7 +264,7 @@ TEST(LaunchEnvironment, FindsTheHostOfTheStore) {
   EXPECT_EQ(read(variables).store_host, StoreHost::kLauncher);
   EXPECT_EQ(read(variables).master_addr, "node1");
   EXPECT_EQ(read(variables).master_port, 29500);
-  variables["TORCHELASTIC_RUN_ID"] = "x";  // torchrun as a rank of trireme launch: another world
+  variables["TORCHELASTIC_RUN_ID"] = "x";  // torchrun as a rank of `trireme launch`: another world
   EXPECT_EQ(read(variables).store_host, StoreHost::kRankZero);
   EXPECT_EQ(read(variables).master_addr, "node0");
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";

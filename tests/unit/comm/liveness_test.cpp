@@ -1,5 +1,4 @@
-// How long ranks are waited for: those that make progress, those that do not, those that have left, on every
-// backend.
+// How long ranks wait for others that make progress, make none, or have left, on every backend.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -41,8 +40,8 @@ double cpu_s_of_thread() {
   return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
-/// Uses a fifth of a core, a multiple of what counts as computing, and tells nobody: other cases run
-/// concurrently with.
+/// Uses a fifth of a core, which is a multiple of the threshold for computing, and reports nothing. It uses
+/// no more, because other cases run concurrently.
 void compute_for_s(double seconds) {
   volatile double sum = 0;
   const double begin_s = now_s(), begin_cpu_s = cpu_s_of_thread();
@@ -52,7 +51,7 @@ void compute_for_s(double seconds) {
   }
 }
 
-/// Where ranks wait for each other without communicating.
+/// Ranks wait for each other here without communication.
 class Meeting {
  public:
   explicit Meeting(int num_ranks) : num_missing_(num_ranks) {}
@@ -74,7 +73,7 @@ class Liveness : public testing::TestWithParam<std::string> {
  protected:
   using Body = std::function<void(Context&)>;
 
-  /// What each rank's CommError says; empty for a rank without one. Ranks stay until all have spoken.
+  /// The CommError of each rank, or an empty text. Ranks stay until all have their result.
   std::map<int, std::string> errors_of(int num_ranks, ContextOptions options, const Body& body) {
     std::map<int, std::string> errors;
     std::mutex mutex;
@@ -97,7 +96,7 @@ class Liveness : public testing::TestWithParam<std::string> {
     return errors;
   }
 
-  /// Ranks that end when they like.
+  /// Runs ranks that end at any time.
   void run(int num_ranks, ContextOptions options, const Body& body) {
     options.backend = GetParam();
     run_ranks_as_threads(num_ranks, body, options);
@@ -170,7 +169,7 @@ TEST_P(Liveness, IdleSilentRankExpiresAtDeadline) {
     if (context.rank() == 1) return told.arrive();
     auto tensor = at::zeros({64});
     Pending pending = context.world().all_reduce_async(tensor);
-    sleep_s(1);  // the deadline that was set is named, not what was left of it
+    sleep_s(1);  // the error names the configured timeout, not the rest of it
     EXPECT_THROW(pending.wait(), CommError);
     told.arrive();
     context.world().barrier();
@@ -203,12 +202,12 @@ TEST_P(Liveness, CircularWaitFailsAtDeadlineWithNames) {
   }
 }
 
-/// Rank 1 gives something to rank 0 and leaves; then ranks 0 and 2 continue.
+/// Rank 1 sends something to rank 0 and leaves. Then ranks 0 and 2 continue.
 void go_on_without_rank_1(Context& context, const std::function<void(Context&)>& take) {
   auto tensor = at::full({64}, 1.0);
   if (context.rank() == 0) {
     take(context);
-    sleep_s(2);  // time to hear that rank 1 has left
+    sleep_s(2);  // time to detect that rank 1 has left
     context.world().send(tensor, 2);
   } else if (context.rank() == 2) {
     context.world().recv(tensor, 0);
@@ -219,7 +218,7 @@ TEST_P(Liveness, DroppedOperationKeepsPeerDepartureHarmless) {
   run(3, {.timeout_s = 20}, [](Context& context) {
     auto large = at::full({1 << 20}, 1.0);
     if (context.rank() == 1) {
-      sleep_s(0.3);  // dropped before it is over
+      sleep_s(0.3);  // dropped before it has ended
       context.world().recv(large, 0);
     }
     go_on_without_rank_1(context, [&](Context& me) { me.world().send_async(large, 1); });
@@ -243,7 +242,7 @@ TEST_P(Liveness, RankThatSentAllMayLeave) {
   run(2, {.timeout_s = 20}, [](Context& context) {
     auto tensor = at::full({64}, static_cast<double>(context.rank()));
     if (context.rank() == 1) {
-      sleep_s(1);  // the receive is older than any grace when its sender leaves
+      sleep_s(1);  // the receive is older than any grace period when its sender leaves
       context.world().send(tensor, 0);
       return;
     }

@@ -29,7 +29,7 @@ TEST(Mesh, SeveralMeshesInContextNeverMixMessages) {
     Mesh first(context, {{"dp", 2}}), second(context, {{"dp", 2}});
     EXPECT_NE(first.group("dp").name(), second.group("dp").name());
     auto ones = at::full({1}, 1), twos = at::full({1}, 2);
-    // In another order on either rank: groups of one name would add what does not belong together.
+    // The ranks wait in different orders. Groups with the same name would add unrelated values.
     auto one = first.group("dp").all_reduce_async(ones), two = second.group("dp").all_reduce_async(twos);
     context.rank() == 0 ? (one.wait(), two.wait()) : (two.wait(), one.wait());
     EXPECT_EQ(ones.item<int>(), 2);

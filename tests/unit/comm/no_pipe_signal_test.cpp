@@ -10,7 +10,7 @@
 namespace trireme::comm {
 namespace {
 
-/// A pipe that nobody reads.
+/// A pipe without a reader.
 class ClosedPipe {
  public:
   ClosedPipe() {
@@ -37,7 +37,7 @@ bool is_blocked() {
   return ::sigismember(&now, SIGPIPE) == 1;
 }
 
-// The signal's default action ends this program: that the tests end at all is half of what they show.
+// The signal's default action would end this program. So half of the proof is that the tests end normally.
 
 TEST(NoPipeSignal, WriteWithoutReaderIsErrorWithoutTrace) {
   const ClosedPipe pipe;

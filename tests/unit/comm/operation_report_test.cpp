@@ -1,5 +1,5 @@
-// Comparing what ranks have issued, without ranks: the text form, who is needed, what has to match, what is
-// said when it does not.
+// The comparison of the operations that ranks have issued, without ranks: its text form, the ranks that are
+// needed, the fields that must match, and the error messages.
 #include "trireme/comm/internal/operation_report.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +38,7 @@ Operation to_root(OperationKind kind, int root) {
   return operation;
 }
 
-/// A send to, or a recv from, `peer`, the `order`-th with it.
+/// A send to, or a receive from, `peer`: number `order` with it.
 Operation message(OperationKind kind, int peer, std::uint64_t order = 5) {
   Operation operation = to_root(kind, peer);
   operation.order = order;
@@ -134,9 +134,9 @@ TEST(Counterpart, CollectiveMatchesOperationAtSamePlace) {
 
 TEST(Counterpart, SendMatchesItsReceive) {
   const std::vector<Operation> theirs = {
-      all_reduce_of(64),                    // the same number, but among the collectives
+      all_reduce_of(64),                    // the same number, but as a collective
       message(OperationKind::kSend, 0),     // the other direction
-      message(OperationKind::kRecv, 2),     // from somebody else
+      message(OperationKind::kRecv, 2),     // from another rank
       message(OperationKind::kRecv, 0, 4),  // an earlier one
       message(OperationKind::kRecv, 0),     //
   };

@@ -1,4 +1,5 @@
-// One suite over every backend that can run with ranks as threads: each operation against the serial result.
+// One suite over every backend that supports ranks as threads. Each operation is compared with the serial
+// result.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -44,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(EveryBackend, Operations, testing::ValuesIn(cases()), [
   return text(test.param.backend, "_", test.param.num_ranks);
 });
 
-// Small whole numbers: every order of summing gives the same bits in every dtype.
+// Small integers: every order of a sum gives the same bits in every dtype.
 at::Tensor data_of(int rank, at::ScalarType dtype, std::int64_t numel = kNumel) {
   return at::arange(numel, at::kLong).add(rank * 3).remainder(7).add(1).to(dtype);
 }
@@ -104,11 +105,11 @@ TEST_P(Operations, RejectUnknownDtypeAndContinue) {
     Group& world = context.world();
     auto complex = at::zeros({kNumel}, at::kComplexFloat);
     auto unknown = at::zeros({kNumel}, at::kUInt32);
-    if (context.world_size() == 1) {  // without a backend there is nothing that could reject it
+    if (context.world_size() == 1) {  // without a backend, no operation can be rejected
       EXPECT_NO_THROW(world.all_reduce(complex));
       return;
     }
-    // One rank's mistakes are nothing to the others.
+    // Errors of one rank do not affect the others.
     for (int i = 0; i < context.rank(); ++i) EXPECT_THROW(world.all_reduce(complex), InvalidArgument);
     EXPECT_THROW(world.all_reduce_async(complex), InvalidArgument);
     EXPECT_THROW(world.broadcast(unknown, 0), InvalidArgument);
@@ -125,7 +126,7 @@ TEST_P(Operations, AskingWhetherOneIsDoneNeverWaits) {
     Group& world = context.world();
     if (context.rank() > 0) {
       auto token = at::zeros({1});
-      world.recv(token, 0);  // not before rank 0 has asked
+      world.recv(token, 0);  // not before rank 0 has polled
     }
     auto tensor = data_of(context.rank(), at::kFloat, 16 << 10);
     auto pending = world.all_reduce_async(tensor);
@@ -172,7 +173,7 @@ TEST_P(Operations, ReduceScatterGivesEachRankItsPart) {
   });
 }
 
-// More than one piece of each backend that works in pieces, and an odd end.
+// More than one piece on each backend with pieces, and an odd remainder.
 TEST_P(Operations, PartsMayBeInsideWholeTensor) {
   run([](Context& context) {
     const int size = context.world_size(), me = context.rank();
@@ -204,7 +205,7 @@ TEST_P(Operations, AllGatherKeepsRankOrder) {
   });
 }
 
-// Elements count, and shapes do not.
+// Only the number of elements matters, and not the shape.
 TEST_P(Operations, ShardCollectivesTakeTensorsOfSeveralDims) {
   run([](Context& context) {
     const int size = context.world_size();
@@ -309,7 +310,7 @@ TEST_P(Operations, AllToAllRejectsWrongSplitSum) {
   });
 }
 
-/// Pairs of several types and sizes: rows of two numbers without one for rank 0, equal parts, no rows at all.
+/// Pairs of several types and sizes: rows of two numbers except for rank 0, equal parts, and no rows at all.
 std::vector<TensorExchange> exchanges_of(int rank, int size) {
   std::vector<TensorExchange> pairs;
   for (const at::ScalarType type : {at::kLong, at::kBFloat16, at::kBool}) {
@@ -488,7 +489,7 @@ TEST_P(Operations, BadArgumentsAreRejectedBeforeAnythingMoves) {
     EXPECT_THROW(world.broadcast(matrix, -1), InvalidArgument);
     EXPECT_THROW(world.all_gather(whole, matrix), InvalidArgument);
     EXPECT_THROW(world.send(matrix, context.rank()), InvalidArgument);
-    world.all_reduce(matrix);  // nothing is broken
+    world.all_reduce(matrix);  // the group still works
   });
 }
 

@@ -1,4 +1,4 @@
-// Who is worth waiting for, without ranks; and what a rank says of itself.
+// The decision to wait for a rank, without ranks, and the status of a rank.
 #include "trireme/comm/internal/patience.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ WaitStatus waiting_for(std::vector<int> ranks) {
   return standing;
 }
 
-/// Rank 0 asks.
+/// The verdict of rank 0.
 Verdict verdict(const std::vector<int>& missing, const std::vector<WaitStatus>& others) {
   std::vector<WaitStatus> ranks{waiting_for(missing)};
   ranks.insert(ranks.end(), others.begin(), others.end());

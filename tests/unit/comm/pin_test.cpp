@@ -88,7 +88,7 @@ TEST(Pin, RanksAsThreadsStayUnpinned) {
   run_ranks_as_threads(2, [&](Context&) { EXPECT_EQ(allowed_cores(), before); }, {.pin = "cores"});
 }
 
-/// A thread that lives until it is let go, and says where it may run.
+/// A thread that runs until it is released, and reports its allowed cores.
 class Waiting {
  public:
   explicit Waiting(const Cores& cores)
@@ -134,7 +134,8 @@ TEST(PinnedThreads, PresentAndNewThreadsArePinned) {
       EXPECT_EQ(started, other);
       Waiting lasting({});
       {
-        const PinnedThreads second(other);  // as of a second context: nothing is left to do, or to give back
+        // Like a second context, which has nothing to do and nothing to restore.
+        const PinnedThreads second(other);
       }
       EXPECT_EQ(lasting.ask(), other);
     }

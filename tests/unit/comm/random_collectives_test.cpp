@@ -1,7 +1,7 @@
-// Random programs of operations against a serial model. A program is a function of its seed: every rank draws
-// the same one, of all kinds of operations and sizes, in several groups at once, and knows what each rank
-// must hold at the end. Values are small whole numbers, so that every order of summing gives the same bits.
-// More of them: TRIREME_TEST_SEEDS=1000 unit_comm --gtest_filter='*RandomCollectives*'; one again: with
+// Random programs of operations compared with a serial model. A program is a function of its seed. Every rank
+// draws the same one, with all kinds of operations and sizes, in several groups at once, and computes the
+// result of each rank. Values are small integers, so that every order of a sum gives the same bits. More
+// programs: TRIREME_TEST_SEEDS=1000 unit_comm --gtest_filter='*RandomCollectives*'. One again: with
 // TRIREME_TEST_FIRST_SEED=17 TRIREME_TEST_SEEDS=1.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -40,7 +40,7 @@ constexpr std::array kOps{ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, Reduce
 constexpr std::array kDtypes{at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kInt, at::kLong};
 constexpr std::array<std::int64_t, 12> kSizes{0, 1, 2, 3, 17, 1000, 4095, 4096, 4097, 30011, 65537, 400000};
 
-/// What becomes of an operation that was issued.
+/// The handling of an issued operation.
 enum class Fate { kWaitedFor, kWaitedForLater, kPolled, kDropped };
 enum class Memory { kPrivate, kOfTheGroup, kSlice };
 
@@ -54,7 +54,7 @@ struct Step {
   int root;
   int peer;  ///< of a message from `root`
   Fate fate;
-  std::uint64_t own_seed;  ///< for what each rank draws for itself
+  std::uint64_t own_seed;  ///< for the choices of each rank
 };
 
 struct Program {
@@ -104,7 +104,7 @@ Program draw_program(std::uint64_t seed, int num_ranks, int num_steps) {
   return program;
 }
 
-/// What the rank puts in: 1 and 2, which stay exact as a product of five in every dtype.
+/// The input of the rank: 1 and 2, whose product over five ranks is exact in every dtype.
 at::Tensor input_of(const Step& step, int rank, std::int64_t numel) {
   return at::arange(numel, at::kLong)
       .mul(rank + 2)
@@ -127,7 +127,7 @@ at::Tensor reduced(const Step& step, int size, std::int64_t numel) {
   return result;
 }
 
-/// One rank that carries out a program.
+/// One rank that executes a program.
 class Rank {
  public:
   Rank(Context& context, const Program& program) : program_(program) {
@@ -246,11 +246,11 @@ class Rank {
         group.barrier();
         break;
     }
-    inputs_.push_back(in);  // an operation may still read what nobody waits for
+    inputs_.push_back(in);  // a dropped operation may still read it
     settle({step, std::move(pending), out, expected});
   }
 
-  /// One to four pairs, most of unequal rows, of which some are none.
+  /// One to four pairs, most with unequal rows, and some without rows.
   Later exchange(const Step& step, Group& group) {
     const int me = group.rank(), size = group.size();
     const std::size_t num_pairs = 1 + static_cast<std::size_t>(step.root);
@@ -312,7 +312,7 @@ class Rank {
     return whole;
   }
 
-  /// Not in the order of issuing.
+  /// Not in the order of issue.
   void finish_one() {
     const std::size_t which = own_->below(later_.size());
     finish(later_[which]);

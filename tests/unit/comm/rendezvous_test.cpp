@@ -1,4 +1,5 @@
-// How ranks find the store of their world, and each other there: as threads, with sockets between them.
+// The rendezvous of ranks with the store of their world and with each other, as threads with sockets between
+// them.
 
 #include "trireme/comm/internal/rendezvous.h"
 
@@ -36,7 +37,7 @@ LaunchEnvironment rank_of_two(int rank, int port) {
   return environment;
 }
 
-/// Joins both ranks, lets them add up their numbers, and leaves.
+/// Both ranks join, add their numbers and leave.
 void expect_a_world(const std::function<LaunchEnvironment(int rank)>& environment) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
@@ -55,7 +56,7 @@ TEST(Rendezvous, RankZeroServesLocalWorldOnLoopback) {
   const int port = test::free_port();
   expect_a_world([&](int rank) {
     auto environment = rank_of_two(rank, port);
-    environment.master_addr = "192.0.2.1";  // which nobody has
+    environment.master_addr = "192.0.2.1";  // an address of no host
     return environment;
   });
 }
@@ -72,7 +73,7 @@ TEST(Rendezvous, LauncherServesUnderItsSecret) {
   EXPECT_TRUE(launcher.wait_until_left(kLong_s));
 }
 
-/// Of a store as torchrun's agent has one.
+/// Options of a store like that of torchrun's agent.
 c10d::TCPStoreOptions as_agent() {
   c10d::TCPStoreOptions options;
   options.isServer = true;
@@ -90,8 +91,7 @@ TEST(Rendezvous, TorchrunAgentLeadsToRankZero) {
   });
 }
 
-/// Joins three worlds one after the other, then two side by side; a rank that is alone in a hurry waits
-/// there.
+/// Joins three consecutive worlds, then two concurrent ones. A rank that arrives early waits for the other.
 void expect_worlds(const std::function<LaunchEnvironment(int rank)>& environment) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
@@ -164,7 +164,7 @@ TEST(Rendezvous, NamesAnotherProcessOfSameRank) {
 }
 
 TEST(Rendezvous, DoesNotAwaitFrozenAgent) {
-  // The kernel takes connections for it, and it says nothing.
+  // The kernel accepts connections for it, but it never answers.
   const wire::Socket deaf = wire::listen_at({"127.0.0.1", 0});
   for (const int rank : {0, 1}) {
     auto environment = rank_of_two(rank, deaf.local().port);

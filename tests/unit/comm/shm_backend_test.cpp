@@ -1,5 +1,5 @@
-// What the operation suite over all backends does not ask: memory, dtypes against a serial computation,
-// lists, unequal splits, futures, deadlines, and failures of the c10d interface over shared memory.
+// Properties beyond the operation suite of all backends: memory, dtypes compared with a serial computation,
+// lists, unequal splits, futures, timeouts, and failures of the c10d interface over shared memory.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
@@ -21,8 +21,8 @@ using testing::HasSubstr;
 using Maker = c10::intrusive_ptr<c10d::Backend> (*)(const BackendRequest&);
 using Tensors = std::vector<at::Tensor>;
 
-/// Runs `body` as each rank and returns what each threw ("" for none). shm between threads attaches its own
-/// process's memory: the same code as between processes.
+/// Runs `body` as each rank. Returns the exception text of each ("" for none). shm between threads attaches
+/// the memory of its own process, with the same code as between processes.
 std::vector<std::string> run_ranks(Maker make, int size, const std::function<void(c10d::Backend&, int)>& body,
                                    const std::vector<std::string>& host_ids = {}, int missing = -1) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -99,7 +99,7 @@ TEST(ShmBackend, CarriesListsAndUnequalSplits) {
     backend.reduce_scatter(output, parts, {})->wait();
     require(output[0].equal(at::full({5}, rank == 0 ? 3.0 : 21.0)), "reduce_scatter");
 
-    // Rank 0 sends 1 row to itself and 2 to rank 1; rank 1 sends 3 and 4.
+    // Rank 0 sends 1 row to itself and 2 to rank 1. Rank 1 sends 3 and 4.
     std::vector<std::int64_t> input_splits =
         rank == 0 ? std::vector<std::int64_t>{1, 2} : std::vector<std::int64_t>{3, 4};
     std::vector<std::int64_t> output_splits =

@@ -48,7 +48,7 @@ TEST(TensorBlocks, IncludeThoseAllocatedByHand) {
   }
 }
 
-/// What this process may write to and has alone, mapped or in its heap.
+/// Writable private memory of this process, mapped or in its heap.
 std::size_t own_bytes() {
   std::ifstream status("/proc/self/status");
   std::string word;
@@ -58,8 +58,7 @@ std::size_t own_bytes() {
   return kib << 10;
 }
 
-/// Steps whose tensors are of other sizes each time, and live for different times. Returns the most bytes
-/// that there were at a time.
+/// Steps with tensors of varying sizes and lifetimes. Returns the largest number of bytes at a time.
 std::size_t run_steps(int steps) {
   std::size_t most = 0;
   for (int step = 0; step < steps; ++step) {
@@ -92,7 +91,7 @@ TEST(TensorBlocks, TakeTenthMoreThanUse) {
   ::setrlimit(RLIMIT_DATA, &before);
 }
 
-// Two ranks, whose parts arrive in 2 MiB for each operation; a copy of a whole would be 64 MiB.
+// Two ranks. Their parts arrive in 2 MiB for each operation, and a copy of a whole would be 64 MiB.
 TEST(TensorBlocks, GlooShardOperationsUseTensorBlocks) {
   rlimit before{};
   ::getrlimit(RLIMIT_DATA, &before);

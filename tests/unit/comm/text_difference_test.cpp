@@ -10,7 +10,7 @@
 namespace trireme::comm {
 namespace {
 
-/// What every rank of a world finds when each holds its text.
+/// The result of every rank of a world whose ranks have these texts.
 std::string difference_between(const std::vector<std::string>& texts) {
   std::vector<std::string> found(texts.size());
   run_ranks_as_threads(static_cast<int>(texts.size()), [&](Context& context) {

@@ -1,5 +1,5 @@
-// Collectives with parts of unequal sizes, and on temporaries, over every backend that can run with ranks as
-// threads: against the collectives of equal parts, and against the serial result.
+// Collectives with unequal parts and on temporaries, over every backend that supports ranks as threads. They
+// are compared with the collectives of equal parts and with the serial result.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -60,7 +60,7 @@ std::int64_t sum_of_rows(const std::vector<std::int64_t>& rows) {
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
 
-/// Small whole numbers: every order of summing gives the same bits.
+/// Small integers: every order of a sum gives the same bits.
 at::Tensor rows_from(int rank, std::int64_t rows, at::ScalarType dtype) {
   return at::arange(rows * 3, at::kLong).add(rank * 2).remainder(5).add(1).view({rows, 3}).to(dtype);
 }
@@ -125,7 +125,7 @@ TEST_P(UnequalCollectives, ReduceScatterHasRowsOfAllReduce) {
   });
 }
 
-/// The watcher waits for a dropped one.
+/// The watcher waits for a dropped operation.
 TEST_P(UnequalCollectives, ADroppedReduceScatterIsCompleted) {
   run([](Context& context) {
     Group& world = context.world();
@@ -183,7 +183,7 @@ class UnequalRowsOfThree : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(EveryBackend, UnequalRowsOfThree, testing::ValuesIn(backends_of_threads()),
                          [](const auto& test) { return test.param; });
 
-/// Ranks whose lists of rows differ, of which each fits the rank's own tensors.
+/// Ranks with different lists of rows, each of which fits the rank's own tensors.
 TEST_P(UnequalRowsOfThree, NameTheOperation) {
   std::map<int, std::string> errors;
   std::mutex mutex;

@@ -1,5 +1,5 @@
-// Who is blamed when a rank is gone that had told why: the cause it posted is asked for first, however slow
-// the store is to say it.
+// The rank that is named after the loss of a rank that had posted a cause. The posted cause is read first,
+// even from a slow store.
 #include "trireme/comm/internal/watcher.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ constexpr double kHang_s = 60;
 constexpr const char* kPrefix = "world";
 constexpr const char* kCause = "rank 1, group 'world': a backward pass ended early";
 
-/// A store whose news of failures waits until the test lets them through.
+/// A store that delays its reports of failures until the test releases them.
 class SlowToTell : public c10d::PrefixStore {
  public:
   using PrefixStore::PrefixStore;
@@ -51,7 +51,7 @@ class SlowToTell : public c10d::PrefixStore {
   bool open_ = false;
 };
 
-/// Rank 0 of two, in an operation that rank 1, a process, does not come to.
+/// Rank 0 of two, in an operation that rank 1, a process, never joins.
 class GonePeer : public testing::Test {
  protected:
   void start(double period_s) {
@@ -82,7 +82,7 @@ class GonePeer : public testing::Test {
     watcher_.reset();
   }
 
-  /// As a rank that fails a group does, and ends.
+  /// Like a rank that fails a group and ends.
   void post_cause_and_die(const std::string& group = "world") {
     post(text("failure/", 1, "/", 0), text(group, "\n", kCause));
     c10::make_intrusive<c10d::PrefixStore>(kPrefix, store_)->add("failures", 1);
@@ -121,7 +121,7 @@ class GonePeer : public testing::Test {
 };
 
 TEST_F(GonePeer, CauseOfPeerExplainsBrokenOperation) {
-  start(/*period_s=*/kHang_s);  // nothing is heard unless it is asked for
+  start(/*period_s=*/kHang_s);  // reports are read on request only
   slow_->let_through();
   post_cause_and_die();
   group_->note_failure(operation_, std::make_exception_ptr(std::runtime_error("connection closed")));
@@ -153,7 +153,7 @@ TEST_F(GonePeer, PeerIsBlamelessUntilCauseIsRead) {
   post_cause_and_die();
   start(/*period_s=*/0.02);
   const Group::State::WaitScope waits(*group_, operation_);
-  std::this_thread::sleep_for(Seconds(2.5));  // longer than any grace
+  std::this_thread::sleep_for(Seconds(2.5));  // longer than any grace period
   EXPECT_EQ(failure(), "none");
   slow_->let_through();
   ASSERT_TRUE(comes_to_fail());

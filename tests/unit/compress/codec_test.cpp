@@ -1,4 +1,4 @@
-// What every codec promises, then each its own.
+// Properties of all codecs, then those of each codec.
 
 #include "trireme/compress/codec.h"
 
@@ -96,8 +96,7 @@ TEST_P(EachCodec, KeepsZeros) {
     EXPECT_EQ(there_and_back(codec_, std::vector<float>(count)), std::vector<float>(count));
 }
 
-/// Wherever bytes lie, also where nothing is aligned, and nothing next to them or next to the values is
-/// touched.
+/// At any alignment of the bytes. No memory next to the bytes or the values is touched.
 TEST_P(EachCodec, DecodesOrRejectsAnyBytesWithinThem) {
   Random random(3);
   int num_fitting = 0, num_rejected = 0;
@@ -109,7 +108,7 @@ TEST_P(EachCodec, DecodesOrRejectsAnyBytesWithinThem) {
     for (std::uint64_t changes = random.below(4); changes > 0 && !bytes.empty(); --changes)
       bytes[random.below(bytes.size())] =
           static_cast<std::byte>(random.below(random.below(2) == 0 ? 4 : 256));
-    // In a block of exactly that size, so that a sanitizer sees what is read after it.
+    // In a block of exactly that size, so that a sanitizer detects reads beyond it.
     const auto exact = std::make_unique<std::byte[]>(bytes.size() + 1);
     std::ranges::copy(bytes, exact.get() + 1);
     const std::span<const std::byte> body(exact.get() + 1, bytes.size());
@@ -216,7 +215,7 @@ TEST(Int8Codec, StaysFiniteOverWholeFloatRange) {
       ASSERT_LE(static_cast<double>(told[0]), 1.000001 * std::max(greatest, FLT_MIN));
       sum += told[0];
     }
-    // Below the least normal number a step is that number, and what is smaller is seldom drawn.
+    // Below the smallest normal number a step equals that number, and smaller values are rarely drawn.
     if (greatest >= FLT_MIN) {
       EXPECT_NEAR(sum / 1000 / greatest, 1, 1e-3);
     }
@@ -267,7 +266,7 @@ TEST(TopKCodec, SendsExactCountDespiteTiesOrZeros) {
   EXPECT_EQ(num_named(few), 3) << "a sample does not see them";
 }
 
-// ---- what rounds by chance
+// ---- stochastic rounding
 
 struct ByChance {
   const char* name;
@@ -311,14 +310,14 @@ TEST_P(RoundingByChance, IsUnbiasedWithinOneStep) {
     const double step = GetParam().greatest_step(std::span(values).subspan(begin, end - begin));
     const std::vector<float> told = through(GetParam().name, values);
     for (std::size_t i = begin; i < end; ++i) {
-      // A draw's deviation is half a step at most; five of the mean's.
+      // The deviation of a draw is at most half a step. The bound is five deviations of the mean.
       ASSERT_NEAR(sums[i] / kTimes, values[i], 5 * 0.5 * step / std::sqrt(kTimes)) << i;
       ASSERT_LE(std::fabs(told[i] - values[i]), step * 1.0001) << i;
     }
   }
   if (std::string(GetParam().name) != "qsgd") return;
-  // Alistarh et al., lemma 3.1: of n values and s levels at most min(n / s^2, sqrt(n) / s) times their
-  // squares.
+  // Alistarh et al., lemma 3.1: with n values and s levels, at most min(n / s^2, sqrt(n) / s) times the sum
+  // of their squares.
   EXPECT_LE(variance, std::min(512.0 / 49, std::sqrt(512.0) / 7) * squares_of(std::span(values).first(512)));
 }
 
@@ -330,7 +329,7 @@ TEST(Qsgd, NonFiniteBlockBecomesNaNAlone) {
   EXPECT_TRUE(std::ranges::all_of(told.begin() + 512, told.end(), isfinite_value));
 }
 
-// ---- all that leave out
+// ---- all codecs with residuals
 
 class EachThatLeavesOut : public EachCodec {};
 INSTANTIATE_TEST_SUITE_P(Codecs, EachThatLeavesOut, testing::Values("sign", "top-k"), [](const auto& row) {
@@ -339,7 +338,7 @@ INSTANTIATE_TEST_SUITE_P(Codecs, EachThatLeavesOut, testing::Values("sign", "top
   return name;
 });
 
-/// All values and scales are multiples of a power of two, so that sums of them are exact.
+/// All values and scales are multiples of a power of two, so that their sums are exact.
 TEST_P(EachThatLeavesOut, AddsOmittedValuesToNextMessage) {
   ASSERT_TRUE(codec_.leaves_out());
   Random random(9);
@@ -390,7 +389,7 @@ TEST_P(EachThatLeavesOut, SendsNonFiniteValuesAndKeepsNone) {
 
 TEST(SignCodec, SendsSignsAndMeanMagnitudeOfBlocks) {
   std::vector<float> values(4096, -2);
-  values[0] = 4100;  // and the mean is 3 with it
+  values[0] = 4100;  // with this value the mean is 3
   values[1] = 0;
   values.insert(values.end(), {1, -5, 3});
   std::vector<float> expected(4096, -3);

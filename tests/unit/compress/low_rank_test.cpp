@@ -35,7 +35,7 @@ TEST(LowRank, OrthogonalColumnsKeepSpanWithUnitLength) {
   std::vector<float> matrix = before;
   orthogonalise(matrix, 4);
   expect_orthonormal(matrix, 4);
-  // P P^T brings back whatever the columns span.
+  // P P^T preserves any combination of the columns.
   std::vector<float> projector(50 * 50), weights(4 * 50);
   multiply_transposed(matrix, matrix, 4, projector);
   for (std::size_t row = 0; row < 50; ++row) {
@@ -107,7 +107,7 @@ TEST(LowRank, ProductIsThatOfTheDefinition) {
 }
 
 /// Convolutions and the linear layer of torchvision's ResNet-18 for CIFAR-10, as matrices of output channels
-/// by the rest; batch normalisation and biases go as they are.
+/// by the rest. Batch normalization and biases are sent uncompressed.
 TEST(LowRank, ReachesPublishedCompressionRatiosOnResNet18) {
   struct Shape {
     std::size_t rows, columns, times;

@@ -16,7 +16,7 @@ std::tuple<std::uint64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t
   return {place.epoch, place.number, place.first, place.size, place.full};
 }
 
-/// The places of the first steps, one after the other.
+/// The places of the first steps, in order.
 std::vector<BatchPlace> counted(std::int64_t samples, std::int64_t batch, const BatchRamp& ramp,
                                 std::int64_t steps) {
   std::vector<BatchPlace> places;
@@ -53,7 +53,7 @@ TEST(BatchLayout, IncompleteLastBatchIsDropped) {
 }
 
 TEST(BatchLayout, GrownBatchMayStartNextEpoch) {
-  // Steps 0 and 1 take samples 0 to 5 of 10; of 8, none fits after them.
+  // Steps 0 and 1 use samples 0 to 5 of 10. After them no batch of 8 fits.
   const BatchLayout layout(10, 8, {{.until = 2, .size = 3}}, LastBatch::kDropped);
   EXPECT_EQ(numbers(layout.at(1)), numbers({.number = 1, .first = 3, .size = 3, .full = 3}));
   EXPECT_EQ(numbers(layout.at(2)), numbers({.epoch = 1, .size = 8, .full = 8}));

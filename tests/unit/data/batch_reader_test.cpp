@@ -28,7 +28,7 @@ using testing::ElementsAre;
 constexpr Needed kInputs = {.inputs = true, .targets = false}, kTargets = {.inputs = false, .targets = true},
                  kNeither = {.inputs = false, .targets = false};
 
-/// Sample i is three times the number i, and of class 10 i; reads are counted.
+/// Sample i is three times the number i and has class 10 i. Reads are counted.
 class Counted : public Dataset {
  public:
   explicit Counted(std::int64_t size) : size_(size) {}
@@ -138,7 +138,7 @@ TEST(BatchReader, TargetsOfPartsAndMixturesMatchBatches) {
   }
 }
 
-/// Ten images in two classes, of which those after the first cannot be decoded.
+/// Ten images in two classes. All but the first cannot be decoded.
 class UnreadableImages : public testing::Test {
  protected:
   UnreadableImages() {

@@ -19,7 +19,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Sample i has i + 1 tokens, a picture of (2, i + 1) and the label i; in later epochs tokens are larger.
+/// Sample i has i + 1 tokens, an image of (2, i + 1) and the label i. In later epochs tokens are larger.
 class Sentences : public Dataset {
  public:
   std::int64_t size() const override { return 6; }
@@ -128,7 +128,7 @@ TEST(Padded, RejectsFieldsWithoutPadding) {
   EXPECT_THAT([] { batch_of(Sentences(), {0, 1}); }, ThrowsMessage<DataError>(HasSubstr("data/collate.h")));
 }
 
-/// One unnamed tensor, of another number of dims or other fields in sample 3.
+/// One unnamed tensor. Sample 3 has another number of dimensions or other fields.
 class Odd : public Dataset {
  public:
   explicit Odd(bool fields) : fields_(fields) {}

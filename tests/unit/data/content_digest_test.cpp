@@ -1,5 +1,5 @@
-// The digest of a data set tells grown and changed content, and depends on neither the place of files nor the
-// time when they were written.
+// The digest of a data set changes with its size and content. It does not depend on the location or the time
+// of files.
 
 #include "trireme/data/content_digest.h"
 
@@ -18,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Writes a data set of so many samples into the folder, of which one is other where `other` says so, and
-/// returns what opens it.
+/// Writes a data set with this number of samples, one of which differs if `other`. Returns the options that
+/// open it.
 struct DigestedSource {
   const char* name;
   DataOptions (*write)(const fs::path& folder, int samples, bool other);

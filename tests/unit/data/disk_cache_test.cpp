@@ -25,7 +25,7 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kBlock = DiskCache::kBlockBytes;
 
-/// Far away: each read is counted. A byte says in which block it is.
+/// A remote source that counts reads. Each byte encodes its block.
 class Far : public ByteSource {
  public:
   explicit Far(std::int64_t size, std::string version = "1") : size_(size), version_(std::move(version)) {}
@@ -131,7 +131,7 @@ TEST_F(CacheOnDisk, KeepsRecentBlocksInMemoryWithinLimit) {
   const auto far = std::make_shared<Far>(4 * kBlock);
   const auto block = [&](std::int64_t number) { return kept->block(*far, number); };
   const std::weak_ptr<const std::string> first = block(0), second = block(1);
-  fs::remove_all(folder_ / "cache" / "blocks");  // whoever is asked now has them in memory
+  fs::remove_all(folder_ / "cache" / "blocks");  // later reads can only come from memory
   EXPECT_EQ((*block(0))[0], of(0, *far));
   EXPECT_EQ((*block(1))[0], of(1, *far));
   block(0);
@@ -202,7 +202,7 @@ TEST_F(CacheOnDisk, LimitAppliesToExistingFolder) {
   fs::remove_all(folder_ / "cache" / "blocks");
   const auto kept = cache(20);
   kept->block(far, 1);
-  fs::remove(blocks().at(0));  // somebody tidies up while it is in use
+  fs::remove(blocks().at(0));  // a user deletes a block while the cache is in use
   EXPECT_EQ((*kept->block(far, 1))[0], of(1, far));
   EXPECT_THROW(cache(15), InvalidArgument);
 }
@@ -265,7 +265,7 @@ TEST_F(CacheOnDisk, FullDiskCostsOneWarning) {
 TEST_F(CacheOnDisk, UnwritableFolderCostsOneWarning) {
   const Far far(8 * kBlock);
   cache()->block(far, 0);
-  // Where a folder stands in the way of the files that are written; permissions do not bind root.
+  // A folder replaces a file that is written, because permissions do not apply to root.
   fs::remove(folder_ / "cache" / "blocks" / "total");
   fs::create_directory(folder_ / "cache" / "blocks" / "total");
   testing::internal::CaptureStderr();
@@ -293,7 +293,7 @@ TEST_F(CacheOnDisk, StuckRankDelaysNoReader) {
   EXPECT_EQ(blocks().size(), 1U);
 }
 
-// A cache may lie in a folder that others can write into.
+// A cache may be in a folder that other users can write to.
 TEST(SecurityDiskCache, NoLinkInItLeadsElsewhere) {
   const test::TemporaryFolder folder;
   const fs::path victim = folder / "victim", blocks = folder / "cache/blocks";

@@ -1,4 +1,4 @@
-// Samples of the ranks, by way of libtorch's own loader.
+// Samples of the ranks, through libtorch's own loader.
 #include "trireme/data/distributed_sampler.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ namespace {
 using Indices = std::vector<std::size_t>;
 using Batches = std::vector<Indices>;
 
-/// A batch is the numbers of its samples.
+/// A batch is the list of its sample numbers.
 struct NumberedSamples : torch::data::datasets::BatchDataset<NumberedSamples, Indices> {
   explicit NumberedSamples(std::size_t the_size) : num_samples(the_size) {}
   Indices get_batch(c10::ArrayRef<std::size_t> indices) override { return indices.vec(); }
@@ -41,7 +41,7 @@ Batches pass_over(Loader& loader) {
   return batches;
 }
 
-/// The global batches of one epoch, from the parts of the ranks in their order.
+/// The global batches of one epoch, joined from the parts of the ranks in rank order.
 Batches epoch_of_ranks(std::int64_t num_samples, std::size_t batch_size, int world_size, LastBatch last_batch,
                        std::uint64_t epoch) {
   Batches all;

@@ -1,4 +1,4 @@
-// Each sample comes exactly once in an epoch, whatever reads it: cases drawn at random, by a seed.
+// Each sample comes exactly once per epoch with any reader, in random cases of a seed.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -15,10 +15,10 @@
 namespace trireme::data {
 namespace {
 
-/// How a batch is read.
+/// The method of reading a batch.
 enum class Reading {
   kAtOnce,
-  kByRow,  ///< of which some are so dear that threads share them out
+  kByRow,  ///< some rows are so expensive that several threads read them
 };
 
 /// Sample i is the number i.
@@ -52,7 +52,7 @@ struct World {
 struct Case {
   std::vector<std::int64_t> shard_ends;
   StreamOptions options;
-  /// Steps of the epoch that is looked at, and the one of them before which everything starts again.
+  /// Range of steps of the tested epoch, and the step before which everything restarts.
   std::int64_t begin = 0, end = 0, restart = 0;
   World before, after;
   Reading reading = Reading::kAtOnce;
@@ -76,7 +76,7 @@ struct Case {
     while (shard_ends.back() < 8) shard_ends.push_back(shard_ends.back() + from_to(4, 8));
     options.num_microbatches = static_cast<int>(from_to(1, 3));
     options.global_batch = from_to(8 * options.num_microbatches, 70);
-    // Batches grow in one of the first epochs, or in several.
+    // Batches grow in one of the first epochs, or in several of them.
     const bool grows = from_to(0, 1) == 0;
     for (std::int64_t phases = grows ? from_to(1, 3) : 0, until = 0; phases > 0; --phases) {
       until += from_to(1, 40);
@@ -98,7 +98,7 @@ struct Case {
   }
 };
 
-/// Anything between a sample for each micro-batch and all that the others leave.
+/// Random shares: between one sample for each micro-batch and all that the others leave.
 Shares any_shares(const StreamOptions& options, Random& random) {
   Shares shares(static_cast<std::size_t>(options.world_size), options.num_microbatches);
   for (std::int64_t left = options.global_batch - std::int64_t{options.world_size} * options.num_microbatches;
@@ -107,8 +107,8 @@ Shares any_shares(const StreamOptions& options, Random& random) {
   return shares;
 }
 
-/// What the ranks of a world see of the steps [begin, end), in the order of ranks. Dynamic
-/// ones are dealt again now and then, a few steps ahead or, as read-ahead may have it, at once.
+/// The samples that the ranks of a world get in the steps [begin, end), in rank order. Dynamic
+/// shares sometimes change, a few steps ahead or, if prefetching permits, at once.
 void read(const Case& drawn, const std::shared_ptr<const Dataset>& numbers, const World& world,
           std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& seen) {
   std::vector<std::unique_ptr<Loader>> loaders;
@@ -144,7 +144,7 @@ std::int64_t num_cases() {
   return asked == nullptr ? 500 : std::atoll(asked);
 }
 
-/// The batches of [begin, end), which are full where others are dropped.
+/// Number of samples of the batches of [begin, end), which are full if the last batch is dropped.
 std::int64_t samples_of(const Case& drawn) {
   const BatchLayout layout = layout_of(drawn.options, drawn.shard_ends.back());
   std::int64_t samples = 0;

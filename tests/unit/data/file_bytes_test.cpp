@@ -79,7 +79,7 @@ TEST_F(FileBytes, ErrorNamesPathThatIsNoFile) {
   EXPECT_THAT([&] { open_file(folder_.path()); }, ThrowsMessage<DataError>(HasSubstr("no regular file")));
 }
 
-// A folder of data may come from somebody else.
+// A folder of data may be untrusted.
 TEST(SecurityFileBytes, RejectsFifoWithoutWaiting) {
   const test::TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "0.png").c_str(), 0666), 0);

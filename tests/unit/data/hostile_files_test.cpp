@@ -1,4 +1,5 @@
-// Data files that take more memory or time than their size says, and texts in them that a terminal acts on.
+// Data files that take more memory or time than their size suggests, and texts in them that would control a
+// terminal.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,8 +35,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Different texts of 16 bytes with one value of std::hash: the last 8 bytes of each follow from the first 8.
-/// libstdc++ takes MurmurHash64A (A. Appleby) with this number as its seed.
+/// Different texts of 16 bytes with the same std::hash. The last 8 bytes of each are computed from the first
+/// 8. libstdc++ uses MurmurHash64A (A. Appleby) with this number as its seed.
 std::vector<std::string> keys_of_one_hash(std::size_t count) {
   constexpr std::uint64_t kFactor = 0xc6a4a7935bd1e995, kSeed = 0xc70f6907;
   const auto mixed = [](std::uint64_t word) { return word ^ word >> 47; };  // its own inverse
@@ -66,7 +67,7 @@ std::string error_in(const Body& body) {
   return "no error";
 }
 
-/// The pictures of the four formats.
+/// The image in the four formats.
 std::vector<std::string> in_all_formats(const test::Picture& picture) {
   return {test::jpeg_bytes(picture), test::png_bytes(picture), test::webp_bytes(picture),
           test::bmp_bytes(picture)};
@@ -93,7 +94,7 @@ TEST(SecurityImages, HaveALimitOfPixels) {
   }
 }
 
-// Headers that announce 9480 x 9480 pixels, and nothing after them.
+// Headers that announce 9480 x 9480 pixels, without any data.
 TEST(SecurityImages, LimitPixelsByDefaultBeforeDecoding) {
   const test::Picture picture = test::gradient(8, 8);
   std::string jpeg = test::jpeg_bytes(picture), png = test::png_bytes(picture),
@@ -129,7 +130,7 @@ std::string jpeg_segment(char marker, const std::string& content) {
          content;
 }
 
-/// A progressive grey JPEG of 16 x 16 pixels: a scan of the means, and scans of one coefficient each.
+/// A progressive gray JPEG of 16 x 16 pixels: a scan of the means, and scans of one coefficient each.
 std::string jpeg_of_scans(int scans) {
   std::string bytes =
       "\xff\xd8" + jpeg_segment('\xdb', std::string(1, '\0') + std::string(64, '\1')) +

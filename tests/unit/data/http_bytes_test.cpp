@@ -37,7 +37,7 @@ class HttpBytes : public testing::Test {
     EXPECT_THAT([&] { read_text(source, 10, 90); },
                 ThrowsMessage<DataError>(AllOf(HasSubstr(server_.url("shard.tar")), HasSubstr(why))));
   }
-  /// The first `times` questions from now on are answered so.
+  /// Replaces the answers to the next `times` requests.
   void twist(int times, const std::function<HttpAnswer(const std::string& right)>& answer) {
     const int from = server_.num_questions();
     server_.twist([=](const HttpQuestion& question, const std::string& right) {

@@ -93,7 +93,7 @@ TEST(IdxFile, AWildHeaderAllocatesNothing) {
 TEST(IdxFile, MemoryFollowsArrivedNotAnnouncedBytes) {
   const TemporaryFolder folder;
   write_bytes(folder / "packed.gz", gzip(idx_bytes({2000000, 28, 28}, "abc")));
-  // As many bytes as gzip would need for so many values, and nothing in them.
+  // As many bytes as gzip would need for this number of values, all zero.
   std::filesystem::resize_file(folder / "packed.gz", 2 << 20);
   const test::MemoryLimit limit(std::uint64_t{512} << 20);
   EXPECT_THAT(error_of(folder / "packed.gz"), AllOf(HasSubstr("packed.gz"), HasSubstr("1568000000 values")));

@@ -1,5 +1,5 @@
 #pragma once
-// Makes idx files for tests.
+// Creates idx files for tests.
 
 #include <zlib.h>
 
@@ -13,7 +13,7 @@
 
 namespace trireme::test {
 
-/// An idx file of bytes with these dims.
+/// An idx file of bytes with these dimensions.
 inline std::string idx_bytes(const std::vector<std::uint32_t>& dims, const std::string& values) {
   std::string bytes("\0\0\x08", 3);
   bytes += static_cast<char>(dims.size());
@@ -27,7 +27,7 @@ inline void write_bytes(const std::filesystem::path& path, const std::string& by
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// The same bytes as the program gzip packs them.
+/// The same bytes, compressed by the program gzip.
 inline std::string gzip(const std::string& bytes) {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "packed";

@@ -107,7 +107,7 @@ TEST_F(ImageFile, UnsupportedBmpIsNamedBeforeAllocation) {
   bmp.replace(18, 8, std::string("\xff\xff\xff\xff\0\0\0\x80", 8));
   EXPECT_THAT(error_of_reading(bmp), HasSubstr("pixels"));
   std::string palette = bmp_bytes(gradient(4, 4, 20), {.bits = 8});
-  palette[46] = 2;  // colours
+  palette[46] = 2;  // number of colors
   EXPECT_THAT(error_of_reading(palette), HasSubstr("of a palette of 2"));
 }
 
@@ -153,9 +153,9 @@ TEST_F(ImageFile, FlippedBitOfAPngIsNoticed) {
   EXPECT_THAT(error_of_reading(png), AllOf(HasSubstr(path_.string()), HasSubstr("decode")));
 }
 
-/// The PNG, said to have such a width and height.
+/// The PNG with this width and height in its header.
 std::string with_size(std::string png, const std::string& big_endian) {
-  // They stand behind signature, length and "IHDR"; the checksum of the chunk follows.
+  // These fields follow signature, length and "IHDR". The checksum of the chunk comes after them.
   png.replace(16, 4, big_endian).replace(20, 4, big_endian);
   const auto crc =
       static_cast<std::uint32_t>(::crc32(0, reinterpret_cast<const unsigned char*>(png.data()) + 12, 17));
@@ -168,7 +168,7 @@ TEST_F(ImageFile, RejectsExcessiveAnnouncedSizeBeforeAllocation) {
   EXPECT_THAT(error_of_reading(png), AllOf(HasSubstr("30000x30000"), HasSubstr("89478485")));
 }
 
-/// Peak of the process so far.
+/// Peak memory of the process so far.
 std::int64_t peak_kib() {
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
@@ -183,7 +183,7 @@ TEST_F(ImageFile, RejectsTooShortPngBeforeAllocation) {
 
 TEST_F(ImageFile, MissingJpegPixelsAreNotPaintedOver) {
   std::string jpeg = jpeg_bytes(gradient(8, 8));
-  const std::size_t frame = jpeg.find("\xff\xc0");  // after mark, length and precision: height and width
+  const std::size_t frame = jpeg.find("\xff\xc0");  // height and width follow marker, length and precision
   ASSERT_NE(frame, std::string::npos);
   jpeg.replace(frame + 5, 4, "\x20\0\x20\0", 4);
   const std::int64_t before = peak_kib();
@@ -316,7 +316,7 @@ TEST_F(ImageFolderTest, UnreadableFolderIsNamedOrSkipped) {
   std::filesystem::permissions(folder_.path(), std::filesystem::perms(0755));
   std::filesystem::permissions(folder_ / "cat/locked", std::filesystem::perms::none);
   const bool is_root = ::geteuid() == 0;
-  constexpr ::uid_t kNobody = 65534;  // for whom permissions count
+  constexpr ::uid_t kNobody = 65534;  // permissions apply to this user
   ASSERT_EQ(is_root ? ::seteuid(kNobody) : 0, 0);
   const std::string refused = error_of([&] { ImageFolder(folder_.path(), Undecodable::kError, Log()); });
   const ImageFolder images(folder_.path(), Undecodable::kSkip, Log("images", LogLevel::kError));
@@ -349,7 +349,7 @@ TEST_F(ImageFolderSource, TakesTheSplitsThatTheFolderHas) {
   EXPECT_EQ(source.num_classes, 2);
   EXPECT_EQ(source.input_shape, (std::vector<std::int64_t>{3, 4, 4}));
   const at::Tensor image = indexed(source.train)->get(0).input;
-  // The first pixel of the gradient is black, and so is the first of the normalised image.
+  // The first pixel of the gradient is black. This is its value in the normalized image.
   EXPECT_NEAR(image[0][0][0].item<double>(), -0.485 / 0.229, 1e-4);
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kSampleBytes = 100 * 4 + 8;
 
-/// Reads are counted. Each sample is a part of a larger tensor, whose dims lie in another order.
+/// Reads are counted. Each sample is a part of a larger tensor with permuted dimensions.
 class Counted : public Dataset {
  public:
   std::int64_t size() const override { return 10; }
@@ -134,7 +134,7 @@ TEST(KeptSamples, DataThatVaryAreNotKept) {
   EXPECT_EQ(kept_samples(sized, room_for(9))->in_epoch(1), nullptr);
 }
 
-/// A folder of twelve images of two classes, of unequal sizes.
+/// A folder of twelve images of unequal sizes in two classes.
 class KeptImages : public testing::Test {
  protected:
   KeptImages() {

@@ -19,7 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Sample i is the number i; later batches may be read faster than earlier ones.
+/// Sample i is the number i. Later batches may be read faster than earlier ones.
 class Numbers : public Dataset {
  public:
   explicit Numbers(std::int64_t size, std::int64_t broken = -1) : size_(size), broken_(broken) {}
@@ -147,7 +147,7 @@ TEST(Loader, DeliversBatchesWithoutPinnedMemory) {
   EXPECT_FALSE(loader.next().microbatches.front().input->is_pinned()) << "no device is here";
 }
 
-/// Of which the batch with a given sample is read when it may be.
+/// The batch with the sample `held` can be read only after its release.
 class HeldNumbers : public Numbers {
  public:
   HeldNumbers(std::int64_t size, std::int64_t held) : Numbers(size), held_(held) {}
@@ -232,7 +232,7 @@ TEST(Loader, RejectsInvalidSharesAndPastSteps) {
 }
 
 TEST(Loader, RankWithoutSamplesGetsEmptyMicroBatches) {
-  // 9 samples in batches of 8: the last batch has one sample for four ranks.
+  // 9 samples in batches of 8. The last batch has one sample for four ranks.
   Loader loader(std::make_shared<Numbers>(9),
                 {.global_batch = 8, .num_microbatches = 2, .rank = 3, .world_size = 4});
   EXPECT_EQ(samples(loader.next()).size(), 2U);
@@ -251,7 +251,7 @@ TEST(Loader, SeekContinuesLikeUninterruptedRun) {
   resumed.seek(7 + 4);
   const std::vector<std::int64_t> expected = samples(whole, 6);
   EXPECT_EQ(samples(resumed, 6), expected);
-  // Also in the middle of reading ahead.
+  // Also while batches are prefetched.
   resumed.seek(7 + 4);
   EXPECT_EQ(samples(resumed, 6), expected);
 }
@@ -323,7 +323,7 @@ TEST(Loader, RejectsUnsplittableBatchWithNumbers) {
   EXPECT_THAT(error_of(100, {.rank = 2, .world_size = 2}), HasSubstr("rank 2"));
 }
 
-/// One number of one sample is not a number.
+/// One number of one sample is NaN.
 class NumbersWithNan : public Numbers {
  public:
   NumbersWithNan() : Numbers(16) {}
@@ -344,7 +344,7 @@ TEST(Loader, NamesSampleThatIsNoNumber) {
   }
 }
 
-/// Code that knows nothing of samples fails.
+/// Throws an exception without the number of the sample, as other libraries do.
 class NumbersOfForeignCode : public Numbers {
  public:
   explicit NumbersOfForeignCode(bool whole_batches) : Numbers(16), whole_batches_(whole_batches) {}
@@ -389,7 +389,7 @@ TEST(Loader, ReportsReadsAndPrefetchDepth) {
   EXPECT_EQ(report.prefetch, 4);
 }
 
-/// Takes long to read, and nothing of a processor.
+/// Takes long to read, without using a processor.
 class SlowNumbers : public Numbers {
  public:
   SlowNumbers() : Numbers(64) {}

@@ -17,7 +17,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Sample i is `first` + i; in an epoch, its target is the epoch's number.
+/// Sample i is `first` + i. Within an epoch, its target is the number of the epoch.
 class NumberRange : public Dataset {
  public:
   NumberRange(std::int64_t first, std::int64_t size, std::int64_t epoch = -1)

@@ -1,4 +1,4 @@
-// Packed data behind an URL, and shards whose bytes come from anywhere.
+// Packed data behind a URL, and shards with bytes from any source.
 
 #include <gmock/gmock.h>
 
@@ -139,7 +139,7 @@ TEST_F(FarPacked, EndlessManifestTakesNoMemory) {
               AllOf(HasSubstr("no valid manifest"), HasSubstr("at most 67108864")));
 }
 
-/// A file as long as the test says, of which the first and the last bytes can be had.
+/// A file of any length, whose first and last bytes are given.
 class MadeUp : public ByteSource {
  public:
   MadeUp(std::string first, std::string last, std::int64_t size)
@@ -192,8 +192,8 @@ TEST(ShardFile, MarksReadsThatMaySucceedLater) {
   EXPECT_EQ(record, "second");
 }
 
-// A server says how long a file is, and what it sends last says how long the index: memory is taken for what
-// has come.
+// A server reports the length of a file, and its last bytes contain the length of the index. Memory is
+// allocated only for received bytes.
 TEST(ShardFile, MissingIndexTakesNoMemory) {
   const WrittenShard written;
   constexpr std::size_t kTrailer = 32;

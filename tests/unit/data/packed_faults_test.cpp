@@ -1,4 +1,4 @@
-// Packed data that are damaged, cut short, foreign, or in the way.
+// Packed data that are damaged, truncated, foreign, or obstructed.
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 
 class DamagedPacked : public testing::Test {
  protected:
-  /// Eight training samples of 28 bytes in two shards, five and three of them; two test samples.
+  /// Eight training samples of 28 bytes in two shards, of five and three samples, and two test samples.
   DamagedPacked() {
     const fs::path idx = folder_ / "idx";
     fs::create_directories(idx);
@@ -52,7 +52,7 @@ class DamagedPacked : public testing::Test {
     change(content);
     std::ofstream(path, std::ios::binary) << content;
   }
-  /// Changes the manifest and gives it the checksum that it then has.
+  /// Changes the manifest and corrects its checksum.
   void rewrite_manifest(const std::function<void(nlohmann::ordered_json&)>& change) const {
     auto json = nlohmann::ordered_json::parse(read_file(packed_ / "dataset.json"));
     json.erase("crc32c");
@@ -233,7 +233,7 @@ TEST_F(DamagedPacked, UsedFolderIsReplacedOnlyByForce) {
   EXPECT_TRUE(fs::exists(packed_ / "train-00000.trr"));
 }
 
-/// Of which one sample cannot be read.
+/// One of its samples cannot be read.
 class BrokenDataset : public Dataset {
  public:
   std::int64_t size() const override { return 40; }
@@ -280,7 +280,7 @@ TEST_F(DamagedPacked, FailedWriteNamesFileAndLeavesNothing) {
 TEST_F(DamagedPacked, FolderOfKilledPackingSaysSo) {
   const fs::path folder = folder_ / "killed";
   fs::create_directories(folder);
-  // What a killed process leaves: the first manifest, whole shards, one under its temporary name.
+  // As left by a killed process: the first manifest, complete shards, and one under its temporary name.
   PackOptions into{.folder = folder, .shard_bytes = 20'000};
   into.progress = [&](const std::string&, std::int64_t done, std::int64_t) {
     if (done == 0) return;

@@ -1,5 +1,5 @@
 #pragma once
-// What tests of packed data share.
+// Common parts of the tests of packed data.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@
 
 namespace trireme::test {
 
-/// The message of what `body` throws.
+/// The message of the exception of `body`.
 template <class Expected = DataError, class Body>
 std::string message_of(const Body& body) {
   try {
@@ -28,7 +28,7 @@ std::string message_of(const Body& body) {
   return "no error";
 }
 
-/// A folder with the idx files of a small made-up data set.
+/// Writes idx files of a small synthetic data set into a folder.
 inline void write_idx_files(const std::filesystem::path& folder, std::uint32_t train,
                             std::uint32_t held_out) {
   const auto write = [&](const std::string& prefix, std::uint32_t count, unsigned seed) {
@@ -56,7 +56,7 @@ inline void expect_same_bits(const Fields& found, const Fields& expected) {
   }
 }
 
-/// Sample by sample, and in batches of neighbours, of samples in disorder, twice the same, and of none.
+/// Compares sample by sample, and in batches: of neighbors, in random order, with a duplicate, and empty.
 inline void expect_same_samples(const data::Dataset& found, const data::Dataset& expected) {
   ASSERT_EQ(found.size(), expected.size());
   const auto same = [](const data::Example& one, const data::Example& other) {
@@ -75,7 +75,7 @@ inline void expect_same_samples(const data::Dataset& found, const data::Dataset&
   same(found.get_batch({}), expected.get_batch({}));
 }
 
-/// The byte at `offset` of a file becomes another one.
+/// Changes the byte at `offset` of a file.
 inline void flip_byte(const std::filesystem::path& path, std::uint64_t offset) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   file.seekg(static_cast<std::streamoff>(offset));

@@ -1,4 +1,4 @@
-// Packed data: what is packed is what is read.
+// Packed data: reading gives what was packed.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -91,7 +91,7 @@ TEST_F(Packed, AugmentationsAreMadeWhenItIsRead) {
   expect_same_samples(*again.test, *source.test);
 }
 
-/// Two inputs with names, one of them of a length that varies, and no target.
+/// Two named inputs, one of variable length, and no target.
 class OwnSamples : public Dataset {
  public:
   std::int64_t size() const override { return 9; }

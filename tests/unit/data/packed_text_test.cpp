@@ -30,7 +30,7 @@ class PackedText : public testing::Test {
     write_file_atomic(folder_ / name, content);
     return folder_ / name;
   }
-  /// Long enough for several pages in each split.
+  /// Enough for several pages in each split.
   static std::string letters(std::size_t count = 700'000) {
     std::mt19937 random(5);
     std::string content;
@@ -48,7 +48,7 @@ class PackedText : public testing::Test {
     return {.name = "packed", .path = packed_.string(), .block = block};
   }
   std::vector<std::int64_t> tokens_of(const std::string& split) const {
-    // A sample of all tokens of a split but the last, and as its targets all but the first.
+    // A sample of all tokens of a split except the last. Its targets are all except the first.
     const std::int64_t size = TokenDataset(packed_, split, {.block = 1}).size();
     const Example all = TokenDataset(packed_, split, {.block = size}).get(0);
     std::vector<std::int64_t> found = numbers(all.input);

@@ -89,7 +89,7 @@ TEST(Producer, FillsEveryPlaceOnceForAnyLayout) {
 }
 
 TEST(Producer, ProducesNothingForDroppedBatch) {
-  std::atomic<std::int64_t> largest = -1;  // place that any thread was asked for
+  std::atomic<std::int64_t> largest = -1;  // largest place that any thread was asked for
   std::vector<std::unique_ptr<ProducedSamples>> samples;
   std::vector<std::unique_ptr<BatchStream>> ranks;
   for (int rank = 0; rank < 2; ++rank) {
@@ -145,7 +145,7 @@ TEST(Producer, FillsEveryPlaceOnceAfterReassignment) {
   for (std::int64_t step = 0; step < 12; ++step) {
     std::vector<std::int64_t> joined, expected, sizes;
     for (const auto& rank : ranks) {
-      // Once as far ahead as nobody has made anything, and once in what is there already.
+      // The first change is beyond all produced samples, and the second one is within them.
       if (step == 2) rank->assign_shares(5, {5, 1});
       if (step == 7) rank->assign_shares(8, {2, 4});
       const std::vector<std::int64_t> mine = numbers_in(rank->next());
@@ -302,7 +302,7 @@ TEST(Producer, NamesProducerThatStopsOrNeverDelivers) {
   const auto stream = never.open({.global_batch = 4, .timeout_s = 0.02});
   never.producer().put(kNumber);
   EXPECT_THAT(error_of(*stream), HasSubstr("has delivered 1 of 4 samples of step 1 within 0.02 s"));
-  // It may still come.
+  // It may still arrive.
   for (int i = 0; i < 3; ++i) never.producer().put(kNumber);
   EXPECT_EQ(stream->next().global_size, 4);
 }

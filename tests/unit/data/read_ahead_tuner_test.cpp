@@ -13,12 +13,10 @@ using testing::HasSubstr;
 
 constexpr ReadAheadLimits kRoomy = {.max_workers = 8, .memory_bytes = 1 << 30};
 
-/// A consumer that wants `wanted` steps/s, and workers of which each makes `of_one`, together at most
-/// `limit`.
+/// A consumer that needs `wanted` steps/s, and workers that each produce `of_one`, together at most `limit`.
 struct Machine {
   double wanted = 100, of_one = 30, limit = 1e9;
-  /// Beyond what they are busy for, steps wait for the slow ones among the batches: gone with that much
-  /// ahead.
+  /// With fewer batches ahead, steps wait for slow batches, in addition to the workers' throughput.
   int smooth_from = 1;
 
   LoadingWindow window_of(const ReadAhead& ahead) const {

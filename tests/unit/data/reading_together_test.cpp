@@ -1,4 +1,4 @@
-// Threads of a loader that read the rows of a batch together.
+// Several threads of a loader that read the rows of one batch.
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -17,14 +17,15 @@
 namespace trireme::data {
 namespace {
 
-/// A sample before `until` is read when two threads are reading; of later ones, who read them is noted.
+/// A sample before `until` is read only when two threads are reading. For later ones the reading thread is
+/// recorded.
 class ReadByTwo : public Dataset {
  public:
   explicit ReadByTwo(std::int64_t until) : until_(until) {}
   std::int64_t size() const override { return 64; }
   Example get(std::int64_t index) const override {
     std::unique_lock lock(mutex_);
-    if (index == 0 || index >= until_) {  // the first is read alone: it says how long a row takes
+    if (index == 0 || index >= until_) {  // the first is read by one thread, to measure the time of a row
       if (index >= until_) readers_.insert(std::this_thread::get_id());
     } else {
       reading_.insert(std::this_thread::get_id());
@@ -71,7 +72,7 @@ TEST(Loader, OneThreadReadsAheadWithoutWaitingSteps) {
   EXPECT_EQ(data->num_readers(), 1U);
 }
 
-/// Sample i is the number i, and takes its time.
+/// Sample i is the number i, and takes some time.
 class Slow : public Dataset {
  public:
   std::int64_t size() const override { return 96; }
@@ -94,7 +95,7 @@ TEST(Loader, SeekOrEndLeavesNoSharedRows) {
   }
 }
 
-/// Samples are the number of threads that libtorch computes with where they are read.
+/// A sample is the number of libtorch threads of the reading thread.
 class Computed : public Dataset {
  public:
   std::int64_t size() const override { return 8; }

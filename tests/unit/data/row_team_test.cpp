@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A thread that helps while it lives.
+/// A thread that helps while the object exists.
 class Helper {
  public:
   explicit Helper(RowTeam& team)
@@ -37,7 +37,7 @@ class Helper {
   std::thread thread_;
 };
 
-/// Waits until as many threads have come as were asked for; false: they did not.
+/// Waits until the expected number of threads has arrived. False: they did not.
 class MeetingPoint {
  public:
   explicit MeetingPoint(std::size_t threads) : threads_(threads) {}
@@ -125,7 +125,7 @@ TEST(RowTeam, FirstFailedRowIsThrown) {
     try {
       for_each_row(64, [&](std::size_t row) {
         if (row != 21 && row != 22) return;
-        // What has failed takes away the rows that are left.
+        // A failure removes the remaining rows.
         while (row == fails_last && team.has_open_rows()) std::this_thread::yield();
         throw std::runtime_error(std::to_string(row));
       });

@@ -34,7 +34,7 @@ Samples first_numbers(std::int64_t count) {
   return all;
 }
 
-/// How far the counts of n x n pairs are from all alike, by chi squared, in its standard deviations.
+/// The deviation of the counts of n x n pairs from equal counts, by chi squared, in its standard deviations.
 enum class Diagonal { kCounts, kIsEmpty };
 double sigmas_off(const std::vector<int>& counts, std::size_t n, Diagonal diagonal) {
   const double total = std::accumulate(counts.begin(), counts.end(), 0.0);
@@ -68,7 +68,8 @@ TEST(Sampler, OrderDependsOnSeedAndEpochOnly) {
 
 TEST(Sampler, OrderIsSameOnEveryPlatform) {
   // Computed with a separate program (tests/parity/permutation_reference.py) from the description in
-  // permutation.h: a run that is resumed elsewhere, or by a later version, continues with the same samples.
+  // permutation.h. So a run that is resumed on another machine, or by a later version, continues with the
+  // same samples.
   EXPECT_EQ(epoch_of(10, shuffled(42), 1), (Samples{0, 1, 8, 3, 5, 9, 6, 4, 7, 2}));
   const EpochOrder large = Sampler(60000, shuffled(42)).order_of(1);
   EXPECT_EQ((Samples{large[0], large[1], large[2], large[59999]}), (Samples{24840, 22652, 55691, 50859}));
@@ -128,7 +129,7 @@ TEST(Sampler, OpensLimitedNumberOfShards) {
     Samples sorted = order;
     std::sort(sorted.begin(), sorted.end());
     EXPECT_EQ(sorted, first_numbers(100));
-    // Shards by first appearance; from the time that a third appears, the two before it are done.
+    // Shards in the order of first appearance. When a third shard appears, the two before it are complete.
     std::vector<std::ptrdiff_t> appeared;
     std::map<std::ptrdiff_t, std::int64_t> left;
     for (std::size_t i = 0; i < ends.size(); ++i)
@@ -204,8 +205,8 @@ TEST(BalancedPart, PartsHaveEqualPlacesAndCost) {
     }
     std::sort(all.begin(), all.end());
     EXPECT_EQ(all, first_numbers(size));
-    // Each part gets one of every `count` in order of cost, so none is dearer than the mean by more than one
-    // sample.
+    // Each part gets one of every `count` samples in the order of cost. So no part exceeds the mean by more
+    // than one sample.
     EXPECT_LE(dearest, mean + 100) << size << " places, " << count << " parts";
   }
 }

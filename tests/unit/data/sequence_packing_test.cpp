@@ -70,7 +70,7 @@ TEST(SequencePacking, ConcatenationFillsEveryBlock) {
   EXPECT_EQ(tokens(blocks->get(1).target), (Tokens{1004, -100, 2002, -100, 3002}));
 }
 
-/// By the definition: each document looks at all blocks from the first on.
+/// The definition: each document tries all blocks from the first on.
 TEST(SequencePacking, TokensAreInOneFirstFitBlock) {
   Random random(7);
   Tokens lengths;

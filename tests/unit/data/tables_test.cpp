@@ -61,7 +61,7 @@ class Tables : public testing::Test {
     EXPECT_THAT([&] { open(name, path, options); },
                 ThrowsMessage<Error>(AllOf(HasSubstr(place), HasSubstr(why))));
   }
-  /// A file with that target in each row.
+  /// A file with one of the targets in each row.
   void write_targets(const std::string& name, const std::vector<std::string>& targets) const {
     std::string content = "x,y\n";
     for (const std::string& target : targets) content += "0.5," + target + "\n";
@@ -368,7 +368,7 @@ TEST_F(Tables, BytesWithHeightAndWidthAreImages) {
   EXPECT_EQ(tokens.get(0).input->scalar_type(), at::kLong);
 }
 
-/// What Python's zipfile writes is what np.savez does.
+/// Python's zipfile writes the same as np.savez.
 TEST_F(Tables, ArchiveIsReadByRowsUnlessCompressed) {
   write("x.npy", npy("<f4", "(20, 1)", bytes_of_values(std::vector<float>(20, 7))));
   write("y.npy", npy("|u1", "(20,)", std::string(10, '\0') + std::string(10, '\1')));

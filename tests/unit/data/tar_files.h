@@ -1,5 +1,5 @@
 #pragma once
-// Tar archives for tests, header by header, so that each of their bytes can be wrong.
+// Tar archives for tests, header by header, so that each byte can be made wrong.
 
 #include <algorithm>
 #include <cstdio>

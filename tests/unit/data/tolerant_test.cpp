@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Sample i is the number i; some cannot be read, the first reads of any fail.
+/// Sample i is the number i. Some samples cannot be read, and the first reads of any sample fail.
 class Damaged : public Dataset {
  public:
   Damaged(std::int64_t size, std::set<std::int64_t> broken, int failing_reads = 0)

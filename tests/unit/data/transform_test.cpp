@@ -17,7 +17,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Every pixel another value.
+/// Every pixel has another value.
 at::Tensor numbered(std::int64_t height, std::int64_t width, std::int64_t channels = 3) {
   return torch::arange(channels * height * width, at::kFloat).reshape({channels, height, width});
 }
@@ -62,7 +62,7 @@ TEST(Transforms, ResizeCoversSizeAndTakesMiddle) {
       torch::cat({torch::zeros({3, 8, 4}), torch::ones({3, 8, 8}), torch::zeros({3, 8, 4})}, 2);
   const at::Tensor result = changed(resize_and_crop({4, 4}), wide);
   ASSERT_EQ(result.sizes(), (std::vector<std::int64_t>{3, 4, 4}));
-  // The middle 8 columns of 16 are ones; the antialiasing filter reaches over their edge by one pixel.
+  // The middle 8 of 16 columns are ones. The antialiasing filter reaches one pixel beyond their edge.
   EXPECT_TRUE(result.slice(2, 1, 3).allclose(torch::ones({3, 4, 2})));
   EXPECT_TRUE(changed(resize_and_crop({8, 16}), wide).equal(wide)) << "nothing to do";
 }
@@ -84,7 +84,8 @@ TEST(Transforms, LongImageIsResizedInMiddleOnly) {
   const test::MemoryLimit limit(std::uint64_t{512} << 20);
   for (const bool stands : {false, true}) {
     at::Tensor image = torch::zeros({3, 1, 60001});
-    image.slice(2, 30000 - 100, 30000 + 101).fill_(1);  // what a square in the middle can see, and its margin
+    // The region that affects a square in the middle, and a margin.
+    image.slice(2, 30000 - 100, 30000 + 101).fill_(1);
     image.slice(2, 30000, 30001).fill_(3);
     if (stands) image = image.transpose(1, 2).contiguous();
     for (const auto& transform : {resize_and_crop({64, 64}), random_resized_crop({64, 64})}) {

@@ -122,7 +122,7 @@ TEST_F(WebDataset, KeptIndexIsUsedUntilShardChanges) {
   const auto path = write_tar(folder_ / "kept.tar", image_sample("a", 0));
   const TarIndex first = index_of(*open_file(path), folder, log);
   const auto file = std::filesystem::directory_iterator(folder)->path();
-  // An index that says something else than the shard: that it comes back shows that no pass was made.
+  // An index that differs from the shard. Its use shows that the shard was not scanned.
   const auto other = open_file(write_tar(folder_ / "other.tar", image_sample("other", 0)));
   std::string forged = TarIndex::scan(*other).to_bytes(*open_file(path));
   std::ofstream(file, std::ios::binary) << forged;
@@ -234,7 +234,7 @@ TEST_F(WebDataset, RemoteShardsAreReadOnceThenCached) {
   const std::vector<int> expected = {0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18};
   EXPECT_EQ(epoch("cache"), expected);
   const int first = server.num_questions();
-  EXPECT_EQ(first, 2 * 2);  // each shard is a block, and is asked how long it is
+  EXPECT_EQ(first, 2 * 2);  // each shard is a block, and its length is requested
   EXPECT_EQ(epoch("cache"), expected);
   EXPECT_EQ(server.num_questions(), first + 2);
   EXPECT_EQ(epoch(""), expected);

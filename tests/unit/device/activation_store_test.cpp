@@ -1,5 +1,5 @@
-// What is saved on a device and kept elsewhere comes back with the same bits, though nothing has waited for
-// its copies.
+// Activations saved on a device and offloaded come back with the same bits, although no wait for their copies
+// was made.
 #include "trireme/model/activation_store.h"
 
 #include <ATen/TensorOperators.h>
@@ -14,7 +14,7 @@
 namespace trireme::model {
 namespace {
 
-/// The gradient of the weight of `steps` steps, each of which saves other numbers.
+/// The gradient of the weight over `steps` steps. Each saves other numbers.
 at::Tensor gradient(const ActivationStore* store, int steps) {
   at::manual_seed(1);
   at::Tensor weight = at::randn({32, 32}).to(test::kStandInDevice).set_requires_grad(true);

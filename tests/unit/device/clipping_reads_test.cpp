@@ -1,4 +1,4 @@
-// Clipping in loops of one's own reads a device once, however many parameters there are.
+// Clipping in user-defined loops reads from a device once, for any number of parameters.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Gradients that lie on a device are encoded and decoded there: the numbers are the host's, and the bytes
-// that are read back are those of the encoded form.
+// Gradients on a device are encoded and decoded there. The numbers are those of the host, and only the
+// encoded bytes are read back.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
@@ -22,9 +22,9 @@ using comm::run_ranks_as_threads;
 using test::Parameters;
 
 constexpr int kSteps = 4;
-/// The reducer looks at the flag of a bucket.
+/// The reducer reads the flag of a bucket.
 constexpr std::int64_t kFlagBytes = 4;
-/// Of a bias of 60, a small matrix of 20 and the flag.
+/// A bias of 60, a small matrix of 20 and the flag.
 constexpr std::int64_t kPlainBytes = 4 * (60 + 20) + kFlagBytes;
 
 CompressionOptions options_for(const std::string& name) {
@@ -110,7 +110,7 @@ std::string without_hyphens(const testing::TestParamInfo<std::string>& row) {
   return name;
 }
 
-/// Their operations on a device are those of the host, one rounding each.
+/// Their operations on a device equal those of the host, with one rounding each.
 class CompressionOnDevice : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, CompressionOnDevice,
                          testing::Values("none", "bf16", "fp16", "int8", "top-k", "dgc"), without_hyphens);
@@ -127,14 +127,15 @@ TEST_P(CompressionOnDevice, GivesTheBitsOfTheHost) {
   }
 }
 
-/// Whose sums a device adds up in another order.
+/// A device adds their sums in another order.
 class CompressionRoundedOnDevice : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, CompressionRoundedOnDevice, testing::Values("qsgd", "sign", "power-sgd"),
                          without_hyphens);
 
-/// A sum of n numbers of f32 is off by n 2^-24 of the sum of their magnitudes, at most. For "sign" and "qsgd"
-/// n is 272 at most: 256 of a lane and the 16 lanes. For "power-sgd" a product has up to 100 addends, and
-/// errors of P grow with the condition of its two columns, below 8 for these numbers; both sides are off.
+/// The error of an f32 sum of n numbers is at most n 2^-24 of the sum of their magnitudes. For "sign" and
+/// "qsgd" n is at most 272: 256 of a lane and the 16 lanes. For "power-sgd" a product has up to 100 summands.
+/// Errors of P grow with the condition of its two columns, which is below 8 for these numbers. Both sides
+/// have errors.
 TEST_P(CompressionRoundedOnDevice, MatchesHostUpToRounding) {
   for (const int ranks : {2, 3}) {
     const Outcome host = reduce("cpu", ranks, options_for(GetParam()));
@@ -152,14 +153,14 @@ TEST_P(CompressionRoundedOnDevice, MatchesHostUpToRounding) {
   }
 }
 
-/// A word before the bytes of a codec, and whole words.
+/// A word before the bytes of a codec, rounded up to whole words.
 std::int64_t slot_of(const CompressionOptions& options, const std::string& codec, std::int64_t numel) {
   const auto most = static_cast<std::int64_t>(
       compress::codec(codec)->most_bytes(static_cast<std::size_t>(numel), {.fraction = options.fraction}));
   return 8 + (most + 7) / 8 * 8;
 }
 
-/// What each rank hands to a backend of the host's memory.
+/// Bytes that each rank passes to a backend in host memory.
 std::int64_t encoded_bytes(const CompressionOptions& options, int ranks) {
   constexpr std::array kNumel = {24 * 75, 6000};
   if (options.name == "power-sgd") return 4 * options.rank * (24 + 75 + 60 + 100);
@@ -217,7 +218,7 @@ TEST_P(NotFiniteOnDevice, IsShownToAllAndKeepsResidual) {
           EXPECT_FALSE(std::isfinite(linear.grad().cpu().sum().item<float>()));
           EXPECT_TRUE(std::isfinite(parameters[2].second.grad().cpu().sum().item<float>()));
           for (const auto& [name, tensor] : hook->state().own) {
-            // Of power-sgd nothing has left the other rank either; what was added is taken away again.
+            // With power-sgd, nothing has left the other rank either. The added residual is removed again.
             if (name.ends_with("linear") && (context.rank() == 1 || GetParam() == "power-sgd")) {
               EXPECT_LE((tensor.cpu() - before.at(name)).abs().max().item<double>(), 1e-5) << name;
             }

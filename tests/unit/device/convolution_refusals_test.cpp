@@ -1,4 +1,4 @@
-// Kernels and layouts of convolutions that are the CPU's are not dropped in silence elsewhere.
+// Convolution kernels and layouts of the CPU are rejected on other devices, and not silently ignored.
 #include <gmock/gmock.h>
 
 #include "tests/support/stand_in_device.h"

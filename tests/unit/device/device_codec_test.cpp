@@ -1,5 +1,5 @@
-// Codecs with tensor operations compared with the host's loops: the same bytes, or the same numbers up to
-// rounding.
+// Codecs with tensor operations compared with the loops of the host: the same bytes, or the same numbers up
+// to rounding.
 #include "trireme/parallel/data/internal/device_codec.h"
 
 #include <ATen/Parallel.h>
@@ -33,7 +33,7 @@ at::Tensor some_values(std::int64_t count, std::uint64_t seed = 1) {
   return values;
 }
 
-/// With numbers at the ends of the range, zeros, equal magnitudes, and a block that is not finite.
+/// With numbers at the ends of the range, zeros, equal magnitudes, and a non-finite block.
 at::Tensor edge_values(std::int64_t count) {
   at::Tensor values = some_values(count, 2);
   std::int64_t i = 0;
@@ -43,7 +43,7 @@ at::Tensor edge_values(std::int64_t count) {
   return values;
 }
 
-/// With one thread of libtorch: its threads spin, and tensors here are small.
+/// With one thread of libtorch, because its threads spin, and tensors here are small.
 class DeviceCodecs : public testing::Test {
  protected:
   DeviceCodecs() { at::set_num_threads(1); }
@@ -72,7 +72,7 @@ at::Tensor slot_with(const Row& row, const at::Tensor& values, const compress::C
   return slot;
 }
 
-/// Of a slot, those that count.
+/// The used bytes of a slot.
 at::Tensor used_bytes(const at::Tensor& slot) {
   return slot.narrow(0, 0, 8 + slot.narrow(0, 0, 8).view(at::kLong).item<std::int64_t>());
 }
@@ -117,8 +117,8 @@ TEST_F(DeviceCodecs, NameElementsOfHostForAnySample) {
     for (const std::int64_t count : {4097, 65536, 65537})
       expect_same_bytes(row, edge_values(count), fraction);
   }
-  // One of ten is drawn, and the greatest of these is the threshold: any number of ten that are wanted
-  // reaches it.
+  // One of ten is sampled, and the largest of these is the threshold. So any ten numbers contain one above
+  // it.
   for (std::uint64_t seed = 0; seed < 12; ++seed)
     expect_same_bytes(row, some_values(40'960, seed), 0.000245, seed);
   at::Tensor few = at::zeros({20'000});
@@ -159,8 +159,8 @@ TEST_F(DeviceCodecs, DecodeAsTheHostDoes) {
   }
 }
 
-/// Scales are sums: of 4096 magnitudes in 16 lanes for "sign", of 512 squares for "qsgd", whose root halves
-/// the error. A level that lies next to its draw may be the other one.
+/// Scales are sums: of 4096 magnitudes in 16 lanes for "sign", and of 512 squares for "qsgd", whose root
+/// halves the error. A level next to its random number may differ.
 TEST_F(DeviceCodecs, RoundScaleOfBlockAsSum) {
   constexpr std::int64_t kCount = 70'000;
   for (const Row& row : rows()) {
@@ -194,7 +194,7 @@ TEST_F(DeviceCodecs, TreatForeignBytesAsNonFinite) {
   }
 }
 
-/// In a slot of two ranges: a word in front, two counts, values, and places of 16 bits.
+/// In a slot of two ranges: a leading word, two counts, values, and positions of 16 bits.
 TEST_F(DeviceCodecs, TreatForeignPairsAsNonFinite) {
   const Row row{"top-k", compress::codec("top-k"), true};
   const at::Tensor whole = slot_with(row, some_values(70'000), {.fraction = 0.01});
@@ -238,7 +238,7 @@ at::Tensor matrix_of(std::int64_t rows, std::int64_t columns, std::uint64_t seed
   return some_values(rows * columns, seed).view({rows, columns});
 }
 
-/// A sum of n products is off by n 2^-24 of the sum of their magnitudes at most; both sides are.
+/// The error of a sum of n products is at most n 2^-24 of the sum of their magnitudes, on both sides.
 TEST_F(LowRankOnDevice, MultipliesUpToRounding) {
   const at::Tensor m = matrix_of(60, 100, 1), p = matrix_of(60, 3, 2), q = matrix_of(100, 3, 3);
   const auto expect_near = [](const at::Tensor& here, const at::Tensor& there, const at::Tensor& magnitudes) {
@@ -258,14 +258,14 @@ TEST_F(LowRankOnDevice, MultipliesUpToRounding) {
   expect_near(product, product_there, at::mm(p.abs(), q.abs().t()));
 }
 
-/// Sums are in f64 on both sides, and each step is rounded to f32 on the host. 1e-4: 2^-24 of 64 elements,
-/// times a condition below 25.
+/// Both sides add in f64, and the host rounds each step to f32. 1e-4: 2^-24 of 64 elements, times a condition
+/// below 25.
 TEST_F(LowRankOnDevice, OrthogonalisesUpToRoundingAndReplacesDependent) {
   at::Tensor dependent = matrix_of(64, 4, 5);
   dependent.select(1, 0).zero_();                            // a zero column
-  dependent.select(1, 2).copy_(dependent.select(1, 1) * 2);  // one that another makes up
+  dependent.select(1, 2).copy_(dependent.select(1, 1) * 2);  // a multiple of another column
   at::Tensor unit = at::zeros({64, 3});
-  unit[0][0] = 2;  // the first unit vector is there already
+  unit[0][0] = 2;  // the first unit vector exists already
   for (const at::Tensor& matrix : {matrix_of(64, 4, 5), dependent, unit, at::zeros({3, 3}), at::eye(4)}) {
     const at::Tensor here = matrix.clone(), there = matrix.to(kDevice);
     const std::int64_t reads = test::reads_from_stand_in();

@@ -1,5 +1,5 @@
-// Groups carry tensors of a device that their backend does not know: what comes out is what comes out on the
-// CPU, and the CPU's tensors travel next to them.
+// Groups transfer tensors of a device that their backend does not support. Results are those of the CPU, and
+// CPU tensors can be transferred at the same time.
 #include "tests/support/group_operations.h"
 #include "tests/support/stand_in_device.h"
 

@@ -1,4 +1,4 @@
-// Bytes of a device's memory are told apart from the host's, by kind.
+// Bytes of device memory and host memory are counted separately, by kind.
 #include "trireme/parallel/device_memory.h"
 
 #include <ATen/ops/empty.h>
@@ -24,7 +24,7 @@ TEST(DeviceMemory, HasKindOfOwnerUntilFreed) {
   at::Tensor tensor = on_device();
   EXPECT_EQ(now()[MemoryKind::kActivations] - before[MemoryKind::kActivations], kBytes)
       << "nobody has named it";
-  count_as(MemoryKind::kWeights, tensor.narrow(0, 5, 7));  // of the whole memory
+  count_as(MemoryKind::kWeights, tensor.narrow(0, 5, 7));  // counts for the whole memory
   EXPECT_EQ(now()[MemoryKind::kActivations], before[MemoryKind::kActivations]);
   EXPECT_EQ(now()[MemoryKind::kWeights] - before[MemoryKind::kWeights], kBytes);
   count_as(MemoryKind::kGradients, tensor);
@@ -76,7 +76,7 @@ TEST(DeviceMemory, SeparatesTrainingFromHostMemory) {
         const train::MemoryReport report = trainer.memory();
         for (const MemoryUse& use : {report.device_at_update, report.device_at_peak}) {
           EXPECT_EQ(use[MemoryKind::kWeights], bytes);
-          // Numbers of updates next to the two moments of each.
+          // Plus the update counters next to the two moments of each parameter.
           EXPECT_NEAR(static_cast<double>(use[MemoryKind::kOptimizer]), 2.0 * static_cast<double>(bytes),
                       100);
         }

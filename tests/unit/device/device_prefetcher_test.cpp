@@ -15,7 +15,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Batch i is two micro-batches of the numbers i and i + 0.5, on pinned memory.
+/// Batch i has two micro-batches, the numbers i and i + 0.5, in pinned memory.
 class Numbered : public data::BatchStream {
  public:
   void seek(std::uint64_t step) override { next_ = static_cast<double>(step); }

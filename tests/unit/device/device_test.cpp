@@ -1,4 +1,4 @@
-// Which device a rank gets, by name and by its place on the host.
+// The device of a rank, by name and by its place on the host.
 #include "trireme/comm/device.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Layers that are captured and replayed train with the bits of layers that run as they are.
+// Captured and replayed layers train with the bits of layers without graphs.
 #include "trireme/parallel/graphed_layer.h"
 
 #include <ATen/ops/dropout.h>
@@ -57,7 +57,7 @@ struct Chain {
   }
 };
 
-/// A stream that can be captured, while it lives.
+/// Makes a stream current that can be captured, while the object exists.
 OnStream side_stream(comm::Context& context) {
   const c10::impl::VirtualGuardImpl device(context.device().type());
   return {device.getStream(context.device()), device.getStreamFromGlobalPool(context.device())};
@@ -68,7 +68,7 @@ struct Trained {
   GraphCounts counts;
 };
 
-/// One step with the chain, by its number.
+/// One step with the chain, given its number.
 using ChainStep = std::function<void(Chain& chain, int number)>;
 
 Trained train_chain(GraphUse use, const ChainStep& step, int num_steps = 8) {
@@ -121,7 +121,7 @@ const ChainRow kChainRows[] = {
        for (int part = 0; part < 3; ++part) losses.push_back(loss_for(chain, 3 * number + part, 8));
        for (const at::Tensor& loss : losses) loss.backward();
      },
-     // The first of three micro-batches of the first step is a warm-up, and so is the second.
+     // The first two of three micro-batches of the first step are warm-up.
      3 * 4},
     {"TwoSizes",
      [](Chain& chain, int number) { loss_for(chain, number, number % 2 == 0 ? 8 : 5).backward(); }, 2 * 4},
@@ -152,7 +152,8 @@ const ChainRow kChainRows[] = {
        for (at::Tensor& parameter : chain.net[0]->parameters()) parameter.requires_grad_(number < 4);
        loss_for(chain, number, 8).backward();
      },
-     // Without gradients the first layer has a forward alone, and the input of the second learns no more.
+     // Without gradients, the first layer has only a forward, and the second layer has no gradient of its
+     // input.
      4 + 2},
 };
 

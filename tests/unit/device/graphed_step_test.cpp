@@ -1,5 +1,5 @@
-// Steps that are captured and replayed have the bits of steps that run as they are; what cannot be captured
-// is an error that names it, or runs as it is.
+// Captured and replayed steps have the bits of steps without graphs. A step that cannot be captured is an
+// error with the reason, or runs without a graph.
 #include "trireme/parallel/graphed_step.h"
 
 #include <ATen/ops/linspace.h>
@@ -72,7 +72,7 @@ TEST_F(GraphedStepTest, NamesOperationsThatPreventCapture) {
                              {.use = use, .warm_up = 1});
             step(test::batch_of(0, 4));
             if (use == GraphUse::kOn) {
-              // The second call as well: it does not run as it is in silence.
+              // The second call throws as well, and does not silently run without a graph.
               for (int call = 0; call < 2; ++call)
                 EXPECT_THROW(step(test::batch_of(1, 4)), InvalidArgument) << wrong.name << ", " << call;
               EXPECT_THAT([&] { step(test::batch_of(1, 4)); },
@@ -93,8 +93,7 @@ TEST_F(GraphedStepTest, NamesOperationsThatPreventCapture) {
   }
 }
 
-/// FullyShardedDataParallel looks at its shards after that many reductions, the last of which is captured
-/// here.
+/// FullyShardedDataParallel checks its shards after this number of reductions. The last one is captured here.
 TEST_F(GraphedStepTest, CapturesReductionBeforeShardCheck) {
   comm::run_ranks_as_threads(
       1,

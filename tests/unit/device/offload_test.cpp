@@ -1,5 +1,4 @@
-// What lives in the host's memory next to a device: the same bits as on the device, whenever they are asked
-// for.
+// Offloaded state in host memory has the same bits as on the device, whenever it is read.
 #include "trireme/optim/offload.h"
 
 #include <ATen/ops/randn.h>
@@ -43,7 +42,7 @@ TEST(OffloadToHost, HasBitsOfDeviceAfterStep) {
       set_gradients(found, step);
       on_device->step();
       in_host->step();
-      // Nothing else has waited for the device before.
+      // No earlier operation has waited for the device.
       std::map<std::string, at::Tensor> fetched;
       for (const auto& [name, tensor] : in_host->state()) {
         if (offload->has(tensor)) fetched[name] = offload->fetch(tensor);
@@ -55,7 +54,7 @@ TEST(OffloadToHost, HasBitsOfDeviceAfterStep) {
     }
     for (std::size_t i = 0; i < expected.size(); ++i)
       EXPECT_TRUE(expected[i].second.detach().cpu().equal(found[i].second.detach().cpu()));
-    // What is put counts in the next step.
+    // The next step uses the value that was put.
     const at::Tensor state = in_host->state().at("exp_avg/one");
     offload->put(state, at::zeros({37, 41}));
     EXPECT_EQ(offload->fetch(state).abs().max().item<float>(), 0);

@@ -1,4 +1,4 @@
-// Digests of tensors that lie on a device: one read for all of them, and a difference is found.
+// Digests of tensors on a device take one read for all of them, and a difference is detected.
 #include "trireme/parallel/data/replica_check.h"
 
 #include <ATen/ops/arange.h>

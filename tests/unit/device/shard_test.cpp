@@ -1,4 +1,4 @@
-// Parts of a model that lie on a device of their worker: the caller sees the CPU's tensors and numbers.
+// Parts of a model on a device of their worker. The caller sees CPU tensors and their numbers.
 #include <ATen/ops/linspace.h>
 #include <gtest/gtest.h>
 

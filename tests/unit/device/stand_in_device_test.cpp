@@ -1,5 +1,5 @@
-// The stand-in device itself: its memory is out of reach, its numbers are the CPU's, and what it reads back
-// is counted.
+// The mock device itself: the host cannot access its memory, its numbers are those of the CPU, and reads are
+// counted.
 #include "tests/support/stand_in_device.h"
 
 #include <ATen/DeviceAccelerator.h>
@@ -38,7 +38,7 @@ TEST(StandInDevice, HasTheNumbersOfTheCpu) {
 TEST(StandInDeviceDeathTest, MemoryIsOutOfReach) {
   const at::Tensor there = numbers().to(stand_in());
   const auto* values = there.const_data_ptr<float>();
-  EXPECT_DEATH(std::printf("%f", values[3]), "");  // by a signal, or by the sanitizer that is told of it
+  EXPECT_DEATH(std::printf("%f", values[3]), "");  // by a signal, or by the sanitizer that handles it
 }
 
 TEST(StandInDevice, ComputesWithItsOwnAlone) {

@@ -1,4 +1,4 @@
-// A batch norm over all ranks computes on a device whose memory is out of the host's reach as on the CPU.
+// A batch norm over all ranks gives the results of the CPU on a device whose memory the host cannot access.
 #include "trireme/parallel/data/sync_batch_norm.h"
 
 #include <ATen/ops/arange.h>
@@ -15,7 +15,7 @@
 namespace trireme::parallel {
 namespace {
 
-/// Of one step on this rank's samples, on the CPU.
+/// Results of one step on this rank's samples, on the CPU.
 using NormResults = std::map<std::string, at::Tensor>;
 
 NormResults norm_step(comm::Context& context, std::int64_t num_samples) {

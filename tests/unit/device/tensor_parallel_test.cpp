@@ -1,4 +1,4 @@
-// Layers that are cut over ranks compute on a device whose memory is out of the host's reach as on the CPU.
+// Tensor-parallel layers give the results of the CPU on a device whose memory the host cannot access.
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 
@@ -76,7 +76,7 @@ TEST(TensorParallelOnStandIn, GivesTheNumbersOfTheCpu) {
           ASSERT_FALSE(context.device().is_cpu());
           for (const auto& [name, found] : pass(context, is_cut)) {
             const at::Tensor& on_cpu = expected.at(context.rank()).at(name);
-            // Some 100 roundings of f32 of 2^-24 each, of numbers up to the greatest.
+            // About 100 f32 roundings of 2^-24 each, of numbers up to the largest one.
             EXPECT_LE((found - on_cpu).abs().max().item<double>(), 1e-5 * on_cpu.abs().max().item<double>())
                 << name << " on rank " << context.rank();
           }

@@ -1,4 +1,4 @@
-// train.graph: a trainer whose layers are captured has the bits of one whose layers run as they are.
+// train.graph: a trainer with captured layers has the bits of one without graphs.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -60,7 +60,7 @@ TrainedSteps train_steps(const RunConfig& config, int num_steps = 8) {
 struct GraphedMode {
   const char* name;
   std::function<void(RunConfig&)> change;
-  int min_replays = 10;  ///< of forwards and backwards: those of five steps
+  int min_replays = 10;  ///< of forwards and backwards in five steps
 };
 
 const GraphedMode kGraphedModes[] = {
@@ -126,7 +126,7 @@ TEST_P(GraphedTrainer, HasBitsOfPlainTrainer) {
 INSTANTIATE_TEST_SUITE_P(Of, GraphedTrainer, testing::ValuesIn(kGraphedModes),
                          [](const auto& row) { return std::string(row.param.name); });
 
-/// The first is destroyed while the second trains.
+/// The first one is destroyed while the second one trains.
 TEST(TrainerGraphs, TwoTrainersOfThreadKeepBits) {
   test::register_stand_in_graphs();
   RunConfig config = graphed_config(), other = graphed_config();

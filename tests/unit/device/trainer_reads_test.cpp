@@ -1,4 +1,4 @@
-// What a training step reads back from its device: each read would wait for all that it has been given to do.
+// Reads from the device in a training step. Each read would wait for all issued work.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ RunConfig small_config() {
   return config;
 }
 
-/// By how much a count grows in one step, after some.
+/// The increase of a count in one step, after some steps.
 std::int64_t counted_in_a_step(const RunConfig& config, std::int64_t (*count)(),
                                const std::optional<data::DataSource>& own = {}) {
   std::int64_t counted = 0;
@@ -44,7 +44,7 @@ std::int64_t counted_in_a_step(const RunConfig& config, std::int64_t (*count)(),
   return counted;
 }
 
-/// Reads and copies that the device has to be waited for.
+/// Reads and copies that wait for the device.
 std::int64_t waits() { return test::reads_from_stand_in() + test::copies_from_pageable_memory(); }
 
 TEST(TrainerCopies, BatchesFromPinnedMemoryAlone) {
@@ -68,7 +68,7 @@ TEST(TrainerCopies, BatchesFromPinnedMemoryAlone) {
   EXPECT_EQ(counted_in_a_step(config, test::copies_from_pageable_memory, made), 0);
 }
 
-/// What a configuration changes of small_config(), one row for each part of a step and each optimizer.
+/// Changes of small_config(), with one row for each part of a step and each optimizer.
 struct ModeOnOneRank {
   const char* name;
   std::function<void(RunConfig&)> change;
@@ -158,7 +158,7 @@ struct ScaledRun {
   std::string weights;
 };
 
-/// Ten steps whose first gradients are not finite, with a moving average.
+/// Ten steps with a moving average. The first gradients are not finite.
 ScaledRun scaled_run(const std::string& device, const std::string& optimizer) {
   RunConfig config = small_config();
   config.comm.device = device;

@@ -19,7 +19,7 @@ std::vector<std::byte> bytes(const std::string& text) {
   return {all.begin(), all.end()};
 }
 
-/// Bytes of which no two parts are the same.
+/// Bytes in which no two parts are equal.
 std::vector<std::byte> large(std::size_t size) {
   std::vector<std::byte> result(size);
   for (std::size_t i = 0; i < size; ++i) result[i] = static_cast<std::byte>(i ^ i >> 8 ^ i >> 16);
@@ -34,11 +34,11 @@ class EtcdDisk : public testing::Test {
     store_ = StoreAddress::parse(etcd_->address());
   }
 
-  /// Patient: a disk of etcd's may take its time where other tests run.
+  /// With a long timeout, because etcd's disk may be slow when other tests run.
   Client client() const { return Client(store_.members, 30); }
   std::string leader() const { return leader_key(store_.prefix); }
 
-  /// Takes over from whoever leads, as when its lease is over.
+  /// Takes over from the current leader, as after the end of its lease.
   std::shared_ptr<Term> next_term() {
     Client asking = client();
     asking.commit({.when = {}, .writes = {}, .removals = {{.first = leader(), .end = {}}}});
@@ -49,7 +49,7 @@ class EtcdDisk : public testing::Test {
   }
   Disk disk(std::shared_ptr<Term> term) const { return {client(), store_.prefix, std::move(term)}; }
 
-  /// All keys, for what is left behind.
+  /// All keys, to check the remains.
   std::vector<std::string> keys(const std::string& below) const {
     Client asking = client();
     std::vector<std::string> result;
@@ -157,7 +157,8 @@ TEST_F(EtcdDisk, PartsOfOtherLengthsAreADamage) {
 
 TEST_F(EtcdDisk, LateRequestOfHungMemberIsHarmless) {
   const int etcd = store_.members[0].port;
-  test::Relay hangs(etcd, 1, test::Relay::Passes::kWhenTold);  // it tells of the head, and takes the write
+  // It reports the head and then accepts the write.
+  test::Relay hangs(etcd, 1, test::Relay::Passes::kWhenTold);
   Disk writes(Client({{.host = "127.0.0.1", .port = hangs.port()}, store_.members[0]}, 3), store_.prefix,
               next_term());
   writes.append("log", bytes("a"));

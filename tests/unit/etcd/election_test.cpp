@@ -54,7 +54,7 @@ TEST_F(EtcdElection, OneOfManyLeadsThenTheNext) {
     const auto term = (*leader)->term();
     EXPECT_GT(term->made_at(), before);
     before = term->made_at();
-    all.erase(leader);  // it resigns: nobody waits for its lease of a minute
+    all.erase(leader);  // it resigns, so that no candidate waits for the end of its lease
     EXPECT_FALSE(term->holds());
   }
 }

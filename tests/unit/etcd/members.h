@@ -1,6 +1,7 @@
 #pragma once
-// A small cluster of the parameter server over real sockets: candidates as processes, which can be killed and
-// frozen, servers and a worker as threads of the test. Candidates are forked, so they come first.
+// A small cluster of the parameter server over real sockets. Candidates are processes, which can be killed
+// and frozen. Servers and a worker are threads of the test. Candidates are forked, so they must be created
+// first.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -41,7 +42,7 @@ inline ps::ServeOptions at_a_free_port(const StopRequest* stop = nullptr) {
   return serve;
 }
 
-/// A candidate that nobody asks to stop.
+/// A candidate that is never asked to stop.
 class CandidateProcess {
  public:
   CandidateProcess(const std::string& store, double lease_s) : pid_(::fork()) {
@@ -69,7 +70,7 @@ class CandidateProcess {
   pid_t pid_;
 };
 
-/// A node on a thread of its own.
+/// A node on its own thread.
 template <class NodeType>
 class Member {
  public:
@@ -84,7 +85,7 @@ class Member {
     thread_.join();
   }
 
-  /// On the node's thread: `begin(node, done)`, and what done is told; empty when it is told nothing.
+  /// Runs `begin(node, done)` on the node's thread. Returns the argument of done, or nothing at the deadline.
   template <class Told, class Begin>
   std::optional<Told> ask(const Begin& begin) {
     auto told = std::make_shared<std::promise<Told>>();
@@ -107,7 +108,7 @@ class Member {
   std::thread thread_;
 };
 
-/// Two servers and a worker with a table of ones that are added up.
+/// Two servers and a worker with a table of sums of ones.
 class Members {
  public:
   static constexpr std::size_t kElements = 64;
@@ -124,7 +125,7 @@ class Members {
         ps::ServerOptions{.name = name, .host = name, .address = {}, .coordinator = store_}));
   }
 
-  /// Needs a coordinator, and what it writes.
+  /// Needs a coordinator that can write.
   ps::Result create(const std::string& name) {
     return asked([name](ps::ClientNode& node, ps::Done done) {
       ps::TableSpec spec;
@@ -143,7 +144,7 @@ class Members {
       node.push(node.map().table("sums")->id, values, std::move(done));
     });
   }
-  /// Every element is the number of pushes.
+  /// Every element must be the number of pushes.
   void expect_exact_sums() {
     auto values = std::make_shared<std::vector<float>>(kElements);
     const ps::Result pulled = asked([values](ps::ClientNode& node, ps::Done done) {
@@ -170,7 +171,7 @@ class Members {
   int num_pushes_ = 0;
 };
 
-/// Until it holds.
+/// Waits until the condition is true. False at the deadline.
 inline bool comes_true(const std::function<bool()>& condition) {
   const auto deadline = Deadline::after_s(kWait_s);
   while (!deadline.expired()) {
@@ -180,7 +181,7 @@ inline bool comes_true(const std::function<bool()>& condition) {
   return false;
 }
 
-/// Empty while nobody leads.
+/// Empty if there is no leader.
 inline std::string leader_in(const std::string& store) {
   try {
     return find_coordinator(store);

@@ -1,4 +1,4 @@
-// Coordinators, etcd and members as they run: what fails is killed or frozen.
+// Coordinators, etcd and members as real processes and threads. Failures are kills and freezes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// The member of etcd that the others follow.
+/// The member of etcd that leads its cluster.
 int leader_of_etcd(const test::EtcdCluster& etcd) {
   const auto store = StoreAddress::parse(etcd.address());
   for (int i = 0; i < etcd.size(); ++i) {
@@ -44,7 +44,7 @@ class EtcdTakeover : public testing::Test {
       ASSERT_EQ(pushed.error, ps::ErrorKind::kNone) << pushed.message;
     }
   }
-  /// The coordinator takes and writes something new.
+  /// The coordinator accepts and writes a new table.
   void expect_a_working_coordinator(const std::string& table) {
     const ps::Result created = members_->create(table);
     EXPECT_EQ(created.error, ps::ErrorKind::kNone) << created.message;
@@ -67,7 +67,7 @@ TEST_F(EtcdTakeover, AKilledMemberOfEtcdChangesNothing) {
   etcd_->kill(leader_of_etcd(*etcd_));
   push(50);
   expect_a_working_coordinator("another");
-  members_->add_server("c");  // and it moves what it should
+  members_->add_server("c");  // and it moves partitions as it should
   EXPECT_TRUE(comes_true([&] {
     const auto map = members_->map();
     const auto has_c = [&](const ps::PartitionEntry& entry) {
@@ -112,7 +112,7 @@ TEST_F(EtcdTakeover, FrozenLeaderIsReplacedAndWritesNothing) {
   candidates_[0]->signal(SIGSTOP);
   push(20);
   EXPECT_TRUE(comes_true([&] { return !leader_in(store_).empty() && leader_in(store_) != first; }));
-  expect_a_working_coordinator("another");  // which members have gone to, though nothing was closed
+  expect_a_working_coordinator("another");  // members have changed to it, although no connection was closed
   candidates_[0]->signal(SIGCONT);
   push(20);
   expect_a_working_coordinator("a third");
@@ -157,7 +157,7 @@ TEST_F(EtcdTakeover, StoppedLeaderYieldsAtOnce) {
   }
 }
 
-/// What somebody who watches both candidates sees, who does not know which of them leads.
+/// The view of an observer of both candidates, which does not know the leader.
 TEST_F(EtcdTakeover, MetricsShowLeaderAndCandidates) {
   TRIREME_NEEDS_ETCD();
   begin(1, 3);
@@ -177,7 +177,7 @@ TEST_F(EtcdTakeover, MetricsShowLeaderAndCandidates) {
     EXPECT_TRUE(comes_to("trireme_ps_leads 1"));
     EXPECT_TRUE(comes_to("trireme_ps_cluster_partitions{state=\"unplaced\"} 8"));
     etcd_->kill(0);
-    etcd_->kill(1);  // nobody can lead any more
+    etcd_->kill(1);  // no candidate can lead any more
     EXPECT_TRUE(comes_to("trireme_ps_leads 0"));
     ::kill(::getpid(), SIGTERM);
   });

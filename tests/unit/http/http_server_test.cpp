@@ -32,7 +32,7 @@ class HttpServerTest : public testing::Test {
   static void send(const wire::Socket& socket, const std::string& words) {
     wire::send_all(socket, std::as_bytes(std::span(words)), Deadline::after_s(60));
   }
-  /// Until the server closes the connection, or `last` has come.
+  /// Reads until the server closes the connection, or until `last` has arrived.
   static std::string receive(const wire::Socket& socket, const std::string& last = "") {
     std::string answer;
     for (char bytes[1000];;) {
@@ -160,7 +160,7 @@ TEST_F(FewReaders, MissEventsInsteadOfTakingMemory) {
   const wire::Socket reader = connect();
   send(reader, get("/events"));
   receive(reader, "first\n\n");
-  server.send_event(std::string(200, 'x'));  // more than may be pending
+  server.send_event(std::string(200, 'x'));  // more bytes than may be pending
   EXPECT_TRUE(ask(get("/page")).starts_with("HTTP/1.0 200 ")) << "the event was taken and left out";
   server.send_event("next");
   EXPECT_EQ(receive(reader, "\n\n"), "data: next\n\n");

@@ -1,4 +1,4 @@
-// What a store keeps comes back with the same bits, goes from memory in between, and nothing is left of it,
+// Offloaded activations come back with the same bits and free their memory in between. Nothing remains,
 // however a forward or a backward ends.
 #include "trireme/model/activation_store.h"
 
@@ -42,7 +42,7 @@ std::shared_ptr<ActivationStore> store_in(const test::TemporaryFolder& folder,
                                                                   .bytes_under_way = bytes_under_way});
 }
 
-/// A block of a transformer: views, outputs that are saved, small and large tensors, numbers of whole type.
+/// A block of a transformer: views, saved outputs, small and large tensors, and integers.
 struct Block : torch::nn::Module {
   Block()
       : norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})))),
@@ -84,7 +84,7 @@ class Net {
     return all;
   }
 
-  /// Of one forward through these layers.
+  /// The loss of one forward through these layers.
   static at::Tensor loss(const std::vector<Layer>& layers, int batch) {
     at::manual_seed(100 + static_cast<std::uint64_t>(batch));
     at::Tensor x = learning({3, 16, Block::kWidth});
@@ -92,7 +92,7 @@ class Net {
     return x.square().sum();
   }
 
-  /// All that the parameters have got; gone afterwards.
+  /// Returns the gradients of all parameters and resets them.
   Tensors take_gradients() const {
     Tensors all;
     for (const auto& block : blocks_) {
@@ -116,7 +116,7 @@ void expect_same_bits(const Tensors& found, const Tensors& expected) {
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i;
 }
 
-/// Until it holds; the test's own deadline is the end of patience.
+/// Waits until the condition is true. The timeout of the test is the only limit.
 template <class Condition>
 void wait_until(const Condition& holds) {
   while (!holds()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -155,7 +155,7 @@ TEST(ActivationStore, KeepsSeveralGraphsInAnyBackwardOrder) {
   }
   expect_same_bits(net.take_gradients(), expected);
   EXPECT_EQ(store->kept_bytes(), 0);
-  // The file is as large as what was there at once, and so it stays.
+  // The file has the size of the largest simultaneous content, and keeps it.
   const auto file = test::scratch_files_of(::getpid()).at(0);
   const auto size = std::filesystem::file_size(file);
   EXPECT_EQ(size, static_cast<std::uintmax_t>(store->max_kept_bytes()));
@@ -187,7 +187,7 @@ TEST(ActivationStore, MemoryOfSeveralTensorsTravelsOnce) {
   const at::Tensor x = learning({8, 30});
   const at::Tensor loss = [&] {
     const ActivationStore::Scope scope(*store);
-    const auto parts = at::tanh(x).chunk(3, -1);  // its output is saved, and views of it
+    const auto parts = at::tanh(x).chunk(3, -1);  // its output is saved, and so are views of it
     return (parts[0] * parts[1] + parts[1] * parts[2]).sum();
   }();
   EXPECT_EQ(store->kept_bytes(), static_cast<std::int64_t>(x.nbytes()));
@@ -217,7 +217,7 @@ TEST(ActivationStore, InputsOfRecomputedLayersLeave) {
   std::vector<Layer> layers = net.layers();
   for (Layer& layer : layers) layer = kept_in(store, checkpointed(std::move(layer)));
   const at::Tensor loss = Net::loss(layers, 0);
-  // Of all but the first, whose input is the caller's.
+  // All inputs except the first, which belongs to the caller.
   EXPECT_EQ(store->kept_bytes(), 3 * 3 * 16 * Block::kWidth * 4);
   loss.backward();
   expect_same_bits(net.take_gradients(), expected);
@@ -258,7 +258,7 @@ TEST(ActivationStore, ServesThreadsBesideEachOther) {
   std::vector<Net> nets(3);
   std::vector<Tensors> found(3);
   std::vector<std::thread> threads;
-  std::mutex seeds;  // the generator is the process's
+  std::mutex seeds;  // protects the generator of the process
   for (std::size_t i = 0; i < nets.size(); ++i) {
     threads.emplace_back([&, i] {
       at::Tensor loss;
@@ -285,7 +285,7 @@ TEST(ActivationStore, RejectsTensorsChangedInPlace) {
     saved.add_(1);
     EXPECT_THAT([&] { loss.backward(); }, ThrowsMessage<std::exception>(HasSubstr("changed in place")));
   };
-  refused({4});  // stays
+  refused({4});  // stays in memory
   const at::Tensor weight = learning({64, 64}), x = learning({64, 64});
   const at::Tensor loss = [&] {
     const ActivationStore::Scope scope(*store);
@@ -305,7 +305,7 @@ TEST(ActivationStore, TensorsBeforeAndAfterChangeDiffer) {
   at::Tensor numbers = at::ones({64});
   const ActivationStore::Scope scope(*store);
   const at::Tensor first = (x * numbers).sum();
-  // The next one to leave waits for the one before.
+  // The next offloaded tensor waits for the previous one.
   const at::Tensor other = at::tanh(y).sum();
   numbers.mul_(3);
   const at::Tensor second = (y * numbers).sum();
@@ -376,7 +376,7 @@ TEST(ActivationStore, FailedReadEndsBackwardButNotNext) {
   const auto file = test::scratch_files_of(::getpid()).at(0);
   {
     const at::Tensor loss = Net::loss(layers, 0);
-    // Each write waits for the one before it; a late one would make the file long again.
+    // Each write waits for the previous one. A late one would extend the file again.
     at::Tensor last;
     const auto memory = [&] {
       const ActivationStore::Scope scope(*store);

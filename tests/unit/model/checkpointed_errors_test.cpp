@@ -1,5 +1,5 @@
-// What a second run cannot do is said with the name, and leaves everything as it was: the next try is the
-// first.
+// An error in a recomputation names the layer and leaves all state unchanged. The next try works like the
+// first one.
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
@@ -27,7 +27,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// A layer that does something else each time.
+/// A layer whose forward differs between runs.
 Layer fickle(const std::function<at::Tensor(const at::Tensor& x, int run)>& forward) {
   const auto runs = std::make_shared<int>(0);
   return {.name = "block 3", .forward = [=](const at::Tensor& x) { return forward(x, ++*runs); }};

@@ -1,5 +1,5 @@
-// A checkpointed forward gives the bits of a plain one, keeps nothing but its inputs, and says why where it
-// cannot be computed again.
+// A checkpointed forward gives the bits of a plain one and saves only its inputs. It reports the reason if it
+// cannot be recomputed.
 #include "trireme/model/checkpointed.h"
 
 #include <ATen/TensorOperators.h>
@@ -39,7 +39,7 @@ using test::learning;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Bytes that nobody holds any more.
+/// Whether no tensor holds these bytes any more.
 bool is_gone(const c10::weak_intrusive_ptr<c10::StorageImpl>& storage) { return storage.expired(); }
 
 c10::weak_intrusive_ptr<c10::StorageImpl> storage_of(const at::Tensor& tensor) {
@@ -47,8 +47,8 @@ c10::weak_intrusive_ptr<c10::StorageImpl> storage_of(const at::Tensor& tensor) {
       c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
 }
 
-/// Both ways with the same model, data and random numbers: output, gradients, buffers, and where the
-/// generator stands behind the backward.
+/// Runs with the same model, data and random numbers, with or without checkpoints. Returns output, gradients,
+/// buffers, and the generator state after the backward.
 Tensors traces(std::vector<Layer> layers, const at::Tensor& input, bool with_checkpoints) {
   torch::manual_seed(11);
   const at::Tensor x = input.detach().clone();
@@ -92,7 +92,7 @@ nn::Sequential perceptron() {
 
 std::vector<Layer> convolutions(const nn::Sequential& chain) {
   return {make_layer(*chain, "images", {chain.ptr()}, [net = chain](const at::Tensor& x) mutable {
-    // In place on what the layer itself has made.
+    // In place, on a tensor that the layer itself has created.
     return at::relu(net->forward(x).add_(1));
   })};
 }
@@ -112,7 +112,7 @@ TEST(Checkpointed, GivesTheBitsOfAPlainForward) {
   expect_same_traces(gpt.layers(), at::arange(16).reshape({2, 8}).remainder(11));
 }
 
-/// What the thread has autocast do, put back.
+/// Sets autocast of the thread, and restores it.
 class Autocast {
  public:
   explicit Autocast(at::ScalarType dtype) : dtype_before_(at::autocast::get_autocast_dtype(at::kCPU)) {
@@ -206,7 +206,7 @@ TEST(Checkpointed, MayHoldCheckpointedForwards) {
   const at::Tensor plain = train(false);
   runs.clear();
   EXPECT_TRUE(plain.equal(train(true)));
-  // Once forward, once for the outer one, once for itself.
+  // Once in the forward, once for the outer recomputation, and once for its own.
   EXPECT_EQ(runs["first"], 3);
   EXPECT_EQ(runs["second"], 3);
 }

@@ -25,13 +25,13 @@ struct Result {
 Result run(torch::nn::Conv2d& convolution, const at::Tensor& input) {
   const at::Tensor leaf = input.detach().requires_grad_();
   const at::Tensor output = convolution->forward(leaf);
-  // Not all ones: gradients shall depend on the place.
+  // Not all ones, so that gradients depend on the position.
   const auto gradients =
       torch::autograd::grad({(output * output).sum()}, {leaf, convolution->weight, convolution->bias});
   return {output, gradients[0], gradients[1], gradients[2]};
 }
 
-/// Which way a convolution goes shows in its last bits; a sum of 512 f32 products is right to about 1e-5.
+/// The method of a convolution affects its last bits. A sum of 512 f32 products is accurate to about 1e-5.
 void expect_close(const Result& found, const Result& expected) {
   EXPECT_TRUE(found.output.allclose(expected.output, 1e-4, 1e-5));
   EXPECT_TRUE(found.of_input.allclose(expected.of_input, 1e-4, 1e-4));
@@ -136,7 +136,7 @@ TEST_P(Products, MatchAtenForwardAndBackward) {
   expect_same(run(convolution, input.contiguous(kLast)), product);
 }
 
-// Whether there are more places of the output than channels says in which order patches lie.
+// The order of patches in memory depends on whether the output has more positions than channels.
 INSTANTIATE_TEST_SUITE_P(
     OfEveryGeometry, Products,
     testing::Values(Geometry{"1x1", 7, 5, {1, 1}, {1, 1}, {0, 0}, {3, 4, 5}},
@@ -149,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Geometry{"no two numbers alike", 3, 50, {1, 3}, {2, 1}, {0, 2}, {2, 5, 4}},
                     Geometry{"pixels that no patch has", 4, 4, {2, 2}, {3, 3}, {0, 0}, {2, 7, 8}}));
 
-/// What ATen says of a convolution that cannot be, "" where it says nothing.
+/// ATen's error message for an invalid convolution. "" if there is none.
 std::string complaint_of(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
   try {
     at::convolution(input, weight, bias, {1, 1}, {0, 0}, {1, 1}, false, {0, 0}, 1);

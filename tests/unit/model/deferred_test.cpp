@@ -1,4 +1,4 @@
-// A model is built without memory; layers get it one by one, in place.
+// A model is built without memory. Layers get their memory one by one, in place.
 #include "trireme/model/deferred.h"
 
 #include <ATen/ops/full.h>
@@ -30,7 +30,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// A user's own module, which knows nothing of this.
+/// A user-defined module without support for deferred initialization.
 struct Net : torch::nn::Module {
   explicit Net(std::int64_t width = 6) : hidden(width, width) {
     register_module("conv", conv);
@@ -141,9 +141,9 @@ TEST(Deferred, InitializedLayersKeepTheirValues) {
       for (const auto& [parameter, tensor] : layer.parameters) {
         EXPECT_TRUE(tensor.equal(whole->named_parameters()[parameter])) << parameter;
         const at::NoGradGuard no_grad;
-        // Two layers of gpt share one.
+        // Two layers of the GPT share it.
         if (parameter == "transformer.wte.weight") continue;
-        // As that of a layer which is gathered for each use: another time it has other sizes.
+        // As with a layer that is gathered for each use, the size may change.
         at::Tensor(tensor).set_data(at::full({3}, 5.0F));
         learned.push_back(tensor);
       }
@@ -153,7 +153,7 @@ TEST(Deferred, InitializedLayersKeepTheirValues) {
   }
 }
 
-/// One of each of libtorch's layers that has parameters.
+/// One of each libtorch layer with parameters.
 struct EachLayer : torch::nn::Module {
   EachLayer() {
     namespace nn = torch::nn;
@@ -186,7 +186,7 @@ struct EachLayer : torch::nn::Module {
   }
 };
 
-// libtorch itself says what is right: constants are equal, and what is drawn has its spread.
+// The reference is libtorch itself: constants are equal, and random values have the same spread.
 TEST(Deferred, LibtorchLayersBeginLikeDirectBuild) {
   at::manual_seed(1);
   const EachLayer at_once;
@@ -201,7 +201,7 @@ TEST(Deferred, LibtorchLayersBeginLikeDirectBuild) {
       EXPECT_TRUE(values.equal(expected));
       continue;
     }
-    // The standard error of a spread of n numbers is at most 1 / sqrt(2 n) of it, on both sides.
+    // The standard error of the spread of n numbers is at most 1 / sqrt(2 n) of it, on both sides.
     const double n = static_cast<double>(values.numel()), spread = expected.std().item<double>();
     EXPECT_NEAR(values.std().item<double>(), spread, 5 * spread / std::sqrt(n));
     EXPECT_NEAR(values.mean().item<double>(), 0, 5 * spread / std::sqrt(n));

@@ -1,5 +1,5 @@
 #pragma once
-// What tests of layers that are computed again share.
+// Common parts of the tests of recomputed layers.
 
 #include <ATen/ops/randn.h>
 
@@ -11,7 +11,7 @@ namespace trireme::test {
 
 using Forward = std::function<Fields(const Fields&)>;
 
-/// Random numbers of which gradients are asked for.
+/// Random numbers with gradients.
 inline at::Tensor learning(at::IntArrayRef sizes) { return at::randn(sizes).requires_grad_(true); }
 
 }  // namespace trireme::test

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 const std::vector<std::int64_t> kImage = {1, 28, 28};
 const std::vector<std::int64_t> kText = {16};
 
-/// A model of the table, and samples that it takes.
+/// A model of the table, and samples for it.
 struct Subject {
   explicit Subject(const std::string& name)
       : of_tokens(name == "gpt"),
@@ -60,7 +60,7 @@ TEST_P(EveryModel, GivesEveryParameterAGradient) {
 }
 
 TEST_P(EveryModel, GivesSampleLogitsIndependentOfBatch) {
-  // Two batch sizes may take two kernels: equal up to rounding of f32.
+  // Two batch sizes may use two kernels, so results are equal up to f32 rounding.
   subject_.model->eval();
   const at::Tensor input = subject_.samples(8);
   EXPECT_TRUE(subject_.model->forward(input)[5].allclose(subject_.model->forward(input.slice(0, 5, 6))[0],

@@ -1,4 +1,4 @@
-// Parts of parameters have the numbers that the whole parameter has there.
+// Parts of parameters have the numbers of the same part of the whole parameter.
 #include "trireme/model/parameter_box.h"
 
 #include <ATen/ops/empty.h>
@@ -47,7 +47,7 @@ TEST(ParameterBox, PartHasNumbersOfWhole) {
   }
 }
 
-/// The second and the last row of a linear layer with five, without and with a bias of its own.
+/// The second and the last row of a linear layer with five rows, without and with its own bias.
 struct TwoRows : torch::nn::Module, HoldsParts {
   TwoRows()
       : weight(register_parameter("weight", at::empty({2, 3}))),

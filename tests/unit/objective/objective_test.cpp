@@ -1,4 +1,4 @@
-// What objectives reject, what metrics count, and what a table of them promises.
+// Rejections of objectives, counts of metrics, and properties of every row of the table.
 
 #include "trireme/objective/objective.h"
 
@@ -23,7 +23,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// One sample, whose target is given.
+/// A data set of one sample with the given target.
 class OneSample : public data::Dataset {
  public:
   explicit OneSample(at::Tensor target) : target_(std::move(target)) {}
@@ -136,7 +136,7 @@ TEST(ObjectiveOutputs, RejectsOutputsThatDoNotFitTargets) {
         mse->check_output(at::ones({2, 3}), at::ones({2, 4}));
       },
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("[2, 3]"), HasSubstr("[2, 4]"))));
-  // Would be broadcast to a square of differences, or be compared across rows and columns.
+  // These shapes would be broadcast to a square of differences, or compared across rows and columns.
   EXPECT_THROW(mse->check_output(at::ones({1, 4}), at::ones({4, 1})), InvalidArgument);
   EXPECT_THROW(mse->check_output(at::ones({2, 3, 4}), at::ones({2, 4, 3})), InvalidArgument);
   EXPECT_NO_THROW(mse->check_output(at::ones({2, 12}), at::ones({2, 3, 4})));
@@ -145,7 +145,7 @@ TEST(ObjectiveOutputs, RejectsOutputsThatDoNotFitTargets) {
         of_classes()->check_output(at::ones({1, 4}), at::zeros({1}, at::kLong));
       },
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("3 classes"), HasSubstr("[1, 4]"))));
-  // A column of numbers next to a row of targets: each with its own.
+  // A column of numbers and a row of targets are compared element by element.
   const at::Tensor target = at::tensor({1.f, 2.f});
   EXPECT_EQ(mse->loss(target.unsqueeze(1), target).item<double>(), 0);
 }
@@ -165,7 +165,7 @@ TEST(ObjectiveCounts, OfNumbersAreThoseOfTheElements) {
     EXPECT_EQ(of_numbers(name)->count(at::zeros({3, 2})), 6) << name;
 }
 
-/// Of `per_sample` targets of 3 classes.
+/// An objective for `per_sample` targets of 3 classes.
 std::shared_ptr<const Objective> of_one_hot(ObjectiveOptions options = {}, std::int64_t per_sample = 1) {
   options.name = "mean_squared_error";
   options.one_hot = true;

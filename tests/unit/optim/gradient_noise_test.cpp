@@ -21,7 +21,7 @@ double square(const Vector& vector) {
   return sum;
 }
 
-/// What a step over parts of those sizes tells, from gradients of samples that are drawn again.
+/// The squared norms of a step over parts of these sizes, from new random gradients of samples.
 GradientSquares squares_of_step(std::mt19937_64& random, const std::vector<int>& parts) {
   std::normal_distribution<double> normal;
   double samples = 0;

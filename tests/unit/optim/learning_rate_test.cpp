@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Every schedule of the table, with options that fit into a run of 40 steps.
+/// Every schedule of the table, with options for a run of 40 steps.
 class EverySchedule : public testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<LearningRate> make(std::int64_t warmup_steps) const {
@@ -38,7 +38,7 @@ TEST_P(EverySchedule, WarmsUpToBaseRateOnce) {
 }
 
 TEST_P(EverySchedule, BeginsAtBaseRateWithoutWarmUp) {
-  // A cycle's fall begins with its first step.
+  // The cycle begins to fall in its first step.
   EXPECT_NEAR(make(0)->at(0), 0.8, GetParam() == "one_cycle" ? 0.002 : 0);
 }
 
@@ -94,7 +94,7 @@ TEST(LearningRate, MultiStepCountsStepsOfWholeRun) {
   EXPECT_NEAR(rate->at(8), 0.01, 1e-15);
 }
 
-/// Options of reduce_on_plateau that act soon.
+/// Options of reduce_on_plateau that act early.
 LearningRateOptions plateau(std::int64_t cooldown = 0) {
   return {.schedule = "reduce_on_plateau",
           .warmup_steps = 4,
@@ -108,7 +108,7 @@ LearningRateOptions plateau(std::int64_t cooldown = 0) {
 TEST(ReduceOnPlateau, FallsAfterPatienceToFinalFraction) {
   const auto rate = make_learning_rate(plateau(), 1, 100);
   rate->observe(1);
-  rate->observe(0.95);  // less than a tenth: no progress
+  rate->observe(0.95);  // less than a tenth counts as no progress
   EXPECT_EQ(rate->at(50), 1);
   rate->observe(0.95);
   EXPECT_EQ(rate->at(50), 0.5);

@@ -1,4 +1,4 @@
-// Updates that a number of the device leaves out change nothing; those that it takes are those of the host.
+// Updates that a flag on the device skips change nothing. Other updates equal those of the host.
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>

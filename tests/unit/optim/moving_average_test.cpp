@@ -17,7 +17,7 @@ using testing::ThrowsMessage;
 
 class MovingAverage : public testing::Test {
  protected:
-  /// Sets the parameters and takes them in.
+  /// Sets the parameters and updates the average.
   void step(double value) {
     const at::NoGradGuard no_grad;
     for (const auto& [name, parameter] : parameters_) parameter.fill_(value);

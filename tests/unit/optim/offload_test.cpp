@@ -31,7 +31,8 @@ std::shared_ptr<Offload> offload_into(const test::TemporaryFolder& folder,
       Offload::Options{.folder = folder.path(), .owner = "rank 0", .part_bytes = part_bytes, .state = state});
 }
 
-/// Larger and smaller than a part, with odd sizes, other memory formats, no dims, no elements, no gradient.
+/// Larger and smaller than a part, with odd sizes, other memory formats, no dimensions, no elements, no
+/// gradient.
 NamedTensors parameters(at::ScalarType type) {
   at::manual_seed(1);
   NamedTensors made;
@@ -71,8 +72,7 @@ std::vector<Case> cases() {
   for (const std::string& name : optimizer_names()) {
     for (const bool decay_1d : {true, false})
       all.push_back({{.name = name, .weight_decay = 0.01, .decay_1d = decay_1d, .momentum = 0.9}});
-    // The momentum that libtorch 2.13's _fused_sgd_ keeps for bf16 is wrong at the ends of what each thread
-    // does.
+    // The momentum of libtorch 2.13's _fused_sgd_ for bf16 is wrong at the ends of each thread's range.
     if (name != "sgd") all.push_back({{.name = name, .momentum = 0.9}, at::kBFloat16});
     all.push_back({{.name = name, .momentum = 0.9}, at::kDouble});
   }

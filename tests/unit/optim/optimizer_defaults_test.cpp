@@ -1,4 +1,4 @@
-// Options of optimizers that are not given.
+// Default options of optimizers.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -19,7 +19,7 @@ namespace {
 
 using TorchOptimizer = std::unique_ptr<torch::optim::Optimizer>;
 
-/// A few steps with nothing but a name, and those of libtorch's optimizer with nothing but its defaults.
+/// Compares a few steps of an optimizer with only a name to those of libtorch's optimizer with its defaults.
 void expect_defaults(const std::string& name,
                      const std::function<TorchOptimizer(std::vector<at::Tensor>)>& make_torchs) {
   SCOPED_TRACE(name);
@@ -40,11 +40,12 @@ void expect_defaults(const std::string& name,
   EXPECT_LE(apart.max().item<double>(), 1e-4 * moved.max().item<double>());
 }
 
-// Gradients so small that eps counts, too.
+// Gradients are so small that eps matters, too.
 TEST(OptimizerDefaults, AreLibtorchs) {
   namespace torchs = torch::optim;
   using Parameters = std::vector<at::Tensor>;
-  expect_defaults("sgd", [](Parameters all) -> TorchOptimizer {  // Python's rate: in C++ there is none
+  // The default rate of Python, because C++ has none.
+  expect_defaults("sgd", [](Parameters all) -> TorchOptimizer {
     return std::make_unique<torchs::SGD>(all, torchs::SGDOptions(1e-3));
   });
   expect_defaults("adam",

@@ -76,7 +76,7 @@ TEST(RmsProp, CenteredStaysFiniteOnConstantGradient) {
       optimizer->step();
       const double largest = (weight.detach() - before).abs().max().item<double>();
       ASSERT_TRUE(std::isfinite(largest)) << type << ", step " << i;
-      // A deviation below what rounding leaves of it is taken for that.
+      // A deviation below its rounding error is replaced by that error.
       if (rounding > 0) {
         ASSERT_LT(largest, 1.1 * kRate / std::sqrt(rounding)) << type << ", step " << i;
       }
@@ -112,7 +112,7 @@ TEST(Muon, MovesMatrixByOrthogonalOne) {
     make_optimizer({.name = "muon", .lr = 0.5, .weight_decay = 0, .momentum = 0, .muon_scale = "original"},
                    {{"w", weight}})
         ->step();
-    // Five steps bring singular values from 0.01 to 1 into about [0.68, 1.14]; the scale is sqrt(6 / 3).
+    // Five steps map singular values from 0.01 to 1 to about [0.68, 1.14]. The scale is sqrt(6 / 3).
     const at::Tensor moved = weight.detach() / (0.5 * std::sqrt(2.0));
     const at::Tensor values = at::linalg_svdvals(moved);
     EXPECT_GT(values.min().item<double>(), 0.65);
@@ -189,7 +189,7 @@ TEST(TrustRatio, CountsHalfPrecisionInF32) {
   EXPECT_EQ(value_of(weight), 1024);
 }
 
-/// Every optimizer of the table; a new row is covered by itself.
+/// Every optimizer of the table, so that new rows are covered.
 class EveryOptimizer : public testing::TestWithParam<std::string> {
  protected:
   /// All options that give an optimizer more state or more arithmetic.
@@ -199,7 +199,7 @@ class EveryOptimizer : public testing::TestWithParam<std::string> {
             .decay_1d = false,
             .momentum = 0.9,
             .nesterov = true,
-            .beta2 = 0.9,  // a memory short enough to matter within the test
+            .beta2 = 0.9,  // a short memory, so that it matters within the test
             .centered = true};
   }
 };
@@ -286,7 +286,7 @@ TEST_P(EveryOptimizer, GoesDownhill) {
   EXPECT_LT(std::abs(value_of(weight)), 0.75);
 }
 
-/// Parameters of 1, 2 and no dims that train on gradients keyed by the step.
+/// Parameters of 1, 2 and no dimensions that train on gradients keyed by the step.
 struct Training {
   explicit Training(const OptimizerOptions& options) : optimizer(make_optimizer(options, parameters)) {}
 

@@ -1,4 +1,4 @@
-// The closed form of goodput, compared with published answers and with a simulation event by event.
+// The closed form of goodput, compared with published results and with an event simulation.
 
 #include "trireme/plan/goodput.h"
 
@@ -23,7 +23,7 @@ double sum(const Goodput& shares) {
   return shares.training + shares.saving + shares.lost + shares.noticing + shares.restarting;
 }
 
-/// A job event by event, on a clock of its own: no formula of goodput.cpp is used.
+/// An event simulation of a job with its own clock. It uses no formula of goodput.cpp.
 class SimulatedJob {
  public:
   SimulatedJob(double between_failures_s, double notice_s, double restart_s, std::uint64_t seed)
@@ -31,11 +31,11 @@ class SimulatedJob {
     draw_failure();
   }
 
-  /// Trains `training_s` and keeps the result by a save of `saving_s`.
+  /// Trains for `training_s` and saves the result in `saving_s`.
   void complete(double training_s, double saving_s) {
     while (!attempt(training_s, saving_s)) recover();
     wall_.training += training_s;
-    wall_.lost -= training_s;  // attempt() counts training as lost until it is kept
+    wall_.lost -= training_s;  // attempt() counts training as lost until it is saved
   }
 
   /// Seconds.
@@ -46,7 +46,7 @@ class SimulatedJob {
     const double uniform = (static_cast<double>(random_.bits() >> 11) + 0.5) * 0x1p-53;
     to_failure_s_ = -between_failures_s_ * std::log(uniform);
   }
-  /// Whether all of it passed before the next failure.
+  /// Whether all of the time passed before the next failure.
   bool pass(double seconds, double& kind) {
     const bool survives = to_failure_s_ > seconds;
     const double passed_s = survives ? seconds : to_failure_s_;
@@ -80,7 +80,7 @@ std::vector<double> as_list(const Goodput& shares) {
   return {shares.training, shares.saving, shares.lost, shares.noticing, shares.restarting};
 }
 
-/// Each share of the mean over simulated jobs lies within five standard errors of the closed form.
+/// Checks that each mean share over simulated jobs is within five standard errors of the closed form.
 template <class Simulate>
 void expect_simulated(const Goodput& expected, Simulate simulate) {
   constexpr int kJobs = 40;
@@ -194,10 +194,10 @@ TEST(Goodput, FallsWithCostsAndSharesAreComplete) {
 
 /// Meta, "The Llama 3 Herd of Models", arXiv 2407.21783, section 3.3.4: 16,384 GPUs, 54 days, 466
 /// interruptions, 47 of them planned, more than 90 % effective training time. Section 3.3.1: up to 4 GB of
-/// state per GPU, storage of 2 TB/s sustained and 7 TB/s peak. So a save takes at most 16,384 * 4 GB / 2 TB/s
-/// = 33 s, and 9.4 s at the peak, if nothing of it is hidden. Assumptions, which the paper does not give: all
-/// 466 count as failures, the interval is Daly's, and notice and restart together take 3 min for the slow
-/// save and 8 min for the fast one.
+/// state per GPU, storage of 2 TB/s sustained and 7 TB/s peak. So a save without overlap takes at most 16,384
+/// * 4 GB / 2 TB/s = 33 s, and 9.4 s at the peak. The paper does not give some values, so the test assumes
+/// them. All 466 count as failures, and the interval is Daly's. Notice and restart together take 3 min for
+/// the slow save and 8 min for the fast one.
 TEST(Goodput, Llama3IsAbove90PercentInRange) {
   const double between_s = 54 * kDay_s / 466;
   const double sustained_s = 16384 * 4e9 / 2e12, peak_s = 16384 * 4e9 / 7e12;
@@ -213,7 +213,7 @@ TEST(Goodput, Llama3IsAbove90PercentInRange) {
   for (const double recovery_s : {0.0, 120.0, 300.0, 480.0})
     EXPECT_GT(of(peak_s, recovery_s), 0.9) << recovery_s;
   for (const double save_s : {0.5, 1.0, 2.0}) EXPECT_GT(of(save_s, 12 * kMinute_s), 0.9) << save_s;
-  // The bound says something: recovery by hand, an hour each time, misses it.
+  // The bound is meaningful: manual recovery, an hour each time, misses it.
   EXPECT_LT(of(peak_s, kHour_s), 0.9);
 }
 

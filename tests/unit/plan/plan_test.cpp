@@ -26,7 +26,7 @@ struct Search {
   bool counts_links;
 };
 
-/// The least time of the slowest stage, or link, over all cuts and all ways to share the workers out.
+/// The minimum over all cuts and all assignments of workers of the time of the slowest stage or link.
 double best_of_all_pipelines(const Search& search, std::size_t from, std::size_t workers) {
   const Profile& profile = search.profile;
   double best = kInfinity;
@@ -110,7 +110,7 @@ TEST(PipedreamPlan, CutsBranchesOnlyBetweenConsecutiveStages) {
       "state,antichain,cum_compute_s,cum_activation_bytes,cum_parameter_bytes,output_activation_bytes,"
       "predecessor_states\n"
       "0,a,1,0,0,0,\n1,b|a,2,0,0,0,0\n2,a|c,11,0,0,0,0\n3,b|c,12,0,0,0,1 2\n4,d,13,0,0,0,3\n");
-  // Cuts after states 1 and 2 would make stages of 2, 9, 2 seconds, but c takes 10.
+  // Cuts after states 1 and 2 would give stages of 2, 9 and 2 seconds, but c takes 10.
   for (const char* method : {"pipedream", "time"}) {
     const Plan plan = make_plan(profile, {.levels = {{3, 1}}, .straight = true}, method);
     EXPECT_DOUBLE_EQ(plan.pipeline_time_s, 10);

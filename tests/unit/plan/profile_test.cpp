@@ -51,7 +51,7 @@ TEST(Profile, ChainRejectsFiguresThatAreNoCost) {
               ThrowsMessage<InvalidArgument>(HasSubstr("at least one layer")));
 }
 
-/// Two branches of one layer each between a and d: after a, either may be done first.
+/// Two branches of one layer each between a and d. After a, either of them may run first.
 const std::string kDiamond = kHeader +
                              "0,a,1,10,1,5,\n"
                              "1,b|a,3,20,2,6,0\n"

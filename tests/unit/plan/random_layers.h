@@ -1,5 +1,5 @@
 #pragma once
-// Small random chains, and every way to cut one.
+// Small random chains, and all cuts of a chain.
 
 #include <functional>
 #include <limits>
@@ -26,7 +26,7 @@ inline std::vector<Layer> random_layers(std::size_t count, std::mt19937& random)
   return layers;
 }
 
-/// Calls `visit` with every rising list of `num_stages` cuts that ends at `last`.
+/// Calls `visit` with every ascending list of `num_stages` cuts that ends at `last`.
 inline void for_every_cut(std::size_t num_stages, std::size_t last,
                           const std::function<void(const std::vector<std::size_t>&)>& visit) {
   std::vector<std::size_t> cuts;

@@ -13,7 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// Saves 100 bytes of its own next to its input.
+/// Saves 100 bytes in addition to its input.
 Recomputable layer(double forward_s) {
   return {.forward_s = forward_s, .inner_bytes = 100, .output_bytes = 10, .saves_input = true};
 }
@@ -28,14 +28,16 @@ TEST(Recomputation, TakesLayersWithMostBytesPerTime) {
 }
 
 TEST(Recomputation, CountsBackwardOfRecomputedLayer) {
-  // The last layer's backward comes first, when all others still keep theirs: nothing is gained by it.
+  // The last layer's backward comes first, when all other layers still keep their activations. So recomputing
+  // it saves nothing.
   const std::vector<LiveChain> chains = {{.layers = {layer(5), layer(1)}}};
   EXPECT_THAT(choose_recomputed(chains, 150).recomputed, ElementsAre(ElementsAre(true, false)));
   EXPECT_EQ(cost_of(chains, {{false, true}}).peak_bytes, 100 + 10 + 100);
 }
 
 TEST(Recomputation, CountsKeptActivationsOnce) {
-  // ReLU and a product: what is saved lies within; recomputed, the layer keeps its input instead.
+  // Like ReLU and a product: the saved tensors are inside. If it is recomputed, the layer keeps its input
+  // instead.
   const Recomputable inside{.forward_s = 1, .inner_bytes = 10, .output_bytes = 10};
   const std::vector<LiveChain> chains = {{.layers = {inside, inside, inside}}};
   EXPECT_EQ(cost_of(chains, {{false, false, false}}).peak_bytes, 30);
@@ -73,7 +75,7 @@ std::vector<LiveChain> random_chains(Random& random) {
   return chains;
 }
 
-/// Every choice there is.
+/// The best of all possible choices.
 Recomputation best_of_all(const std::vector<LiveChain>& chains, double budget_bytes) {
   std::size_t count = 0;
   for (const LiveChain& chain : chains) count += chain.layers.size();

@@ -5,7 +5,7 @@
 namespace trireme::plan {
 namespace {
 
-/// Keeps its input and 100 bytes of its own; on its way forward it has 130 at most, backward 40 besides.
+/// Saves its input and 100 bytes more. Its forward needs at most 130 bytes, and its backward 40 more.
 LayerMemory layer() {
   return {.kept = {.inner_bytes = 100, .output_bytes = 10, .saves_input = true},
           .forward_bytes = 130,
@@ -19,15 +19,17 @@ LayerMemory layer() {
 TEST(StageMemory, SumsKeptActivationsAndLargestLayer) {
   const std::vector<LayerMemory> layers = {layer(), layer()};
   const StageMemory stage = memory_of_stage(layers, {});
-  EXPECT_EQ(stage.kept_bytes, 100 + 10 + 100);  // what goes between the two once, the last output not at all
-  EXPECT_EQ(stage.forward_bytes, 100 + 10 + 130);  // the second's forward next to what the first keeps
-  EXPECT_EQ(stage.backward_bytes, 210 + 40);       // the last layer's, when all is still there
+  // The tensor between the two counts once, and the last output not at all.
+  EXPECT_EQ(stage.kept_bytes, 100 + 10 + 100);
+  // The second layer's forward, plus the saved tensors of the first.
+  EXPECT_EQ(stage.forward_bytes, 100 + 10 + 130);
+  EXPECT_EQ(stage.backward_bytes, 210 + 40);  // the last layer's, if everything is still saved
   EXPECT_EQ(stage.gradient_bytes, 2000);
 }
 
 TEST(StageMemory, GrowsByGradientsThatStay) {
   const std::vector<LayerMemory> layers = {layer(), layer()};
-  // The second's, then both next to what the first still keeps.
+  // The gradients of the second layer, then those of both with the saved tensors of the first.
   EXPECT_EQ(memory_of_stage(layers, {}).first_backward_bytes, 110 + 40 + 2000);
   EXPECT_EQ(memory_of_stage(layers, {}).first_gradient_bytes, 2000);
 }
@@ -42,7 +44,7 @@ TEST(StageMemory, HoldsMessagesUntilItsBackward) {
   const std::vector<LayerMemory> layers = {layer(), layer()};
   const StageForm form{.edges = {.input_bytes = 7, .output_bytes = 10}};
   EXPECT_EQ(memory_of_stage(layers, form).kept_bytes, 7 + 210 + 10);
-  // Its own backward needs the output: it is there once.
+  // Its own backward needs the output, which counts once.
   std::vector<LayerMemory> saving = layers;
   saving.back().kept.saves_output = true;
   EXPECT_EQ(memory_of_stage(saving, form).kept_bytes, 7 + 210 + 10);
@@ -70,7 +72,7 @@ TEST(StageMemory, SplitBackwardKeepsNeedsOfSecondPart) {
   const std::vector<LayerMemory> layers = {layer(), layer()};
   const StageMemory stage = memory_of_stage(layers, {});
   EXPECT_EQ(stage.for_weights_bytes, 50 + 50);
-  // The second layer's next to all; the first's next to what the second left: 110 + 50 + 60.
+  // The second layer's, with everything saved. The first layer's with the rest of the second: 110 + 50 + 60.
   EXPECT_EQ(stage.input_backward_bytes, 210 + 60);
   std::vector<LayerMemory> heavy = layers;
   heavy.back().for_weights_bytes = 500;

@@ -1,5 +1,5 @@
-// A process that joins with autograd more than once: after leaving, after what went wrong, in other groups.
-// Its worker calls itself.
+// A process that joins with autograd more than once: after leaving, after errors, and in other groups. Its
+// worker calls itself.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -18,7 +18,7 @@ namespace {
 
 std::atomic<bool> backward_has_begun = false, backward_may_end = true;
 
-/// Its backward waits until it may end.
+/// An operation whose backward waits for its release.
 struct Waits : torch::autograd::Function<Waits> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x * 2; }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
@@ -122,7 +122,7 @@ TEST(Join, ContextOutlivingItsGroupIsForgotten) {
 }
 
 TEST(Join, ContextsOfLaterGroupHaveUniqueNumbers) {
-  // This process has the number of its first group; here another one has it already.
+  // This process has the number of its first group. In this group another process already has that number.
   const ContextId number = [] {
     const auto first = join_as("a", new_directory());
     return Context(*first).id() >> 48;

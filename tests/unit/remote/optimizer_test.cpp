@@ -1,5 +1,5 @@
-// An optimizer on the worker that owns the parameters updates as the same one in this process does, whatever
-// its options are. The worker calls itself.
+// An optimizer on the worker that owns the parameters gives the same updates as one in this process, for all
+// options. The worker calls itself.
 
 #include "trireme/remote/optimizer.h"
 
@@ -18,14 +18,14 @@ namespace {
 using optim::OptimizerOptions;
 
 constexpr int kSteps = 4;
-/// One that muon decays and orthogonalises, and one that it passes on to adamw.
+/// One that Muon decays and orthogonalises, and one that it delegates to AdamW.
 const std::vector<std::vector<std::int64_t>> kShapes = {{6, 4}, {5}};
 
 at::Tensor first_value(std::size_t index) {
   torch::manual_seed(static_cast<std::uint64_t>(index));
   return torch::randn(kShapes[index]);
 }
-/// Of every step another size, so that a mean square that continues is another one.
+/// The size differs in each step, so that a mean square that carries over is noticed.
 at::Tensor gradient(std::size_t index, int step) {
   torch::manual_seed(static_cast<std::uint64_t>(100 + 10 * step) + index);
   return torch::randn(kShapes[index]) * (1 + 3 * step);
@@ -71,7 +71,7 @@ bool are_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& 
   return true;
 }
 
-/// Options, and the same with one of them as it is by default.
+/// Options, and the same options with one of them at its default.
 struct Case {
   const char* field;
   OptimizerOptions options, without;
@@ -118,8 +118,8 @@ TEST(DistributedOptimizer, UpdatesLikeLocalOneForAnyOptions) {
   agent->leave();
 }
 
-// Trainers of one model have an optimizer each, of the same parameters. All values are whole numbers, so that
-// each order of the updates gives the same sum.
+// Several trainers of one model have an optimizer each, for the same parameters. All values are integers, so
+// that each order of the updates gives the same sum.
 TEST(DistributedOptimizer, UpdatesOfSeveralTrainersCountOnce) {
   constexpr int kTrainers = 3, kUpdates = 300;
   rpc::AgentOptions options{.name = "a", .directory = std::make_shared<rpc::LocalDirectory>()};

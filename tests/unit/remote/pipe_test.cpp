@@ -1,4 +1,4 @@
-// Parts of one chain on workers are the chain: its output, and the names of its parameters, each once. The
+// Parts of a chain on several workers equal the chain: the same output, and each parameter name once. The
 // worker calls itself.
 
 #include "trireme/remote/pipe.h"
@@ -20,7 +20,7 @@ using testing::ThrowsMessage;
 torch::nn::Sequential chain() {
   torch::nn::Sequential layers(torch::nn::Linear(2, 8), torch::nn::Tanh(), torch::nn::Linear(8, 8),
                                torch::nn::Tanh(), torch::nn::Linear(8, 1));
-  model::initialise(*layers, 1);  // parts are made at the same time
+  model::initialise(*layers, 1);  // because parts are created at the same time
   return layers;
 }
 std::shared_ptr<Shard> make_part(int part) { return part_of(chain(), part, 3); }

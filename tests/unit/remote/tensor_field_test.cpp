@@ -1,4 +1,4 @@
-// Tensors as fields: whole ones come back, and bytes that are none are rejected.
+// Tensors as message fields: valid tensors are restored, and invalid bytes are rejected.
 
 #include "trireme/remote/tensor_field.h"
 
@@ -25,7 +25,7 @@ Written written(const at::Tensor& tensor) {
   return result;
 }
 
-/// Empty unless it is one tensor, whole and nothing else.
+/// The tensor in the bytes. Nothing if they are not exactly one whole tensor.
 std::optional<at::Tensor> read(const Written& bytes) {
   wire::FieldReader reader(bytes.fields, bytes.attachments);
   at::Tensor tensor;

@@ -1,4 +1,4 @@
-// Calls between agents of one process, over real sockets.
+// RPC between agents of one process, over real sockets.
 
 #include "trireme/rpc/agent.h"
 
@@ -65,7 +65,7 @@ int slow(double seconds) {
 }
 constexpr auto& kSlow = function<"slow", &slow>;
 
-/// Holds a thread of the pool.
+/// Blocks a thread of the pool.
 std::atomic<bool> the_only_thread_may_go_on = false;
 void hold() { the_only_thread_may_go_on.wait(false); }
 constexpr auto& kHold = function<"hold", &hold>;
@@ -93,7 +93,7 @@ TEST(Agent, ArgumentsOfAllKindsRoundTrip) {
   EXPECT_EQ(workers["a"].rpc_sync("b", kEcho, some), some);
   const Everything none{};
   EXPECT_EQ(workers["a"].rpc_sync("b", kEcho, none), none);
-  const std::string large(5 << 20, 'x');  // more than a head holds
+  const std::string large(5 << 20, 'x');  // larger than a message header can be
   EXPECT_EQ(workers["a"].rpc_sync("b", kLength, large), large.size());
 }
 
@@ -194,7 +194,7 @@ TEST(Agent, AbandonedCallDoesNotStart) {
   the_only_thread_may_go_on = false;
   const auto first = a.rpc_async("b", kHold);
   EXPECT_THROW(a.rpc_sync("b", CallOptions{.timeout_s = 0.1}, kSlow, 0.0), DeadlineError);
-  // When a later message has arrived, so has the word that nobody waits.
+  // When a later message has arrived, the cancellation of the call has arrived, too.
   const auto later = [&] { a.rpc_sync("b", CallOptions{.timeout_s = 0.1}, kAdd, 1, 2); };
   while (thrown_by(later).find("it has arrived there") == std::string::npos) {
   }
@@ -310,7 +310,8 @@ TEST(Agent, LeaveWaitsForPendingCalls) {
 TEST(Agent, NobodyLeavesBeforeAllHaveCome) {
   Workers workers({"a", "b"});
   std::thread first([&] { workers["b"].leave(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it would be gone by now
+  // An agent that does not wait would have left by now.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
   for (int i = 0; i < 50; ++i) EXPECT_EQ(workers["a"].rpc_sync("b", kAdd, i, 2), i + 2);
   workers["a"].leave();
   first.join();
@@ -344,7 +345,7 @@ TEST(Agent, CallerWaitsUnderTooManyCalls) {
   the_only_thread_may_go_on = true;
   the_only_thread_may_go_on.notify_all();
   const auto second = a.rpc_async("b", kLength, large);
-  // The only thread ran the blocker, and only then the first, whose answer made room.
+  // The only thread ran the blocker, and then the first call, whose answer made room.
   EXPECT_TRUE(blocker.is_done());
   EXPECT_EQ(first.get(), large.size());
   EXPECT_EQ(second.get(), large.size());

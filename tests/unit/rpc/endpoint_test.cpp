@@ -1,4 +1,5 @@
-// Links between workers, in one thread under virtual time: messages are lost, repeated, delayed and cut off.
+// Links between workers, in one thread under virtual time. Messages are lost, duplicated, delayed and cut
+// off.
 
 #include "trireme/rpc/endpoint.h"
 
@@ -57,7 +58,7 @@ TEST(Endpoint, PeersAndWatchersNoticeEndedWorker) {
   EXPECT_FALSE((workers.gone.at({3, 2}).left));
 }
 
-/// Of two, the second has heard of the first and is frozen since.
+/// Two workers. The second is known to the first and is then frozen.
 struct FrozenWorker {
   FrozenWorker() {
     workers.on_message = [this](WorkerId, WorkerId, const wire::Message&) { ++received; };
@@ -79,7 +80,7 @@ TEST(Endpoint, BrieflyFrozenWorkerIsAwaited) {
   EXPECT_TRUE(workers.gone.empty());
 }
 
-// Its host takes connections, as if it were there: that it does not answer is no sign that it has ended.
+// Its host accepts connections for it. A missing answer is no sign that the worker has ended.
 TEST(Endpoint, FrozenWorkerWithoutConnectionGetsFullTimeout) {
   FrozenWorker frozen;
   auto& [workers, received] = frozen;

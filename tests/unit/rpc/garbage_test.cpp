@@ -1,4 +1,5 @@
-// What no worker of this program would say: the agent that gets it reports it, and serves the others.
+// Messages that no worker of this program sends. The agent that gets one reports it and serves the other
+// workers.
 
 #include <gtest/gtest.h>
 
@@ -123,7 +124,7 @@ TEST(Parcel, ForeignBytesTakeNoExtraMemory) {
   EXPECT_GT(num_read, 20u);
 }
 
-/// A process that has joined the group and says to one agent what it is told to, below the level of calls.
+/// A process that has joined the group and sends given messages to one agent, below the level of calls.
 class Stranger final : public wire::Node {
  public:
   Stranger(Directory& directory, WorkerId victim)
@@ -142,7 +143,7 @@ class Stranger final : public wire::Node {
   }
   WorkerId id() const { return self_.id; }
 
-  /// In its turn, as one of the messages of a worker.
+  /// Sends a message with the correct sequence number of a worker.
   void say(std::uint16_t kind, Bytes head, Bytes body = {}) {
     say({.kind = kind, .head = std::move(head), .body = wire::Buffer::of(std::move(body))});
   }
@@ -152,13 +153,13 @@ class Stranger final : public wire::Node {
       flush();
     });
   }
-  /// With no number before it, or a wrong one: the agent may close the connection.
+  /// Sends a message without a sequence number, or with a wrong one. The agent may close the connection.
   void say_raw(wire::Message message) {
     loop_.post([this, message = std::move(message)]() mutable {
       if (is_welcome_) network_->send(connection_, std::move(message));
     });
   }
-  /// Until all was said on connections that were open.
+  /// Waits until all messages were sent on open connections.
   bool has_said_all(double timeout_s) {
     const double until = now_s() + timeout_s;
     while (num_waiting_ != 0 && now_s() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -218,7 +219,7 @@ class Stranger final : public wire::Node {
       network_->send(id, {.kind = kHello, .head = wire::encode(Hello{self_.id, victim_})});
   }
   void on_message(wire::ConnectionId id, wire::Message message) override {
-    if (message.kind == kHello) {  // the agent comes back: it is told what cannot be
+    if (message.kind == kHello) {  // the agent reconnects and gets an impossible state
       return network_->send(id, {.kind = kWelcome, .head = wire::encode(Welcome{self_.id, false, ~0ULL})});
     }
     if (id != connection_ || message.kind != kWelcome) return;
@@ -250,7 +251,7 @@ class Stranger final : public wire::Node {
 
 std::uint16_t number_of(MessageKind kind) { return static_cast<std::uint16_t>(kind); }
 
-/// Counts what the agents of a test report.
+/// Counts the reports of agents.
 struct Reports {
   std::mutex mutex;
   std::vector<std::string> lines;

@@ -1,4 +1,4 @@
-// Who leaves with all others waits for all of them, however they come and go.
+// A worker that leaves together with all others waits for all of them, in any order of joining and leaving.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ int twice_of_later(int number) {
 }
 constexpr auto& kTwiceLater = function<"twice_of_later", &twice_of_later>;
 
-/// Counts what it is asked for.
+/// Counts its calls.
 class CountingDirectory final : public Directory {
  public:
   std::int64_t add(const std::string& key, std::int64_t number) override {
@@ -58,7 +58,7 @@ TEST(AgentLeaving, WaitForOthersRarelyQueriesDirectory) {
   for (auto& each : threads) each.join();
 }
 
-/// The first look at how many have joined was before the last one did.
+/// Its first answer about the number of members is older than the last join.
 class DirectoryOfEarlier final : public Directory {
  public:
   DirectoryOfEarlier(std::shared_ptr<Directory> now, std::int64_t earlier)
@@ -95,7 +95,7 @@ class AgentLeavingAfterWork : public testing::Test {
 TEST_F(AgentLeavingAfterWork, WaitsForWorkOfOthersWithoutLimit) {
   const auto serves = join("serves"), works = join("works");
   std::future<void> leaves = std::async(std::launch::async, [&] { serves->leave(); });
-  for (int i = 0; i < 10; ++i) {  // four times as long as any call may take
+  for (int i = 0; i < 10; ++i) {  // four times the timeout of a call
     std::this_thread::sleep_for(std::chrono::milliseconds(120));
     ASSERT_EQ(works->rpc_sync("serves", kTwice, i), 2 * i);
   }

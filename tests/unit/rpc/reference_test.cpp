@@ -1,4 +1,4 @@
-// References that are made, handed on and dropped, in any order that links allow.
+// References that are created, passed on and dropped, in any order that links permit.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using test::SimulatedWorkers;
 
-/// A reference that a worker has: of what, and by whom it was introduced.
+/// A reference that a worker holds: its item, and the worker that introduced it.
 struct Held {
   RefId id;
   WorkerId introducer;
@@ -31,7 +31,7 @@ struct PassHead {
   }
 };
 
-/// Workers that do with references what agents do, at random.
+/// Workers that use references at random, as agents do.
 class ReferenceRun {
  public:
   ReferenceRun(WorkerId count, std::uint64_t seed) : count_(count), random_(seed), workers_(count, seed) {
@@ -70,7 +70,7 @@ class ReferenceRun {
     return all;
   }
   std::uint64_t num_made() const { return num_made_; }
-  /// Whether what is referred to is there; of creations on their way, nothing is known yet.
+  /// Checks that every referenced item exists. Items whose creation is in flight are skipped.
   void check_that_nothing_is_gone() {
     for (const auto& [worker, held] : held_) {
       for (const Held& each : held) {
@@ -162,7 +162,7 @@ TEST(References, NoReferenceIsLeakedOrFreedEarly) {
       if (HasFatalFailure()) FAIL() << "seed " << seed << ", action " << i;
     }
     run.workers().simulation().set_faults({});
-    // What is on its way arrives before it is dropped.
+    // Messages in flight arrive before the drop.
     run.workers().simulation().run_for(30);
     run.check_that_nothing_is_gone();
     if (HasFatalFailure()) FAIL() << "seed " << seed;
@@ -177,9 +177,9 @@ TEST(References, NoReferenceIsLeakedOrFreedEarly) {
 TEST(References, HandOverMayOvertakeNoticeOfOwner) {
   ReferenceTable owner(1);
   const RefId id{2, 1, 1};
-  owner.arrived(id);                               // worker 2 made it
-  EXPECT_EQ(owner.dropped(id, 2, 3), nullptr);     // 3 has dropped what 2 handed on
-  EXPECT_EQ(owner.introduced(id, 2, 3), nullptr);  // and now comes the news of that
+  owner.arrived(id);                               // worker 2 created it
+  EXPECT_EQ(owner.dropped(id, 2, 3), nullptr);     // 3 has dropped the reference that 2 passed on
+  EXPECT_EQ(owner.introduced(id, 2, 3), nullptr);  // and now comes the report of that
   EXPECT_NE(owner.dropped(id, 2, 2), nullptr);
   EXPECT_EQ(owner.size(), 0u);
 }
@@ -187,13 +187,13 @@ TEST(References, HandOverMayOvertakeNoticeOfOwner) {
 TEST(References, LateNoticesOfHandOversFreeNothing) {
   ReferenceTable owner(1);
   const RefId id{2, 1, 1};
-  owner.arrived(id);                               // worker 2 made it,
-  EXPECT_EQ(owner.introduced(id, 2, 3), nullptr);  // and handed it to 3
+  owner.arrived(id);                               // worker 2 created it,
+  EXPECT_EQ(owner.introduced(id, 2, 3), nullptr);  // and passed it to 3
   EXPECT_EQ(owner.introduced(id, 2, 4), nullptr);  // and to 4.
-  EXPECT_EQ(owner.dropped(id, 4, 3), nullptr);     // 4 handed it to 3 as well, who dropped that one,
-  EXPECT_EQ(owner.dropped(id, 3, 4), nullptr);     // and 3 to 4, who did the same.
+  EXPECT_EQ(owner.dropped(id, 4, 3), nullptr);     // 4 passed it to 3 as well, which dropped that one,
+  EXPECT_EQ(owner.dropped(id, 3, 4), nullptr);     // and 3 to 4, which did the same.
   EXPECT_EQ(owner.dropped(id, 2, 2), nullptr) << "3 and 4 have those that 2 gave them";
-  EXPECT_EQ(owner.introduced(id, 4, 3), nullptr);  // Now it hears of these two.
+  EXPECT_EQ(owner.introduced(id, 4, 3), nullptr);  // Now the owner gets the reports of these two.
   EXPECT_EQ(owner.introduced(id, 3, 4), nullptr);
   EXPECT_EQ(owner.dropped(id, 2, 3), nullptr);
   EXPECT_NE(owner.dropped(id, 2, 4), nullptr);
@@ -213,7 +213,7 @@ TEST(References, AUseMayOvertakeTheCreation) {
 TEST(References, ReferenceWithoutCallLeavesNothing) {
   ReferenceTable owner(1);
   const RefId id{2, 1, 1};
-  const auto value = owner.find(id);  // somebody waits for it
+  const auto value = owner.find(id);  // a caller waits for it
   EXPECT_NE(owner.dropped(id, 2, 2), nullptr);
   EXPECT_THROW(value->future().get(), CommError);
   EXPECT_EQ(owner.size(), 0u);

@@ -1,4 +1,4 @@
-// Values that stay where they are, and references to them, over real sockets.
+// Values that stay on their worker, and references to them, over real sockets.
 
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ std::string repeat(const std::string& text, int times) {
 }
 constexpr auto& kRepeat = function<"repeat", &repeat>;
 
-/// Calls a third worker with what a second handed on.
+/// Calls a third worker with a reference that a second one passed on.
 int add_there(const RRef<Counter>& counter, int more) {
   return this_agent()->rpc_sync(counter.owner(), kCount, counter, more);
 }
@@ -185,7 +185,7 @@ TEST(RRef, ReferencesOfALostWorkerAreReleased) {
   workers["a"].rpc_sync("b", kValue, made);
   workers["a"].rpc_sync("c", kKeep, std::vector{made});
   EXPECT_EQ(Counter::num_alive, 1);
-  // A process that is killed drops nothing: the agents go before their references.
+  // A killed process drops nothing, so the agents are destroyed before their references.
   workers.kill("c");
   EXPECT_EQ(workers["a"].rpc_sync("b", kValue, made), 1);
   workers.kill("a");

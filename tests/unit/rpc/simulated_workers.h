@@ -41,7 +41,7 @@ class SimulatedWorkers {
   void freeze(rpc::WorkerId worker) { simulation_.freeze(name(worker)); }
   void thaw(rpc::WorkerId worker) { simulation_.thaw(name(worker)); }
   void cut(rpc::WorkerId a, rpc::WorkerId b) { simulation_.cut(name(a), name(b)); }
-  /// A new process, with another number, where this one was.
+  /// Replaces the process of a worker by a new process with another number.
   void replace(rpc::WorkerId worker, rpc::WorkerId by) {
     simulation_.crash(name(worker));
     numbers_[worker] = by;
@@ -49,7 +49,7 @@ class SimulatedWorkers {
   }
 
   std::function<void(rpc::WorkerId at, rpc::WorkerId from, const wire::Message&)> on_message;
-  std::map<std::pair<rpc::WorkerId, rpc::WorkerId>, Gone> gone;  ///< by who noticed, and who is gone
+  std::map<std::pair<rpc::WorkerId, rpc::WorkerId>, Gone> gone;  ///< by detecting and lost worker
 
  private:
   static std::string name(rpc::WorkerId worker) { return text("w", worker); }

@@ -1,5 +1,5 @@
 #pragma once
-// Workers of one group, as agents of this process, and what their calls throw.
+// Workers of one group, as agents of this process, and the exceptions of their calls.
 
 #include <exception>
 #include <functional>
@@ -33,9 +33,9 @@ class Workers {
     options_.name = name;
     agents_[name] = rpc::Agent::join(options_);
   }
-  /// As if its process had died.
+  /// Ends the agent like the death of its process.
   void kill(const std::string& name) { agents_.erase(name); }
-  /// Of those that join later.
+  /// Options of workers that join later.
   rpc::AgentOptions& options() { return options_; }
 
  private:

@@ -18,7 +18,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Element names that are opened and closed in order; ends with what is wrong, or "".
+/// Checks that XML elements are opened and closed in order. Returns the error, or "".
 std::string xml_fault(const std::string& xml) {
   std::vector<std::string> open;
   for (std::size_t at = xml.find('<'); at != std::string::npos; at = xml.find('<', at + 1)) {
@@ -52,9 +52,9 @@ std::vector<std::string> cells_of_rank(const std::string& table, int rank) {
   return cells;
 }
 
-// PipeDream, SOSP 2019, figure 4 and section 3.3, whose minibatches count from 1: minibatch 5 uses on the
-// first stage the weights after the update of minibatch 1, forward and backward, and on the third stage those
-// after that of minibatch 3.
+// PipeDream, SOSP 2019, figure 4 and section 3.3, whose minibatches count from 1. On the first stage,
+// minibatch 5 uses the weights after the update of minibatch 1, forward and backward. On the third stage it
+// uses those after the update of minibatch 3.
 TEST(Table, PipeDreamHasVersionsOfItsFigure) {
   const Program order = make_schedule("pipedream", {.num_ranks = 4, .num_microbatches = 5});
   const std::string table = to_table(order);
@@ -67,7 +67,8 @@ TEST(Table, PipeDreamHasVersionsOfItsFigure) {
   EXPECT_THAT(table, HasSubstr("\nvN: the weights of the stage after N updates"));
 }
 
-// Vertical sync (section 3.3): on every stage the version that was newest on the first one at the forward.
+// Vertical sync (section 3.3): every stage uses the version that was newest on the first stage at the
+// forward.
 TEST(Table, VerticalSyncHasOneVersionPerMicrobatch) {
   const std::string table =
       to_table(make_schedule("pipedream", {.num_ranks = 2, .num_microbatches = 4, .vertical_sync = true}));
@@ -86,7 +87,7 @@ TEST(Table, PipeDream2BwIsOneUpdateAfter) {
                           "1B3:v0", "1STEP:v2", "1F4:v1", "1B4:v1", "1F5:v1", "1B5:v1", "1STEP:v3"));
 }
 
-// Each replica of the first stage has every second micro-batch and updates with the other, once per round.
+// Each replica of the first stage has every second micro-batch. Both update together, once per round.
 TEST(Table, RoundRobinReplicasCountRounds) {
   const std::string table =
       to_table(make_schedule("1f1b-rr", {.num_ranks = 3, .num_microbatches = 4, .replicas = {2, 1}}));
@@ -161,7 +162,7 @@ TEST(Svg, ShowsEveryActionAndEscapesName) {
   }
 }
 
-/// Where the first box of an action lies from left to right, in units of the width of a box of `unit`.
+/// The horizontal position of the first box of an action, in units of the width of a box of `unit`.
 double place_of(const std::string& svg, const std::string& action, const std::string& unit) {
   const auto number_before = [&](const std::string& title, const std::string& name) {
     const std::size_t at =
@@ -174,8 +175,8 @@ double place_of(const std::string& svg, const std::string& action, const std::st
 
 TEST(Svg, DeviceViewOrdersActionsByDependencies) {
   const Program order = make_schedule("naive", {.num_ranks = 2, .num_microbatches = 2});
-  // Slots: 0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1. A backward takes three times as long as a forward, which no slot
-  // shows.
+  // Slots: 0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1. A backward takes three times as long as a forward, which slots do
+  // not show.
   const std::string svg = to_svg(order, simulate(order, {.stages = {{1, 3, 0}}}), {View::kDevice});
   EXPECT_NEAR(place_of(svg, "1F0", "0F0"), 1, 0.01);
   EXPECT_NEAR(place_of(svg, "0B0", "0F0"), 3, 0.01);

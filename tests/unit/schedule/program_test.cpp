@@ -85,7 +85,7 @@ TEST_P(ValidateMutation, IsRejectedAndNamed) {
   EXPECT_THAT([&] { validate(program); }, ThrowsMessage<InvalidArgument>(HasSubstr(GetParam().message)));
 }
 
-// Each is "0F0,0B0,0F1,0B1,0REDUCE_GRAD,0STEP" with one thing wrong.
+// Each is "0F0,0B0,0F1,0B1,0REDUCE_GRAD,0STEP" with one fault.
 INSTANTIATE_TEST_SUITE_P(
     DataParallel, ValidateMutation,
     testing::Values(Mutation{"DroppedForward", "0F0,0B0,0B1,0REDUCE_GRAD,0STEP",

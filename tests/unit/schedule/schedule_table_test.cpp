@@ -1,5 +1,5 @@
-// Every row of the table of schedules, over many sizes: what it makes is sound as an order, sound under both
-// transports when lowered, and readable as text. A new row is covered without a new test.
+// Every row of the table of schedules, over many sizes. Its program is valid as an order, valid when lowered
+// for both transports, and readable as text. New rows are covered without new tests.
 
 #include "trireme/schedule/schedule_table.h"
 
@@ -32,7 +32,7 @@ std::string test_name(const testing::TestParamInfo<ScheduleRow>& suite) {
 
 class EverySchedule : public testing::TestWithParam<ScheduleRow> {
  protected:
-  /// Nothing where the schedule rejects the size, which it must say in words.
+  /// Nothing for sizes that the schedule rejects, which it must do with a message.
   static std::vector<Program> programs(const std::vector<int>& ranks, const std::vector<int>& microbatches) {
     std::vector<Program> made;
     for (const int p : ranks) {

@@ -50,7 +50,7 @@ TEST(Simulate, CostIsLongestTimeOfRank) {
   EXPECT_DOUBLE_EQ(timeline.makespan, 27);
 }
 
-// Figures of the schedules with all times 1, as computed from the published orders.
+// Makespans of the schedules with all times 1, computed from the published orders.
 TEST(Simulate, FourRanksTakeKnownTimes) {
   const auto makespan = [](const char* name) {
     return simulate(make_schedule(name, {.num_ranks = 4, .num_microbatches = 8})).makespan;
@@ -140,8 +140,8 @@ Span span_of(const Program& program, const Timeline& timeline, std::size_t rank,
   return {};
 }
 
-// F 1, B 4 twice: the last backward runs from 6 to 10. Four buckets of 2 are ready at 7, 8, 9, and at 10,
-// where REDUCE_GRAD stands.
+// F 1, B 4, twice: the last backward runs from 6 to 10. Four buckets of 2 are ready at 7, 8, 9 and 10, where
+// REDUCE_GRAD is.
 TEST(Simulate, ReductionOverlapsBackwardAndPrecedesUpdate) {
   const Program program = data_parallel(2);
   Costs costs = costs_of({.forward = 1, .backward_input = 2, .backward_weight = 2, .reduce = 8, .update = 3});

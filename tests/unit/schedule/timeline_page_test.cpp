@@ -17,7 +17,7 @@ TimedAction did(const std::string& action, double start_s, double end_s) {
   return {parse_action(action), start_s, end_s};
 }
 
-/// Two ranks, two micro-batches; times that are easy to follow. It begins 5 s after the origin.
+/// Two ranks and two micro-batches with simple times. The timeline begins 5 s after the origin.
 TimedRanks measured() {
   return {{did("0F0", 5.0, 5.1), did("0F1", 5.1, 5.3), did("0SEND_F0", 5.3, 5.4), did("0B0", 5.4, 5.6),
            did("0B1", 5.8, 6.0)},
@@ -53,7 +53,7 @@ TEST(TimedActions, WeightGradientHasItsCost) {
 }
 
 TEST(TimedActions, ABubbleIsWhereNothingIsComputed) {
-  // 1 s from the first begin to the last end; transfers are no computation.
+  // 1 s from the first begin to the last end. Transfers do not count as computation.
   EXPECT_THAT(bubble_shares(measured()), ElementsAre(DoubleNear(0.3, 1e-9), DoubleNear(0.3, 1e-9)));
   EXPECT_THAT(bubble_shares({{did("0F0", 0, 1), did("0B0", 0, 1)}, {}}), ElementsAre(0, 1));
   EXPECT_THAT(bubble_shares({{}, {}}), ElementsAre(0, 0));
@@ -78,14 +78,15 @@ TEST(TimelinePage, DrawsMeasuredBoxesFromStepBegin) {
 
 TEST(TimelinePage, DrawsThePlanWithTheMeanTimes) {
   const std::string html = timeline_page(page());
-  // 0F0 0F1 | 1F0 1B0 ...: the first backward of stage 1 begins when both forwards before it are over.
+  // 0F0 0F1 | 1F0 1B0 ...: the first backward of stage 1 begins after both forwards before it.
   EXPECT_THAT(html, HasSubstr("<title>0F1: 150 ms, from 150 ms</title>"));
   EXPECT_THAT(html, HasSubstr("<title>1B0: 250 ms, from 250 ms</title>"));
   EXPECT_THAT(html, HasSubstr("<td>planned</td>"));
 }
 
 TEST(TimelinePage, ScalesBoxesToTheLongestRow) {
-  // Measured is 1 s and the plan shorter. 1 s is 1004 units from 130 on: half of it begins at 632.
+  // The measured time is 1 s and the plan is shorter. 1 s is 1004 units from 130 on, so half of it begins at
+  // 632.
   TimelinePage quick_plan = page();
   quick_plan.costs = {.stages = {{0.1, 0.1, 0}}};
   EXPECT_THAT(timeline_page(quick_plan),

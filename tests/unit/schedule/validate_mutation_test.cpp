@@ -1,4 +1,4 @@
-// Sound programs with one thing wrong: each is rejected, and what is wrong is named.
+// Valid programs with one fault. Each is rejected, and the message names the fault.
 
 #include <gmock/gmock.h>
 
@@ -43,7 +43,7 @@ void swap(Program& program, std::size_t rank, const char* one, const char* other
   std::iter_swap(find(program, rank, one), find(program, rank, other));
 }
 
-/// Takes `token` out and puts it before `before`.
+/// Moves `token` before `before`.
 void move_before(Program& program, std::size_t rank, const char* token, const char* before) {
   drop(program, rank, token);
   program.ranks[rank].insert(find(program, rank, before), parse_action(token));
@@ -336,7 +336,8 @@ TEST(EveryMutation, OfARepeatedActionIsRejected) {
 TEST(EveryMutation, LinkReorderingIsRejected) {
   for_each_step([](const Program& sound, Transport transport) {
     for (std::size_t rank = 0; rank < sound.ranks.size(); ++rank) {
-      std::map<std::pair<int, ActionKind>, std::size_t> last;  // of a stage and kind of transfer: one link
+      // For each stage and kind of transfer, which use one link.
+      std::map<std::pair<int, ActionKind>, std::size_t> last;
       for (std::size_t i = 0; i < sound.ranks[rank].size(); ++i) {
         const Action& action = sound.ranks[rank][i];
         if (!is_transfer(action.kind) || sound.replicas.size() == 1) continue;

@@ -22,7 +22,7 @@ double seconds_of(const GoodputRecord& record, Phase phase) {
   return record.seconds[static_cast<std::size_t>(phase)];
 }
 
-/// 100 steps in 60 s, of which the first 50 took 40 s, saves 10 s, a start 30 s.
+/// 100 steps in 60 s, the first 50 of which took 40 s. Saves took 10 s, and the start 30 s.
 GoodputRecord killed() {
   return {.seconds = {60, 0, 10, 0, 0, 30, 0},
           .steps = 100,

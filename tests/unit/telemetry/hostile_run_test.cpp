@@ -1,4 +1,4 @@
-// Folders of runs of third parties, which `trireme runs` lists.
+// Untrusted folders of runs, which `trireme runs` lists.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class SecurityRunReading : public testing::Test {
     }
     return "no error";
   }
-  /// `begin`, and very many keys.
+  /// `begin`, followed by very many keys.
   static std::string object_of_many_keys(std::string begin) {
     for (int i = 0; i < 300'000; ++i) begin += ",\"" + std::to_string(i) + "\":1";
     return begin + "}\n";

@@ -1,4 +1,4 @@
-// What GPUs say of themselves, from a library of the tests that is loaded as NVIDIA's is.
+// Values that GPUs report, from a test library that is loaded like NVIDIA's.
 #include "trireme/telemetry/nvml.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 const std::string kLibrary = test::bin("stand_in_nvml.so");
 
-/// An error that the library returns, as long as it lives.
+/// Makes the library return an error while the object exists.
 class Returned {
  public:
   Returned(const char* variable, const char* code) : variable_(variable) { ::setenv(variable, code, 1); }

@@ -90,7 +90,7 @@ TEST(RankUsage, IsNotTornWhileItIsWritten) {
     while (!ends) {
       page->usage().enter(Activity::kForward);
       page->usage().enter(Activity::kBackward);
-      // A rank does something between two transitions.
+      // A rank works between two transitions.
       for (const std::int64_t until_ns = now_ns() + 500; now_ns() < until_ns && !ends;) {
       }
     }

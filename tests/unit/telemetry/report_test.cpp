@@ -59,7 +59,7 @@ TEST(Curve, SmoothingIsAMeanAround) {
   EXPECT_EQ(smooth[2].value, 6);
 }
 
-/// Words of all ticks of an axis; those of values end at it.
+/// Texts of all ticks of an axis. Those of values end at the axis.
 std::vector<std::string> ticks_of(const std::string& figure, const std::string& anchor) {
   std::vector<std::string> ticks;
   const std::string before = "text-anchor=\"" + anchor + "\">";
@@ -182,7 +182,7 @@ TEST_F(Report, SettingsHaveShortestExactForm) {
 
 TEST_F(Report, PendingRunIsUnfinished) {
   write_run();
-  // Resumed: steps after the summary's, and a line under way.
+  // As after a resume: steps after those of the summary, and an incomplete line.
   write("metrics.jsonl", "{\"event\":\"step\",\"step\":9,\"loss\":1.5}\n{\"event\":\"st");
   const RunData run = read_run(folder_.path());
   EXPECT_EQ(run.status, "unfinished");

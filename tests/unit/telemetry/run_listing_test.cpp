@@ -126,7 +126,7 @@ TEST_F(RunListing, OtherFolderHasProblemAndHidesNothing) {
   EXPECT_THAT(problems, HasSubstr("summary.json: expected"));
 }
 
-// A folder of runs may come from somebody else.
+// A folder of runs may be untrusted.
 TEST(SecurityRunListing, FifoIsProblemAndDoesNotBlock) {
   for (const char* name : {"config.toml", "metrics.jsonl", "summary.json", "end.json", "run.lock"}) {
     const test::TemporaryFolder folder;

@@ -16,7 +16,7 @@ std::int64_t& waited(RankSample& rank, Activity activity) {
   return rank.usage.waited_ns[static_cast<std::size_t>(activity)];
 }
 
-/// A rank that has entered a forward at that moment.
+/// A rank that has entered a forward at that time.
 RankSample rank_at(int rank, std::int64_t at_ns, std::uint64_t step) {
   RankSample sample;
   sample.status.rank = rank;
@@ -30,8 +30,7 @@ RankSample rank_at(int rank, std::int64_t at_ns, std::uint64_t step) {
   return sample;
 }
 
-/// Ten seconds in which rank 0 was in its backward for 4 s of its own and waited for 6 s, rank 1 did not
-/// wait.
+/// Ten seconds. Rank 0 was in its backward, computed for 4 s and waited for 6 s. Rank 1 did not wait.
 std::pair<RunSample, RunSample> two_samples() {
   RunSample before{.at_ns = 100 * kSecond,
                    .ranks = {rank_at(0, 100 * kSecond, 10), rank_at(1, 100 * kSecond, 10)}};

@@ -95,7 +95,7 @@ TEST(ConsoleSink, BarIsRedrawnAndFinallyCleared) {
   EXPECT_THAT(out.str(), EndsWith("\r\x1b[K"));
 }
 
-/// What the bar shows of a step about which everything is known, without the codes around it.
+/// The progress bar of a step with all values, without its control codes.
 std::string bar_of(int columns) {
   std::ostringstream out;
   ConsoleSink sink(out, {.style = ConsoleStyle::kTerminal, .total_steps = 200000, .columns = columns});
@@ -204,7 +204,7 @@ TEST(ConsoleSink, EvaluationClearsBarAndTakesLine) {
   EXPECT_THAT(out.str(), EndsWith("step 2  test loss nan\n"));
 }
 
-// What a line says may come from a configuration or a folder of somebody else.
+// The text of a line may come from an untrusted configuration or folder.
 TEST(SecurityConsole, ControlCharactersOfALineAreEscaped) {
   std::ostringstream out;
   ConsoleSink sink(out, {});

@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::Pair;
 
-/// What a reader of the formats finds in a file, written down from their definitions alone.
+/// The content of a file for a reader of the formats, which is written from their definitions only.
 struct Event {
   double wall_time = 0;
   std::int64_t step = 0;
@@ -24,7 +24,7 @@ struct Event {
   std::map<std::string, float> scalars;
 };
 
-/// A message of protocol buffers, field by field.
+/// A protocol-buffers message, field by field.
 class Message {
  public:
   explicit Message(std::string bytes) : bytes_(std::move(bytes)) {}
@@ -44,7 +44,7 @@ class Message {
   T as() const {
     T result{};
     EXPECT_EQ(content.size(), sizeof result);
-    std::memcpy(&result, content.data(), sizeof result);  // this test runs on little-endian machines
+    std::memcpy(&result, content.data(), sizeof result);  // this test runs on little-endian machines only
     return result;
   }
 
@@ -108,7 +108,7 @@ Word word(const std::string& bytes, std::size_t at) {
 
 class Tensorboard : public testing::Test {
  protected:
-  /// Of all files, in the order of their names.
+  /// The events of all files, in the order of file names.
   std::vector<Event> events() const {
     std::map<std::string, std::string> files;
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
