@@ -47,7 +47,7 @@ using LoopWeights = std::map<std::string, at::Tensor>;
 
 class AsynchronousLoop : public testing::TestWithParam<AsynchronousCase> {
  protected:
-  /// Twice so many rounds of PipelineOptions::num_microbatches.
+  /// Each of two runs has this number of rounds of PipelineOptions::num_microbatches.
   static constexpr int kRounds = 5;
 
   static LoopWeights by_hand() {
