@@ -29,7 +29,7 @@ using model::ConvolutionKernel;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Planes of 2x2 and, between them, 1x1 convolutions.
+/// Planes of 2x2 pixels, with a 1x1 convolution of them.
 class SmallPlanes : public model::Model {
  public:
   SmallPlanes() {
