@@ -35,12 +35,12 @@ std::span<std::byte> span_of(const at::Tensor& bytes) {
       "change a copy, or change it after the backward");
 }
 
-/// Runs of bytes of a file, given out and taken back.
+/// Allocates byte ranges of a file.
 class FileRoom {
  public:
   explicit FileRoom(ScratchFile& file) : file_(file) {}
 
-  /// Throws DataError: the disk is full.
+  /// Throws DataError if the disk is full.
   std::uint64_t take(std::uint64_t bytes) {
     const auto run =
         std::find_if(free_.begin(), free_.end(), [&](const auto& each) { return each.second >= bytes; });
@@ -69,8 +69,8 @@ class FileRoom {
 
  private:
   ScratchFile& file_;
-  std::map<std::uint64_t, std::uint64_t> free_;  ///< place and length; no two of them touch
-  std::uint64_t end_ = 0;                        ///< of what was ever given out
+  std::map<std::uint64_t, std::uint64_t> free_;  ///< offset and length; adjacent ranges are merged
+  std::uint64_t end_ = 0;                        ///< end of the ranges that were ever allocated
 };
 
 class InFile final : public ActivationStore::Keeping {
@@ -84,8 +84,8 @@ class InFile final : public ActivationStore::Keeping {
   bool is_device() const { return options_.device.type() != c10::kCPU; }
 
   void begin(const MemoryPointer& memory) override {
-    // Of a device, what is written passes the host, and the forward waits for that copy; one for which there
-    // is no memory leaves nothing counted.
+    // Bytes of a device reach the file through host memory, and the forward waits for this copy. It comes
+    // before the counters: a failed allocation leaves nothing counted.
     if (is_device()) {
       memory->on_host = bytes_of_storage(memory->saved).to(at::kCPU);
       memory->saved.reset();
@@ -115,12 +115,12 @@ class InFile final : public ActivationStore::Keeping {
     } catch (...) {
       failure = std::current_exception();
     }
-    at::Tensor left;  // its memory goes after the lock is released
+    at::Tensor left;  // freed after the lock is released
     {
       const std::lock_guard lock(mutex_);
       leaving_bytes_ -= memory->bytes;
       if (failure) {
-        failure_ = failure;  // the next that leaves tells; this one is still in memory
+        failure_ = failure;  // the next begin() throws it; this tensor is still in memory
       } else if (source.defined() && memory->wanted && memory->state == State::kLeaving) {
         note_change(*memory);
         left = std::exchange(is_device() ? memory->on_host : memory->saved, {});
@@ -161,7 +161,7 @@ class InFile final : public ActivationStore::Keeping {
     return memory->back.storage();
   }
 
-  /// From the file, on either thread.
+  /// Reads from the file, on either thread.
   void read(const MemoryPointer& memory) {
     at::Tensor bytes;
     std::exception_ptr failure;
@@ -180,7 +180,7 @@ class InFile final : public ActivationStore::Keeping {
     changed_.notify_all();
   }
 
-  /// The backward asks for what was saved last first. Under the mutex.
+  /// Prefetches in reverse order of the saves, the order in which a backward reads. Called under the mutex.
   void fetch_before(std::uint64_t number) {
     for (auto next = live_.lower_bound(number); next != live_.begin();) {
       const MemoryPointer& memory = (--next)->second;
@@ -194,11 +194,11 @@ class InFile final : public ActivationStore::Keeping {
   }
 
   void end(const MemoryPointer& memory) override {
-    at::Tensor saved, back, on_host;  // go after the lock is released
+    at::Tensor saved, back, on_host;  // freed after the lock is released
     const std::lock_guard lock(mutex_);
     memory->wanted = false;
     if (std::exchange(memory->is_ahead, false)) ahead_bytes_ -= memory->bytes;
-    // The next to be written there is so by the same thread, after this one.
+    // The writer thread writes in order, so the next tensor in this range is written after this one.
     room_.give_back(memory->place, static_cast<std::uint64_t>(memory->bytes));
     saved = std::move(memory->saved);
     back = std::move(memory->back);
@@ -206,16 +206,16 @@ class InFile final : public ActivationStore::Keeping {
   }
 
   ScratchFile file_;
-  FileRoom room_;                    ///< this and what follows: under the mutex
-  std::int64_t leaving_bytes_ = 0;   ///< on their way to the file
-  std::int64_t ahead_bytes_ = 0;     ///< back, or on their way, and not asked for yet
-  std::exception_ptr failure_;       ///< of a write, untold
-  std::condition_variable changed_;  ///< something has left, or come
-  IoThread reader_{"activations in"}, writer_{"activations out"};  ///< end first
+  FileRoom room_;                    ///< this and the following members: under the mutex
+  std::int64_t leaving_bytes_ = 0;   ///< being written to the file
+  std::int64_t ahead_bytes_ = 0;     ///< prefetched or being read, and not used yet
+  std::exception_ptr failure_;       ///< of a write, not thrown yet
+  std::condition_variable changed_;  ///< a write or a read has ended
+  IoThread reader_{"activations in"}, writer_{"activations out"};  ///< destroyed first
 };
 
-/// Copies go in a stream of their own, so that neither host nor device waits for them, and memory that is
-/// free again is filled after what was read from it.
+/// Copies run in a separate stream, so neither host nor device waits for them. Stream order ensures that
+/// freed memory is overwritten only after the reads from it.
 class OnHost final : public ActivationStore::Keeping {
  public:
   explicit OnHost(const ActivationStoreOptions& options) : Keeping(options) {
@@ -273,7 +273,7 @@ class OnHost final : public ActivationStore::Keeping {
     }
   }
 
-  batch::CopyStream copies_{options_.device};     ///< the forward continues while activations leave
+  batch::CopyStream copies_{options_.device};     ///< the forward continues during the copies
   std::multimap<std::int64_t, at::Tensor> free_;  ///< under the mutex, by bytes
 };
 

@@ -14,7 +14,8 @@
 namespace trireme::model {
 namespace {
 
-/// A view of less than this share of its memory stays, as that would have to travel whole.
+/// A view of less than 1/kMinShare of its storage is not offloaded: the whole storage would have to be
+/// copied.
 constexpr std::size_t kMinShare = 4;
 
 bool learns(const at::TensorBase& tensor) { return tensor.is_leaf() && tensor.requires_grad(); }
@@ -29,7 +30,7 @@ at::Tensor bytes_of_storage(const at::Tensor& tensor) {
 }
 
 std::shared_ptr<ActivationStore::Keeping::Use> ActivationStore::Keeping::keep(const at::Tensor& tensor) {
-  std::shared_ptr<Use> known;  // goes after the lock is released: the last one takes it
+  std::shared_ptr<Use> known;  // freed after the lock is released, as it may be the last use
   const auto memory = std::make_shared<KeptMemory>(tensor);
   {
     const std::lock_guard lock(mutex_);
@@ -78,7 +79,7 @@ std::int64_t ActivationStore::kept_bytes() const { return keeping_->kept_bytes()
 
 std::int64_t ActivationStore::max_kept_bytes() const { return keeping_->max_kept_bytes(); }
 
-/// Keeps what the store takes, and hands the rest on.
+/// Offloads the tensors that the store takes, and passes the others to the outer keeper.
 class ActivationStore::Scope::Keeper : public SavedTensorKeeper {
  public:
   Keeper(std::shared_ptr<Keeping> keeping, const Tensors& own) : keeping_(std::move(keeping)), scope_(*this) {
@@ -125,8 +126,8 @@ class ActivationStore::Scope::Keeper::Kept : public torch::autograd::SavedVariab
       outer_ = outer->hooks();
       outer_->call_pack_hook(tensor);
     } else {
-      // Of a leaf the memory may go and come back (sharded weights); the graph of others is not to hold
-      // itself.
+      // A leaf is held itself, as its memory may be freed and gathered again (sharded weights). Other tensors
+      // are detached, so that the graph does not hold itself.
       tensor_ = !tensor.defined() || learns(tensor) ? tensor : tensor.detach();
       version_ = tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
     }
@@ -144,7 +145,7 @@ class ActivationStore::Scope::Keeper::Kept : public torch::autograd::SavedVariab
   }
 
  private:
-  const Keeper* keeper_;  ///< until it has been packed
+  const Keeper* keeper_;  ///< null after the tensor has been packed
   std::shared_ptr<Keeping::Use> use_;
   at::TensorOptions options_;
   std::int64_t offset_ = 0;

@@ -20,10 +20,10 @@ constexpr const char* kDoTheSame =
     "what "
     "is recomputed";
 
-/// Whether LastIsThere is under way.
+/// Whether LastIsThere is being thrown.
 thread_local bool is_leaving = false;
 
-/// A forward that caught it is over with the second run.
+/// Resets is_leaving after the second run, also where the forward caught LastIsThere.
 struct Leaving {
   const bool before = std::exchange(is_leaving, false);
   ~Leaving() { is_leaving = before; }
@@ -41,7 +41,7 @@ at::Tensor leaf_of(const at::Tensor& tensor, bool learns) {
 
 bool is_leaving_second_run() { return is_leaving; }
 
-/// Stands in a saved variable for the tensor of that number.
+/// Represents the tensor with a number in a saved variable.
 class CheckpointFrame::Placeholder : public torch::autograd::SavedVariableHooks {
  public:
   explicit Placeholder(std::shared_ptr<CheckpointFrame> frame) : frame_(std::move(frame)) {}
@@ -59,8 +59,8 @@ class CheckpointFrame::Placeholder : public torch::autograd::SavedVariableHooks 
   std::optional<std::size_t> number_;
 };
 
-/// Keeps what a second run saves, each under its number. The graph of that run is soon dropped; until then a
-/// forward may differentiate in it.
+/// Keeps the tensors that a second run saves, each under its number. The graph of that run is dropped soon.
+/// Until then, the forward may differentiate in it.
 class CheckpointFrame::Again : public SavedTensorKeeper {
  public:
   explicit Again(CheckpointFrame& frame) : frame_(frame), end_(frame.end_of_missing()) {}
@@ -95,7 +95,7 @@ class CheckpointFrame::Again : public SavedTensorKeeper {
   }
 
   CheckpointFrame& frame_;
-  const std::size_t end_;  ///< after the last that is missing
+  const std::size_t end_;  ///< one past the last missing tensor
   std::size_t next_ = 0;
 };
 
@@ -155,7 +155,7 @@ std::size_t CheckpointFrame::end_of_missing() const {
   return static_cast<std::size_t>(slots_.rend() - last);
 }
 
-/// Of a checkpointed forward within another this has that one run again.
+/// Within another checkpointed forward, unpacking an input runs the outer forward again.
 Fields CheckpointFrame::inputs_again() const {
   std::size_t place = 0;
   return names_.map([&](const at::Tensor&) {

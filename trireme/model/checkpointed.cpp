@@ -12,7 +12,7 @@ namespace trireme::model {
 namespace {
 
 Fields run_checkpointed(CheckpointedForward what, const Fields& inputs) {
-  // Nothing is saved, and nothing has to be made again.
+  // Without a graph, nothing is saved.
   if (!at::GradMode::is_enabled()) return what.forward(inputs);
   return std::make_shared<CheckpointFrame>(std::move(what))->run(inputs);
 }

@@ -5,11 +5,11 @@
 // code that reads a graph (unused parameters, split backwards, tied weights, gradients of gradients) sees the
 // graph of a plain forward.
 //
-// The second run finds the random generators, autocast and same_again() as the first one did
-// (forward_record.h), and leaves them, and the buffers of the layer, as they were. It ends as soon as the
-// last tensor is there that the backward needs. Checkpointed forwards nest. A forward must do the same both
-// times: it may depend on inputs, parameters and random numbers, and must not change its inputs in place.
-// Under NoGradGuard it is a plain forward. One backward of a graph at a time.
+// The second run starts with the random generators, autocast and same_again() of the first one
+// (forward_record.h). It restores them and the buffers of the layer. It ends with the last tensor that the
+// backward needs. Checkpointed forwards nest. A forward must do the same both times: it may depend on inputs,
+// parameters and random numbers, and must not change its inputs in place. Under NoGradGuard it is a plain
+// forward. One backward of a graph at a time.
 //
 // A graph that is kept (retain_graph) keeps the tensors of the second run from its first backward on: a
 // second backward runs nothing again. The backward throws an exception of the second run, and its tensors are

@@ -9,7 +9,7 @@
 namespace trireme::model {
 namespace {
 
-// Small enough that four epochs of Fashion-MNIST take half a minute on two cores, and end above 0.91.
+// These sizes train four epochs of Fashion-MNIST in half a minute on two cores, to an accuracy above 0.91.
 constexpr std::int64_t kChannels1 = 16;
 constexpr std::int64_t kChannels2 = 32;
 constexpr std::int64_t kHidden = 128;
@@ -18,7 +18,8 @@ torch::nn::Conv2d convolution(std::int64_t in, std::int64_t out) {
   return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1));
 }
 
-/// Pooling first leaves four times fewer values for the ReLU; the two commute, also in their gradients.
+/// Max pooling and ReLU commute, also in their gradients. Pooling first leaves four times fewer values for
+/// the ReLU.
 at::Tensor pool_relu(const at::Tensor& values) { return at::relu(at::max_pool2d(values, {2, 2})); }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace trireme::model {
 namespace {
 
-constexpr std::array kLetters{'a', 'o', 'p'};  // as the enumerators
+constexpr std::array kLetters{'a', 'o', 'p'};  // in the order of the enumerators
 
 std::string letters(const PassKernels& kernels) {
   std::string text;
@@ -31,7 +31,7 @@ PassKernels kernels_from(const std::string& text) {
   return {kernel_of(text[0]), kernel_of(text[1]), kernel_of(text[2])};
 }
 
-/// The numbers between the signs of to_text(shape).
+/// The numbers between the separators of to_text(shape).
 std::array<std::int64_t, 10> numbers_in(const std::string& text) {
   constexpr std::array kBehind{'>', '@', 'x', 'k', 'x', 's', 'x', 'p', 'x', '\0'};
   std::array<std::int64_t, 10> numbers{};

@@ -13,7 +13,7 @@ namespace {
 
 at::Tensor atens(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                  const Geometry& geometry) {
-  // The four flags are cuDNN's.
+  // The last four arguments are flags of cuDNN.
   return at::_convolution(input, weight, bias, geometry.stride, geometry.padding, geometry.dilation,
                           geometry.transposed, geometry.output_padding, geometry.groups, false, false, false,
                           false);

@@ -30,11 +30,11 @@ constexpr double kWorthIt = 1.1;
 constexpr std::array kPasses{&PassTimes::forward_us, &PassTimes::of_input_us, &PassTimes::of_weight_us};
 constexpr std::array kKernels{&PassKernels::forward, &PassKernels::of_input, &PassKernels::of_weight};
 
-/// By which a user chooses the instructions of the libraries.
+/// Environment variables with which a user chooses the instructions of the libraries.
 constexpr std::array<const char*, 5> kSettings{"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA",
                                                "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"};
 
-/// The kernels of one shape in one layout, and the microseconds that they take.
+/// The kernels of one shape in one layout, and their time in microseconds.
 struct Taken {
   PassKernels kernels;
   double us = 0;
@@ -82,7 +82,7 @@ bool is_on_cpu(const Model& model) {
   });
 }
 
-/// FNV-1a: names files and finds damage; nobody is kept out by it.
+/// FNV-1a, for file names and detection of damage. It is not a protection against attackers.
 std::string hash_of(const std::string& content) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : content) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -93,14 +93,15 @@ std::string hash_of(const std::string& content) {
 
 constexpr const char* kTitle = "trireme: times of convolutions, as measured; may be deleted\n";
 
-/// By batch and shape, as text.
+/// By batch size and shape, as text.
 using Table = std::map<std::string, ConvolutionTimes>;
 
 std::string key_of(std::int64_t batch, const ConvolutionShape& shape) {
   return text(batch, "*", to_text(shape));
 }
 
-/// A line "KEY LAYOUT KERNEL FORWARD OF_INPUT OF_WEIGHT" for each way; whole tenths of microseconds.
+/// One line "KEY LAYOUT KERNEL FORWARD OF_INPUT OF_WEIGHT" per way, in tenths of microseconds as whole
+/// numbers.
 std::string content_of(const std::string& conditions, const Table& table) {
   std::ostringstream body;
   body << kTitle << conditions;
@@ -114,7 +115,7 @@ std::string content_of(const std::string& conditions, const Table& table) {
   return text(body.str(), "check: ", hash_of(body.str()), "\n");
 }
 
-/// The table in a file of these conditions that is whole.
+/// The table of an intact file with these conditions.
 std::optional<Table> table_in(const std::string& content, const std::string& conditions) {
   const std::string head = kTitle + conditions;
   if (!content.starts_with(head)) return std::nullopt;
@@ -179,7 +180,7 @@ std::string convolution_conditions() {
 }
 
 std::filesystem::path convolution_cache_folder() {
-  // The XDG base directory specification: what is not absolute is ignored.
+  // The XDG base directory specification requires that relative paths are ignored.
   for (const auto& [name, below] :
        {std::pair("XDG_CACHE_HOME", "trireme"), std::pair("HOME", ".cache/trireme")}) {
     const char* value = std::getenv(name);

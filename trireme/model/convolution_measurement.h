@@ -1,8 +1,8 @@
 #pragma once
-// Measures which kernels the convolutions of a model take best on this machine (model/convolution_choice.h),
-// and keeps the times in the user's cache, so that a machine measures a shape once: $XDG_CACHE_HOME/trireme,
-// else ~/.cache/trireme, one file per processor model, instruction set, number of threads and version of
-// libtorch.
+// Measures which kernels are fastest for the convolutions of a model on this machine
+// (model/convolution_choice.h). The times are kept in the user's cache, so a machine measures a shape once.
+// The cache is $XDG_CACHE_HOME/trireme, else ~/.cache/trireme. It has one file per processor model,
+// instruction set, number of threads and version of libtorch.
 
 #include <compare>
 #include <filesystem>
@@ -51,8 +51,8 @@ Convolutions convolutions_of(Model& model, const Fields& inputs, std::int64_t ba
 /// less than a tenth keeps ATen and contiguous. `times[i]` are those of `convolutions.shapes[i]`. Pure.
 ConvolutionChoice fastest(const Convolutions& convolutions, const std::vector<ConvolutionTimes>& times);
 
-/// Of processor time (of the clock with several threads) a tenth of a second or a few turns, whichever is
-/// less, and two turns at least.
+/// Measures for a tenth of a second or a few turns, whichever is less, and for at least two turns. The time
+/// is processor time, or wall time with several threads.
 ConvolutionTimes measure_convolution(const ConvolutionShape& shape, std::int64_t batch);
 
 /// Conditions of the times besides the shape: a few lines of text.

@@ -15,7 +15,7 @@ namespace {
 
 constexpr auto kLast = at::MemoryFormat::ChannelsLast;
 
-/// The sizes of a convolution, and which pixel of the input a tap of the kernel meets.
+/// The sizes of a convolution. A tap is one element of the kernel.
 struct Sizes {
   std::int64_t batch, in, height, width;
   std::int64_t out, out_height, out_width;
@@ -40,14 +40,14 @@ struct Sizes {
 
   std::int64_t taps() const { return kernel_height * kernel_width; }
   std::int64_t rows() const { return batch * out_height * out_width; }
-  /// Whether a pixel of the input is a row as it lies.
+  /// Whether each pixel of the input is already a row of the patch matrix.
   bool is_plain() const {
     return taps() == 1 && stride_height == 1 && stride_width == 1 && padding_height == 0 &&
            padding_width == 0;
   }
 };
 
-/// Channels of the pixels that the kernel meets at one place of the output, tap by tap; null: outside.
+/// Channels of the input pixels under the kernel at one output position, tap by tap; null: padding.
 template <class Pixel>
 void find_taps(const Sizes& sizes, Pixel* sample, std::int64_t row, std::int64_t column,
                std::vector<Pixel*>& taps) {
@@ -62,7 +62,7 @@ void find_taps(const Sizes& sizes, Pixel* sample, std::int64_t row, std::int64_t
   }
 }
 
-/// Calls `visit(taps, patch)` for every place of the output; samples in parallel.
+/// Calls `visit(taps, patch)` for every output position. Samples run in parallel.
 template <class Pixel, class Patch, class Visit>
 void for_each_patch(const Sizes& sizes, Pixel* pixels, Patch* patches, const Visit& visit) {
   const std::int64_t of_sample = sizes.out_height * sizes.out_width * sizes.in * sizes.taps();
@@ -82,8 +82,8 @@ void for_each_patch(const Sizes& sizes, Pixel* pixels, Patch* patches, const Vis
   });
 }
 
-/// Patches lie either channel by channel, as weights do, or tap by tap, as pixels do. Whichever side has
-/// fewer rows is brought to the order of the other.
+/// Patches are ordered either by channel, as weights are, or by tap, as pixels are. The side with fewer rows
+/// is reordered to match the other.
 class Order {
  public:
   explicit Order(const Sizes& sizes)
@@ -94,7 +94,7 @@ class Order {
   bool by_tap() const { return by_tap_; }
   std::int64_t tap(std::size_t number) const { return static_cast<std::int64_t>(number) * tap_step_; }
 
-  /// Calls `visit(i, channel)` with the place i of each channel of a tap.
+  /// Calls `visit(i, channel)` with the offset i of each channel of a tap.
   template <class Visit>
   void for_each_channel(std::int64_t channels, const Visit& visit) const {
     if (by_tap_) {
@@ -109,7 +109,7 @@ class Order {
   std::int64_t tap_step_, channel_step_;
 };
 
-/// (rows, in * taps).
+/// The patch matrix (rows, in * taps).
 at::Tensor patches_of(const at::Tensor& input, const Sizes& sizes) {
   const at::Tensor pixels = input.contiguous(kLast);
   if (sizes.is_plain()) return pixels.permute({0, 2, 3, 1}).view({sizes.rows(), sizes.in});
@@ -128,7 +128,7 @@ at::Tensor patches_of(const at::Tensor& input, const Sizes& sizes) {
   return patches;
 }
 
-/// The reverse: what patches hold is added to the pixels that it is of.
+/// The reverse of patches_of: each patch value is added to its pixel.
 at::Tensor sum_of_patches(const at::Tensor& patches, const Sizes& sizes) {
   if (sizes.is_plain()) {
     return patches.view({sizes.batch, sizes.height, sizes.width, sizes.in}).permute({0, 3, 1, 2});
@@ -152,14 +152,14 @@ at::Tensor as_rows(const at::Tensor& output, const Sizes& sizes) {
   return output.contiguous(kLast).permute({0, 2, 3, 1}).view({sizes.rows(), sizes.out});
 }
 
-/// (out, in * taps), columns as those of patches.
+/// The weight as a matrix (out, in * taps), with the columns in the order of the patches.
 at::Tensor as_matrix(const at::Tensor& weight, const Sizes& sizes) {
   const at::MemoryFormat format = Order(sizes).by_tap() ? kLast : at::MemoryFormat::Contiguous;
   return weight.contiguous(format).as_strided({sizes.out, sizes.in * sizes.taps()},
                                               {sizes.in * sizes.taps(), 1});
 }
 
-/// The reverse, contiguous.
+/// The reverse of as_matrix, contiguous.
 at::Tensor as_weight(const at::Tensor& matrix, const at::Tensor& weight, const Sizes& sizes) {
   if (!Order(sizes).by_tap() || sizes.taps() == 1) return matrix.view(weight.sizes());
   return matrix.view({sizes.out, sizes.kernel_height, sizes.kernel_width, sizes.in})

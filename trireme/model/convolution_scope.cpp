@@ -12,9 +12,9 @@
 namespace trireme::model {
 namespace {
 
-/// Of the innermost scope of this thread; null: none. Backward runs on the thread that calls it.
+/// The choice of this thread's innermost scope; null: none. Backward runs on the thread that calls it.
 thread_local const ConvolutionChoice* chosen = nullptr;
-/// Where this thread's convolutions are noted; null: nowhere.
+/// Records this thread's convolutions; null: no recording.
 thread_local std::vector<ConvolutionShape>* noted = nullptr;
 
 bool is_plain(const at::Tensor& tensor) {
@@ -22,7 +22,7 @@ bool is_plain(const at::Tensor& tensor) {
          tensor.numel() > 0;
 }
 
-/// Whether the convolution can be; of one that cannot, ATen says why.
+/// Whether the sizes are valid. ATen reports the error of an invalid convolution.
 bool fits(const ConvolutionShape& shape, const at::Tensor& input, const std::optional<at::Tensor>& bias) {
   const std::array plane{shape.height, shape.width};
   for (std::size_t dim = 0; dim < plane.size(); ++dim) {
@@ -33,7 +33,7 @@ bool fits(const ConvolutionShape& shape, const at::Tensor& input, const std::opt
   return input.size(1) == shape.in && (!has_bias || (bias->dim() == 1 && bias->size(0) == shape.out));
 }
 
-/// Empty: none that a choice is about.
+/// Empty: a choice does not apply to this convolution.
 std::optional<ConvolutionShape> shape_of(const at::Tensor& input, const at::Tensor& weight,
                                          const std::optional<at::Tensor>& bias, const Geometry& geometry) {
   const auto is_one = [](std::int64_t value) { return value == 1; };
@@ -52,7 +52,7 @@ std::optional<ConvolutionShape> shape_of(const at::Tensor& input, const at::Tens
   return fits(shape, input, bias) ? std::optional(shape) : std::nullopt;
 }
 
-/// As the choice wants it.
+/// In the memory format of the choice.
 at::Tensor laid_out(const at::Tensor& tensor) {
   return chosen != nullptr && chosen->channels_last && tensor.dim() == 4
              ? tensor.contiguous(at::MemoryFormat::ChannelsLast)
@@ -91,7 +91,7 @@ ConvolutionGradients chosen_convolution_backward(const at::Tensor& grad_output, 
 }
 
 void install_kernels() {
-  // Both operators have no kernel of their own for the CPU: these come before the composite ones.
+  // ATen has no CPU kernels for the two operators, so these take precedence over the composite ones.
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   static const bool kInstalled = [] {
     library.impl("convolution", TORCH_FN(chosen_convolution));

@@ -1,10 +1,11 @@
 #pragma once
-// While a ConvolutionScope lives, f32 convolutions of images of this thread take the kernels of its choice,
-// forward and backward, in any module, custom ones included: open it around a step. Scopes nest; the inner
-// one counts. A scope applies to its thread only, also for ranks that are threads of one process. The first
-// scope whose choice is not ATen's, or the first convolutions_in(), puts two kernels before ATen's composite
-// ones (aten::convolution and convolution_backward on the CPU) for the life of the process. Without a scope
-// on the thread they do the same as ATen, bit by bit.
+// While a ConvolutionScope exists, f32 convolutions of images on this thread use the kernels of its choice.
+// This holds for forward and backward and for any module, custom ones included: open a scope around a step.
+// Scopes nest; the inner one counts. A scope applies to its thread only, also for ranks that are threads of
+// one process.
+// | The first scope whose choice is not ATen's, or the first convolutions_in(), installs two CPU kernels for
+// the life of the process. They precede ATen's composite ones (aten::convolution and convolution_backward).
+// Without a scope on the thread they do the same as ATen, bit by bit.
 
 #include <functional>
 #include <vector>

@@ -21,7 +21,7 @@ double used_us() {
   return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
 }
 
-/// In whole tenths, as it is kept.
+/// Microseconds, rounded to tenths as in the file.
 template <class Action>
 double time_of_us(const Action& action) {
   const double begin_us = used_us();
@@ -29,7 +29,7 @@ double time_of_us(const Action& action) {
   return std::round(10 * (used_us() - begin_us)) / 10;
 }
 
-/// Whether ATen multiplies sample by sample (its rule: use_mkldnn in ATen/native/Convolution.cpp).
+/// Whether ATen multiplies sample by sample (condition use_mkldnn in ATen/native/Convolution.cpp).
 bool atens_own(const ConvolutionShape& shape, std::int64_t batch) {
   constexpr std::array<std::int64_t, 2> kOnes{1, 1};
   return shape.kernel == kOnes && shape.stride == kOnes && batch < 16 && at::get_num_threads() == 1;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto kKey = c10::DispatchKey::DeferredInit;
 
-/// Whatever an operator makes, it makes on the meta device.
+/// Runs an operator with its device argument set to the meta device.
 void on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const std::size_t begin = stack->size() - arguments.size();
@@ -28,7 +28,7 @@ void on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.callBoxed(stack);
 }
 
-/// The storage and device of `there` under the same tensor, whoever holds it.
+/// Gives the storage and device of `there` to `tensor` itself, so all its holders see them.
 void take_storage(const at::Tensor& tensor, const at::Tensor& there) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(there.storage());
@@ -39,7 +39,7 @@ at::Tensor room_for(const at::Tensor& tensor, c10::Device device) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(device));
 }
 
-/// Another storage and device; what it held is gone.
+/// Allocates new memory on a device; the old values are lost.
 void give_memory(const at::Tensor& tensor, c10::Device device) {
   const at::NoGradGuard no_grad;
   take_storage(tensor, room_for(tensor, device));
@@ -94,7 +94,7 @@ void materialise(const Layer& layer, c10::Device device) {
   });
 }
 
-/// Not Tensor::set_data, which refuses devices of other makers.
+/// Does not use Tensor::set_data, which rejects third-party devices.
 void move_to(const Layer& layer, c10::Device device) {
   const at::NoGradGuard no_grad;
   for (const Named* tensors : {&layer.parameters, &layer.buffers}) {

@@ -136,7 +136,7 @@ std::vector<Layer> Gpt::layers() {
         make_layer(*this, text("block ", i), {blocks_[i]},
                    [block = blocks_[i]](const at::Tensor& input) { return block->forward(input); }));
   }
-  // The logits are made with the tokens' embedding: on another rank than the first layer it is a tied copy.
+  // The logits use the token embedding. On another rank than the first layer, it is a tied copy.
   chain.push_back(make_layer(*this, "logits", {last_norm_, tokens_.ptr()},
                              [this](const at::Tensor& input) { return logits(input); }));
   return chain;

@@ -1,12 +1,12 @@
 #pragma once
 // A decoder-only transformer with the names and sizes of nanoGPT (github.com/karpathy/nanoGPT, model.py),
-// which follows GPT-2 (Radford et al., 2019): token and position embeddings, blocks of pre-norm attention
-// (Vaswani et al., arXiv 1706.03762) and a four times wider MLP with GELU, a final norm, and logits by the
-// transposed token embedding. Layers without bias, as nanoGPT's training configurations have them.
-// Parameters: "transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.ln_1.weight",
+// which follows GPT-2 (Radford et al., 2019). It has token and position embeddings, blocks, and a final norm.
+// A block has pre-norm attention (Vaswani et al., arXiv 1706.03762) and a four times wider MLP with GELU. The
+// transposed token embedding makes the logits. Layers have no bias, as in nanoGPT's training configurations.
+// | Parameters: "transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.ln_1.weight",
 // "transformer.h.0.attn.c_attn.weight", ..., "transformer.ln_f.weight". The last layer has no parameter of
-// its own: nanoGPT's "lm_head.weight" is "transformer.wte.weight"; its files hold it under both names, which
-// model.weights takes.
+// its own: nanoGPT's "lm_head.weight" is "transformer.wte.weight". Its files hold it under both names, which
+// model.weights accepts.
 
 #include <torch/nn/modules/embedding.h>
 

@@ -32,7 +32,7 @@ Value normal(Random& random) {
   return static_cast<Value>(length * std::cos(2 * std::numbers::pi * double{random.uniform()}));
 }
 
-/// "conv1.weight" of "conv1.bias".
+/// "conv1.weight" for "conv1.bias".
 std::string weight_beside(const std::string& bias) {
   return bias.substr(0, bias.size() - std::string("bias").size()) + "weight";
 }
@@ -40,12 +40,12 @@ std::string weight_beside(const std::string& bias) {
 struct Distribution {
   float (*f32)(Random&);
   double (*f64)(Random&);
-  std::uint64_t draws;  ///< of bits, for each number
+  std::uint64_t draws;  ///< random draws per number
 };
 constexpr Distribution kUniform = {uniform<float>, uniform<double>, 1};
 constexpr Distribution kNormal = {normal<float>, normal<double>, 2};
 
-/// `part` gets the numbers of the box out of those that `whole` draws for the whole parameter.
+/// Fills `part` with the box's numbers out of those that `whole` draws for the whole parameter.
 template <class Value>
 void fill(at::Tensor& part, const ParameterBox& box, double scale, Value (*next)(Random&),
           std::uint64_t draws, const Random& whole) {
@@ -135,8 +135,8 @@ void fill(const ParameterBox& box, const FirstValues& values, std::uint64_t seed
   if (values.zero_row) box.parameter.detach().select(0, *values.zero_row).zero_();
 }
 
-/// Of Linear and Conv layers, and of others with a weight and a bias of that meaning. `sizes`: of all
-/// parameters, by name.
+/// For Linear and Conv layers, and others whose weight and bias have the same meaning. `sizes` has the sizes
+/// of all parameters by name.
 FirstValues as_linear(const std::string& name,
                       const std::map<std::string, std::vector<std::int64_t>>& sizes) {
   const bool is_weight = name.ends_with("weight");

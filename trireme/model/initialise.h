@@ -51,9 +51,9 @@ void fill_uniform(const ParameterBox& box, double bound, std::uint64_t seed);
 void fill_normal(const ParameterBox& box, double standard_deviation, std::uint64_t seed);
 void fill_constant(const ParameterBox& box, double value);
 
-/// Fills every parameter of the module and its children, or the part of it that the module holds, from the
-/// distribution that libtorch's own module begins with: norms with 1 and 0, embeddings normally, recurrent
-/// and attention layers uniformly; a "weight" and "bias" of any other module as those of Linear (fan_in:
+/// Fills every parameter of the module and its children, or the part that the module holds. Distributions are
+/// the initial ones of libtorch's modules: norms with 1 and 0, embeddings normally, recurrent and attention
+/// layers uniformly. A "weight" and "bias" of any other module are filled as those of Linear (fan_in:
 /// elements per output). Throws InvalidArgument for another parameter.
 void initialise(torch::nn::Module& module, std::uint64_t seed);
 

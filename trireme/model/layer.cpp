@@ -9,7 +9,7 @@ namespace {
 
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Those of the model's tensors that the modules have, too. One of several names goes by its first.
+/// The model's tensors that the modules also have. A tensor with several names gets the first one.
 template <class Of>
 Named shared_with(const torch::nn::Module& model,
                   const std::vector<std::shared_ptr<torch::nn::Module>>& modules, const Of& tensors_of) {
@@ -24,7 +24,6 @@ Named shared_with(const torch::nn::Module& model,
   return named;
 }
 
-/// Gives `layer` the tensors of its modules.
 Layer with_tensors(Layer layer, const torch::nn::Module& model,
                    std::vector<std::shared_ptr<torch::nn::Module>> modules) {
   layer.parameters =

@@ -20,10 +20,10 @@ using batch::Tensors;
 
 struct Layer {
   std::string name;  ///< "transformer.h.3", for messages
-  /// Gets the outputs of the layer before without that one's skips, and after those `takes`, in their order.
-  /// Returns at least one tensor for the next layer, and after those `gives`. Some may be whole numbers or
-  /// need no gradient (masks, positions). A function of one tensor to one is accepted where there is one, and
-  /// of Tensors to Tensors where the names do not matter.
+  /// Gets the outputs of the previous layer without its skips, then `takes`, in their order. Returns at least
+  /// one tensor for the next layer, then `gives`. Some tensors may be integers or need no gradient (masks,
+  /// positions). A function of one tensor to one is accepted as well. So is one of Tensors to Tensors where
+  /// the names do not matter.
   std::function<Fields(const Fields&)> forward;
   std::vector<std::shared_ptr<torch::nn::Module>> modules = {};  ///< follow train() and eval()
   std::vector<std::pair<std::string, at::Tensor>> parameters = {};

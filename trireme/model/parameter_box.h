@@ -49,8 +49,8 @@ class HoldsParts {
 /// The boxes of all parameters of the module and its children, by the names of named_parameters().
 std::vector<ParameterBox> parameter_boxes(const torch::nn::Module& module);
 
-/// Calls visit(begin in the whole, begin in the box, count) for each run of elements that follow one another
-/// in the whole tensor, both counted in row-major order.
+/// Calls visit(begin in the whole, begin in the box, count) for each run of consecutive elements of the whole
+/// tensor. Both begins count in row-major order.
 template <class Visit>
 void for_each_run(const ParameterBox& box, const Visit& visit) {
   std::size_t split = box.sizes.size();  // the dims from here on are whole, and so one run

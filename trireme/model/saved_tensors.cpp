@@ -8,16 +8,16 @@
 namespace trireme::model {
 namespace {
 
-/// Counted inside or outside of the node, as the version of libtorch has it.
+/// A shared or an intrusive pointer, depending on the version of libtorch.
 using NodePtr = decltype(torch::autograd::Edge::function);
 
 thread_local SavedTensorKeeper* keeper_here = nullptr;
 
-/// Has libtorch's engine run every backward: that one may have started the threads of devices already, and a
-/// process starts them once.
+/// Runs every backward in libtorch's engine. That engine may have started the device threads already, and a
+/// process starts them only once.
 class EngineWithKeepers : public torch::autograd::Engine {
  public:
-  /// Lives as long as the process: backwards of other threads may come to their end later than all else.
+  /// Never destroyed: backwards of other threads may still run at the end of the process.
   static Engine& only() {
     static auto* const engine = new EngineWithKeepers();
     return *engine;

@@ -20,7 +20,7 @@ std::optional<std::size_t> index_of(const SkipNames& names, const std::string& n
   return static_cast<std::size_t>(at - names.begin());
 }
 
-/// Why layer `taker` cannot take what none before it gives.
+/// Throws the reason why `taker` cannot take a skip that no earlier layer gives.
 [[noreturn]] void reject_take(const std::vector<Layer>& layers, std::size_t taker, const std::string& skip) {
   const std::string what = text("layer '", layers[taker].name, "' takes skip '", skip, "'");
   for (std::size_t i = taker; i < layers.size(); ++i) {
@@ -55,8 +55,8 @@ std::vector<Skip> find_skips(const std::vector<Layer>& layers) {
   return skips;
 }
 
-/// What it does not take is rejected with its name. Errors of libtorch keep their type: a forward without
-/// memory goes by it.
+/// Adds the layer's name to an InvalidArgument. Errors of libtorch keep their type, which outputs_on_shapes()
+/// catches.
 Fields forward_of(const Layer& layer, const Fields& inputs) {
   try {
     return layer.forward(inputs);

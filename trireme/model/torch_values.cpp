@@ -29,7 +29,7 @@ bool is_one_of(const Module& module) {
 FirstValues constant(double value) { return {.form = Form::kConstant, .scale = value}; }
 FirstValues uniform(double bound) { return {.form = Form::kUniform, .scale = bound}; }
 
-/// Glorot and Bengio, 2010: dims 0 and 1 are outputs and inputs, the others a receptive field.
+/// Glorot and Bengio, 2010: dims 0 and 1 are outputs and inputs, the others are the receptive field.
 double fans(const at::Tensor& weight) {
   const auto field = static_cast<double>(weight.numel()) /
                      static_cast<double>(std::max<std::int64_t>(weight.size(0) * weight.size(1), 1));
@@ -68,7 +68,7 @@ std::optional<FirstValues> of_embedding(const Module& module) {
   return std::nullopt;
 }
 
-/// Of a module whose parameters are all drawn alike.
+/// For a module whose parameters all have the same distribution.
 std::optional<FirstValues> of_all(const Module& module) {
   if (const auto hidden = hidden_size(module))
     return uniform(*hidden > 0 ? 1 / std::sqrt(static_cast<double>(*hidden)) : 0);
@@ -79,7 +79,7 @@ std::optional<FirstValues> of_all(const Module& module) {
   return of_embedding(module);
 }
 
-/// `name` begins with that of the module: those of its children come along.
+/// `name` starts with `prefix`, the name of the module. Parameters of its children are passed as well.
 void add_attention(const std::string& name, const at::Tensor& parameter, const std::string& prefix,
                    Values& values) {
   const std::string own = name.substr(prefix.size());

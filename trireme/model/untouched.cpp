@@ -30,7 +30,8 @@ void EvaluationMode::enter() {
   }
 }
 
-/// A module's train() sets what it holds as well, and that comes after it in the list.
+/// train() also sets the children of a module. They come later in the list, so their modes are restored after
+/// it.
 EvaluationMode::~EvaluationMode() {
   for (const auto& [module, training] : before_) {
     if (module->is_training() != training) module->train(training);
@@ -39,7 +40,7 @@ EvaluationMode::~EvaluationMode() {
 
 namespace {
 
-/// A device that nobody has used yet draws nothing, and is not woken up.
+/// Skips a device without a context: it has drawn no numbers, and must not be initialized.
 std::vector<at::Generator> generators() {
   std::vector<at::Generator> all = {at::globalContext().defaultGenerator(at::kCPU)};
   const std::optional<c10::DeviceType> type = at::accelerator::getAccelerator();
@@ -83,7 +84,8 @@ void Untouched::keep(const at::Tensor& buffer) {
 
 Untouched::~Untouched() {
   const at::NoGradGuard no_grad;
-  // Under another version counter: autograd would take the buffer for one that a backward needs as it was.
+  // variable_data() has another version counter. Otherwise autograd would report that a saved buffer was
+  // modified in place.
   for (auto& [buffer, before] : buffers_) buffer.variable_data().copy_(before);
   set_random_state(random_);
 }

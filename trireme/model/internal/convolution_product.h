@@ -10,8 +10,8 @@
 namespace trireme::model {
 
 /// input (batch, in, height, width), weight (out, in, kernel height, kernel width), bias (out): the output in
-/// channels_last. Cost: rows of batch * out height * out width * in * kernel height * kernel width numbers,
-/// unless the kernel is 1x1 with stride 1.
+/// channels_last. Cost: a patch matrix, unless the kernel is 1x1 with stride 1. Its rows are batch * out
+/// height * out width, its columns in * kernel height * kernel width.
 at::Tensor product_convolution(const at::Tensor& input, const at::Tensor& weight,
                                const std::optional<at::Tensor>& bias, const Geometry& geometry);
 

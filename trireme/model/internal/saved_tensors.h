@@ -14,8 +14,8 @@ namespace trireme::model {
 class SavedTensorKeeper {
  public:
   virtual ~SavedTensorKeeper() = default;
-  /// For one saved tensor: gets it at once (call_pack_hook), and is asked for it, or one equal to it,
-  /// whenever the backward needs it (call_unpack_hook), by then perhaps on another thread.
+  /// Returns the hooks for one saved tensor. call_pack_hook gets the tensor at once. call_unpack_hook returns
+  /// it, or an equal one, whenever the backward needs it, perhaps on another thread.
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() = 0;
 };
 
