@@ -9,7 +9,7 @@ namespace {
 
 struct ScalingRow {
   std::string_view name;
-  double exponent;  ///< of global batch / reference batch
+  double exponent;  ///< of (global batch / reference batch)
 };
 
 constexpr std::array<ScalingRow, 3> kScalingTable = {{{"none", 0}, {"linear", 1}, {"sqrt", 0.5}}};

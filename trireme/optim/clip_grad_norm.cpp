@@ -33,7 +33,7 @@ double clip_grad_norm(const NamedTensors& parameters, double max_norm) {
   }
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
-  // One read back to the host for all parameters.
+  // One device-to-host copy for all parameters.
   double norm = 0;
   if (!gradients.empty()) {
     std::vector<at::Tensor> norms = norms_of(gradients);
@@ -47,14 +47,14 @@ double clip_grad_norm(const NamedTensors& parameters, double max_norm) {
 void clip_to_norm(const NamedTensors& parameters, double norm, double max_norm) {
   require(max_norm > 0, "the norm to clip gradients to must be positive, not ", max_norm);
   const at::NoGradGuard no_grad;
-  // The margin is PyTorch's; a norm that is not a number is for the caller to see, not to spread.
+  // The margin 1e-6 is PyTorch's. A NaN norm leaves the gradients as they are: the caller handles it.
   const double factor = max_norm / (norm + 1e-6);
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
   if (factor < 1 && !gradients.empty()) at::_foreach_mul_(gradients, factor);
 }
 
 void clip_to_norm(const NamedTensors& parameters, const at::Tensor& norm, double max_norm) {
-  // Reading it costs nothing on the CPU, and may save a pass over the gradients.
+  // On the CPU, reading the norm costs nothing, and may save a pass over the gradients.
   if (norm.is_cpu()) return clip_to_norm(parameters, norm.item<double>(), max_norm);
   require(max_norm > 0, "the norm to clip gradients to must be positive, not ", max_norm);
   const at::NoGradGuard no_grad;
@@ -64,7 +64,7 @@ void clip_to_norm(const NamedTensors& parameters, const at::Tensor& norm, double
   const at::Tensor at_most_one = at::where(factor < 1, factor, at::ones_like(factor));
   const at::ScalarType type = gradients.front().scalar_type();
   if (at::isReducedFloatingType(type)) {
-    // In half precision the factor itself would be rounded, to nothing perhaps.
+    // In half precision the factor itself would be rounded, possibly to 0.
     for (const at::Tensor& gradient : gradients) gradient.copy_(gradient.to(at::kFloat) * at_most_one);
   } else {
     at::_foreach_mul_(gradients, at_most_one.to(type));

@@ -37,7 +37,7 @@ UpdateLists take_frozen(UpdateLists& lists, std::size_t counts, std::int64_t var
   UpdateLists learning, frozen;
   learning.states.resize(lists.states.size());
   frozen.states.resize(lists.states.size());
-  const at::Tensor updates = at::stack(lists.states[counts]).cpu();  // once for all
+  const at::Tensor updates = at::stack(lists.states[counts]).cpu();  // one copy to the host for all tensors
   const float* count = updates.const_data_ptr<float>();
   for (std::size_t i = 0; i < lists.values.size(); ++i)
     append(count[i] < static_cast<float>(variance_steps) ? learning : frozen, lists, i);
@@ -64,7 +64,7 @@ TensorVector frozen_adam_updates(UpdateLists& lists, const AdamFactors& factors)
     const at::Tensor correction = 1 - at::pow(factors.beta1, counts[i].to(at::kDouble));
     const at::Tensor warmup = at::full_like(counts[i], static_cast<double>(factors.variance_steps));
     at::Tensor update = momenta[i] / adam_divisor(mean_squares[i], warmup, factors).mul_(correction);
-    update.clamp_(-most, most).add_(momenta[i], 0);  // NaN where that is not finite: a bound does not hide it
+    update.clamp_(-most, most).add_(momenta[i], 0);  // NaN stays NaN: the clamp must not hide it
     updates.push_back(update.masked_fill_(mean_squares[i] == 0, 0));
   }
   return updates;

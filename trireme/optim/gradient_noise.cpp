@@ -11,8 +11,8 @@ double GradientNoise::scale() const {
   return std::max(of_sample, 0.0) / signal;
 }
 
-/// With shares p of B samples and q = sum of p^2: E[of_parts] = q |G|^2 + tr(Sigma) / B, and
-/// E[of_mean] = |G|^2 + tr(Sigma) / B.
+/// With fractions p of B samples and q = sum of p^2: E[of_parts] = q |G|^2 + tr(Sigma) / B, and E[of_mean] =
+/// |G|^2 + tr(Sigma) / B.
 std::optional<GradientNoise> estimate_noise(const GradientSquares& squares) {
   const double q = squares.shares, rest = 1 - q;
   constexpr double kOnePart = 1e-9;

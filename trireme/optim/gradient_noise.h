@@ -41,7 +41,7 @@ class NoiseAverage {
   double count() const { return state_.count; }
   GradientNoise mean() const { return {.of_sample = state_.of_sample, .signal = state_.signal}; }
   const State& state() const { return state_; }
-  /// Goes on from the state() of another one.
+  /// Continues from the state() of another estimate.
   void restore(const State& state) { state_ = state; }
 
  private:

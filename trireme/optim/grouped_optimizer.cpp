@@ -10,11 +10,10 @@
 namespace trireme::optim {
 namespace {
 
-/// Runs begin at whole cache lines, whatever the type, so that kernels do with each what they would do with
-/// all.
+/// Runs begin at whole cache lines for any dtype, so kernels compute the same values as for the whole tensor.
 constexpr std::int64_t kRunElements = 64;
 
-/// State in memory, where the parameter is used.
+/// State that is not offloaded, on the device where the parameter is updated.
 at::Tensor make_state(StateTensor::Form form, const at::Tensor& parameter,
                       const std::shared_ptr<Offload>& offload) {
   const at::Device device = offload && offload->has(parameter) ? offload->device() : parameter.device();
@@ -52,13 +51,13 @@ void GroupedOptimizer::add_group(const GroupSettings& settings, NamedTensors par
   groups_.push_back({.settings = settings, .parameters = std::move(parameters), .states = std::move(states)});
 }
 
-/// Counts are a few bytes, and stay.
+/// Step counts are a few bytes, so they are not offloaded.
 bool GroupedOptimizer::is_elsewhere(const StateTensor& kind) const {
   return offload_ != nullptr && offload_->takes_state() && kind.form == StateTensor::Form::kLikeParameter;
 }
 
 std::vector<TensorVector> GroupedOptimizer::make_states(const NamedTensors& parameters) const {
-  TensorVector like;  // what is read together lies together
+  TensorVector like;  // tensors that are read together are contiguous
   for (const auto& [name, parameter] : parameters) {
     for (const StateTensor& kind : kinds_) {
       if (is_elsewhere(kind)) like.push_back(parameter);
@@ -96,7 +95,7 @@ void GroupedOptimizer::add_part_of(UpdateLists& lists, const std::string& parame
   lists.parts.push_back(parts_->part(parameter));
 }
 
-/// Of what the update of a parameter needs.
+/// The offloaded tensors that the update of a parameter reads: state and, if offloaded, the parameter.
 TensorVector GroupedOptimizer::offloaded_storage_of(const Group& group, std::size_t parameter) const {
   TensorVector tensors;
   for (std::size_t s = 0; s < kinds_.size(); ++s) {
@@ -107,7 +106,7 @@ TensorVector GroupedOptimizer::offloaded_storage_of(const Group& group, std::siz
   return tensors;
 }
 
-/// A parameter that is larger than a part goes in several, where the rule lets it.
+/// A parameter larger than a part is split into several runs, if the rule is element-wise.
 std::vector<GroupedOptimizer::Run> GroupedOptimizer::runs_of(const Group& group,
                                                              std::size_t parameter) const {
   const at::Tensor& value = group.parameters[parameter].second;
@@ -131,7 +130,7 @@ std::vector<GroupedOptimizer::Run> GroupedOptimizer::runs_of(const Group& group,
   return runs;
 }
 
-/// Parameters without a gradient do not move.
+/// Parameters without a gradient are not updated.
 std::vector<GroupedOptimizer::Part> GroupedOptimizer::parts_to_update() const {
   std::vector<Part> parts;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -180,7 +179,8 @@ UpdateLists GroupedOptimizer::lists_of(const Part& part, const Offload::Part& br
         lists.states[s].push_back(in_memory(state));
       } else {
         lists.states[s].push_back(run.is_last ? state
-                                              : state.clone());  // a count continues once for all runs
+                                              : state.clone());  // the count increases once, with the last
+                                                                 // run
       }
     }
     lists.values.push_back(offload_->has(parameter) ? *next++ : in_memory(parameter));

@@ -1,10 +1,10 @@
 #pragma once
 // The one implementation of Optimizer: parameters in groups, the state of each by name, and an UpdateRule
-// that does the arithmetic, one call per group. With `decay_1d` false there are two groups, as the training
-// scripts of transformers and the authors of LARS and LAMB have them: tensors with two dims or more, and the
-// rest, which are neither decayed nor scaled by a trust ratio. The names of the state do not depend on the
-// groups. State that lives elsewhere is updated part by part: some parameters, or a run of the elements of
-// one where the rule goes by elements.
+// that does the arithmetic, one call per group. With `decay_1d` false there are two groups: tensors with two
+// dims or more, and the rest. The rest is neither decayed nor scaled by a trust ratio, as in training scripts
+// of transformers and in the papers of LARS and LAMB. The names of the state do not depend on the groups.
+// Offloaded state is updated part by part. A part is some parameters, or a run of elements of one parameter
+// if the rule is element-wise.
 
 #include <optional>
 

@@ -28,7 +28,7 @@ class BytesInFile final : public KeptBytes {
   ScratchFile file_;
 };
 
-/// In blocks, one for each time that more was reserved. Pinned for a device, which copies by itself then.
+/// Blocks of host memory, one for each increase by reserve(). Pinned for a device, which then copies by DMA.
 class BytesOfHost final : public KeptBytes {
  public:
   explicit BytesOfHost(const KeptBytesOptions& options)

@@ -19,11 +19,11 @@
 namespace trireme::optim {
 namespace {
 
-// As the authors of 1-bit LAMB set them.
+// The values of the authors of 1-bit LAMB.
 constexpr double kTrustBeta = 0.9, kMinTrust = 0.01, kMaxTrust = 10;
 constexpr double kMinFactor = 0.5, kMaxFactor = 4, kFactorStep = 0.1;
 
-/// 1 - beta^t per parameter, in f64: in f32 the difference would lose half of its digits in the first steps.
+/// 1 - beta^t per parameter, in f64: in f32 it would lose half of its digits in the first steps.
 at::Tensor bias_corrections(double beta, const at::Tensor& steps) { return 1 - at::pow(beta, steps); }
 
 }  // namespace
@@ -97,8 +97,9 @@ void Lamb::note_trust(const UpdateLists& lists, const TensorVector& ratios) cons
   }
 }
 
-/// The mean until the mean square was frozen, times how much larger that is now than one that continues: the
-/// most of all elements, by steps of a tenth. What the weights' decay adds has no such factor.
+/// The trust ratio of 1-bit LAMB: the mean ratio of the warm-up, times a factor. The factor is the largest
+/// quotient, over the elements, of the frozen divisor and that of a current mean square. It changes by at
+/// most a tenth per update. It does not apply to the weight decay's share of the update.
 at::Tensor Lamb::trust_of(const UpdateLists& lists, std::size_t i, const at::Tensor& share) const {
   const at::Tensor &frozen = lists.states[1][i], &steps = lists.states[2][i], &last = lists.states[5][i];
   const at::Tensor warmup = at::full_like(steps, static_cast<double>(factors_.variance_steps));

@@ -4,9 +4,9 @@
 // p -= lr * |p| / |u| * u. The ratio is 1 where a norm is 0, and for tensors of at most one dim when decay_1d
 // is false. State: exp_avg m, exp_avg_sq v, step t.
 //
-// After variance_steps updates, 1-bit LAMB (Li et al., arXiv 2104.06069, algorithm 1): v stays in the update,
-// and in the place of |p| / |u|, which would follow every rounding of m, is the mean that it had until then
-// times how much smaller a v that continues has become. State besides: exp_avg_sq_fresh, trust_avg,
+// 1-bit LAMB (Li et al., arXiv 2104.06069, algorithm 1), after variance_steps updates: v stays in the update.
+// The ratio |p| / |u| would follow every rounding of m. A frozen ratio replaces it: its mean until then,
+// times how much smaller a v that continues has become. Additional state: exp_avg_sq_fresh, trust_avg,
 // trust_factor.
 
 #include "trireme/optim/frozen_variance.h"

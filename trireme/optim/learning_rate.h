@@ -33,7 +33,7 @@ struct LearningRateOptions {
   std::vector<std::int64_t> milestones = {};
   double power = 1;              ///< polynomial, > 0; 1: linear
   std::int64_t decay_steps = 0;  ///< wsd: last steps of the run, over which the rate falls, at least 1
-  std::int64_t patience = 10;    ///< reduce_on_plateau: observations in a row without progress that are borne
+  std::int64_t patience = 10;    ///< reduce_on_plateau: observations in a row without progress before a fall
   double threshold = 1e-4;       ///< reduce_on_plateau: progress is below best * (1 - threshold), in [0, 1)
   std::int64_t cooldown = 0;     ///< reduce_on_plateau: observations after a fall that do not count
   std::string scale_with_batch = "none";  ///< scaled_lr: "none", "linear", "sqrt"

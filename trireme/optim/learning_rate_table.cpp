@@ -13,12 +13,12 @@ namespace {
 
 using Options = LearningRateOptions;
 
-/// A step of a phase of the run, the warm-up or what comes after it.
+/// A step within the warm-up or the phase after it.
 struct PhaseStep {
   std::int64_t step = 0;    ///< from 0
   std::int64_t length = 0;  ///< of the phase
 
-  /// The part of the phase that lies behind `steps` steps.
+  /// The fraction of the phase after `steps` steps.
   double part(std::int64_t steps) const {
     return std::min(static_cast<double>(steps) / static_cast<double>(std::max<std::int64_t>(length, 1)), 1.0);
   }
@@ -28,7 +28,7 @@ struct PhaseStep {
 using Shape = double (*)(const Options&, PhaseStep);
 
 double between(double from, double to, double part) { return from + (to - from) * part; }
-/// The way from 0 to 1 along half a cosine.
+/// Half a cosine from 0 to 1.
 double cosine_part(double part) { return 0.5 * (1 - std::cos(std::numbers::pi * part)); }
 
 double rise_linearly(const Options&, PhaseStep at) { return at.part(at.step + 1); }

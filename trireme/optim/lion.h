@@ -1,6 +1,6 @@
 #pragma once
-// Lion (Chen et al., arXiv 2302.06675, algorithm 2): p -= lr * (sign(beta1 * m + (1 - beta1) * g) +
-// weight_decay * p), then m = beta2 * m + (1 - beta2) * g. Weight decay is decoupled. Each element moves by
+// Lion (Chen et al., arXiv 2302.06675, algorithm 2). First p -= lr * (sign(beta1 * m + (1 - beta1) * g) +
+// weight_decay * p). Then m = beta2 * m + (1 - beta2) * g. Weight decay is decoupled. Each element moves by
 // lr: the paper takes a rate 3 to 10 times below adamw's and a weight decay as many times above. State:
 // exp_avg m.
 

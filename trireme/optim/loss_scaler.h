@@ -1,8 +1,8 @@
 #pragma once
 // Dynamic loss scaling for gradients in fp16 (Micikevicius et al., arXiv 1710.03740, section 3.2; PyTorch's
-// GradScaler is the definition): the loss is multiplied by a scale before backward, so that small gradients
-// do not vanish; gradients are divided by it afterwards. When one is not finite, the step is left out and the
-// scale falls; after a row of good steps it grows. Where gradients are the same on all ranks, so is every
+// GradScaler is the definition). The loss is multiplied by a scale before backward, so that small gradients
+// do not vanish. Gradients are divided by it afterwards. When one is not finite, the step is skipped and the
+// scale falls. After a row of good steps it grows. Where gradients are the same on all ranks, so is every
 // decision, without communication. On a device the decision can stay there (decide()): the host reads
 // nothing. Not thread-safe.
 
@@ -34,10 +34,10 @@ class LossScaler {
   /// After `step` was left out. Throws DivergedError when the scale cannot fall any further.
   void left_out_step(std::int64_t step);
   // The same without a wait for the device.
-  /// The step is left out where `left_out` (one number) is 1 and not 0: the scale falls or grows. It does not
-  /// fall below its least.
+  /// `left_out` (one number) is 1 for a skipped step, which makes the scale fall, and 0 for others. The scale
+  /// does not fall below its minimum.
   void decide(const at::Tensor& left_out);
-  /// Whether a scale that a step was left out with can fall; throws DivergedError if not.
+  /// Checks that the scale can fall after a skipped step. Throws DivergedError if not.
   void require_above_least(double scale, std::int64_t step) const;
 
   /// By name ("scale", "good_steps"), f64; shared, not copied: restore it in place.

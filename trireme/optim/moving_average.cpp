@@ -14,7 +14,7 @@ namespace trireme::optim {
 ExponentialMovingAverage::ExponentialMovingAverage(NamedTensors parameters, double decay) : decay_(decay) {
   require(decay >= 0 && decay < 1, "the decay of a moving average must be in [0, 1), not ", decay);
   for (auto& [name, parameter] : parameters) {
-    // What a step adds is too little for 8 bits to hold.
+    // The increment of a step is too small for half precision.
     averages_.push_back(parameter.detach().to(at::toOpMathType(parameter.scalar_type()),
                                               /*non_blocking=*/false, /*copy=*/true));
     parameters_.push_back(std::move(parameter));
@@ -28,7 +28,7 @@ void ExponentialMovingAverage::update(const at::Tensor& leave_out) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> values;
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    values.push_back(parameters_[i].to(averages_[i].scalar_type()));  // itself where the type is the same
+    values.push_back(parameters_[i].to(averages_[i].scalar_type()));  // no copy if the type is the same
   if (averages_.empty()) return;
   if (!leave_out.defined()) return at::_foreach_lerp_(averages_, values, 1 - decay_);
   const at::Tensor weight = (1 - leave_out) * (1 - decay_);
@@ -47,8 +47,8 @@ void ExponentialMovingAverage::require_not_swapped(const char* what) const {
           " while it is swapped in: the parameters hold the averages until the scope of swap_in ends");
 }
 
-/// Values change places; of a wider average, which the parameter cannot hold, the parameter's own are set
-/// aside.
+/// Swaps values with the averages. If an average is wider than its parameter, the swap would round it. So the
+/// parameter's own values are set aside instead.
 void ExponentialMovingAverage::exchange() {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -22,9 +22,9 @@ constexpr int kSteps = 5;
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 constexpr double kMinNorm = 1e-7;
 
-/// The matrix with its singular values moved towards 1.
+/// Newton-Schulz steps move the singular values of the matrix towards 1.
 at::Tensor orthogonalised(const at::Tensor& matrix) {
-  const bool tall = matrix.size(0) > matrix.size(1);  // the product of the shorter side is the cheaper
+  const bool tall = matrix.size(0) > matrix.size(1);  // the product of the shorter side costs less
   at::Tensor x = tall ? matrix.t() : matrix;
   x = x / norms_of({x}).front().clamp_min(kMinNorm);
   for (int step = 0; step < kSteps; ++step) {
@@ -34,7 +34,7 @@ at::Tensor orthogonalised(const at::Tensor& matrix) {
   return tall ? x.t() : x;
 }
 
-/// Two optimizers, each with its parameters.
+/// Two optimizers with disjoint parameters.
 class Split : public Optimizer {
  public:
   Split(GroupedOptimizer first, GroupedOptimizer second, double rate_of_second)
@@ -51,7 +51,7 @@ class Split : public Optimizer {
  protected:
   void update(double lr) override {
     first_.set_lr(lr);
-    second_.set_lr(lr * rate_of_second_);  // both are taken before either changes anything
+    second_.set_lr(lr * rate_of_second_);  // both rates are checked before either optimizer updates
     first_.step();
     second_.step();
   }
@@ -80,7 +80,7 @@ Muon::Muon(const OptimizerOptions& options)
 
 std::vector<StateTensor> Muon::states() const { return {{.name = "momentum"}}; }
 
-/// As PyTorch's adjust_lr_fn of these names. Of a tensor with those sizes.
+/// PyTorch's adjust_lr_fn of the same names, for a tensor with these sizes.
 double Muon::scale_of(at::IntArrayRef sizes) const {
   const auto rows = static_cast<double>(sizes[0]);
   const auto columns = static_cast<double>(c10::multiply_integers(sizes.slice(1)));
@@ -97,7 +97,7 @@ void Muon::update(UpdateLists& lists, const GroupSettings& group, double lr) con
   }
 }
 
-/// Rows and columns in another order, or of zeros, change nothing of what becomes of the others: parts may be
+/// Permuted rows or columns, or rows and columns of zeros, do not change the other results. So parts are
 /// joined as they are.
 void Muon::update_one(const UpdateLists& lists, std::size_t i, const at::Tensor& update, double lr) const {
   const at::Tensor& value = lists.values[i];

@@ -1,9 +1,9 @@
 #pragma once
 // Muon (Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024) as torch.optim.Muon
-// defines it, for matrices: m = lerp(g, m, momentum); u = m, or lerp(g, m, momentum) with Nesterov's
-// momentum; u becomes nearly orthogonal by five Newton-Schulz steps X <- aX + (bA + cA^2)X, A = XX^T, which
-// move all its singular values towards 1; p -= lr * weight_decay * p, then p -= lr * scale * u. A tensor of
-// more dims is the matrix of its first dim and the rest. State: momentum m.
+// defines it, for matrices. First m = lerp(g, m, momentum). Then u = m, or lerp(g, m, momentum) with
+// Nesterov's momentum. Five Newton-Schulz steps X <- aX + (bA + cA^2)X, A = XX^T, make u nearly orthogonal.
+// They move all its singular values towards 1. Then p -= lr * weight_decay * p, and p -= lr * scale * u. A
+// tensor of more dims is the matrix of its first dim and the rest. State: momentum m.
 //
 // We differ from PyTorch in that the steps are taken in f32 (f64 for f64), not in bf16: they magnify the
 // rounding of small singular values up to 3.4445^5 = 485 times, and ranks, micro-batches and stages are to

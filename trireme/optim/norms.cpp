@@ -16,7 +16,7 @@ at::Tensor in_f64(const at::Tensor& tensor) {
   return at::linalg_vector_norm(tensor, 2, c10::nullopt, /*keepdim=*/false, at::kDouble);
 }
 
-/// `found`, or what `wide` makes where that is no number. Reading it costs nothing on the CPU alone.
+/// `found`, or the result of `wide` if `found` is not finite. Only on the CPU is reading `found` free.
 template <class Wide>
 at::Tensor number_of(const at::Tensor& found, const Wide& wide) {
   if (!found.is_cpu()) return at::where(at::isfinite(found), found, wide());

@@ -1,8 +1,7 @@
 #pragma once
-// 2-norms that are as large as they are: the squares that they are the roots of go beyond the range of the
-// tensors (from 256 on in fp16, from 1.8e19 on in f32 and bf16), and a sum that went would be an infinite
-// norm of numbers that are none. Bits are those of libtorch's kernels wherever these end with a number. Pure;
-// thread-safe.
+// 2-norms without overflow. Squares overflow in the tensors' types (from 256 in fp16, from 1.8e19 in f32 and
+// bf16), which would make an infinite norm of finite numbers. Where libtorch's kernels give a finite number,
+// the bits are theirs. Pure; thread-safe.
 
 #include <ATen/core/Tensor.h>
 

@@ -16,14 +16,14 @@
 namespace trireme::optim {
 namespace {
 
-/// Tensors begin at whole cache lines, in files and buffers alike.
+/// Alignment of tensors in files and buffers: whole cache lines.
 constexpr std::int64_t kLine = 64;
 
 std::int64_t to_lines(std::int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 const void* key_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
-/// Elements from the first to the last in memory.
+/// Elements from the first to the last in memory, including gaps.
 std::int64_t span_of(const at::Tensor& view) {
   if (view.numel() == 0) return 0;
   std::int64_t span = 1;
@@ -46,7 +46,7 @@ std::span<std::byte> bytes_in(const at::Tensor& memory, std::int64_t begin, std:
   return {first + begin, static_cast<std::size_t>(count)};
 }
 
-/// Room for a view's elements in the host's memory, in their order there.
+/// Host memory for a view's elements, in the order of their memory.
 at::Tensor room_for(const at::Tensor& view) {
   return at::empty({span_of(view)}, at::TensorOptions(view.scalar_type()));
 }
@@ -121,7 +121,7 @@ void Offload::put(const at::Tensor& view, const at::Tensor& values) {
   const Home& home = home_of(view);
   wait_for_device();
   const at::Tensor room = room_for(view);
-  // Between the elements of some views there are others'.
+  // A view with gaps: the elements of other tensors in between must keep their values.
   if (view.numel() < room.numel()) home.kept->read(offset_of(view), bytes_in(room, 0, bytes_of(view)));
   room.as_strided(view.sizes(), view.strides(), 0).copy_(values);
   home.kept->write(offset_of(view), bytes_in(room, 0, bytes_of(view)));
@@ -132,7 +132,7 @@ void Offload::put(const at::Tensor& view, const at::Tensor& values) {
   if (lost->second <= 0) lost_.erase(lost);
 }
 
-/// What lies side by side in the file and in the buffer goes as one.
+/// Merges ranges that are contiguous both in the file and in the buffer.
 std::vector<Offload::Segment> Offload::segments_of(const Part& part) const {
   std::vector<Segment> segments;
   std::int64_t place = 0;
@@ -161,7 +161,7 @@ void Offload::make_room(const std::vector<Part>& parts) {
   for (std::size_t i = 0; i < needed; ++i) {
     Slot& slot = slots_[i];
     if (is_enough(slot.on_device) && (!passes_memory || is_enough(slot.memory))) continue;
-    slot.memory = slot.on_device = at::Tensor();  // the old one goes first
+    slot.memory = slot.on_device = at::Tensor();  // freed before the new one is allocated
     if (passes_memory) slot.memory = at::empty({largest}, at::kByte);
     slot.on_device = options_.device.is_cpu()
                          ? slot.memory
@@ -175,8 +175,8 @@ bool Offload::all_in_memory() const {
   return std::ranges::all_of(kept_, [](const auto& each) { return each.second->in_memory(); });
 }
 
-/// Of what is in the host's memory, without waiting for the device. What comes waits for what has left the
-/// buffer.
+/// Copies state in host memory without a wait for the device. A copy to the device waits for the copy that
+/// empties the buffer.
 void Offload::copy_kept(Slot& slot, Way way) {
   const bool comes = way == Way::kToDevice;
   if (comes) to_device_.wait_for(slot.left);
@@ -195,7 +195,7 @@ void Offload::copy_kept(Slot& slot, Way way) {
   (comes ? slot.came : slot.left) = copies.mark();
 }
 
-/// Between the device and the buffer, of what is in files.
+/// Copies state in files between the device and the host buffer.
 void Offload::copy_buffer(const Slot& slot, Way way) {
   if (slot.on_device.is_same(slot.memory)) return;
   for (const Segment& each : slot.segments) {
@@ -248,7 +248,7 @@ Offload::Part Offload::brought(const Slot& slot, const Part& part) const {
   return tensors;
 }
 
-/// Nothing reads or writes the buffers any more. For after an error, which is told already.
+/// Waits until no thread reads or writes the buffers. For use after an error, which is reported already.
 void Offload::settle() noexcept {
   for (Slot& slot : slots_) {
     for (std::future<void>* work : {&slot.reading, &slot.writing}) {
@@ -261,7 +261,7 @@ void Offload::settle() noexcept {
 void Offload::pass(const std::vector<Part>& parts,
                    const std::function<void(std::size_t part, const Part& brought)>& update) {
   const auto slot_of = [&](std::size_t part) -> Slot& { return slots_[part % kNumSlots]; };
-  to_device_.wait_for(from_device_.mark());  // parts may be other ones than those of the pass before
+  to_device_.wait_for(from_device_.mark());  // parts may differ from those of the previous pass
   start_read(slot_of(0), parts[0]);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (i + 1 < parts.size()) start_read(slot_of(i + 1), parts[i + 1]);

@@ -34,8 +34,7 @@ class Offload {
  public:
   enum class Purpose { kState, kParameters };
 
-  /// Views of tensors that live elsewhere, each without gaps in their memory's order; brought, they have
-  /// memory.
+  /// Views of offloaded tensors, each without gaps in memory order. On the device they have memory.
   using Part = std::vector<at::Tensor>;
 
   /// Places of the state, and the amount that is on the device at a time.
@@ -76,7 +75,7 @@ class Offload {
   bool takes_state() const { return options_.state != OffloadPlace::kNone; }
   /// Of a part, as far as single tensors allow.
   std::int64_t part_bytes() const { return options_.part_bytes; }
-  /// That live elsewhere, and those of the buffers.
+  /// Bytes of the offloaded tensors, and those of the buffers.
   std::int64_t offloaded_bytes() const;
   std::int64_t buffer_bytes() const;
 

@@ -50,8 +50,8 @@ struct OptimizerOptions {
   double muon_adamw_rate = 1;  ///< muon: rate of the parameters of adamw, as a multiple of lr, >= 0
 };
 
-/// The options of that optimizer with its default in the place of each that is not given: lr, weight_decay,
-/// momentum, nesterov, beta2 and eps are there. Throws InvalidArgument: an unknown name.
+/// The options of that optimizer with its defaults for values that are not given: lr, weight_decay, momentum,
+/// nesterov, beta2 and eps are there. Throws InvalidArgument: an unknown name.
 ///
 /// | optimizer | lr | weight_decay | momentum | nesterov | beta2 | eps |
 /// | sgd | 1e-3 | 0 | 0 | false | | |
@@ -75,9 +75,9 @@ class Optimizer {
   virtual ~Optimizer() = default;
   /// One update with the learning rate lr(). Gradients are read, not changed.
   void step() { update(lr_); }
-  /// The same, left out where `leave_out` (f32, no dims, on the device of the parameters) is 1 and not 0,
-  /// which the host does not read: parameters and state then keep their values. Throws InvalidArgument unless
-  /// can_leave_out().
+  /// A step that is skipped where `leave_out` is 1 and not 0. `leave_out` is f32, has no dims, and is on the
+  /// device of the parameters. The host does not read it. A skipped step keeps parameters and state. Throws
+  /// InvalidArgument unless can_leave_out().
   void step(const at::Tensor& leave_out) { update_unless(lr_, leave_out); }
   virtual bool can_leave_out() const { return false; }
   /// The rate of the steps from here on; a schedule sets it before each. No part of state():

@@ -26,7 +26,8 @@ std::unique_ptr<Optimizer> make(const OptimizerOptions& options, NamedTensors pa
                                             std::move(parameters), surroundings);
 }
 
-/// Of what is not given. Those of PyTorch's optimizers are its own (torch/optim, 2.11 to 2.15).
+/// Defaults of settings that are not given. PyTorch's optimizers have its defaults (torch/optim, 2.11 to
+/// 2.15).
 struct Defaults {
   double lr = 1e-3, weight_decay = 0, momentum = 0;
   bool nesterov = false;
@@ -36,8 +37,8 @@ struct Defaults {
 struct OptimizerRow {
   std::string_view name;
   std::unique_ptr<Optimizer> (*make)(const OptimizerOptions&, NamedTensors, const Surroundings&);
-  bool normalises = true;      ///< gradients, by their own size
-  bool whole_tensors = false;  ///< are looked at
+  bool normalises = true;      ///< divides gradients by their own magnitude
+  bool whole_tensors = false;  ///< computes with norms or products of whole tensors
   Defaults defaults = {};
 };
 

@@ -1,9 +1,9 @@
 #pragma once
 // Lowers the rate when a metric makes no progress, as PyTorch's ReduceLROnPlateau does with mode "min" and a
-// relative threshold: an observation is progress when it is below best * (1 - threshold); after more than
-// `patience` others in a row (a number that is not one is no progress), the rate is multiplied by `factor`,
-// but not below final_fraction of the base rate, and the next `cooldown` observations do not count. The state
-// is that of PyTorch: best, bad, cooldown_left, and the factor reached so far.
+// relative threshold. An observation is progress when it is below best * (1 - threshold); NaN is no progress.
+// After more than `patience` others in a row, the rate is multiplied by `factor`, but not below
+// final_fraction of the base rate. The next `cooldown` observations do not count. The state is that of
+// PyTorch: best, bad, cooldown_left, and the factor reached so far.
 
 #include "trireme/optim/learning_rate.h"
 

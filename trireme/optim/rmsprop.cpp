@@ -16,7 +16,7 @@ namespace trireme::optim {
 
 namespace {
 
-/// The share of a number of that type which its last digit is.
+/// The machine epsilon of the type.
 double rounding_of(at::ScalarType type) {
   if (type == at::kDouble) return std::numeric_limits<double>::epsilon();
   if (type == at::kHalf) return std::numeric_limits<c10::Half>::epsilon();
@@ -53,7 +53,7 @@ void RmsProp::update(UpdateLists& lists, const GroupSettings& group, double lr) 
     const TensorVector& grad_avg = lists.states.back();
     at::_foreach_lerp_(grad_avg, gradients, 1 - alpha_);
     divisor = at::_foreach_addcmul(square_avg, grad_avg, grad_avg, -1);
-    // Of gradients that hardly vary, rounding alone is left, which may be negative.
+    // With nearly constant gradients, only rounding errors remain, and these may be negative.
     at::_foreach_maximum_(divisor,
                           at::_foreach_mul(square_avg, rounding_of(square_avg.front().scalar_type())));
     at::_foreach_sqrt_(divisor);

@@ -13,7 +13,7 @@ namespace trireme::optim {
 
 namespace {
 
-/// `norms` (2, tensors): those of parts become those of the tensors that they are parts of.
+/// `norms` (2, tensors): replaces the norm of each part with that of its whole tensor.
 void make_whole(const at::Tensor& norms, const UpdateLists& lists) {
   if (lists.others == nullptr) return;
   at::Tensor are_parts = at::zeros({norms.size(1)}, at::kBool);

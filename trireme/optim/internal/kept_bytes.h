@@ -1,6 +1,6 @@
 #pragma once
-// Bytes of one purpose that live elsewhere than on the device: in a file, or in the memory of the host. All
-// are 0 at first. Thread-safe for ranges that do not overlap.
+// Offloaded bytes of one purpose, in a file or in host memory. All are 0 at first. Thread-safe for ranges
+// that do not overlap.
 
 #include <ATen/core/Tensor.h>
 
