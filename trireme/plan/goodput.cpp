@@ -17,7 +17,7 @@ void check_above_zero(const char* name, double seconds) {
           "; expected a number of seconds above 0");
 }
 
-/// Exponential failures, `mean_s` apart.
+/// Failures with exponential times between them, mean `mean_s`.
 class Failures {
  public:
   explicit Failures(double mean_s) : mean_s_(mean_s) {
@@ -62,8 +62,8 @@ struct Recovery {
   double notice_s = 0, restart_s = 0;
 };
 
-/// A save is only reached by the attempts whose training succeeded, so of with_repeats_s(training + saving)
-/// the time in saves is with_repeats_s(saving).
+/// Only attempts whose training succeeded reach the save. So of with_repeats_s(training + saving), the time
+/// in saves is with_repeats_s(saving).
 Spent spent_in(const Segment& segment, const Recovery& recovery, const Failures& failures) {
   const double whole_s = segment.training_s + segment.saving_s;
   const double recoveries = failures.expected_in(whole_s);

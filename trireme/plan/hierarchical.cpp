@@ -1,5 +1,5 @@
-// The hierarchical optimizer of PipeDream: for each level, innermost first, the best pipeline over the groups
-// of the level below, each of which counts as one worker (SOSP 2019, section 3.1, "A^k(i -> j, m)").
+// The hierarchical optimizer of PipeDream (SOSP 2019, section 3.1, "A^k(i -> j, m)"). Innermost level first,
+// it finds the best pipeline over the groups of the level below. Each of these groups counts as one worker.
 
 #include <algorithm>
 #include <limits>
@@ -32,7 +32,7 @@ class LevelTimes {
   std::vector<double> times_;
 };
 
-/// A stage of one level: what its replicas are on that level, not what they are made of.
+/// A stage of one level: its replicas on that level, without the stages inside a replica.
 struct Block {
   std::size_t from = 0, to = 0;
   Replication replication;
@@ -45,7 +45,8 @@ class HierarchicalOptimizer {
 
   std::vector<Stage> solve() {
     for (std::size_t level = 0; level < options_.levels.size(); ++level) {
-      // A pipeline of the outermost level begins with the model; one inside may begin anywhere.
+      // A pipeline of the outermost level begins at the first layer. One of an inner level may begin
+      // anywhere.
       const bool is_last = level + 1 == options_.levels.size();
       const std::size_t num_origins = is_last ? 1 : profile_.last_cut();
       times_.emplace_back(num_origins, profile_.last_cut() + 1, options_.levels[level].num_workers);
@@ -60,7 +61,7 @@ class HierarchicalOptimizer {
     return options_.straight ? 1 : options_.levels[level].num_workers;
   }
 
-  /// Time of one worker of this level: of a whole group of the level below.
+  /// Time of one worker of this level, which is a whole group of the level below.
   double worker_s(std::size_t level, std::size_t from, std::size_t to) const {
     if (level == 0) return profile_.between(from, to).compute_s;
     return times_[level - 1].at(from, to, options_.levels[level - 1].num_workers);
@@ -75,8 +76,8 @@ class HierarchicalOptimizer {
                             .carriers = 1}};
   }
 
-  /// The first stage of a pipeline. The published optimizer spreads its reduction over the workers of the
-  /// level below, and the reductions of later stages not; its answers are ours.
+  /// The first stage of a pipeline. As in the published optimizer, only its reduction is spread over the
+  /// workers of the level below; those of later stages are not. So its results are reproduced.
   Block first_block(std::size_t level, std::size_t from, std::size_t to, std::size_t replicas) const {
     Block first = block(level, from, to, replicas);
     if (level > 0) first.replication.carriers = options_.levels[level - 1].num_workers;
@@ -93,8 +94,8 @@ class HierarchicalOptimizer {
     return transfer_s(profile_.output_bytes(cut), options_.levels[level].bandwidth_bytes_per_s);
   }
 
-  /// All pipelines that begin at `from`: A(to, m) = min over cut k and replicas m' of
-  /// max(A(k, m - m'), link(k), T(k -> to, m')), or one stage with m replicas.
+  /// All pipelines that begin at `from`: one stage with m replicas, or A(to, m) = min over cut k and replicas
+  /// m' of max(A(k, m - m'), link(k), T(k -> to, m')).
   void fill(std::size_t level, std::size_t from) {
     const std::size_t workers = options_.levels[level].num_workers;
     for (std::size_t to = from + 1; to <= profile_.last_cut(); ++to) {
@@ -114,7 +115,7 @@ class HierarchicalOptimizer {
     }
   }
 
-  /// The stages after a time of the table, found by making the choices again from the end.
+  /// The stages of an entry of the table: repeats its choices, from the end.
   std::vector<Block> blocks_of(std::size_t level, std::size_t from, std::size_t to) const {
     std::vector<Block> blocks;
     std::size_t workers = options_.levels[level].num_workers;
@@ -147,7 +148,7 @@ class HierarchicalOptimizer {
     return best;
   }
 
-  /// Stages of single workers, all levels below counted in.
+  /// Stages of single workers, across all levels below.
   std::vector<Stage> stages_of(std::size_t level, std::size_t from, std::size_t to) const {
     std::vector<Stage> stages;
     for (const Block& block : blocks_of(level, from, to)) {

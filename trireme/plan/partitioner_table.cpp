@@ -6,7 +6,8 @@
 namespace trireme::plan {
 namespace {
 
-/// The link after the `stage`th stage when each has one worker and groups of each level are filled in order.
+/// The bandwidth after stage number `stage`, with one worker per stage and groups of each level filled in
+/// order.
 double bandwidth_behind(std::size_t stage, const PlanOptions& options) {
   std::size_t group = 1;
   for (const Level& level : options.levels) {
@@ -21,7 +22,7 @@ double transfer_behind(const Profile& profile, const PlanOptions& options, std::
   return transfer_s(profile.output_bytes(cut), bandwidth_behind(stage, options));
 }
 
-/// One worker per stage, cut where `cost` says.
+/// One worker per stage, with the cuts that minimize the largest `cost`.
 std::vector<Stage> cut_by(const Profile& profile, const PlanOptions& options, const CostOfPart& cost) {
   std::vector<Stage> stages;
   std::size_t from = 0;

@@ -9,7 +9,7 @@
 namespace trireme::plan {
 namespace {
 
-/// The whole model on every worker, level by level; each level's reduction is carried by the level below.
+/// The whole model on every worker, level by level. The level below carries each level's reduction.
 double data_parallel_s(const Profile& profile, const PlanOptions& options) {
   const Work model = profile.between(0, profile.last_cut());
   double time_s = model.compute_s;
@@ -46,7 +46,7 @@ const Partitioner& find_partitioner(const std::string& method) {
       text("unknown partitioning method '", method, "'", suggest(method, partitioner_names())));
 }
 
-/// Splits a list and says of a bad entry what it is.
+/// Parses a list; the error of a bad entry names it.
 template <class Number>
 std::vector<Number> parse_list(std::string_view list, const char* what, const char* expected) {
   std::vector<Number> numbers;

@@ -60,8 +60,8 @@ const std::vector<Partitioner>& partitioners();
 std::vector<std::string> partitioner_names();
 
 /// Throws InvalidArgument: unknown method (with the nearest known one), no level, no worker, more than
-/// kMaxWorkers, a bandwidth of 0 or less, one worker per stage but fewer layers than workers. With W workers
-/// in all and S states it costs S^2 W^2 operations, and S^3 W^2 for the workers of an inner level.
+/// kMaxWorkers, a bandwidth of 0 or less. Also one worker per stage but fewer layers than workers. With W
+/// workers in all and S states it costs S^2 W^2 operations, and S^3 W^2 for the workers of an inner level.
 Plan make_plan(const Profile& profile, const PlanOptions& options, const std::string& method);
 
 /// The largest number of workers that make_plan takes.

@@ -14,7 +14,7 @@ constexpr std::string_view kHeader =
     "predecessor_states";
 constexpr std::size_t kNumColumns = 7;
 constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
-/// State 0 stands in this line; lines count from 1.
+/// The line of state 0; lines count from 1.
 constexpr std::size_t kFirstLine = 2;
 
 /// A number, or a DataError with line and column.
@@ -59,7 +59,7 @@ State read_state(const std::string& row, std::size_t line) {
           .predecessors = read_predecessors(cells[6], line)};
 }
 
-/// Lines without their ends, which may be those of Windows.
+/// Lines without their ends; CRLF is accepted.
 std::vector<std::string> lines_of(std::string_view csv) {
   if (csv.ends_with('\n')) csv.remove_suffix(1);
   std::vector<std::string> lines = split(csv, '\n');

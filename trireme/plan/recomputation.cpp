@@ -10,21 +10,22 @@
 namespace trireme::plan {
 namespace {
 
-/// A choice for the layers from some one to the end: layers are added in front, as backwards come to them.
+/// A choice for the layers from some layer to the last one. Layers are added at the front, in the order of
+/// backward.
 struct Partial {
-  double kept = 0;     ///< from forward to backward, times live
-  double given = 0;    ///< of those of the chain so far, once: what the micro-batch has given back by then
-  double peak = 0;     ///< in the backwards of the layers so far
-  double added_s = 0;  ///< per micro-batch
-  bool keeps_input = false;  ///< the first layer
-  int choice = -1;           ///< of the first layer, in the list of all
-  /// What is kept in the backward of a layer in front of these.
+  double kept = 0;           ///< bytes from forward to backward, times the live micro-batches
+  double given = 0;          ///< bytes of this chain's layers, once: already freed by the micro-batch
+  double peak = 0;           ///< in the backwards of the layers so far
+  double added_s = 0;        ///< per micro-batch
+  bool keeps_input = false;  ///< of the first layer
+  int choice = -1;           ///< of the first layer: index in choices_
+  /// Bytes that remain during the backward of the layer before these.
   double rest() const { return kept - given; }
 };
 
 struct Choice {
   bool recomputed = false;
-  int next = -1;  ///< of the layer after
+  int next = -1;  ///< of the next layer: index in choices_; -1: none
 };
 
 enum class Goal { kMinTime, kMinPeak };
@@ -49,7 +50,7 @@ class Search {
     }
   }
 
-  /// Null: none is within the budget.
+  /// Null: no choice is within the budget.
   const Partial* best() const {
     const auto order = [&](const Partial& partial) {
       return wanted_.goal == Goal::kMinTime ? std::tuple(partial.added_s, partial.peak)
@@ -96,7 +97,7 @@ class Search {
     partials_ = without_worse(std::move(longer));
   }
 
-  /// Whatever comes in front of both, `a` is no worse in the end.
+  /// Whether `a` ends up no worse for all layers that may be added at the front of both.
   bool is_no_worse(const Partial& a, const Partial& b) const {
     return a.peak <= b.peak && a.rest() <= b.rest() && (is_last_chain_ || a.kept <= b.kept) &&
            a.keeps_input <= b.keeps_input && (wanted_.goal == Goal::kMinPeak || a.added_s <= b.added_s);
@@ -140,7 +141,7 @@ Recomputation cost_of(std::span<const LiveChain> chains, std::vector<std::vector
   }
   cost.peak_bytes = all;
   for (std::size_t c = 0; c < chains.size(); ++c) {
-    double given = 0;  // back by the micro-batch, after the layer's backward
+    double given = 0;  // freed by the micro-batch after the layer's backward
     for (std::size_t i = chains[c].layers.size(); i-- > 0;) {
       const double again = made_again_bytes(chains[c].layers[i], cost.recomputed[c][i]);
       cost.peak_bytes = std::max(cost.peak_bytes, all - given + again);

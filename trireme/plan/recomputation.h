@@ -1,12 +1,12 @@
 #pragma once
-// Choice of the layers of a chain that recompute their forward for the backward, so that activations stay
-// under a budget with the least additional time. Model of the memory: a layer keeps the tensors that its
-// operators save from forward to backward. A recomputed layer keeps its input alone, and all the rest is
-// there again in its backward. Tensors between two layers count once, where one of the two keeps them. The
-// peak is the largest sum over the layers' backwards, of all micro-batches in flight. Exact: partial choices
-// are extended layer by layer, and one is dropped only when another is no worse in every respect (Nemhauser
-// and Ullmann, Management Science 15, 1969; few are left in practice: Beier and Voecking, J. Computer and
-// System Sciences 69, 2004). Pure; thread-safe.
+// Chooses the layers of a chain that recompute their forward for the backward. Activations stay under a
+// budget with the least additional time. Model of the memory: a layer keeps the tensors that its operators
+// save from forward to backward. A recomputed layer keeps its input only, and all the rest exists again in
+// its backward. Tensors between two layers count once, where one of the two keeps them. The peak is the
+// largest sum over the layers' backwards, of all micro-batches in flight. The choice is exact: partial
+// choices are extended layer by layer. One is dropped only when another is no worse in every respect
+// (Nemhauser and Ullmann, Management Science 15, 1969). In practice few are left (Beier and Voecking, J.
+// Computer and System Sciences 69, 2004). Pure; thread-safe.
 
 #include <cstddef>
 #include <span>

@@ -19,7 +19,7 @@ class Stage {
       kept_.push_back(kept_bytes(layers[i].kept, recomputed_[i], is_kept_behind(i)));
       all_kept_ += kept_.back();
     }
-    // The last output is the root of the backward, and held until then.
+    // The last output is the root of the backward, and stays until then.
     const bool counted = keeps_output(layers.size() - 1);
     own_edges_ = edges_.input_bytes + (counted ? 0 : edges_.output_bytes);
   }
@@ -29,7 +29,7 @@ class Stage {
   double forward() const {
     double before = 0, most = 0;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      // A recomputed layer makes its graph without keeping what the graph saves.
+      // A recomputed layer builds its graph without the tensors that the graph saves.
       const Recomputable& layer = layers_[i].kept;
       const double saved = recomputed_[i] ? layer.inner_bytes : 0;
       most = std::max(
@@ -41,9 +41,9 @@ class Stage {
 
   struct Backward {
     double bytes = 0;
-    double gradients = 0;  ///< of them
+    double gradients = 0;  ///< of these bytes
   };
-  /// `gradients_stay`: each layer's are new, and there from its backward on.
+  /// `gradients_stay`: the gradients of each layer are allocated in its backward, and stay.
   Backward backward(bool gradients_stay) const {
     double left = kept(), gradients = 0;
     Backward most;
@@ -76,7 +76,7 @@ class Stage {
   bool keeps_output(std::size_t i) const {
     return is_kept_behind(i) || (!recomputed_[i] && layers_[i].kept.saves_output);
   }
-  /// What a layer gets and nobody keeps.
+  /// Bytes of a layer's input that no layer keeps.
   double input_not_kept(std::size_t i) const {
     return i == 0 || keeps_output(i - 1) ? 0 : layers_[i - 1].kept.output_bytes;
   }
@@ -105,7 +105,7 @@ StageMemory memory_of_stage(std::span<const LayerMemory> layers, const StageForm
     memory.for_weights_bytes += layer.for_weights_bytes;
   }
   if (form.recomputed.stage) {
-    // The whole forward runs again after what was kept, as if it had been kept.
+    // The whole forward runs again after the kept bytes, as if its tensors had been kept.
     memory.kept_bytes = form.edges.input_bytes;
     memory.backward_bytes = std::max(memory.backward_bytes, memory.forward_bytes);
     if (memory.first_backward_bytes < memory.forward_bytes) {

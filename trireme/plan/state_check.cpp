@@ -15,14 +15,14 @@ struct Column {
   double State::*value;
 };
 
-/// Cumulative figures first; the last one is the cut's own.
+/// The three cumulative columns come first. The last one belongs to a single cut.
 constexpr Column kColumns[] = {{"cum_compute_s", &State::compute_s},
                                {"cum_activation_bytes", &State::activation_bytes},
                                {"cum_parameter_bytes", &State::parameter_bytes},
                                {"output_activation_bytes", &State::output_bytes}};
 constexpr std::span kCumulative(kColumns, 3);
 
-/// Sums of the same layers in another order differ in their last bits.
+/// Sums of the same layers in another order differ in the last bits.
 constexpr double kRounding = 1e-9;
 
 std::optional<StateProblem> problem_of_numbers(std::span<const State> states, std::size_t at) {
