@@ -19,7 +19,7 @@ std::vector<double> values_of(const at::Tensor& on_host) {
 }  // namespace
 
 struct DeviceNumbers::Copy {
-  at::Tensor on_host;  ///< pinned, while the copy may be under way
+  at::Tensor on_host;  ///< pinned during an asynchronous copy
   std::optional<c10::Event> arrived;
   std::vector<double> values;
 };
