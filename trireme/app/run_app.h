@@ -7,10 +7,10 @@
 //                                          .datasets = {{"clicks", open_clicks}}});
 //   }
 //
-// The program then has the commands train, verify, profile, memory, estimate, find-batch, plan, launch,
-// runs, checkpoint, data, schedule, simulate, backends and completion, and reads configurations that name
-// its types. With -n N it starts itself as N ranks; mpirun, srun, torchrun and `trireme launch` can start it
-// too. Its name is that of its file.
+// The program then has the commands train, verify, profile, memory, estimate, find-batch, plan, launch, runs,
+// checkpoint, data, schedule, simulate, backends and completion. It reads configurations that name its types.
+// With -n N it starts itself as N ranks; mpirun, srun, torchrun and `trireme launch` can start it too. Its
+// name is that of its file.
 
 #include "trireme/train/config/registry.h"
 
