@@ -1,9 +1,9 @@
 #pragma once
 // Adam (Kingma and Ba, arXiv 1412.6980) with L2, and AdamW with decoupled weight decay (Loshchilov and
 // Hutter, arXiv 1711.05101), as PyTorch defines them. First, adam does g += weight_decay * p, and adamw p -=
-// lr * weight_decay * p. Then both do m = lerp(g, m, beta1), v = lerp(g^2, v, beta2), and p -= lr * m / (1 -
-// beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). State: exp_avg m, exp_avg_sq v, step t. After variance_steps
-// updates v stays as it is (frozen_variance.h).
+// lr * weight_decay * p. Then both do m = lerp(g, m, beta1) and v = lerp(g^2, v, beta2). The update is p -=
+// lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). State: exp_avg m, exp_avg_sq v, step t. After
+// variance_steps updates v stays as it is (frozen_variance.h).
 
 #include "trireme/optim/frozen_variance.h"
 #include "trireme/optim/update_rule.h"

@@ -179,8 +179,7 @@ UpdateLists GroupedOptimizer::lists_of(const Part& part, const Offload::Part& br
         lists.states[s].push_back(in_memory(state));
       } else {
         lists.states[s].push_back(run.is_last ? state
-                                              : state.clone());  // the count increases once, with the last
-                                                                 // run
+                                              : state.clone());  // counted once, in the last run
       }
     }
     lists.values.push_back(offload_->has(parameter) ? *next++ : in_memory(parameter));

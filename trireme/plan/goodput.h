@@ -4,8 +4,8 @@
 // failure and its detection, as the job is idle then. Failures may happen at all other times: training,
 // saves, restarts.
 //
-// A segment is `interval_s` of training and a save of `save_s`. M is the mean time between interruptions.
-// With s = interval_s + save_s, D = notice_s and R = restart_s, a segment takes (e^(s/M) - 1) e^(R/M) (M + D)
+// A segment is `interval_s` of training and a save of `save_s`. M is the mean time between interruptions. Let
+// s = interval_s + save_s, D = notice_s and R = restart_s. A segment takes (e^(s/M) - 1) e^(R/M) (M + D)
 // seconds in the mean. With D = 0 that is the complete cost function of Daly ("A higher order estimate of the
 // optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22, 2006). Values and
 // pure functions; thread-safe.
