@@ -31,7 +31,7 @@ void check_sizes(const ParallelPlan& plan, const data::DataSource& data) {
   make_learning_rate(config, steps);
 }
 
-/// Ranks that hold parts of one replica compute on the same samples.
+/// Ranks that hold parts of one replica compute on the same samples, so these must be repeatable.
 void check_repeatable(const ParallelPlan& plan, const data::DataSource& data) {
   if (data.train->is_repeatable()) return;
   require(
@@ -56,7 +56,7 @@ void check_evaluations(const ParallelPlan& plan, const data::DataSource& data) {
   needs_none(config.learning_rate.schedule == "reduce_on_plateau", "lr.schedule = \"reduce_on_plateau\"");
 }
 
-/// Model, loss and metrics on one sample, which leaves no trace in the model.
+/// Tries model, loss and metrics on one sample, and leaves the model unchanged.
 void try_model(model::Model& model, const data::DataSource& data, const objective::Objective& objective) {
   const at::NoGradGuard no_grad;
   const model::EvaluationMode mode(model);
@@ -71,7 +71,7 @@ void try_model(model::Model& model, const data::DataSource& data, const objectiv
   for (const objective::Metric& metric : objective.metrics()) metric.measure(outputs, batch.target);
 }
 
-/// What may be wrong with inputs that libtorch does not take; empty: nothing that is known.
+/// Advice on inputs that libtorch rejects; empty: no known cause.
 std::string advice_on_inputs(const data::DataSource& data) {
   for (const auto& [name, tensor] : data.train->trial_batch(1).input) {
     if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true))
@@ -81,14 +81,13 @@ std::string advice_on_inputs(const data::DataSource& data) {
   return "";
 }
 
-/// What a model is tried with.
 struct Trial {
   const RunConfig& config;
   const data::DataSource& data;
   const ObjectivePtr& own;  ///< null: the configuration's
 };
 
-/// The model that `make` returns, when it can take the data; `what` names it where it cannot.
+/// Returns the model of `make` if it accepts the data. Errors call it `what`.
 std::shared_ptr<model::Model> tried(const std::string& what, const Trial& trial,
                                     const std::function<std::shared_ptr<model::Model>()>& make) {
   const std::string both = text(what, " cannot take data.name = \"", trial.data.name, "\": ");
@@ -110,7 +109,7 @@ std::shared_ptr<model::Model> tried(const std::string& what, const Trial& trial,
   }
 }
 
-/// A stream of micro-batches does not know what is still to come of a step.
+/// An asynchronous schedule weighs a micro-batch before the other targets of its step are known.
 void check_objective(const ParallelPlan& plan, const data::DataSource& data,
                      const objective::Objective& objective) {
   require(!objective.counts_by_value() || !plan.asynchronous(), "parallel.schedule = \"",
@@ -172,7 +171,7 @@ std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config,
   return optim::make_learning_rate(config.learning_rate, lr, total_steps);
 }
 
-/// The schedule is that of a full batch.
+/// `rate` belongs to the full batch, and scales with the size of the batch.
 double rate_for_batch(const RunConfig& config, double rate, std::int64_t batch) {
   optim::LearningRateOptions of_full = config.learning_rate;
   of_full.reference_batch = config.train.global_batch;

@@ -14,7 +14,7 @@
 namespace trireme::train {
 namespace {
 
-/// What a table of a module knows, and what a program brings.
+/// The names of a module's table, then those of the program.
 std::function<std::vector<std::string>()> names_with(std::vector<std::string> (*shipped)(),
                                                      const std::vector<std::string>& own) {
   return [=] {
@@ -24,7 +24,7 @@ std::function<std::vector<std::string>()> names_with(std::vector<std::string> (*
   };
 }
 
-/// A row for an option whose default is the optimizer's. A resume does not change it unless it is named: the
+/// A row for an option whose default is the optimizer's. A resume changes it only if it is named, as the
 /// defaults have changed between versions.
 template <class Field>
 ConfigKey of_optimizer(std::string name, std::optional<Field> optim::OptimizerOptions::*field,

@@ -50,7 +50,7 @@ std::string describe_found(const toml::node& node) {
   return kTypes[static_cast<std::size_t>(node.type())] + value.str();
 }
 
-/// The node as the alternative that the key holds; nothing when it is of another type.
+/// Converts the node to the type of the key; nothing if the node has another type.
 struct Convert {
   const toml::node& node;
   std::optional<ConfigValue> operator()(std::int64_t) const { return wrap(node.value_exact<std::int64_t>()); }
@@ -67,7 +67,7 @@ struct Convert {
     if (list == nullptr) return std::nullopt;
     std::vector<Element> values;
     for (const toml::node& element : *list) {
-      // As for a single number: 1 is one, too.
+      // An integer is accepted as a number, as for a single value.
       auto value = std::is_same_v<Element, double> && element.is_number() ? element.value<Element>()
                                                                           : element.value_exact<Element>();
       if (!value) return std::nullopt;
@@ -103,7 +103,7 @@ bool is_without_effect(const std::string& name, const toml::node& node) {
   return true;
 }
 
-/// Runs `body`; an InvalidArgument of it gets the place in front.
+/// Runs `body`, and prefixes its InvalidArgument with the place.
 template <class Body>
 void at_place(const std::string& place, const Body& body) {
   try {
@@ -154,13 +154,13 @@ toml::table text_document(const std::string& word) {
   return document;
 }
 
-/// A whole number, which the parser did not take.
+/// An integer that is too large for the parser.
 bool is_beyond_numbers(std::string_view written) {
   if (written.starts_with('-') || written.starts_with('+')) written.remove_prefix(1);
   return written.size() > 18 && written.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-/// The same with the TOML value that is written; a bare word is text.
+/// A document with the one key `v` and the TOML value as written; a bare word is text.
 toml::table value_document(const std::string& written) {
   if (line_of_deep_key(written)) return text_document(written);
   try {
@@ -179,7 +179,7 @@ void apply_override(RunConfig& config, const std::string& assignment) {
   toml::table document = value_document(written);
   if (is_without_effect(name, *document.get("v"))) return;
   const ConfigKey& key = find_key(config_key_table(config), name);
-  // A key that holds text takes `run.name=2026` for text as well.
+  // A key of type text accepts `run.name=2026` as text.
   const bool wants_text = std::holds_alternative<std::string>(key.get(config));
   require(wants_text || !document.get("v")->is_string() || !is_beyond_numbers(written), key.name, " = ",
           written, " is beyond what a whole number holds, at most ",
@@ -193,7 +193,8 @@ void apply_override(RunConfig& config, const std::string& assignment) {
 const ConfigKey& find_key(const Table& table, const std::string& name) {
   const auto row =
       std::find_if(table.begin(), table.end(), [&](const ConfigKey& r) { return r.name == name; });
-  // A suggestion is a comparison with every key, and a search for plans looks for keys all the time.
+  // Suggestions are computed on failure only: they compare every key, and a search for plans looks up keys
+  // often.
   if (row == table.end()) throw InvalidArgument(text("unknown key '", name, "'", suggest_key(table, name)));
   return *row;
 }

@@ -1,4 +1,4 @@
-// Keys that say where and over what ranks a run computes: parallel, ps, offload and comm.
+// Keys that place a run on ranks and devices: parallel, ps, offload and comm.
 #include "trireme/comm/all_reduce_setting.h"
 #include "trireme/comm/pin.h"
 #include "trireme/parallel/data/comm_hook.h"

@@ -14,13 +14,13 @@
 namespace trireme::train {
 namespace {
 
-/// What a name stands for, and the shipped ones of its kind.
+/// A kind of names, and its names that are taken.
 struct Kind {
   std::string what;
   std::vector<std::string> taken;
 };
 
-/// So that it can be written without quotes, as a value and as a table.
+/// A name that needs no quotes, as a TOML value and as a table.
 bool is_bare_key(const std::string& name) {
   const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-'; };
   return !name.empty() && std::all_of(name.begin(), name.end(), fits);
@@ -123,7 +123,7 @@ auto find_part(const Parts& parts, const std::string& name) -> decltype(parts.da
   return nullptr;
 }
 
-/// While it lives, libtorch draws the numbers that follow that seed on the CPU.
+/// While it exists, libtorch's CPU generator draws numbers from that seed.
 class SeededScope {
  public:
   explicit SeededScope(std::uint64_t seed) : before_(state()) {

@@ -10,9 +10,9 @@ namespace {
 
 constexpr double kStreamBytes = 4;  ///< of an element between layers, of a parameter and of its gradient
 constexpr double kIndexBytes = 8;   ///< of a token
-constexpr double kBackwardOfAttention = 2.5;  ///< of its forward's products, of which it repeats one
+constexpr double kBackwardOfAttention = 2.5;  ///< times the forward's products, one of which it recomputes
 
-/// What an operation costs: products, and the memory that they and others read and write.
+/// Cost of an operation: products, and memory traffic.
 struct Work {
   double forward_s = 0, input_s = 0, weight_s = 0;
 };
@@ -48,7 +48,7 @@ class Layers {
     return std::max(2 * m * n * k / gpt_.flop_s, bytes_s(operand_ * (m * k + k * n + m * n)));
   }
 
-  /// Of `tokens_` rows; autocast rounds the weight for each use, and its gradient is added in full precision.
+  /// On `tokens_` rows. Autocast rounds the weight for each use, and its gradient is added in full precision.
   Work linear(double in, double out) const {
     const double casts = operand_ < kStreamBytes ? in * out * (kStreamBytes + operand_) : 0;
     return {.forward_s = product_s(tokens_, out, in) + bytes_s(casts),
@@ -56,12 +56,12 @@ class Layers {
             .weight_s = product_s(in, out, tokens_) + bytes_s(in * out * 2 * kStreamBytes + casts)};
   }
 
-  /// The numbers of a row that a pass reads and writes, in bytes.
+  /// Limited by memory: `forward` and `backward` are the bytes per row that a pass reads and writes.
   Work by_rows(double rows, double forward, double backward) const {
     return {.forward_s = bytes_s(rows * forward), .input_s = bytes_s(rows * backward), .weight_s = 0};
   }
 
-  /// Reads and writes the stream, and its rounded copy.
+  /// Reads and writes the residual stream, and its rounded copy.
   Work norm() const {
     const double casts = operand_ < kStreamBytes ? kStreamBytes + operand_ : 0;
     return by_rows(stream_, width_ * (2 * kStreamBytes + casts), width_ * (4 * kStreamBytes + casts));
@@ -71,7 +71,7 @@ class Layers {
     return by_rows(stream_, width_ * (2 * kStreamBytes + operand_), width_ * (2 * kStreamBytes + operand_));
   }
 
-  /// Causal, in tiles that stay on the chip (Dao et al., arXiv 2205.14135): half of all pairs of tokens.
+  /// Causal, so half of all token pairs, in tiles that stay on the chip (Dao et al., arXiv 2205.14135).
   Work attention() const {
     const double flops = 2 * tokens_ * length_ * width_ / tensor_;
     const double bytes = 4 * tokens_ * width_ / tensor_ * operand_;
@@ -81,7 +81,7 @@ class Layers {
     return {.forward_s = pass_s(1), .input_s = pass_s(kBackwardOfAttention), .weight_s = 0};
   }
 
-  /// Around the ring of ranks that hold the sequence (Liu et al., arXiv 2310.01889).
+  /// Keys and values travel around the ring of ranks that hold the sequence (Liu et al., arXiv 2310.01889).
   double keys_and_values_s() const {
     const auto context = static_cast<int>(gpt_.form.context);
     if (context == 1) return 0;
@@ -89,7 +89,7 @@ class Layers {
                     2 * tokens_ * static_cast<double>(context) * width_ / tensor_ * operand_);
   }
 
-  /// Of ranks that hold parts of the layer; sequences in parts are gathered and scattered, for the same
+  /// All-reduce over tensor-parallel ranks. With sequence parallelism, the gathers and scatters send the same
   /// bytes.
   double sum_s(double bytes) const {
     const auto ranks = static_cast<int>(gpt_.form.tensor);
@@ -170,8 +170,8 @@ class Layers {
     return layer;
   }
 
-  /// Saved: what each product takes, queries, keys, values and their sums, the GELU's input, the second
-  /// norm's.
+  /// Saved tensors: the input of each product; queries, keys, values and their sums; the inputs of the GELU
+  /// and of the second norm.
   void set_memory_of_block(plan::LayerMemory& memory) const {
     const double sums = tokens_ * static_cast<double>(gpt_.model.heads) / tensor_ * kStreamBytes;
     const double parts = operand_bytes() / tensor_;
@@ -181,7 +181,7 @@ class Layers {
                    .saves_output = false};
     memory.forward_bytes = memory.kept.inner_bytes + 2 * stream_bytes();
     memory.backward_bytes = stream_bytes() + 4 * parts;
-    // Of the four products, what each takes and the gradient of what it gives.
+    // For each of the four products: its input, and the gradient of its output.
     memory.for_weights_bytes = 2 * operand_bytes() + (1 + 4) * parts + (3 + 4) * parts + 2 * operand_bytes();
     memory.input_backward_bytes = memory.for_weights_bytes + 2 * stream_bytes();
   }
@@ -203,7 +203,7 @@ class Layers {
     return layer;
   }
 
-  /// Logarithms of all classes in full precision.
+  /// Log-probabilities of all classes, in full precision.
   LayerUse loss() const {
     LayerUse layer{.name = "loss", .memory = {}};
     const double classes = rows_of_vocabulary();
@@ -222,7 +222,7 @@ class Layers {
   const GptOnMachine& gpt_;
   const double tensor_, width_, vocabulary_, operand_, samples_, length_;
   const double tokens_;  ///< of a rank
-  const double stream_;  ///< tokens whose stream a rank holds
+  const double stream_;  ///< tokens of the residual stream on a rank
 };
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kMaxRanks = 1 << 20;
 
-/// A number of the file: where it is, and between which two it is plausible in its unit.
+/// A number of the file: its place, its unit, and its plausible range.
 struct NumberRow {
   const char* table;
   const char* key;
@@ -42,7 +42,7 @@ constexpr NumberRow kNumbers[] = {
 };
 constexpr NumberRow kPeak = {"device.peak_tflops", "", "TFLOP/s of dense products", 0.001, 1e5};
 
-/// Keys of the file other than numbers, as "table.key".
+/// Keys of the file that are not numbers, as "table.key".
 const std::set<std::string> kWords = {"name", "device.name"};
 
 std::string path_of(const NumberRow& row) { return text(row.table, ".", row.key); }
@@ -89,7 +89,7 @@ class MachineFile {
  private:
   std::string place(const toml::node& node) const { return text(file_, ":", node.source().begin.line, ": "); }
 
-  /// Every key of the file is one of the known ones, or a table of them.
+  /// Rejects keys that are not known and not a table of known keys.
   void check_known(const toml::table& table, const std::string& prefix) const {
     static const std::vector<std::string> kKnown = known_keys();
     for (const auto& [key, node] : table) {
@@ -131,7 +131,7 @@ class MachineFile {
     return *std::ranges::find(kNumbers, path, path_of);
   }
 
-  /// 0 where it is left out.
+  /// 0 if the key is optional and missing.
   double of(const std::string& path) const {
     const NumberRow& row = row_of(path);
     const std::optional<double> value = number(row, path);
@@ -146,7 +146,7 @@ class MachineFile {
     return static_cast<int>(value);
   }
 
-  /// `sharers`: ranks among which its bandwidth is divided.
+  /// `sharers`: ranks that share the bandwidth.
   LinkFacts link(const std::string& table, bool is_needed, int sharers) const {
     const double gb_per_s = of(table + ".gb_per_s");
     require(gb_per_s > 0 || !is_needed, file_, ": ", table, ".gb_per_s is missing; expected ",

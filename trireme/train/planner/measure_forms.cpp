@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Micro-batches of ranks that share `parts` parts of the same samples.
+/// Micro-batch sizes to measure, where `parts` ranks compute on the same samples.
 std::vector<std::int64_t> sizes_of(const RunConfig& config, int world_size, std::int64_t parts,
                                    std::int64_t samples_there) {
   const std::int64_t most =
@@ -35,7 +35,7 @@ std::vector<std::int64_t> sizes_of(const RunConfig& config, int world_size, std:
   return {sizes.begin(), sizes.end()};
 }
 
-/// Keys that decide no cost. All others do, so that a new one counts until somebody knows better.
+/// Whether a key affects costs. A new key does, until it is listed here.
 bool decides_costs(const ConfigKey& key) {
   constexpr std::array kTables = {"run.", "eval.", "checkpoint.", "lr."};
   constexpr std::array kOthers = {"train.epochs", "train.max_steps", "parallel.plan"};
@@ -44,7 +44,7 @@ bool decides_costs(const ConfigKey& key) {
          std::ranges::find(planned_keys(), key.name) == planned_keys().end();
 }
 
-/// Of the program: its code is that of a custom model, too.
+/// Identifies the executable, which also contains the code of custom models.
 std::string build_in_words() {
   std::error_code unknown;
   const fs::path program = "/proc/self/exe";
@@ -63,8 +63,8 @@ std::string kept_name(const RunConfig& config, const RankLayout& layout) {
   return text(std::hex, XXH3_64bits(all.data(), all.size()));
 }
 
-/// Seconds that steps of `accumulation` micro-batches of the smallest measured size take beyond their
-/// estimate; none: there are too few samples.
+/// Measured minus estimated seconds of a step with `accumulation` micro-batches of the smallest measured
+/// size. None: too few samples.
 std::optional<double> beyond_estimate(const RunConfig& config, std::int64_t accumulation,
                                       comm::Context& context, const data::DataSource& data,
                                       const Measurements& measured) {
@@ -80,7 +80,7 @@ std::optional<double> beyond_estimate(const RunConfig& config, std::int64_t accu
   return taken_s - estimate(plan, measured, weights_memory(plan)).step_s;
 }
 
-/// A line through one and several micro-batches.
+/// A line through the results for one and for several micro-batches.
 CostLine measured_overhead(const RunConfig& config, comm::Context& context, const data::DataSource& data,
                            const Measurements& measured) {
   constexpr std::int64_t kSeveral = 4;
@@ -90,7 +90,7 @@ CostLine measured_overhead(const RunConfig& config, comm::Context& context, cons
     const double several = beyond_estimate(config, kSeveral, context, data, measured).value_or(*one);
     const double unit_s = std::max(0.0, (several - *one) / (kSeveral - 1));
     return {.fixed_s = std::max(0.0, *one - unit_s), .unit_s = unit_s};
-  } catch (const InvalidArgument&) {  // the same on all ranks: a model that takes no batches so small
+  } catch (const InvalidArgument&) {  // on all ranks: the model rejects such small batches
     return {};
   }
 }
@@ -111,7 +111,7 @@ MeasuredForms measure_forms(const RunConfig& config, comm::Context& context, con
                                      .other_form = forms.empty() ? nullptr : &forms.front(),
                                      .model = options.model,
                                      .objective = options.objective}));
-    } catch (const InvalidArgument&) {  // the same on all ranks: a form that the model has not
+    } catch (const InvalidArgument&) {  // on all ranks: the model does not have this form
       if (parts == 1 || forms.empty()) throw;
     }
   }
@@ -159,7 +159,7 @@ std::optional<MeasuredForms> read_kept(const RunConfig& config, const RankLayout
   if (!file || !fs::is_regular_file(*file, ignored)) return std::nullopt;
   try {
     return read_measurements(*file);
-  } catch (const DataError&) {  // of another version, or cut off: measured again
+  } catch (const DataError&) {  // another version, or truncated: measured again
     return std::nullopt;
   }
 }

@@ -13,13 +13,13 @@
 namespace trireme::train {
 namespace {
 
-/// Of a layer, or of layers.
+/// Sums over one or more layers.
 struct LayerSum {
   double forward_s = 0, backward_s = 0;
-  double input_s = 0;          ///< of the backward, until the layer before can begin its own
+  double input_s = 0;          ///< of the backward, until the gradient of the input exists
   double kept_bytes = 0;       ///< of a micro-batch, nothing recomputed
   double min_bytes = 0;        ///< the same, all layers recomputed
-  double parameter_bytes = 0;  ///< a name that several layers have counts in each
+  double parameter_bytes = 0;  ///< a name in several layers counts in each
 
   friend LayerSum operator-(const LayerSum& a, const LayerSum& b) {
     return {.forward_s = a.forward_s - b.forward_s,
@@ -33,16 +33,16 @@ struct LayerSum {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
-/// Of a rank and micro-batch.
+/// Work of a rank per micro-batch.
 struct RankWork {
   double pass_s = 0;           ///< forward and backward
-  double kept_bytes = 0;       ///< of the stage that keeps least, nothing recomputed
-  double min_bytes = 0;        ///< of the stage that keeps least, all recomputed
+  double kept_bytes = 0;       ///< of the stage that keeps least, without recomputation
+  double min_bytes = 0;        ///< of the stage that keeps least, with all layers recomputed
   double parameter_bytes = 0;  ///< of all stages, each name once
   double smallest_parameter_bytes = 0;
 };
 
-/// Most micro-batches of a rank's stages between forward and the first part of a backward.
+/// Largest number of micro-batches, over a rank's stages, between forward and input gradient.
 int in_flight_of(const std::vector<schedule::Action>& actions) {
   int now = 0, most = 0;
   for (const schedule::Action& action : actions) {
@@ -82,10 +82,10 @@ double moments_of_optimizer(const RunConfig& config) {
 }  // namespace
 
 struct PlanBounds::Sums {
-  std::vector<LayerSum> up_to;  ///< [i]: of the first i layers; the last has the loss, too
+  std::vector<LayerSum> up_to;  ///< [i]: of the first i layers; the last entry includes the loss
   std::vector<plan::Layer> layers;
   double whole_parameter_bytes = 0;  ///< each name once
-  double output_bytes = 0;           ///< least of a layer but the last
+  double output_bytes = 0;           ///< the least of any layer but the last
   double freed_per_s = 0;            ///< most bytes of a micro-batch that a second of recomputation frees
   std::map<std::size_t, std::vector<int>> cuts;
 
@@ -93,10 +93,10 @@ struct PlanBounds::Sums {
     std::size_t layer, name;  ///< name: the first layer that has it
     double bytes;
   };
-  std::vector<Shared> shared;  ///< parameters whose name an earlier layer has, too, by layer
+  std::vector<Shared> shared;  ///< parameters whose name an earlier layer also has, by layer
 
   LayerSum between(std::size_t begin, std::size_t end) const { return up_to[end] - up_to[begin]; }
-  /// Of ranges of layers, each name once.
+  /// Of ranges of layers; counts each name once.
   double parameter_bytes_of(const std::vector<std::pair<std::size_t, std::size_t>>& ranges) const {
     const auto has = [&](std::size_t layer) {
       return std::ranges::any_of(
@@ -125,7 +125,7 @@ PlanBounds::Sums& PlanBounds::sums_of(const Measurements& costs, std::int64_t sa
   const ModelUse model = model_at(costs, samples);
   std::map<std::string, std::size_t> first_with;  // by name
   LayerSum all;
-  double output_bytes = 0;  // of the layer before
+  double output_bytes = 0;  // of the previous layer
   sums->up_to.push_back(all);
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const LayerUse& layer = model.layers[i];
@@ -168,7 +168,7 @@ const std::vector<int>& PlanBounds::cuts_of(Sums& sums, std::size_t num_stages) 
   return cuts;
 }
 
-/// More micro-batches than twice the ranks leave as many or more under way.
+/// Capped at twice the ranks: additional micro-batches never reduce the number in flight.
 PlanBounds::FactsKey PlanBounds::facts_key(const PlanChoice& choice) {
   return {choice.schedule, choice.pipeline, choice.chunks,
           std::min(choice.microbatches, 2 * choice.pipeline)};
@@ -210,14 +210,13 @@ WeightSharing PlanBounds::sharing_of(const PlanChoice& choice) const {
           .microbatches = static_cast<int>(choice.num_microbatches())};
 }
 
-/// Ranks of one host may have weights in one memory, and state may lie elsewhere: of these nothing is known
-/// here.
+/// Weights may be shared in the memory of a host, and state may be offloaded. There is no bound for either.
 bool PlanBounds::bounds_memory(const Measurements& costs) const {
   return limit_bytes_ > 0 && costs.links.is_described() && config_.offload.optimizer == "none" &&
          config_.offload.parameters == "none";
 }
 
-/// Weights, moments, and gradients where they are there all the time.
+/// Weights, moments, and gradients if they are allocated for the whole step.
 double PlanBounds::state_bytes(const WeightSharing& sharing, double parameter_bytes,
                                bool counts_gradients) const {
   const double share = sharing.is_sharded() ? 1.0 / sharing.shards : 1;
@@ -229,7 +228,7 @@ double PlanBounds::state_bytes(const WeightSharing& sharing, double parameter_by
          (weights + (counts_gradients ? gradients : 0) + moments_of_optimizer(config_) * share);
 }
 
-/// Of weights that lie in parts, those of the gathered stages.
+/// Weights of the stages that ZeRO-3 has gathered at a time, in a pipeline.
 double PlanBounds::gathered_bytes(const PlanChoice& choice, double stage_bytes,
                                   std::size_t num_stages) const {
   if (choice.pipeline == 1 || choice.zero < 3 || !sharing_of(choice).is_sharded()) return 0;
@@ -238,13 +237,13 @@ double PlanBounds::gathered_bytes(const PlanChoice& choice, double stage_bytes,
   return stage_bytes * static_cast<double>(gathered) * (config_.train.precision == "fp32" ? 1 : 0.5);
 }
 
-/// After the last backward of a stage: its reduction and its update.
+/// Seconds after the last backward of a stage: its reduction and its update.
 double PlanBounds::end_s(const PlanChoice& choice, const Measurements& costs, double parameter_bytes) const {
   if (!costs.links.is_described()) return 0;
   const WeightSharing sharing = sharing_of(choice);
   const ExchangeTimes times(costs);
   const double share = sharing.is_sharded() ? 1.0 / sharing.shards : 1;
-  // Layers that are gathered one by one are reduced while others compute.
+  // Reductions of single layers overlap with the backward of other layers.
   const bool are_layers =
       choice.pipeline == 1 && (sharing.zero == 3 || config_.parallel.chunks > 1 || config_.run.exact);
   const double gather_s =
@@ -253,7 +252,7 @@ double PlanBounds::end_s(const PlanChoice& choice, const Measurements& costs, do
          (are_layers ? 0 : gather_s + times.reduce_s(sharing, parameter_bytes));
 }
 
-/// Layers whose weights lie in parts are gathered for each pass, and reduced, one after the other.
+/// ZeRO-3 gathers the layers for each pass and reduces them, one after the other.
 double PlanBounds::exchanges_s(const PlanChoice& choice, const Measurements& costs) {
   const WeightSharing sharing = sharing_of(choice);
   const std::int64_t at_a_time = config_.parallel.gathered_layers;
@@ -268,7 +267,7 @@ double PlanBounds::exchanges_s(const PlanChoice& choice, const Measurements& cos
     largest_s = std::max(largest_s, gather_s);
     reductions_s += times.reduce_s(sharing, bytes);
   }
-  // A pass begins with what the one before has left; the first gather lies before the step.
+  // A pass starts with the layers that the previous pass left gathered. The first gather precedes the step.
   const double each_s = std::max(0.0, gathers_s - static_cast<double>(at_a_time + 1) * largest_s);
   const double passes = at_a_time == 0 ? 0 : 2 * static_cast<double>(choice.num_microbatches());
   return passes * each_s + reductions_s;
@@ -294,7 +293,7 @@ PlanBound PlanBounds::tight(const PlanChoice& choice, const Measurements& costs)
       (parallel.partition == "auto" || parallel.partition == "time") && parallel.cuts.empty();
   if (choice.pipeline > 1 && !cuts_by_time) return bound;
   const ScheduleFacts* facts = facts_of(choice);
-  if (facts == nullptr) {  // a schedule that cannot be so comes last; of one in a file nothing is known
+  if (facts == nullptr) {  // an impossible schedule comes last; one from a file has no bound
     const bool is_known = std::ranges::find(schedule::schedules(), choice.schedule,
                                             &schedule::ScheduleRow::name) != schedule::schedules().end();
     if (is_known) bound.step_s = kNone;
@@ -319,7 +318,7 @@ PlanBound PlanBounds::tight(const PlanChoice& choice, const Measurements& costs)
       const LayerSum of = stage_of(stage);
       ranges.emplace_back(first_of(stage), end_of(stage));
       work.pass_s += of.forward_s + of.backward_s;
-      // A stage holds what it sends until its backward.
+      // A stage keeps the output that it sends until its backward.
       const bool is_sent = static_cast<std::size_t>(stage) < cuts.size() &&
                            std::ranges::find(stages, stage + 1) == stages.end();
       const double sent_bytes = is_sent ? sums.layers[end_of(stage) - 1].output_bytes : 0;
@@ -338,7 +337,7 @@ PlanBound PlanBounds::tight(const PlanChoice& choice, const Measurements& costs)
     message_s = std::max(message_s, send.of(sums.layers[static_cast<std::size_t>(cut) - 1].output_bytes));
   const auto microbatches = static_cast<double>(choice.num_microbatches());
   const double first_end_s = end_s(choice, costs, sums.parameter_bytes_of({{first_of(0), end_of(0)}}));
-  // The micro-batch that begins last goes forward and backward through all stages.
+  // The micro-batch that begins last passes forward and backward through all stages.
   const LayerSum &all = sums.up_to.back(), of_first = stage_of(0);
   bound.step_s =
       std::max(bound.step_s, (microbatches - 1) * of_first.forward_s + all.forward_s +

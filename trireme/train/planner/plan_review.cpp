@@ -9,7 +9,7 @@
 namespace trireme::train {
 namespace {
 
-constexpr double kMaxFactor = 4;  ///< beyond it the run was disturbed, rather than the estimate wrong
+constexpr double kMaxFactor = 4;  ///< a larger error comes from a disturbed run, not from the estimate
 
 constexpr const char *kForward = "forward", *kBackward = "backward", *kUpdate = "update",
                      *kRest = "exchanges and waiting";
@@ -23,7 +23,7 @@ std::string term_in_words(const ReviewedTerm& term) {
               " %)");
 }
 
-/// What the rate of the term has to be multiplied by; 1 within the tolerance.
+/// The correction factor for the rate of a term; 1 within the tolerance.
 double factor_of(const PlanReview& review, const std::string& name) {
   const auto term = std::ranges::find(review.times, name, &ReviewedTerm::name);
   if (term == review.times.end() || term->predicted <= 0 || term->measured <= 0) return 1;
@@ -98,9 +98,9 @@ MeasuredForms corrected(MeasuredForms forms, const ParallelPlan& plan, const Pla
     line.fixed_s *= factor;
     line.unit_s *= factor;
   };
-  // Forms have these lines in common, and are compared with each other.
+  // All forms share these lines, as they are compared with each other.
   for (Measurements& each : forms) scale(each.update, update);
-  if (plan.pipeline_ranks() > 1) return forms;  // a bubble is no rate
+  if (plan.pipeline_ranks() > 1) return forms;  // waiting includes the bubble, which is not a rate
   const double exchanges = factor_of(review, kRest);
   for (Measurements& each : forms) {
     scale(each.overhead, exchanges);

@@ -19,17 +19,17 @@
 namespace trireme::train {
 namespace {
 
-/// Plans whose times differ by less are as fast: no measurement tells them apart.
+/// Plans whose times differ by less count as equally fast: measurements cannot distinguish them.
 constexpr double kAsFast = 0.01;
-/// At least so many plans are estimated within a limit of work.
+/// A limit of work allows at least this many plans.
 constexpr std::int64_t kPlansOfLimit = 8;
-/// Of the search for layers to recompute: each halves the interval of budgets.
+/// Steps of the search for layers to recompute: each halves the interval of budgets.
 constexpr int kBudgets = 8;
 
-/// Of plans that no bound lets fit, so many are estimated where none fits: the smallest.
+/// If no plan fits: number of estimated plans among those that the memory bound excludes, smallest first.
 constexpr std::size_t kSmallest = 4;
 
-/// A plan that was not estimated yet.
+/// A plan without an estimate yet.
 struct OpenChoice {
   PlanChoice choice;
   const Measurements* costs = nullptr;
@@ -94,7 +94,7 @@ class Search {
     }
   }
 
-  /// To those that are estimated by rising bound; of equal ones the first of the space.
+  /// Queues a choice in the order of its time bound; ties keep the order of the space.
   void add(std::size_t index) {
     const PlanBound& bound = choices_[index].bound;
     if (options_.limit_bytes > 0 && bound.memory_bytes > static_cast<double>(options_.limit_bytes)) {
@@ -138,7 +138,7 @@ class Search {
     }
   }
 
-  /// Null: this form was not measured, or cannot be.
+  /// Null: this form was not measured, or is impossible.
   const Measurements* costs_of(const ModelForm& form) {
     try {
       const std::string key =
@@ -151,14 +151,14 @@ class Search {
     }
   }
 
-  /// The result says so.
+  /// Records in the result that the search ended early.
   bool is_over() {
     if (!is_late_ && options_.is_over && options_.is_over()) is_late_ = true;
     if (is_late_) found_.is_complete = false;
     return is_late_;
   }
 
-  /// Of an estimate.
+  /// Work of an estimate.
   std::int64_t work_of(const RunConfig& config) const {
     const ParallelOptions& parallel = config.parallel;
     const ScheduleSize size{.ranks = static_cast<int>(parallel.pipeline),
@@ -175,7 +175,7 @@ class Search {
     return work <= options_.max_work / kPlansOfLimit && found_.work + work <= options_.max_work;
   }
 
-  /// False: it is left out, and the result says so.
+  /// False: the plan is left out, and the result is marked as incomplete.
   bool begin_work(std::int64_t work) {
     if (!is_allowed(work)) return found_.is_complete = false;
     found_.work += work;
@@ -206,7 +206,7 @@ class Search {
     take(*std::move(plain));
   }
 
-  /// Layers are not chosen already.
+  /// False if the configuration already chooses the layers.
   bool may_recompute() const {
     const TrainOptions& train = config_.train;
     return train.recompute_layers.empty() && train.activation_budget.empty() && !config_.parallel.recompute;
@@ -221,7 +221,7 @@ class Search {
     }
   }
 
-  /// Of plans that are as fast the one with fewest keys comes first, of these the one with least memory.
+  /// Among equally fast plans, prefers the one with the fewest keys, then with the least memory.
   void prefer_simple() {
     const auto is_as_fast = [this](const PlannedStep& plan) {
       return plan.step_s <= found_.plans.front().step_s * (1 + kAsFast);
@@ -235,7 +235,7 @@ class Search {
     std::rotate(found_.plans.begin(), simplest, simplest + 1);
   }
 
-  /// None: it cannot run.
+  /// None: the plan cannot run, or exceeds the limit of work.
   std::optional<PlannedStep> estimate_of(const RunConfig& config) {
     if (!begin_work(work_of(config))) return std::nullopt;
     try {
@@ -249,8 +249,8 @@ class Search {
     }
   }
 
-  /// The plan with the layers recomputed that cost least time for the memory that is missing; with all, where
-  /// nothing else is enough. `max_bytes`: of activations, too many. None: it cannot run.
+  /// Recomputes the layers that cost the least time for the missing memory, or all layers if nothing else is
+  /// enough. `max_bytes` of activations are too many. None: the plan cannot run.
   std::optional<PlannedStep> recomputed_to_fit(const RunConfig& plain, std::int64_t max_bytes) {
     RunConfig all = plain;
     all.train.recompute_layers = {"*"};
@@ -276,7 +276,7 @@ class Search {
     return best;
   }
 
-  /// Names the layers. None: nothing reaches the budget.
+  /// Names the layers to recompute for a budget. None: no choice reaches it.
   std::optional<RunConfig> within_budget(RunConfig config, double budget_bytes) {
     config.train.activation_budget = text(static_cast<std::int64_t>(budget_bytes));
     try {
@@ -309,7 +309,7 @@ class Search {
   std::vector<OpenChoice> choices_;
   std::set<std::pair<double, std::size_t>> open_, smallest_;  ///< by seconds; by bytes
   PlanSearch found_;
-  /// Of plans beyond the limit of work the one that takes least, with it.
+  /// The plan beyond the limit of work that needs the least work: (work, index).
   std::optional<std::pair<std::int64_t, std::size_t>> least_left_out_;
   bool has_limit_ = true, is_late_ = false;
   double best_s_ = std::numeric_limits<double>::infinity();

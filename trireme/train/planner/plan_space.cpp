@@ -11,7 +11,7 @@ namespace {
 
 using Counts = std::vector<std::int64_t>;
 
-/// `values`, unless the key is not at its default: then it stays.
+/// `values`, unless the key is not at its default: then the configured value.
 template <class Value>
 std::vector<Value> kept_or(const Value& configured, const Value& standard, std::vector<Value> values) {
   if (configured != standard) return {configured};
@@ -25,10 +25,10 @@ Counts doublings(std::int64_t first, std::int64_t most) {
   return found;
 }
 
-/// Of schedules whose generator searches, for each rank of a pipeline: a search takes seconds for many, and
-/// brings nothing there, since the bubble is of the first and the last ones.
+/// Most micro-batches per pipeline rank for schedules whose generator searches. A search over many takes
+/// seconds. It gains nothing, as only the first and last ones cause the bubble.
 constexpr std::int64_t kSearchedMicrobatches = 2;
-/// Ranks of a pipeline up to which such schedules are tried.
+/// Pipeline ranks up to which such schedules are tried.
 constexpr std::int64_t kSearchedRanks = 16;
 
 bool is_free(const schedule::ScheduleRow& row) {
@@ -106,7 +106,7 @@ class Space {
     }
   }
 
-  /// A schedule in a file is not searched.
+  /// A schedule from a file is not searched.
   static std::int64_t max_microbatches(const std::string& name, std::int64_t pipeline, std::int64_t samples) {
     const auto row = std::ranges::find(schedule::schedules(), name, &schedule::ScheduleRow::name);
     const bool is_searched = row != schedule::schedules().end() && row->is_searched;
@@ -140,8 +140,8 @@ class Space {
     }
   }
 
-  /// All copies; where there are several hosts, those of one host, too: the copies of a stage are neighbours,
-  /// but for ranks with parts of the same layers.
+  /// 0 for all copies; with several hosts, also the copies on one host. Copies of a stage have adjacent
+  /// ranks, apart from the tensor-parallel ranks between them.
   Counts shard_groups(std::int64_t zero, std::int64_t copies, const PlanChoice& choice) const {
     Counts groups = {0};
     if (zero == 0 || options_.ranks_of_host == 0) return groups;

@@ -7,13 +7,13 @@
 namespace trireme::train {
 namespace {
 
-/// Of a stage and micro-batch: forward, backward in two parts, four transfers.
+/// Actions per stage and micro-batch: forward, backward in two parts, four transfers.
 constexpr std::int64_t kActions = 7;
-/// Gathers of the weights before a forward and a backward, and dropping them.
+/// Gathers of the weights before a forward and a backward, and their release.
 constexpr std::int64_t kGathers = 4;
-/// Reduction and update of a stage, once in a step.
+/// Reduction and update of a stage, once per step.
 constexpr std::int64_t kUpdates = 4;
-/// Of a layer of the model, whatever the program: its costs, names and bytes.
+/// Work per layer of the model, for any program: its costs, names and bytes.
 constexpr std::int64_t kWorkOfLayer = 30;
 
 struct ProgramSizes {

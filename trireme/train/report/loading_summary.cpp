@@ -10,7 +10,7 @@
 namespace trireme::train {
 namespace {
 
-/// What a rank sends: of counts, all are whole numbers far below 2^53.
+/// Numbers that a rank sends. Counts are integers far below 2^53, so they stay exact.
 enum Sent {
   kWaited,
   kStage,
@@ -38,7 +38,7 @@ std::string_view name_at(double place) {
   return place < 0 ? "" : data::name_of(static_cast<data::Stage>(std::lround(place)));
 }
 
-/// Two digits where they say something.
+/// Two significant digits below 10 %, else whole percents.
 std::string percent(double share) {
   const double digits = share < 0.0995 ? 10 : 1;
   return text(std::round(share * 100 * digits) / digits, " %");

@@ -13,7 +13,7 @@
 namespace trireme::train {
 namespace {
 
-/// How many tensors of a parameter's size an optimizer keeps for it.
+/// Number of tensors of a parameter's size in the optimizer state.
 std::int64_t moments_of(const optim::OptimizerOptions& options) {
   const at::Tensor matrix = at::zeros({64, 64});
   std::int64_t bytes = 0;
@@ -22,7 +22,7 @@ std::int64_t moments_of(const optim::OptimizerOptions& options) {
   return bytes / static_cast<std::int64_t>(matrix.nbytes());
 }
 
-/// Between two uses. With a copy that is computed with, the exact values are the owner's alone.
+/// Bytes between two uses. With a low-precision working copy, only the owner keeps the exact values.
 std::int64_t weights_of(const ParallelPlan& plan, const ParameterBytes& parameter, WeightsMemory memory) {
   if (!plan.is_sharded()) return parameter.exact;
   const std::int64_t part = parameter.exact / plan.shard_ranks();
@@ -34,7 +34,7 @@ std::int64_t weights_of(const ParallelPlan& plan, const ParameterBytes& paramete
   return is_released ? part : own + whole;
 }
 
-/// Those that ranks tell each other.
+/// The values that ranks exchange.
 template <class Report>
 auto uses_of(Report& report) {
   return std::array{&report.at_update, &report.at_peak, &report.formula, &report.device_at_update,
@@ -46,7 +46,7 @@ std::int64_t peak_of(const MemoryReport& report) {
   return report.at_peak.total() + report.device_at_peak.total();
 }
 
-/// Of so much state in memory: all, or three parts.
+/// State in memory: all of it, or three parts if it is offloaded.
 std::int64_t in_memory(const ParallelPlan& plan, std::int64_t state_bytes) {
   if (!plan.offloads_state()) return state_bytes;
   constexpr double kMib = 1024.0 * 1024.0;

@@ -22,8 +22,8 @@
 namespace trireme::train {
 namespace {
 
-/// ", test accuracy 0.9112"; where nobody knows accuracies by heart, as of a text, or there is none,
-/// ", validation loss 1.8744".
+/// ", test accuracy 0.9112". Without an accuracy that counts each sample once (text has none), ", validation
+/// loss 1.8744".
 std::string outcome_of(const Evaluation& evaluation, const std::string& held_out) {
   MetricValue told = evaluation.metric("loss");
   for (const MetricValue& metric : evaluation.metrics) {
@@ -40,7 +40,7 @@ void add_measures(telemetry::Record& record, const Evaluation& evaluation, const
   record.fields.emplace_back(held_out + "_loss", evaluation.loss);
 }
 
-/// "memory_peak_weights_bytes", "memory_device_peak_weights_bytes": of the columns, what is not 0.
+/// "memory_peak_weights_bytes", "memory_device_peak_weights_bytes", for values that are not 0.
 void add_memory(telemetry::Record& record, const MemoryReport& memory) {
   const auto add = [&](const std::string& column, const MemoryUse& use) {
     for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
@@ -57,9 +57,9 @@ void add_memory(telemetry::Record& record, const MemoryReport& memory) {
   if (memory.offloaded_bytes > 0) record.fields.emplace_back("offloaded_bytes", memory.offloaded_bytes);
 }
 
-/// "loading_wait_rank_1": of each rank its share of the time in steps, "loading_samples_rank_1": its part of
-/// a batch that is not dealt equally; "loading_decode": of the busy time of all threads;
-/// "loading_read_bytes", ...: of all ranks, what is not 0.
+/// "loading_wait_rank_1": each rank's share of the time in steps. "loading_samples_rank_1": its samples of a
+/// batch, if not equal. "loading_decode": share of the busy time of all threads. "loading_read_bytes", ...:
+/// sums over all ranks, if not 0.
 void add_loading(telemetry::Record& record, const LoadingSummary& loading) {
   const auto add = [&](const std::string& name, telemetry::FieldValue value) {
     record.fields.emplace_back("loading_" + name, std::move(value));
@@ -69,7 +69,7 @@ void add_loading(telemetry::Record& record, const LoadingSummary& loading) {
     if (!loading.stages[rank].empty())
       add(text("slowest_stage_rank_", rank), std::string(loading.stages[rank]));
   }
-  // Equal ones differ by one at most.
+  // Equal parts differ by one sample at most.
   const auto [fewest, most] = std::ranges::minmax(loading.samples);
   for (std::size_t rank = 0; most > fewest + 1 && rank < loading.samples.size(); ++rank)
     add(text("samples_rank_", rank), loading.samples[rank]);
@@ -89,9 +89,9 @@ void add_loading(telemetry::Record& record, const LoadingSummary& loading) {
   }
 }
 
-/// "adapt_kept": 1, ..., and "adapt_1": the first one, as the console has it.
+/// "adapt_kept": 1, ..., and "adapt_1": the first decision, as on the console.
 void add_decisions(telemetry::Record& record, const std::vector<Decision>& decisions) {
-  constexpr std::size_t kMost = 100;  // all are in metrics.jsonl
+  constexpr std::size_t kMost = 100;  // metrics.jsonl has all of them
   for (const Verdict verdict : {Verdict::kTried, Verdict::kKept, Verdict::kReverted, Verdict::kSet})
     record.fields.emplace_back(text("adapt_", name_of(verdict)),
                                std::ranges::count(decisions, verdict, &Decision::verdict));
@@ -181,7 +181,7 @@ RunRecorder::RunRecorder(const RunConfig& config, std::vector<std::string> gpus,
     telemetry::drop_events_after(folder_.tensorboard(), outline.first_step);
   }
   std::error_code not_there;
-  std::filesystem::remove(folder_.end(), not_there);  // it has none yet
+  std::filesystem::remove(folder_.end(), not_there);  // this run has not ended yet
   write_file_atomic(folder_.config(), outline.config);
   sinks_.push_back(std::make_unique<telemetry::JsonlSink>(folder_.metrics()));
   if (config.run.tensorboard) {
@@ -200,7 +200,7 @@ void RunRecorder::note(const std::string& line) {
   notice_lost_output();
 }
 
-/// Whoever read it has gone (`| head`): the run is worth more than its words.
+/// The reader of standard output may have exited (`| head`). The run continues without it.
 void RunRecorder::notice_lost_output() {
   if (std::cout || stdout_lost_) return;
   stdout_lost_ = true;

@@ -19,8 +19,8 @@ constexpr std::size_t kMaxDrawn = 3;
 constexpr std::size_t kMaxSteps = 50;
 constexpr int kUnsettledSteps = 2;
 
-/// When this rank did the steps that are looked at. `from_begin`: the trace begins with the process's first
-/// step.
+/// Begin and end of this rank's steps in the timeline. `from_begin`: the trace begins with the first step of
+/// the process.
 std::map<std::int64_t, parallel::TimeSpan> spans_of_steps(const telemetry::Trace& trace, bool from_begin) {
   std::map<std::int64_t, parallel::TimeSpan> steps;
   trace.buffers().front()->for_each([&](const telemetry::TraceSpan& span) {
@@ -46,7 +46,7 @@ double seconds_of(const schedule::TimedRanks& ranks) {
   return std::max(0.0, end - begin);
 }
 
-/// "transformer.wte to transformer.h.1" for each stage; nothing where there is one.
+/// "transformer.wte to transformer.h.1" for each stage; empty for a single stage.
 std::vector<std::string> names_of_stages(const std::vector<int>& cuts,
                                          const std::vector<model::Layer>& layers) {
   std::vector<std::string> names;

@@ -60,8 +60,8 @@ fs::path path_beside(const fs::path& whole, const std::string& word) {
   return whole.parent_path() / text(whole.stem().string(), ".", word, whole.extension().string());
 }
 
-/// Of the newest checkpoint, in its folder's name (step-00000120); 0 where there is none. Where that one is
-/// damaged the run continues from fewer.
+/// Steps of the newest checkpoint, from its folder's name (step-00000120); 0: no checkpoint. If it is
+/// damaged, the run continues from an earlier one.
 std::int64_t steps_of_newest(const RunConfig& config, comm::Context& context) {
   std::string steps = "0";
   on_main(context, [&] {
@@ -81,7 +81,7 @@ telemetry::TraceOptions trace_options(const RunOptions& options) {
   telemetry::TraceOptions result;
   const std::string& steps = options.trace_steps;
   if (steps.empty() && options.trace.empty() && !options.timeline.empty()) {
-    // After the first steps, in which memory and connections are made.
+    // Skips the first steps, in which memory is allocated and connections are opened.
     result.first_step = 3;
     result.last_step = 5;
   }
@@ -168,19 +168,19 @@ void RunTrace::finish(const Trainer& trainer) {
   trace_.reset();
 }
 
-/// The folder of a file that is written next, below the run's.
+/// Makes the folder of the next file, which is below the run's folder.
 void RunTrace::make_way_to(const fs::path& path) const {
   const fs::path root = config_.run_folder();
   try {
     require_no_links(root, path.lexically_relative(root));
-  } catch (const InvalidArgument& error) {  // a run does not fail for a trace
+  } catch (const InvalidArgument& error) {  // a run does not fail because of a trace
     throw DataError(error.what());
   }
   make_folder(path.parent_path());
   keep_earlier(path);
 }
 
-/// Where the run was resumed and the steps before have left a file there.
+/// Renames a file that the steps before a resume have left.
 void RunTrace::keep_earlier(const fs::path& path) const {
   if (steps_before_ == 0 || !fs::exists(path)) return;
   const std::string until = text("until-step-", steps_before_);
@@ -192,7 +192,7 @@ void RunTrace::keep_earlier(const fs::path& path) const {
     throw DataError(text("cannot rename ", path.string(), " to ", kept.string(), ": ", error.message()));
 }
 
-/// Every part is received, also when there is no room to write it: the others wait for that.
+/// Receives every part even if writing fails, as the other ranks wait for that.
 void RunTrace::write_whole() {
   int next = 1;
   const auto receive_next = [&] { return receive_text(context_.world(), next++); };
