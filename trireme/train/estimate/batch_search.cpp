@@ -40,7 +40,8 @@ BatchTrial trial(const RunConfig& config, comm::Context& context, const data::Da
       .global_batch = config.train.global_batch, .step_s = steps.step_s, .memory_bytes = steps.memory_bytes};
 }
 
-/// Over the first steps of the run as it is; of one part two are made.
+/// Measures in the first steps of the run. The noise scale needs two parts of a batch, so a single part is
+/// split in two.
 void measure_noise(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                    std::int64_t steps, BatchSearch& search) {
   RunConfig config = plan.config();
@@ -64,7 +65,7 @@ void measure_noise(const ParallelPlan& plan, comm::Context& context, const data:
   }
 }
 
-/// A quarter of the configuration's, and on by doubling, in whole parts.
+/// From a quarter of the configured batch on, by doubling, in multiples of the number of parts.
 std::int64_t batch_number(const ParallelPlan& plan, int doublings) {
   const std::int64_t configured = plan.config().train.global_batch, parts = plan.num_parts();
   if (doublings == 2) return configured;
@@ -72,7 +73,8 @@ std::int64_t batch_number(const ParallelPlan& plan, int doublings) {
   return std::max<std::int64_t>(1, batch / parts) * parts;
 }
 
-/// Memory over batches, by the two largest; of one alone nobody knows what of it grows.
+/// Memory as a line over batch sizes, through the two largest trials. With one trial the slope is unknown,
+/// and 0.
 struct MemoryLine {
   explicit MemoryLine(const std::vector<BatchTrial>& trials) : last(trials.back()) {
     if (trials.size() < 2) return;
@@ -94,7 +96,7 @@ struct MemoryLine {
   double bytes_per_sample = 0;
 };
 
-/// Whether one of the last two brings more than the best before them.
+/// Whether one of the last two trials is faster than the best one before them.
 bool is_worth_going_on(const std::vector<BatchTrial>& trials, std::int64_t configured) {
   if (trials.size() < 3 || trials.back().global_batch < 4 * configured) return true;
   const auto best_of = [](std::span<const BatchTrial> some) {

@@ -69,11 +69,11 @@ class StepCosts {
             .microbatches = plan_.num_microbatches()};
   }
   double gather_s(double bytes) const { return times_.gather_s(sharing(), bytes, weights_); }
-  /// Weights that stay whole are gathered once, after the update.
+  /// ZeRO-3 gathers within the program. Other stages gather the weights once, after the update.
   bool gathers_in_program() const { return plan_.zero() == parallel::ZeroStage::kParameters; }
 
-  /// Of this rank's part of the stage, with the norm of all gradients where they are clipped. What an update
-  /// costs whatever its size, the stages of a rank share.
+  /// Updates this rank's part of the stage, with the norm of all gradients if they are clipped. The stages of
+  /// a rank share the fixed costs of an update.
   double update_s(int stage, double bytes) const {
     double numel = 0;
     for (const ParameterUse& each : layout_.parameters_of({stage})) numel += static_cast<double>(each.numel);
@@ -93,7 +93,7 @@ class StepCosts {
   const WeightsMemory weights_;
 };
 
-/// Updates of a rank in the program: several of an asynchronous schedule.
+/// Updates of a rank in the program: more than one with an asynchronous schedule.
 std::size_t num_updates(const schedule::Program& program, int rank, std::size_t num_stages) {
   const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
   const auto updates = static_cast<std::size_t>(
@@ -101,7 +101,7 @@ std::size_t num_updates(const schedule::Program& program, int rank, std::size_t 
   return std::max<std::size_t>(updates / std::max<std::size_t>(num_stages, 1), 1);
 }
 
-/// Of one step of `step_s`, where the program has several: means over them.
+/// Seconds of one step of `step_s`; means if the program has several steps.
 SecondsOfRank seconds_of_rank(const StageLayout& layout, const schedule::Timeline& timeline, int rank,
                               double step_s, double overhead_s) {
   SecondsOfRank seconds;
@@ -123,8 +123,8 @@ SecondsOfRank seconds_of_rank(const StageLayout& layout, const schedule::Timelin
   return seconds;
 }
 
-/// Of a rank and step: each of its stages takes each micro-batch; layers that are gathered one by one are one
-/// stage. Overlaps nothing.
+/// Overhead of a rank per step, which nothing overlaps: each stage processes each micro-batch. Layers that
+/// are gathered one by one count as one stage.
 double overhead_s(const StageLayout& layout, const Measurements& measured) {
   if (layout.plan().asynchronous()) return 0;
   const double stages =
@@ -132,7 +132,7 @@ double overhead_s(const StageLayout& layout, const Measurements& measured) {
   return measured.overhead.of(stages * layout.plan().num_microbatches());
 }
 
-/// The first line that differs says why.
+/// Throws with the first key that differs.
 void check_measured(const ParallelPlan& plan, const Measurements& measured) {
   std::istringstream wanted(model_key(plan)), found(measured.model);
   std::string of_plan, of_measured;
@@ -148,7 +148,7 @@ void check_measured(const ParallelPlan& plan, const Measurements& measured) {
           plan.world_size(), "; measure again with 2 ranks or more");
 }
 
-/// Of a rank in the middle of the run, where the pipeline is full.
+/// Mean for the first rank in the middle of the run, where the pipeline is full.
 double seconds_between_updates(const schedule::Program& program, const schedule::Timeline& timeline) {
   std::vector<double> ends;
   for (std::size_t i = 0; i < program.ranks.front().size(); ++i) {
@@ -163,7 +163,7 @@ double seconds_between_updates(const schedule::Program& program, const schedule:
 ParallelPlan cut_by_time(const ParallelPlan& plan, const ModelUse& model) {
   const bool is_cut = plan.is_cut() || plan.stages_are_layers();
   if (!is_cut || !plan.cuts().empty()) return plan;
-  // Costs of parts of layers or sequences were measured with as many: the model has that form.
+  // Costs of parts of layers or sequences were measured with that many ranks, so the model supports them.
   const parallel::TensorLimits as_measured{.sequences = true, .tokens = 2L * plan.context_ranks()};
   ModelShape shape{.name = plan.config().model.name, .parameters = {}, .tensor = as_measured};
   std::vector<plan::Layer> layers;

@@ -5,11 +5,11 @@
 namespace trireme::train {
 namespace {
 
-/// Of the bytes of a tensor, what each of so many ranks sends in a reduce-scatter or all-gather.
+/// The fraction of a tensor's bytes that each of `ranks` sends in a reduce-scatter or all-gather.
 double share_sent(int ranks) { return 1.0 - 1.0 / ranks; }
 
-/// A line that was measured on `line.ranks` ranks, for a group of another size: messages of a ring, so many
-/// per operation, so many bytes in all.
+/// A line that was measured on `measured_ranks` ranks, for a group of `ranks`. The fixed part scales with the
+/// messages in a ring, the other part with the bytes sent.
 double seconds_of(const CostLine& line, double bytes, int measured_ranks, int ranks) {
   if (ranks == 1) return 0;
   const double messages = static_cast<double>(ranks - 1) / std::max(measured_ranks - 1, 1);
@@ -44,7 +44,7 @@ double ExchangeTimes::reduce_s(const WeightSharing& sharing, double bytes) const
          exchange_s(&ExchangeCosts::all_reduce, bytes / shards, copies / shards, span);
 }
 
-/// Ranks that have weights in one memory gather nothing, and wait for each other.
+/// Ranks that share weights in one memory gather nothing, and only wait for each other.
 double ExchangeTimes::gather_s(const WeightSharing& sharing, double bytes, WeightsMemory weights) const {
   if (!sharing.is_sharded()) return 0;
   const int span = sharing.shards * sharing.tensor;

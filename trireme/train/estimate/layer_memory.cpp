@@ -22,8 +22,8 @@
 namespace trireme::train {
 namespace {
 
-/// While it lives, a parameter has no gradient yet, and its next is told of. One that somebody else is told
-/// of is left as it is, by an InvalidArgument.
+/// Removes the gradient of a parameter for its lifetime, and reports the next one. Throws InvalidArgument,
+/// and changes nothing, if the parameter already has such a hook.
 class WithoutGradient {
  public:
   WithoutGradient(const std::string& name, at::Tensor parameter, std::function<void()> on_gradient)
@@ -42,7 +42,7 @@ class WithoutGradient {
   at::Tensor parameter_, before_;
 };
 
-/// What there is in a backward, but for gradients of parameters: those are told off as they come.
+/// Bytes in a backward without the gradients of parameters, which are subtracted as they arise.
 class BackwardBytes {
  public:
   BackwardBytes(const model::Layer& layer, parallel::AllocatedBytes& allocated)
@@ -54,7 +54,7 @@ class BackwardBytes {
     }
   }
 
-  /// Most so far, next to what there was at the beginning.
+  /// The peak so far, in addition to the bytes at the beginning.
   double most() {
     note(0);
     return static_cast<double>(most_);
@@ -63,7 +63,7 @@ class BackwardBytes {
   double largest_gradient() const { return static_cast<double>(largest_); }
 
  private:
-  /// Since the last look, in which a gradient of so many bytes was made.
+  /// Updates the peak since the last call, in which a gradient of so many bytes was made.
   void note(std::int64_t gradient) {
     const std::int64_t now = allocated_.current() - gradient, peak = allocated_.peak() - gradient;
     most_ = std::max({most_, now - begin_ - gradients_, peak - begin_ - gradients_});
@@ -82,7 +82,7 @@ class BackwardBytes {
   std::int64_t gradients_ = 0, largest_ = 0, most_ = 0;
 };
 
-/// Where the graph of a layer's outputs begins, and what gradients of theirs are like.
+/// The roots of the graph of a layer's outputs, and the forms of their gradients.
 struct Roots {
   torch::autograd::edge_list edges;
   std::vector<std::vector<std::int64_t>> sizes;
@@ -108,12 +108,12 @@ void run_backward(const Roots& roots) {
                                                         /*create_graph=*/false, /*accumulate_grad=*/true);
 }
 
-/// What the graph alone holds on to, and what of that is the layer's inputs and outputs: those are let go of
-/// one after the other. Then its backward.
+/// Drops outputs and inputs one after the other, to find which of them the graph saves. Then runs the
+/// backward.
 plan::LayerMemory memory_of(const ChainLink& link, const Fields& inputs) {
   const Fields leaves = leaves_for(link, inputs);
   parallel::AllocatedBytes allocated(device_of(inputs).type());
-  // After an operator, as in the chain: a graph that begins at a leaf holds it.
+  // Each value follows an operator, as in the chain: a graph that begins at a leaf would hold the leaf.
   Fields values = leaves.map([](const at::Tensor& leaf) { return leaf.clone(); });
   allocated.reset_peak();
   const auto before = static_cast<double>(allocated.current());
@@ -129,7 +129,7 @@ plan::LayerMemory memory_of(const ChainLink& link, const Fields& inputs) {
   const bool saves_output = drop(outputs) < output_bytes / 2, saves_input = drop(values) < input_bytes / 2;
   const double saved = static_cast<double>(allocated.current()) - (saves_output ? output_bytes : 0) -
                        (saves_input ? input_bytes : 0);
-  // What goes into the first is there in any case.
+  // The input of the first layer is in memory anyway.
   memory.kept = {.inner_bytes = std::max(saved, 0.0),
                  .output_bytes = output_bytes,
                  .saves_input = saves_input && !link.is_first,
@@ -143,7 +143,7 @@ plan::LayerMemory memory_of(const ChainLink& link, const Fields& inputs) {
   return memory;
 }
 
-/// The first part of a backward of two, and what it leaves for the second.
+/// The first part of a split backward, and the bytes that it leaves for the second part.
 void measure_parts(plan::LayerMemory& memory, const ChainLink& link, const Fields& inputs) {
   const Fields leaves = leaves_for(link, inputs);
   parallel::AllocatedBytes allocated(device_of(inputs).type());
@@ -153,7 +153,7 @@ void measure_parts(plan::LayerMemory& memory, const ChainLink& link, const Field
     if (value.requires_grad()) begins.push_back(torch::autograd::impl::gradient_edge(value));
   }
   Fields outputs = model::run_layer(link.layer, values, link.carried, link.carried_on);
-  if (begins.empty()) {  // nothing lies before it: all is left for the second part
+  if (begins.empty()) {  // no earlier layer: all is left for the second part
     outputs = {};
     values = {};
     memory.input_backward_bytes = memory.kept.output_bytes;

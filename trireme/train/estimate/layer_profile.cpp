@@ -25,10 +25,10 @@ namespace {
 struct Sample {
   double forward_s = 0, backward_s = 0;
   std::int64_t kept_bytes = 0;
-  Fields outputs;  ///< and the skips that pass the layer
+  Fields outputs;  ///< including skips that pass the layer
 };
 
-/// After all that the device has been given to do.
+/// The time after the device has completed all its work.
 double now_s_of(c10::Device device) {
   if (!device.is_cpu()) c10::impl::getDeviceGuardImpl(device.type())->synchronizeDevice(device.index());
   return now_s();
@@ -65,7 +65,7 @@ Sample run_once(const ChainLink& link, const Fields& inputs) {
   return sample;
 }
 
-/// While it lives, every parameter that learns has a gradient of zeros, to which backwards add.
+/// Gives every trainable parameter a gradient of zeros, to which backwards add, for its lifetime.
 class ZeroGradients {
  public:
   explicit ZeroGradients(const std::vector<model::Layer>& layers) {
@@ -79,7 +79,7 @@ class ZeroGradients {
     }
   }
   ~ZeroGradients() {
-    // Of a parameter of two layers the first is the one that was there.
+    // A parameter of two layers has two entries. The first one has the original gradient.
     for (auto each = before_.rbegin(); each != before_.rend(); ++each)
       each->first.mutable_grad() = each->second;
   }
@@ -108,7 +108,7 @@ class TimedPass {
     return std::move(times_);
   }
 
-  /// As checkpointed layers run: forwards that keep nothing, and each layer's forward again right before its
+  /// As checkpointed layers run: forwards that save nothing, and each layer's forward again right before its
   /// backward.
   std::vector<LayerTime> recomputed() {
     Fields values = inputs_;
@@ -152,7 +152,7 @@ class TimedPass {
           leaf.mutable_grad() = firsts[i]->gradients[k];
         }
         times_[i].backward_input_s = now_s_of(device_) - begin_s;
-      } else if (!roots.outputs.empty()) {  // nothing lies before it: all of it is the second part
+      } else if (!roots.outputs.empty()) {  // no earlier layer: all of it is the second part
         torch::autograd::backward(roots.outputs, roots.gradients);
         times_[i].backward_weight_s = now_s_of(device_) - begin_s;
       }
@@ -184,7 +184,7 @@ class TimedPass {
     }
   }
 
-  /// The outputs that have a graph, and the gradients that the next layer has left; ones for the last.
+  /// The outputs that have a graph, with the gradients from the next layer; ones for the last layer.
   Roots roots_of(std::size_t layer) const {
     Roots roots;
     for (std::size_t field = 0; field < outputs_[layer].size(); ++field) {
@@ -206,7 +206,7 @@ class TimedPass {
   std::vector<LayerTime> times_;
 };
 
-/// Of each layer and each part by itself.
+/// The median of each layer and each part.
 std::vector<LayerTime> medians(const std::vector<std::vector<LayerTime>>& passes) {
   std::vector<LayerTime> result(passes.front().size());
   for (std::size_t i = 0; i < result.size(); ++i) {

@@ -19,12 +19,12 @@
 namespace trireme::train {
 namespace {
 
-/// Of each exchange and update that is timed: small ones are short, and disturbed by more of their time.
+/// Repetitions of each timed exchange and update. Small ones are short, so that disturbances weigh more.
 constexpr int kRepeats = 7, kRepeatsOfSmall = 51;
 constexpr std::int64_t kSmallBytes = 4 << 10, kLargeBytes = 8 << 20;
 constexpr std::int64_t kSmallNumel = 1 << 14, kMaxNumel = 1 << 23;
 
-/// The median of several, after one that does not count.
+/// The median of several runs, after a warm-up run.
 double median_s(const std::function<void()>& work, int repeats) {
   std::vector<double> seconds;
   for (int repeat = 0; repeat <= repeats; ++repeat) {
@@ -35,7 +35,7 @@ double median_s(const std::function<void()>& work, int repeats) {
   return median(seconds);
 }
 
-/// Through two points; not below 0.
+/// A line through two points, without negative coefficients.
 CostLine line_through(double small, double small_s, double large, double large_s) {
   const double unit_s = std::max(0.0, (large_s - small_s) / (large - small));
   return {.fixed_s = std::max(0.0, small_s - unit_s * small), .unit_s = unit_s};
@@ -74,7 +74,7 @@ class ExchangeTimer {
     return line_through(small, seconds_of(kSmallBytes, exchange), large, seconds_of(kLargeBytes, exchange));
   }
 
-  /// Ranks in a ring; all send at the same time.
+  /// Ranks send in a ring, all at the same time.
   CostLine send_line() {
     const int next = (world_.rank() + 1) % world_.size(),
               before = (world_.rank() + world_.size() - 1) % world_.size();
@@ -90,7 +90,7 @@ class ExchangeTimer {
   const at::TensorOptions options_;
 };
 
-/// Of so many parameters: the optimizer's update, and the norm where gradients are clipped.
+/// An update of `numel` parameters, with the norm if gradients are clipped.
 double update_s(const RunConfig& config, std::int64_t numel, c10::Device device) {
   constexpr std::int64_t kRow = 1024;
   at::Tensor parameter = at::zeros({std::max<std::int64_t>(numel / kRow, 1), std::min(numel, kRow)},
@@ -118,7 +118,7 @@ std::int64_t num_parameters(const ModelUse& model) {
   return numel;
 }
 
-/// Every number that ranks measure differently, so that they can agree on its mean.
+/// All numbers that ranks measure differently. They agree on the means.
 std::vector<double*> times_of(Measurements& measured) {
   std::vector<double*> times;
   for (ModelUse& model : measured.costs) {
@@ -149,14 +149,14 @@ void agree(Measurements& measured, comm::Context& context) {
   for (double* time : times) *time = *next++ / context.world_size();
 }
 
-/// Ranks that compute on as many cores as there are lose the time of their exchanges.
+/// If ranks compute on all cores, exchanges take core time from them.
 double share_of_core(const comm::Context& context) {
   const double threads = static_cast<double>(at::get_num_threads()) * context.world_size();
   const auto cores = static_cast<double>(allowed_cores().size());
   return threads < cores ? 0 : 1;
 }
 
-/// Between all ranks, and where several hosts have as many ranks each, within a host.
+/// Measures between all ranks, and within a host if several hosts have equally many ranks.
 void measure_exchanges(Measurements& measured, comm::Context& context, c10::Device device) {
   measured.exchanges = ExchangeTimer(context.world(), device).costs();
   measured.exchanges.share_of_core = share_of_core(context);

@@ -22,7 +22,7 @@
 namespace trireme::train {
 namespace {
 
-/// The form that ranks of such a plan compute of a model, and the groups that they do it in.
+/// The model in the form of the plan (tensor and context parallel), and the groups of that form.
 struct FormOfModel {
   parallel::TensorParallelOptions options;
   parallel::TensorParallelModel form;
@@ -49,7 +49,7 @@ data::Example batch_of(std::int64_t samples, const data::DataSource& data, c10::
   return {.input = batch.input.on(device), .target = batch.target.on(device)};
 }
 
-/// As the last layer of a chain. What it is made of has to outlive it.
+/// The loss as the last layer of a chain. Its arguments must outlive it.
 model::Layer loss_of(const objective::Objective& objective, const FormOfModel& made, const ParallelPlan& plan,
                      const Fields& targets) {
   return {.name = "loss", .forward = [&](const Fields& outputs) -> Fields {
@@ -59,7 +59,7 @@ model::Layer loss_of(const objective::Objective& objective, const FormOfModel& m
           }};
 }
 
-/// Layers with their parameters, and without what they hold.
+/// Layers with their parameters, without memory and times.
 std::vector<LayerUse> uses_of(const std::vector<model::Layer>& chain) {
   const std::set<std::string> rounded = parallel::rounded_parameters(chain);
   std::vector<LayerUse> uses;
@@ -106,7 +106,7 @@ MeasuredModel measure_model(const ParallelPlan& plan, comm::Context& context, co
                  .input_bytes = bytes_of(batch.input),
                  .target_bytes = bytes_of(batch.target),
                  .samples = samples};
-    // Which layers are recomputed for a budget depends on their times.
+    // The choice of recomputed layers for a budget depends on the layers' times.
     const bool has_budget = !fitted.config().train.activation_budget.empty();
     std::vector<plan::Layer> alone;
     if (has_budget) alone = profile_layers(chain, batch.input);

@@ -175,7 +175,7 @@ void from_json(const Json& json, Value& value, const std::string& place) {
   }
 }
 
-/// Between two, by samples; outside, on the same line, and not below 0.
+/// Interpolates between two sizes by samples. Outside it extrapolates, but not below 0.
 class Between {
  public:
   Between(const ModelUse& small, const ModelUse& large, std::int64_t samples)
@@ -224,7 +224,7 @@ class Between {
   const std::int64_t samples_;
 };
 
-/// The same model on no samples, for the line of one size.
+/// The same model with no samples: the second point of a line if one size was measured.
 ModelUse without_samples(const ModelUse& model) {
   ModelUse none{.layers = {}, .samples = 0};
   for (const LayerUse& layer : model.layers)
@@ -242,7 +242,7 @@ double size_of_parameters(const ModelUse& model) {
   return size;
 }
 
-/// By rising samples, each with the same layers and the loss. Throws DataError with the place.
+/// Checks for rising samples, and in each the same layers and the loss. Throws DataError with the place.
 void check_costs(const std::vector<ModelUse>& costs, const std::string& place) {
   if (costs.empty()) throw DataError(text(place, ": expected at least one size of micro-batch"));
   std::int64_t before = 0;
@@ -269,7 +269,7 @@ bool is_shipped(const std::string& name) {
   return kNames.contains(name);
 }
 
-/// Keys of a program's own types do: nobody else knows what they mean.
+/// Keys of a program's own types count, as their meaning is unknown here.
 bool decides_layers(const ConfigKey& key) {
   constexpr std::array kTables = {"data.", "model.", "objective."};
   constexpr std::array kOthers = {"optimizer.name",    "train.precision",     "train.device",

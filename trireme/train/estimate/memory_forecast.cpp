@@ -11,14 +11,14 @@
 namespace trireme::train {
 namespace {
 
-/// Where gradients are in the course of a step.
+/// Where gradients are during a step.
 enum class Gradients {
-  kMade,     ///< by the first backward of a stage, until the update
-  kBuckets,  ///< of all parameters, always
-  kParts,    ///< sums of a rank's part come with the first backward; what is reduced lies in a few buckets
+  kMade,     ///< from the first backward of a stage until the update
+  kBuckets,  ///< of all parameters, always allocated
+  kParts,    ///< a rank's shard from the first backward on, and a few buckets for reductions
 };
 
-/// Of a rank whose buckets are not limited by its parameters (parallel::bucket_limits()).
+/// For a rank whose buckets are not limited by its parameters (parallel::bucket_limits()).
 Gradients gradients_of(const ParallelPlan& plan) {
   if (plan.weight_copies() == 1) return plan.exact() ? Gradients::kBuckets : Gradients::kMade;
   const bool keeps = plan.config().parallel.keep_gradients && plan.num_microbatches() > 1;
@@ -26,20 +26,20 @@ Gradients gradients_of(const ParallelPlan& plan) {
   return are_shared && !keeps && !plan.exact() ? Gradients::kParts : Gradients::kBuckets;
 }
 
-/// Of ranks on one host.
+/// Whether the ranks of one host share memory.
 bool has_shared_memory(const ParallelPlan& plan) {
   const std::string& backend = plan.config().comm.backend;
   return plan.device() == c10::kCPU && (backend == "auto" || backend == "shm" || backend == "threads");
 }
 
-/// Through a rank's list, with what it holds of micro-batches and of gradients on the way.
+/// Follows a rank's actions, and tracks the bytes of micro-batches and gradients.
 class RankWalk {
  public:
-  /// `state` is there all the time, and `buckets` bytes of gradients.
+  /// `state` and `buckets` bytes of gradients are allocated all the time.
   RankWalk(const MemoryUse& state, Gradients kind, double buckets)
       : state_(state), kind_(kind), gradients_(buckets) {}
 
-  /// Memory for what comes from another rank; below 0: a pass has taken it.
+  /// Memory of a tensor from another rank; below 0: a pass has consumed it.
   void receive(double bytes) { held_ += bytes; }
 
   void go(const schedule::Action& action, const plan::StageMemory& stage) {
@@ -133,14 +133,14 @@ class Forecast {
     std::vector<plan::LayerMemory> layers;
     plan::StageForm form;
     form.recomputed.stage = plan_.config().parallel.recompute;
-    // Shards learn where gradients are made; the buckets of replicas, and sums of several micro-batches, get
-    // copies.
+    // Sharded gradients are reduced where they are made. Buckets of replicas, and sums over micro-batches,
+    // get copies.
     const bool is_added = kind == Gradients::kMade && plan_.num_microbatches() > 1;
     if (is_added || (kind == Gradients::kBuckets && !plan_.is_sharded()))
       form.gradients = plan::GradientsOfStage::kCopied;
     for (std::size_t i = begin; i < end; ++i) {
       layers.push_back(layers_[i].memory);
-      // Each rank's share of the sums.
+      // Each rank keeps its shard of the sums.
       if (kind == Gradients::kParts) layers.back().gradient_bytes /= plan_.shard_ranks();
       form.recomputed.layers.push_back(layout_.is_recomputed(i));
     }
@@ -163,7 +163,7 @@ class Forecast {
     return all;
   }
 
-  /// What is there all the time.
+  /// Memory that is allocated all the time.
   MemoryUse state_of(int rank, const std::vector<int>& stages) const {
     const std::vector<ParameterBytes> parameters = parameters_of(stages);
     MemoryUse state = state_by_formula(plan_, parameters, weights_);
@@ -180,8 +180,8 @@ class Forecast {
     return state;
   }
 
-  /// Copies of the rank's part of a checkpoint, of so many bytes of parameters, from the first save on
-  /// (checkpoint/background_saver.h). `state` is the rank's.
+  /// Copies of the rank's part of a checkpoint, from the first save on (checkpoint/background_saver.h).
+  /// `parameters` is in bytes; `state` is the rank's.
   std::int64_t bytes_of_saves(std::int64_t parameters, const MemoryUse& state) const {
     const CheckpointOptions& options = plan_.config().checkpoint;
     const bool saves = options.every_steps > 0 || options.interval != "steps" || options.best != "none";
@@ -194,8 +194,8 @@ class Forecast {
     return saved / plan_.weight_copies();
   }
 
-  /// A receive has memory from where it stands until the pass that takes what came: that counts it from there
-  /// on.
+  /// A receive takes memory from its action until the pass that consumes the tensor. The pass counts it from
+  /// then on.
   double bytes_of_receive(const schedule::Action& action) const {
     const auto between = [&](int stage) { return layout_.bytes_sent(stage); };  // to the next stage
     if (action.kind == schedule::ActionKind::kReceiveForward) return between(action.stage - 1);
@@ -204,7 +204,7 @@ class Forecast {
     return schedule::makes_input_gradient(action.kind) ? -between(action.stage) : 0.0;
   }
 
-  /// Buckets of gradients lie there, and weights of which each rank updates a part.
+  /// Buckets of gradients are in shared memory, and so are weights of which each rank updates a part.
   std::int64_t shared_bytes(int rank, const std::vector<int>& stages) const {
     if (!has_shared_memory(plan_) || plan_.weight_copies() == 1) return 0;
     const std::vector<ParameterBytes> parameters = parameters_of(stages);
@@ -219,7 +219,7 @@ class Forecast {
     return weights + (are_parts ? static_cast<std::int64_t>(bytes_of_buckets(stages)) : exact);
   }
 
-  /// That are read ahead, and the current one.
+  /// The prefetched batches and the current one.
   std::int64_t bytes_of_batches(const std::vector<int>& stages) const {
     const auto has = [&](int stage) { return std::ranges::find(stages, stage) != stages.end(); };
     const double bytes =
@@ -228,7 +228,7 @@ class Forecast {
                                      static_cast<double>(plan_.config().data.prefetch + 1));
   }
 
-  /// As they are computed with.
+  /// Parameters in the precision of the computation.
   std::int64_t bytes_of_stage(int stage) const {
     std::int64_t bytes = 0;
     for (const ParameterBytes& each : parameters_of({stage}))
@@ -324,7 +324,7 @@ std::optional<MemoryForecast> forecast_from(const MemoryForecast& measured, cons
   const bool is_cut = plan.is_cut() || plan.stages_are_layers();
   const bool has_parts = std::ranges::any_of(
       measured.model.layers, [](const LayerUse& layer) { return layer.memory.for_weights_bytes > 0; });
-  // Forms, and backwards in two parts, are measured.
+  // Parallel forms and split backwards have to be measured.
   if (!are_alike || (is_cut && plan.is_model_parallel()) || (splits_backward(plan) && !has_parts))
     return std::nullopt;
   ModelShape shape{.name = plan.config().model.name, .parameters = {}};

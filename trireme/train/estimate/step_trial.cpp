@@ -16,7 +16,7 @@ namespace {
 constexpr int kWarmUpSteps = 2;
 constexpr std::int64_t kMinSteps = 3, kMaxSteps = 100;
 
-/// Of which steps can be taken without end, and which change next to nothing.
+/// Allows practically endless steps, which hardly change the weights.
 RunConfig endless(RunConfig config) {
   config.train = without_ramp(config.train);
   config.learning_rate = {};
@@ -45,7 +45,7 @@ StepTrial result_of(comm::Context& context, Trainer& trainer, const std::vector<
           .memory_bytes = largest(context, trainer.memory()).at_peak.total()};
 }
 
-/// A run of so many steps: ranks that update while micro-batches are under way agree on nothing in between.
+/// Runs a fixed number of steps: asynchronous ranks cannot agree on a number between steps.
 StepTrial trial_without_pause(RunConfig config, comm::Context& context, const data::DataSource& data,
                               std::int64_t steps) {
   config.train.max_steps = kWarmUpSteps + steps;

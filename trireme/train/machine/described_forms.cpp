@@ -15,8 +15,7 @@ namespace {
 /// Memory traffic of a parameter's update: weight, gradient and two moments, and the gradient's read by the
 /// norm.
 constexpr double kUpdateBytes = (2 + 1 + 4 + 1) * 4;
-constexpr std::int64_t kMaxSamples = 64;  ///< of a micro-batch; larger ones are extrapolated from the last
-                                          ///< two
+constexpr std::int64_t kMaxSamples = 64;  ///< of a micro-batch; larger ones are extrapolated
 
 double peak_of(const Machine& machine, const std::string& precision) {
   const auto& peaks = machine.device.peak_flop_s;

@@ -60,9 +60,9 @@ struct Reason {
 
 struct Feature {
   const char* name = nullptr;  ///< for the table of the documentation; null: the key
-  const char* key = nullptr;   ///< by which a configuration asks for it
+  const char* key = nullptr;   ///< that enables it
   bool (*is_on)(const ParallelPlan& plan) = nullptr;
-  const char* (*key_of)(const ParallelPlan& plan) = nullptr;  ///< where several keys do; null: `key`
+  const char* (*key_of)(const ParallelPlan& plan) = nullptr;  ///< if several keys can enable it; null: `key`
   Fix (*off)() = nullptr;
   std::vector<Reason> needs = {}, lacks = {};
 
@@ -75,7 +75,7 @@ struct Feature {
   std::string title() const { return name != nullptr ? name : text("`", key, "`"); }
 };
 
-/// An asynchronous schedule; the program need not be there.
+/// Whether the schedule is asynchronous; callable before the program exists.
 bool updates_on_its_own_time(const ParallelPlan& plan) {
   return plan.config().parallel.pipeline > 1 && updates_under_way(plan.config());
 }
@@ -86,7 +86,7 @@ bool recomputes(const ParallelPlan& plan) {
          !train.activation_budget.empty();
 }
 
-/// In the order in which they are given up: earlier rows are turned off first.
+/// In the order in which fixes turn features off.
 const std::vector<Feature>& features() {
   using P = Property;
   static const std::vector<Feature> rows = {

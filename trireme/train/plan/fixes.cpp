@@ -49,14 +49,14 @@ std::vector<std::int64_t> divisors_of(std::int64_t number) {
 
 namespace {
 
-/// The nearest first, and smaller ones before all greater ones.
+/// Smaller numbers first, nearest first, then the greater ones.
 void order_by_distance(std::vector<std::int64_t>& numbers, std::int64_t asked) {
   std::ranges::stable_sort(
       numbers, {}, [asked](std::int64_t each) { return std::pair(each > asked, std::abs(each - asked)); });
 }
 
-/// Numbers of ranks along the axis of that key which fit next to those along the others and which `fits`
-/// takes, the nearest to that of `config` first.
+/// Sizes of the axis `key` that divide the ranks which the other axes leave, and that `fits` accepts. Sorted
+/// by order_by_distance().
 template <class Fits>
 Fixes other_sizes(const std::string& key, const RunConfig& config, int world_size, const Fits& fits) {
   const std::int64_t others = ranks_of_other_axes(config, key);
@@ -113,10 +113,10 @@ Fixes fixes_of_a_program(const RunConfig& config, int world_size) {
   if (is_program_file(config.parallel.schedule)) {
     fixes.push_back(set(&RunConfig::parallel, &ParallelOptions::recompute, true));
     for (Fix& fix : other_pipelines(config, world_size, /*least=*/2)) fixes.push_back(std::move(fix));
-    return fixes;  // nobody writes a program in order to run another one, or none
+    return fixes;  // a user with a program file does not want another schedule
   }
   fixes.push_back(set(&RunConfig::parallel, &ParallelOptions::chunks, 0));
-  fixes.emplace_back([](RunConfig& changed) {  // up to a multiple of the ranks
+  fixes.emplace_back([](RunConfig& changed) {  // rounds up to a multiple of the ranks
     const std::int64_t ranks = changed.parallel.pipeline;
     changed.parallel.microbatches = (changed.parallel.microbatches + ranks - 1) / ranks * ranks;
   });

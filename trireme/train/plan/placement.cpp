@@ -61,10 +61,10 @@ c10::Device device_for(const ParallelPlan& plan, const comm::Context& context) {
 
 namespace {
 
-/// Along which ranks hold the same weights, but those of experts.
+/// Axes along which ranks hold the same weights, except those of experts.
 MeshShape::Fold axes_of_copies() { return axes_that_share_none({Shared::kStages, Shared::kLayers}); }
 
-/// Axes without those that the mesh lacks: groups are named after them.
+/// Leaves out the axes that the mesh lacks, as groups are named after their axes.
 PlanGroups groups_along_axes(const MeshShape& mesh, comm::Context& context) {
   const auto along = [&](const MeshShape::Fold& fold) -> std::optional<comm::Group> {
     if (mesh.size(fold) == 1) return std::nullopt;
@@ -75,7 +75,7 @@ PlanGroups groups_along_axes(const MeshShape& mesh, comm::Context& context) {
   groups.replicas = along(axes_that_share({Shared::kSamples}));
   groups.context = along(axes_that_share({Shared::kSequences}));
   groups.tensor = along(axes_that_share({Shared::kLayers}));
-  // Apart from the group of cp alone, as gradients are reduced while attention continues.
+  // Not the group of cp: gradients are reduced while attention still uses that one.
   groups.copies = groups.context ? along(axes_of_copies()) : groups.replicas;
   groups.experts = along(axes_that_share({Shared::kExperts}));
   groups.expert_copies =
@@ -84,7 +84,7 @@ PlanGroups groups_along_axes(const MeshShape& mesh, comm::Context& context) {
   return groups;
 }
 
-/// The copies of the weights, in groups of neighbours.
+/// The copies of the weights, in groups of adjacent ranks.
 parallel::ShardGroups shard_groups_of(const ParallelPlan& plan, comm::Context& context) {
   const MeshShape copies = plan.mesh().merge(axes_of_copies(), "dp");
   const MeshShape mesh = copies.split("dp", "dp-copies", "dp-shards", plan.shard_ranks());
@@ -92,7 +92,7 @@ parallel::ShardGroups shard_groups_of(const ParallelPlan& plan, comm::Context& c
           .copies = comm::make_new_group(context, mesh, {"dp-copies"})};
 }
 
-/// Neighbours are a site.
+/// Adjacent ranks form a site.
 parallel::SiteGroups site_groups_of(const ParallelPlan& plan, comm::Context& context) {
   const MeshShape mesh = plan.mesh().split("dp", "sites", "dp-site", plan.site_ranks());
   parallel::SiteGroups groups{.sites = comm::make_new_group(context, mesh, {"sites"}), .site = {}};

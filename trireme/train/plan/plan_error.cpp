@@ -9,7 +9,7 @@
 namespace trireme::train {
 namespace {
 
-/// Each try resolves a plan; a message is worth no more of them.
+/// Each try resolves a plan, so a message must not cause too many of them.
 constexpr int kMaxTries = 60;
 
 /// Configurations still to be tried: those with fewer changes first.
@@ -61,7 +61,7 @@ InvalidArgument suggest_fix(const RunConfig& config, const PlanError& plan_error
     } catch (const PlanError& another) {
       candidates.add(next, another.fixes());
     } catch (const Error&) {
-      continue;  // nothing is known that would help it
+      continue;  // no fix is known for this one
     }
   }
   return InvalidArgument(plan_error.what());

@@ -31,7 +31,7 @@
 namespace trireme::train {
 namespace {
 
-/// Runs `check`; what it rejects gets `place` in front, and `fixes` where it has none of its own.
+/// Runs `check`. Its errors get `place` in front, and `fixes` if they have none.
 template <class Check>
 void at_place(const std::string& place, const Fixes& fixes, const Check& check) {
   try {
@@ -65,7 +65,7 @@ bool replicates_stages(const RunConfig& config) {
   return config.parallel.pipeline > 1 && config.parallel.schedule == "1f1b-rr";
 }
 
-/// Ranks of each stage; empty: all stages have one.
+/// Ranks of each stage; empty: one rank for every stage.
 std::vector<int> replicas_of_stages(const RunConfig& config) {
   const std::vector<std::int64_t>& asked = config.parallel.stage_replicas;
   if (!replicates_stages(config)) return {};
@@ -73,9 +73,10 @@ std::vector<int> replicas_of_stages(const RunConfig& config) {
   return {asked.begin(), asked.end()};
 }
 
-/// 4 micro-batches per rank: bubbles of a fifth at most (Huang et al., arXiv 1811.06965, section 2.3).
-/// Without bubbles: as many as two versions of the weights need, as every stage can share among its replicas,
-/// or a micro-batch per update.
+/// Synchronous schedules get 4 micro-batches per rank, so bubbles are at most a fifth (Huang et al., arXiv
+/// 1811.06965, section 2.3). Asynchronous schedules have no bubbles. PipeDream-2BW needs one per rank for its
+/// two versions of the weights. Others need as many as every stage can share among its replicas, or one per
+/// update.
 int microbatches_of_a_round(const RunConfig& config) {
   const std::int64_t asked = config.parallel.microbatches, ranks = config.parallel.pipeline;
   if (asked > 0) return static_cast<int>(asked);
@@ -102,7 +103,7 @@ schedule::Program program_in_file(const RunConfig& config) {
   return program;
 }
 
-/// Where the micro-batches of a replica come from.
+/// The factors of a replica's number of micro-batches.
 std::string parts_in_words(const RunConfig& config, int num_microbatches) {
   std::string rounds = text("train.accumulation = ", config.train.accumulation);
   if (config.parallel.pipeline == 1) return rounds;
@@ -117,8 +118,8 @@ std::vector<std::string> partition_names() {
   return names;
 }
 
-/// Makes a plan in the order in which its parts depend on each other. What it rejects is a PlanError where
-/// something is known that may help.
+/// Makes a plan in the order in which its parts depend on each other. Throws PlanError where a fix may be
+/// known.
 class PlanMaker {
  public:
   static ParallelPlan make(const RunConfig& config, int world_size, const std::optional<ModelShape>& model,
@@ -155,14 +156,14 @@ class PlanMaker {
   const RunConfig& config() const { return plan_.config_; }
   bool is_pipeline() const { return config().parallel.pipeline > 1; }
 
-  /// From C++ a configuration can hold any value.
+  /// A configuration from C++ can hold any value.
   void read_names() {
     for (const auto& [name, value] : config().own)
       check_type(find_key(config_key_table(config()), name), value);
     for (const ConfigKey& key : config_key_table(config())) check_allowed(key, key.get(config()));
     plan_.config_.optimizer = optim::with_defaults(config().optimizer);
     plan_.partition_ = partition_of(config().parallel.partition);
-    // Stages of one rank have nobody who waits for the slowest: what counts is what each of them holds.
+    // Stages of one rank do not wait for the slowest one, so their parameters count instead of their times.
     if (!is_pipeline() && plan_.partition_ == Partition::kTime) plan_.partition_ = Partition::kParameters;
     at_place("train.", {set(&RunConfig::comm, &comm::ContextOptions::device, "auto")},
              [&] { plan_.device_ = comm::device_type_of(config().comm.device); });
@@ -173,7 +174,7 @@ class PlanMaker {
     plan_.skips_non_finite_ = plan_.precision_.scales_loss || config().train.non_finite == "skip";
   }
 
-  /// Kernels and layouts to choose from are the CPU's.
+  /// Kernels and layouts can be chosen on the CPU only.
   void leave_convolutions_to_device() {
     const ConvolutionRule named = plan_.convolutions_;
     const std::string elsewhere = text("\" is for the CPU, and ranks compute on ", plan_.device_, "; leave ");
@@ -203,7 +204,7 @@ class PlanMaker {
     plan_.num_replicas_ = plan_.mesh().size(axes_that_share({Shared::kSamples}));
   }
 
-  /// Axes that share samples make up the replicas, which parallel.data counts.
+  /// parallel.data counts the replicas, which all axes that share samples make up.
   std::string mesh_in_words() const {
     const std::int64_t asked = config().parallel.data;
     std::vector<std::string> factors;
@@ -290,7 +291,7 @@ class PlanMaker {
                   config().parallel.pipeline);
   }
 
-  /// Stages of a model that is not cut over ranks.
+  /// Stages of a rank in a run without a pipeline.
   int stages_of_a_rank(const std::optional<ModelShape>& model) const {
     const std::int64_t asked = std::max<std::int64_t>(1, config().parallel.chunks);
     if (!plan_.stages_are_layers() || !model) return static_cast<int>(asked);
@@ -314,7 +315,7 @@ class PlanMaker {
                           .first_bucket_mib = std::min(1.0, parallel.bucket_mib),
                           .unused_parameters = parallel::unused_parameters_of(parallel.unused_parameters),
                           .scale = parallel::ReduceScale::kSum,
-                          .check_replicas_every = 0},  // Trainer compares what stages do not know of
+                          .check_replicas_every = 0},  // Trainer checks all replicas, also outside of stages
         .zero = zero};
     parallel::PipelineOptions& options = plan_.options_;
     if (!is_pipeline()) {
@@ -328,7 +329,7 @@ class PlanMaker {
         (options.program ? options.program->num_microbatches : options.num_microbatches) * options.num_rounds;
   }
 
-  /// Clipping by default is for where there is a norm of all gradients.
+  /// Default clipping applies only if there is a norm of all gradients.
   void choose_clipping() {
     double& clip_norm = plan_.config_.train.clip_norm;
     if (lacks(plan_, Property::kGradientNorm) && clip_norm == TrainOptions().clip_norm &&
@@ -336,7 +337,7 @@ class PlanMaker {
       clip_norm = 0;
   }
 
-  /// The smallest one is the first: there are as many micro-batches in each.
+  /// Checks the first batch, which is the smallest: all batches have equally many micro-batches.
   void check_batch() const {
     check_batch_ramp(config());
     const std::vector<std::int64_t>& smaller = config().train.batch_ramp_sizes;
@@ -417,7 +418,7 @@ class PlanMaker {
     check_compression_of_shards(plan_);
   }
 
-  /// What the machine would decide is decided, so that it is the same everywhere.
+  /// Fixes settings that would depend on the machine, so that results are the same everywhere.
   void make_exact() {
     if (!config().run.exact) return;
     check_exact(plan_);
@@ -454,7 +455,7 @@ ParallelPlan resolve_plan(const RunConfig& config, int world_size, const std::op
   try {
     return make_plan(config, world_size, model);
   } catch (const PlanError& plan_error) {
-    RunConfig given = config;  // another optimizer keeps them
+    RunConfig given = config;  // a fix with another optimizer keeps its values
     given.optimizer = optim::with_defaults(config.optimizer);
     throw suggest_fix(given, plan_error, world_size,
                       [&](const RunConfig& changed) { make_plan(changed, world_size, model); });
