@@ -33,7 +33,8 @@ std::string describe(const Decision& decision) {
               name_of(decision.verdict), " from step ", decision.from_step, "): ", decision.reason);
 }
 
-/// Normal errors: of a median 1.25 times that of a mean, a deviation 1.48 times the median of distances.
+/// Errors of a normal distribution. The error of a median is 1.25 times that of a mean. A standard deviation
+/// is 1.48 times the median distance.
 AdaptiveController::Level AdaptiveController::level_of(std::span<const StepReport> window) {
   std::vector<double> seconds, distances;
   for (const StepReport& report : window) seconds.push_back(report.step_s);
@@ -45,7 +46,7 @@ AdaptiveController::Level AdaptiveController::level_of(std::span<const StepRepor
 }
 
 std::optional<Decision> AdaptiveController::observe(const StepReport& report, std::int64_t from) {
-  // Smaller batches, at the end of an epoch, say nothing about full ones.
+  // Smaller batches at the end of an epoch are not comparable.
   if (report.samples != report.full_batch || report.step <= from_ + kSettling) return std::nullopt;
   const bool is_other_window = !window_.empty() && window_.front().full_batch != report.full_batch;
   if (is_other_window || (trial_ && trial_->full_batch != report.full_batch))

@@ -16,7 +16,7 @@
 namespace trireme::train {
 namespace {
 
-/// How many samples of a batch each replica takes: as data.balance = "dynamic", which judges by itself.
+/// Samples of a batch for each replica, as with data.balance = "dynamic", which judges its own changes.
 class SharesKnob final : public Knob {
  public:
   SharesKnob(std::unique_ptr<LoadBalancer> shares, DevicePrefetcher& feed)
@@ -82,7 +82,7 @@ class Adapting final : public StepPart {
     controller_.emplace(std::move(knobs));
   }
   void reported(StepReport& report, std::int64_t steps_done) override {
-    // Of shares the first step that has not been prefetched.
+    // New shares apply from the first step that has not been prefetched.
     const std::int64_t from = steps_done + config_.data.prefetch;
     if (growth_) grow(report);
     if (slices_) note_slices(report, from);
@@ -116,12 +116,12 @@ class Adapting final : public StepPart {
       return std::make_unique<SharesKnob>(std::move(shares), objects.batches.feed());
     } catch (const InvalidArgument&) {
       if (objects.plan.config().data.balance == "dynamic") throw;
-      return nullptr;  // a stream of one's own, whose shares stay
+      return nullptr;  // a custom stream with fixed shares
     }
   }
 
-  /// At a step that follows from the report alone: a run that saved in between, and so knows it earlier, or
-  /// was resumed has the same batches. Reports are two steps late at most.
+  /// The step of a growth depends on the report only, and reports are at most two steps late. So a run that
+  /// saved in between (and had the report earlier) or was resumed has the same batches.
   void grow(StepReport& report) {
     constexpr std::int64_t kLate = 3;
     const std::int64_t from = report.step + config_.data.prefetch + kLate, before = growth_->size();
@@ -140,7 +140,7 @@ class Adapting final : public StepPart {
                                 .to = text(growth_->size()),
                                 .reason = *why});
   }
-  /// Sizes are tried in the first steps, by themselves.
+  /// The hook times slice sizes in the first steps, apart from the controller.
   void note_slices(StepReport& report, std::int64_t from) {
     const std::string found = slices_->found();
     if (found.empty()) return;
@@ -154,7 +154,7 @@ class Adapting final : public StepPart {
                                 .to = found,
                                 .reason = "each size was timed in the first steps"});
   }
-  /// A loader tunes its threads by itself, on each rank.
+  /// Each rank's loader tunes its own threads. Here its changes are reported.
   void note_loading(StepReport& report) {
     const data::LoadingReport now = batches_->feed().report();
     if (now.last_change == loading_.last_change) return;
@@ -178,7 +178,7 @@ class Adapting final : public StepPart {
   BatchFeed* batches_ = nullptr;
   std::optional<AdaptiveController> controller_;
   std::optional<BatchGrowth> growth_;
-  at::Tensor ends_;  ///< of sizes of the batch: a step each, 0 while it is not known
+  at::Tensor ends_;                             ///< the step at which each batch size ends; 0: not known yet
   std::shared_ptr<parallel::CommHook> slices_;  ///< while it tries sizes
   data::LoadingReport loading_;                 ///< at its last change
   std::vector<Decision> decisions_;

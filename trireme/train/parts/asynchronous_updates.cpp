@@ -19,7 +19,7 @@ class AsynchronousUpdates final : public StepPart {
         sample_(setup.data.train->trial_batch(1).input) {}
 
   void attach(const TrainerObjects& objects) override { objects_.emplace(objects); }
-  /// Ranks come to a step one after the other, and must not wait for its report.
+  /// Ranks reach a step one after the other, and must not wait for its report.
   std::optional<ReportExchange> report_exchange() const override {
     return ReportExchange{.depth = num_ranks_};
   }
@@ -28,8 +28,8 @@ class AsynchronousUpdates final : public StepPart {
     const std::int64_t end = objects_->batches.step_schedule().next_meeting(steps_done);
     stream.num_updates = static_cast<int>(end - steps_done);
     stream.shapes = shapes_before(end);
-    // Losses are parts of the mean over a step; an update takes the mean over its own micro-batches, where
-    // all are of one size.
+    // Losses are parts of the mean over a step. An update takes the mean over its own micro-batches, which
+    // have equal sizes.
     stream.gradient_scale *= updates_of_step_;
   }
   void end_step(Step& step) override {
@@ -44,8 +44,8 @@ class AsynchronousUpdates final : public StepPart {
   }
 
  private:
-  /// Inputs for every number of samples that micro-batches of steps before `end` have. A batch may grow, and
-  /// the last one of an epoch may be smaller: no epoch ends before `end`.
+  /// Inputs for every size of micro-batch in the steps before `end`. A batch may grow, and the last one of an
+  /// epoch may be smaller. No epoch ends before `end`.
   std::vector<Fields> shapes_before(std::int64_t end) const {
     const StepSchedule& step_schedule = objects_->batches.step_schedule();
     std::set<std::int64_t> sizes;
@@ -71,7 +71,7 @@ class AsynchronousUpdates final : public StepPart {
   const int updates_of_step_;  ///< of a stage without replicas
   const Fields sample_;
   std::optional<TrainerObjects> objects_;
-  std::int64_t begin_ = 0;  ///< steps before the stream under way
+  std::int64_t begin_ = 0;  ///< steps before the current stream
 };
 
 }  // namespace

@@ -17,8 +17,7 @@ class Clipping final : public StepPart {
  public:
   explicit Clipping(const PartSetup& setup)
       : max_norm_(setup.plan.config().train.clip_norm),
-        // Stages that update on their own time, and servers, have no gradients of the whole model at one
-        // time.
+        // Asynchronous stages, and servers, never have the gradients of the whole model at one time.
         logs_norm_(!setup.plan.asynchronous() && !setup.plan.uses_parameter_server()),
         in_parts_(setup.plan.has_sharded_parameters() && !setup.plan.exact()),
         names_(parameter_names(setup.model)) {}

@@ -20,8 +20,8 @@ namespace {
 
 using Parallel = ParallelOptions;
 
-/// Whether velocities of the compression take the place of the optimizer's momentum (Lin et al.,
-/// section 3.1). With another optimizer than SGD, "dgc" is error feedback alone.
+/// Whether velocities of the compression replace the optimizer's momentum (Lin et al., section 3.1). With
+/// another optimizer than SGD, "dgc" is error feedback only.
 bool corrects_momentum(const RunConfig& config) {
   return parallel::has_own_momentum(config.parallel.compression) && config.optimizer.name == "sgd";
 }
@@ -161,8 +161,8 @@ constexpr const char* kOwn = "own/";
 /// Of any shape, as one row.
 at::Tensor flat_row(const at::Tensor& tensor) { return tensor.view({1, tensor.numel()}); }
 
-/// What the hook of gradient reductions keeps from step to step: residuals of compression, velocities. Of
-/// what each replica has for itself, a checkpoint has the rows of one tensor.
+/// State of the hook of gradient reductions: residuals of compression, velocities. In a checkpoint, the own
+/// state of each replica is a row of one tensor.
 class GradientCompression final : public StepPart {
  public:
   explicit GradientCompression(const PartSetup& setup)
@@ -191,12 +191,12 @@ class GradientCompression final : public StepPart {
     hook_->set_gradient_scale(stream.gradient_scale);
     if (before_step_) before_step_->take();
   }
-  /// Compressed gradients are divided by a scale that the host knows, and leave residuals.
+  /// The host must know of skips: it has the scale of compressed gradients, and restores their residuals.
   bool asks_for_skips() const override { return before_step_ && name_ != "none"; }
   void skipped(Step& /*step*/) override {
     if (before_step_) before_step_->bring_back();
   }
-  /// The hooks change it in every backward.
+  /// Hooks change the state in every backward.
   void add_state(StateParts& state) override {
     if (!hook_ && weight_copies_ > 1) return;
     StatePart part{.prefix = prefix_, .changes = ChangesIn::kBackward};
@@ -212,7 +212,7 @@ class GradientCompression final : public StepPart {
   }
 
  private:
-  /// Whose rows a rank's own state is, of how many: replicas', or hosts'.
+  /// The row of this rank's own state, and the number of rows: replicas, or hosts.
   struct Rows {
     std::int64_t index, number;
   };
@@ -220,7 +220,7 @@ class GradientCompression final : public StepPart {
     if (state.of_host.num_hosts > 0) return {state.of_host.host, state.of_host.num_hosts};
     return {replica_, weight_copies_};
   }
-  /// Whoever has it later, the whole is the same.
+  /// The whole tensor is the same for any distribution of its pieces over ranks.
   checkpoint::Shard piece_shard(const parallel::HookState::Piece& piece) const {
     return {.name = prefix_ + kPieces + piece.name,
             .global_sizes = {piece.numel},
@@ -235,8 +235,8 @@ class GradientCompression final : public StepPart {
   const std::int64_t replica_, weight_copies_;
   const bool skips_steps_;
   comm::Context& context_;
-  std::shared_ptr<parallel::CommHook> hook_;            ///< null: gradients are not reduced here
-  std::optional<parallel::HookStateCopy> before_step_;  ///< where steps may be skipped
+  std::shared_ptr<parallel::CommHook> hook_;            ///< null: this rank does not reduce gradients
+  std::optional<parallel::HookStateCopy> before_step_;  ///< if steps may be skipped
 };
 
 checkpoint::Shards GradientCompression::shards() const {
@@ -261,8 +261,8 @@ void GradientCompression::warn_of_loss(const StoredSizes& stored) const {
                          "ranks or more");
 }
 
-/// Another number of replicas may have written it: those that are no more leave theirs to the others, so that
-/// the sum stays. Of a checkpoint that holds nothing of this compression nothing is restored.
+/// Restores also from another number of replicas. Rows of replicas that no longer exist are added to others,
+/// so that the sum stays. Nothing is restored if the checkpoint has no state of this compression.
 Restoration GradientCompression::restore(const StoredSizes& stored) {
   const bool is_there =
       std::ranges::any_of(stored, [&](const auto& each) { return each.first.starts_with(prefix_); });
@@ -283,7 +283,7 @@ Restoration GradientCompression::restore(const StoredSizes& stored) {
   }
   for (const auto& [name, tensor] : state.common)
     restoration.shards.push_back(checkpoint::whole_shard(prefix_ + name, tensor));
-  // What was left out of sums, where ranks no longer keep that in pieces: it goes with the first one's own.
+  // Residuals of sums, if ranks no longer keep them in pieces. They are added to the first rank's own state.
   struct LeftOver {
     at::Tensor of, stored;
   };

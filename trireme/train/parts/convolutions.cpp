@@ -40,7 +40,7 @@ auto value_of(const char* what, const Rows& rows, const std::string& name) {
   return row->value;
 }
 
-/// Without a measurement.
+/// The choice of a rule that needs no measurement.
 model::ConvolutionChoice choice_of(const ConvolutionRule& rule) {
   model::ConvolutionChoice choice;
   if (rule.kernels == ConvolutionKernels::kOnednn) {

@@ -20,12 +20,12 @@ namespace trireme::train {
 
 namespace {
 
-/// Sums over micro-batches follow one tree (PipelineOptions::exact), random numbers belong to a micro-batch
-/// and a layer, and the norm is that of whole gradients, parameter by parameter.
+/// Sums over micro-batches follow one tree (PipelineOptions::exact). Random numbers belong to a micro-batch
+/// and a layer. The norm is that of whole gradients, parameter by parameter.
 class ExactSums final : public StepPart {
  public:
-  /// Threads of libtorch in this process are as many as the plan says, from here on: how an operation is cut
-  /// over threads decides in which order it adds.
+  /// Sets the number of libtorch threads of this process for good: the split of an operation over threads
+  /// determines the order of its sums.
   explicit ExactSums(const PartSetup& setup)
       : replicas_(setup.groups.replicas),
         seed_(static_cast<std::uint64_t>(setup.plan.config().run.seed)),
@@ -33,7 +33,7 @@ class ExactSums final : public StepPart {
     at::set_num_threads(setup.plan.config().comm.torch_threads);
   }
 
-  /// Each layer begins with a generator that is keyed by run, step, micro-batch and its place among them.
+  /// Seeds the generator before each layer by run, step, micro-batch and the layer's place.
   void configure(PipelineSetup& setup) override {
     for (std::size_t i = 0; i < setup.layers.size(); ++i) {
       setup.layers[i].forward = [inner = std::move(setup.layers[i].forward), i, this](const Fields& inputs) {
@@ -46,7 +46,7 @@ class ExactSums final : public StepPart {
     setup.options.before_compute = [this, first](int microbatch) { microbatch_ = first + microbatch; };
   }
   void begin_step(Step& step) override { step_ = step.report.step - 1; }
-  /// The sum of what all replicas' micro-batches have lost, on the first of them; 0 on the others.
+  /// The loss summed over the micro-batches of all replicas, on the first replica; 0 on the others.
   void end_step(Step& step) override {
     if (!replicas_ || replicas_->size() == 1) return;
     step.completions.push_back([this](StepReport& report) { report.loss = sum_of_replicas(report.loss); });
@@ -56,7 +56,7 @@ class ExactSums final : public StepPart {
   double sum_of_replicas(double mine) {
     at::Tensor all = at::full({replicas_->size()}, 0, at::kDouble);
     replicas_->all_gather(all, at::full({1}, mine, at::kDouble));
-    // Whose loss is no number says so itself, and is named.
+    // A rank whose loss is not finite reports that itself, so that it is named.
     if (!std::isfinite(mine)) return mine;
     if (replicas_->rank() > 0) return 0;
     const auto* first = all.const_data_ptr<double>();
@@ -70,7 +70,7 @@ class ExactSums final : public StepPart {
   const std::uint64_t seed_;
   const int num_microbatches_;
   std::int64_t step_ = 0;
-  std::int64_t microbatch_ = 0;  ///< of all replicas'
+  std::int64_t microbatch_ = 0;  ///< among those of all replicas
 };
 
 }  // namespace
@@ -86,7 +86,7 @@ void check_exact(const ParallelPlan& plan) {
   };
   using Parallel = ParallelOptions;
   const Parallel& parallel = plan.config().parallel;
-  // The micro-batches of a replica are a branch of the tree over all of them where they are a power of two.
+  // The micro-batches of a replica are a branch of the tree over all of them if they are a power of two.
   const auto number = static_cast<std::uint64_t>(plan.num_microbatches());
   const std::int64_t rounds = plan.config().train.accumulation;
   const auto below = [](std::int64_t value) {

@@ -13,7 +13,7 @@
 namespace trireme::train {
 namespace {
 
-/// Labels of what a rank before this one holds.
+/// Labels of parameters that an earlier rank holds.
 std::set<std::string> held_before(comm::Group& model_parallel, const optim::NamedTensors& mine,
                                   const ShardSpecs& held) {
   if (model_parallel.size() == 1) return {};
@@ -53,7 +53,7 @@ GradientNorm::GradientNorm(comm::Group model_parallel, const optim::NamedTensors
   }
 }
 
-/// In the model's order; zero for those that are counted elsewhere.
+/// In the model's order; zero for parameters that another rank counts.
 at::Tensor GradientNorm::norms_of_parameters() const {
   std::vector<at::Tensor> gradients;
   std::vector<std::size_t> places;
@@ -62,7 +62,7 @@ at::Tensor GradientNorm::norms_of_parameters() const {
     gradients.push_back(parameter.grad());
     places.push_back(place);
   }
-  // Parameters that live elsewhere say nothing of where their gradients are.
+  // Offloaded parameters do not show the device of their gradients.
   const c10::Device device = gradients.empty() ? device_ : gradients.front().device();
   std::vector<at::Tensor> norm_of(num_parameters_, at::zeros({}, at::device(device).dtype(at::kFloat)));
   if (!gradients.empty()) {
@@ -76,7 +76,7 @@ at::Tensor GradientNorm::measure() {
   const at::NoGradGuard no_grad;
   at::Tensor norms = norms_of_parameters();
   if (!in_parts_) {
-    if (model_parallel_.size() > 1) model_parallel_.all_reduce(norms);  // one rank adds each
+    if (model_parallel_.size() > 1) model_parallel_.all_reduce(norms);  // one rank counts each
     return optim::norm_of_norms(norms);
   }
   at::Tensor square = norms.to(at::kDouble).square().sum().reshape({1});

@@ -1,5 +1,5 @@
-// train.convolution, and all-reduces between hosts: what this machine computes fastest with is measured when
-// a run begins, and a resumed run continues with what its checkpoint says, so that its numbers stay the same.
+// train.convolution, and all-reduces between hosts. The fastest kernels on this machine are measured when a
+// run begins. A resumed run continues with the choice in its checkpoint, so that its numbers stay the same.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ class KernelChoices final : public StepPart {
   std::shared_ptr<void> compute_scope() override {
     return std::make_shared<model::ConvolutionScope>(choice());
   }
-  /// A choice is a text, and a checkpoint's may be of another length, or not be there.
+  /// A choice is a text. In a checkpoint it may have another length, or be missing.
   void add_state(StateParts& state) override {
     for (auto& [name, chosen] : chosen_) {
       StatePart part{.prefix = name};
@@ -67,7 +67,7 @@ class KernelChoices final : public StepPart {
     if (chosen.numel() == 0) return {};
     return {.shards = {checkpoint::whole_shard(name, chosen)}};
   }
-  /// Read at every use: the state may be restored in place.
+  /// Parsed at every use, as the state may be restored in place.
   model::ConvolutionChoice choice() {
     const std::string chosen = text_of(chosen_.at(kConvolutions));
     if (chosen.empty()) return measured_;
@@ -90,7 +90,7 @@ class KernelChoices final : public StepPart {
   }
 
   comm::Context& context_;
-  const model::ConvolutionChoice measured_;                ///< when the run began here, by all ranks
+  const model::ConvolutionChoice measured_;                ///< measured by all ranks when this run began
   std::pair<std::string, model::ConvolutionChoice> read_;  ///< a choice, and the text that it was read from
   std::map<std::string, at::Tensor> chosen_;  ///< in use, as texts, by name in a checkpoint; empty: none
 };

@@ -23,8 +23,8 @@ class LayerGraphs final : public StepPart {
         stream_(guard_.getStreamFromGlobalPool(device_)),
         scope_(guard_.getStream(device_), stream_) {}
 
-  /// Replicas reduce the gradients of a layer as soon as its backward has ended: where there are any, a model
-  /// that is not cut is captured layer by layer.
+  /// Replicas reduce the gradients of a layer as soon as its backward has ended. So with replicas, a model
+  /// without a pipeline is captured layer by layer.
   void configure(PipelineSetup& setup) override {
     const bool has_replicas = setup.groups.data && setup.groups.data->size() > 1;
     if (!setup.plan.is_cut() && has_replicas) {
@@ -37,7 +37,7 @@ class LayerGraphs final : public StepPart {
     }
     capture(setup.layers);
   }
-  /// Where another trainer of this thread has taken the stream back meanwhile.
+  /// Restores the stream if another trainer of this thread has changed it.
   std::shared_ptr<void> compute_scope() override {
     if (guard_.getStream(device_) == stream_) return nullptr;
     return std::make_shared<parallel::OnStream>(guard_.getStream(device_), stream_);

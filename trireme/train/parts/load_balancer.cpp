@@ -12,12 +12,12 @@
 namespace trireme::train {
 namespace {
 
-/// Shares of the slowest replica's time: a rebalance must predict a gain of 5 % and achieve 2 %, else it is
-/// undone.
+/// Fractions of the slowest replica's time: a rebalance must predict a gain of 5 % and achieve 2 %, else it
+/// is undone.
 constexpr double kPromised = 0.95, kKept = 0.98;
-/// A replica that takes more than this many equal shares would need memory that nobody has planned for.
+/// A replica with more than this many equal shares would need more memory than planned.
 constexpr std::int64_t kMaxEqualShares = 2;
-/// The first steps in new shares are not looked at: kernels are chosen, memory is asked for.
+/// Ignored steps after a change: kernels are chosen and memory is allocated in them.
 constexpr std::int64_t kSettling = 2;
 constexpr int kMostPatience = 64;
 
@@ -50,7 +50,7 @@ std::unique_ptr<LoadBalancer> LoadBalancer::make(const ParallelPlan& plan) {
                                                .world_size = plan.num_replicas()}),
                   .least = 0,
                   .microbatches = plan.num_microbatches()};
-  // Of a single sample batch norm has no deviation, where planes are one pixel.
+  // Batch norm of a single sample has no deviation if planes are one pixel.
   constexpr std::int64_t kMinOfMicrobatch = 2;
   const std::int64_t parts = plan.num_microbatches();
   options.least = parts * std::min(kMinOfMicrobatch, *std::ranges::min_element(options.equal) / parts);
@@ -62,7 +62,7 @@ std::unique_ptr<LoadBalancer> LoadBalancer::make(const ParallelPlan& plan) {
 }
 
 std::optional<LoadBalancer::Change> LoadBalancer::observe(const StepReport& report, std::int64_t from) {
-  // Smaller batches, at the end of an epoch, say nothing about full ones.
+  // Smaller batches at the end of an epoch are not comparable.
   if (report.samples != report.full_batch) return std::nullopt;
   if (report.full_batch != looked_at_) begin_batches_of(report.full_batch, report.step);
   if (report.step <= from_ + kSettling) return std::nullopt;
@@ -86,7 +86,7 @@ std::vector<double> LoadBalancer::work_of_replicas(const StepReport& report) con
   return work_s;
 }
 
-/// What was measured is of other batches: nothing can be compared with it.
+/// Earlier measurements belong to other batches, and are not comparable.
 void LoadBalancer::begin_batches_of(std::int64_t samples, std::int64_t step) {
   looked_at_ = samples;
   from_ = std::max(from_, step - 1);
@@ -160,7 +160,7 @@ LoadBalancer::Change LoadBalancer::change_to(data::Shares shares, std::int64_t f
   return {.from = from, .shares = shares_, .why = std::move(why)};
 }
 
-/// Samples per second times one factor for all, within the bounds, so that they add up to the batch.
+/// In proportion to samples per second, within the bounds, so that the shares add up to the batch.
 data::Shares LoadBalancer::in_proportion(const std::vector<double>& work_s) const {
   const data::Shares now = of_batch(shares_);
   std::vector<double> speed;
@@ -176,7 +176,7 @@ data::Shares LoadBalancer::in_proportion(const std::vector<double>& work_s) cons
     for (const double of : speed) sum += share(of, factor);
     (sum <= static_cast<double>(batch_) ? low : high) = factor;
   }
-  // Whole numbers: those that lose most by rounding down get what is left.
+  // Rounds down. The replicas that lose most by this get the remaining samples.
   data::Shares shares;
   std::vector<std::pair<double, std::size_t>> lost;
   for (std::size_t i = 0; i < speed.size(); ++i) {

@@ -1,4 +1,4 @@
-// data.balance = "dynamic": slower replicas get fewer samples (work_shares.h).
+// data.balance = "dynamic": slower replicas get fewer samples (load_balancer.h).
 #include "trireme/train/parts/load_balancer.h"
 #include "trireme/train/step/internal/all_parts.h"
 
@@ -14,7 +14,7 @@ class LoadBalancing final : public StepPart {
     feed_ = &objects.batches.feed();
     feed_->assign_shares(0, shares_->now());
   }
-  /// New shares hold from the first step that has not been prefetched.
+  /// New shares apply from the first step that has not been prefetched.
   void reported(StepReport& report, std::int64_t steps_done) override {
     const auto change = shares_->observe(report, steps_done + prefetch_);
     if (!change) return;
@@ -33,7 +33,7 @@ class LoadBalancing final : public StepPart {
 }  // namespace
 
 std::unique_ptr<StepPart> make_load_balancing(const PartSetup& setup) {
-  if (setup.plan.config().train.adapt) return nullptr;  // a knob of adapting.cpp
+  if (setup.plan.config().train.adapt) return nullptr;  // it is a knob of adapting.cpp then
   auto shares = LoadBalancer::make(setup.plan);
   return shares ? std::make_unique<LoadBalancing>(std::move(shares), setup) : nullptr;
 }

@@ -104,7 +104,7 @@ void check_local_steps(const ParallelPlan& plan) {
 
 namespace {
 
-/// Sites take steps of their own, and average what they have learned now and then.
+/// Local SGD: sites take independent steps, and average their models at intervals.
 class LocalSgd final : public StepPart {
  public:
   explicit LocalSgd(const PartSetup& setup)
@@ -120,11 +120,11 @@ class LocalSgd final : public StepPart {
     for (const auto& [name, tensor] : outer_->common_state())
       parallel::count_as(MemoryKind::kOptimizer, tensor);
   }
-  /// Each exchange takes as long as the link between sites does.
+  /// The link between sites determines the duration of an exchange.
   std::optional<ReportExchange> report_exchange() const override {
     return ReportExchange{.depth = 4, .bundling = Bundling::kByTime};
   }
-  /// Sites that take steps of their own divide by what their own part of the batch counts.
+  /// Sites that step independently divide by the count of their own part of the batch.
   void batch_arrived(Step& step, const data::StepBatch& batch) override {
     double own = 0;
     for (const data::Example& samples : batch.microbatches) own += objective_->count_all(samples);
@@ -142,7 +142,7 @@ class LocalSgd final : public StepPart {
     if (steps_together(step)) outer_->add_gradients();
   }
   void updated(Step& step) override { outer_->after_step(step.report.step); }
-  /// Sites do not know the count of the whole batch: they report sums.
+  /// A site does not have the count of the whole batch, so it reports sums.
   void end_step(Step& step) override {
     step.completions.push_back(
         [count = step.count.value_or(0)](StepReport& report) { report.loss *= count; });
@@ -161,7 +161,7 @@ class LocalSgd final : public StepPart {
               are_shown_ = false;
             }};
   }
-  /// The model of all sites, as it was at synchronize().
+  /// The model of all sites, as of the last synchronize().
   void change_model_state(StateParts& model) override {
     if (are_shown_) return;
     const std::map<std::string, at::Tensor> means(outer_->model().begin(), outer_->model().end());
@@ -188,11 +188,11 @@ class LocalSgd final : public StepPart {
   comm::Context& context_;
   std::optional<TrainerObjects> objects_;
   std::unique_ptr<parallel::OuterOptimizer> outer_;
-  double waited_s_ = 0;  ///< for counts
+  double waited_s_ = 0;  ///< in all-reduces of counts
   bool are_shown_ = false;
 };
 
-/// What each site has for itself: its model, and the optimizer's state.
+/// State of each site: its model and the optimizer state.
 optim::NamedTensors LocalSgd::own_state() const {
   optim::NamedTensors state = outer_->own_state();
   for (const auto& [name, tensor] : objects_->optimizer.state())
@@ -200,7 +200,7 @@ optim::NamedTensors LocalSgd::own_state() const {
   return state;
 }
 
-/// What the sites agree on besides the model, and of each its own model and optimizer, a row for each.
+/// The common state of all sites besides the model. Each site's own model and optimizer state is a row.
 void LocalSgd::add_state(StateParts& state) {
   for (StatePart& part : state) {
     if (part.prefix.empty()) continue;
@@ -210,11 +210,11 @@ void LocalSgd::add_state(StateParts& state) {
   for (const auto& [name, tensor] : outer_->common_state())
     common.shards.push_back(checkpoint::whole_shard(kPrefix + name, tensor));
   keep_where_not_stored(common);
-  StatePart own{.prefix = kOwnPrefix, .changes = ChangesIn::kForward};  // buffers
+  StatePart own{.prefix = kOwnPrefix, .changes = ChangesIn::kForward};  // buffers change in the forward
   for (const auto& [name, tensor] : own_state()) {
     own.shards.push_back(
         row_shard(kOwnPrefix + name, tensor.detach().unsqueeze(0), outer_->site(), outer_->num_sites()));
-    // Ranks of a site have buffers of their own: those of the first are copied.
+    // Ranks of a site have different buffers: the first rank's are saved.
     own.shards.back().replicas = checkpoint::Replicas::kFirstCounts;
   }
   own.restore = [this](const StoredSizes& stored) { return restore(stored); };
@@ -222,8 +222,8 @@ void LocalSgd::add_state(StateParts& state) {
   state.push_back(std::move(own));
 }
 
-/// Another number of sites may have written it: one that takes the rows of several has their mean. Where the
-/// checkpoint holds none all begin with its model.
+/// Restores also from another number of sites: a site that takes several rows gets their mean. If the
+/// checkpoint has no rows, all sites begin with its model.
 Restoration LocalSgd::restore(const StoredSizes& stored) {
   const std::int64_t num_stored = stored_rows(kOwnPrefix, stored);
   if (num_stored == 0) return {.shards = {}, .finish = [this] { outer_->begin_with_model(); }};

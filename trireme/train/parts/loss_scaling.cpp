@@ -39,7 +39,7 @@ class LossScaling final : public StepPart {
   void gradients_ready(Step& step) override {
     const at::Tensor scale = scaler_ ? scaler_->scale_there().clone() : at::Tensor();
     const at::Tensor left_out = on_any_holder(unscaled());
-    // Who looks at gradients is not shown those of a step that is left out.
+    // Observers must not see the gradients of a skipped step, so the host needs the decision then.
     const bool stays = stays_on_device_ && !step.is_observed;
     if (stays)
       step.leave_out = left_out.reshape({});
@@ -96,9 +96,9 @@ class LossScaling final : public StepPart {
   const std::int64_t max_skipped_;
   const c10::Device device_;
   const ShardSpecs* held_ = nullptr;
-  std::optional<optim::LossScaler> scaler_;  ///< none: gradients are only looked at
+  std::optional<optim::LossScaler> scaler_;  ///< none: gradients are only checked
   at::Tensor skipped_in_a_row_;              ///< f64, no dims, on the device
-  bool stays_on_device_ = false;             ///< the decision
+  bool stays_on_device_ = false;             ///< whether the decision is made there
   optim::NamedTensors clip_parameters_;
   std::optional<comm::Group> model_parallel_;
 };

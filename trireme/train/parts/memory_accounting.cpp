@@ -1,4 +1,4 @@
-// What a trainer's memory is used for, by kind: the part of the ledger that steps fill.
+// Memory of a trainer by kind: the part of the ledger that steps fill.
 #include <map>
 
 #include "trireme/parallel/counted_memory.h"
@@ -9,7 +9,7 @@
 namespace trireme::train {
 namespace {
 
-/// 1024 of f32, as CompressionOptions has it; vectors of so many elements are few.
+/// 1024 elements of f32, as in CompressionOptions. Few vectors have so many.
 constexpr std::int64_t kMinEncodedBytes = 4096;
 
 class MemoryAccounting final : public StepPart {
@@ -17,7 +17,7 @@ class MemoryAccounting final : public StepPart {
   explicit MemoryAccounting(const PartSetup& setup)
       : model_(setup.model), usage_(setup.context.status().usage()) {}
 
-  /// Sizes of this rank's parameters, whole, before replicas share them out.
+  /// Sizes of this rank's whole parameters, before replicas shard them.
   void configure(PipelineSetup& setup) override {
     setup.options.materialise = [this, inner = setup.options.materialise](const auto& layers) {
       inner(layers);
@@ -41,7 +41,7 @@ class MemoryAccounting final : public StepPart {
     at_update_ = MemoryLedger::of_process().now();
     if (has_device()) device_at_update_ = parallel::DeviceMemory::of_process().now(device());
   }
-  /// What set-up took is no part of a step.
+  /// Peaks are reset after the first step, so that they do not include set-up.
   void end_step(Step& /*step*/) override {
     if (!has_stepped_) MemoryLedger::of_process().reset_peak();
     if (!has_stepped_ && has_device()) parallel::DeviceMemory::of_process().reset_peak(device());

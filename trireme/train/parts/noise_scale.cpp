@@ -19,7 +19,7 @@
 namespace trireme::train {
 namespace {
 
-/// States are structs of doubles: a tensor of as many.
+/// A tensor for a state, which is a struct of doubles.
 template <class State>
 at::Tensor room_for(const State& state) {
   at::Tensor room = at::zeros({static_cast<std::int64_t>(sizeof(State) / sizeof(double))}, at::kDouble);
@@ -38,7 +38,7 @@ void write(const State& state, const at::Tensor& tensor) {
   std::memcpy(tensor.data_ptr<double>(), &state, sizeof(State));
 }
 
-/// The gradient of one would come in pieces, one per stage.
+/// Rejects parameters of several layers: their gradients would arrive in pieces, one per stage.
 void reject_shared(const std::vector<model::Layer>& layers) {
   std::set<std::string> seen;
   for (const model::Layer& layer : layers) {
@@ -62,7 +62,7 @@ class NoiseScale final : public StepPart {
   void attach(const TrainerObjects& objects) override {
     if (rejects_shared_) reject_shared(objects.model.layers);
     squares_.emplace(objects.pipeline.weights());
-    // Of the ranks that compute on the same micro-batches, one counts them.
+    // Of the ranks that compute the same micro-batches, one counts them.
     counts_shares_ = objects.groups.pipeline.rank() == 0;
     batches_ = &objects.batches;
   }
@@ -77,7 +77,7 @@ class NoiseScale final : public StepPart {
     const double share = batches_->count_of(samples) * weight;
     shares_ += share * share;
   }
-  /// This rank's sums go into its report.
+  /// Adds this rank's sums to its report.
   void end_step(Step& step) override {
     if (measures_) {
       const double shares = counts_shares_ ? shares_ : 0;
@@ -129,7 +129,7 @@ class NoiseScale final : public StepPart {
   optim::NoiseAverage average_;
   at::Tensor average_state_;
   bool measures_ = false;
-  double shares_ = 0;  ///< squares of those of this step
+  double shares_ = 0;  ///< sum of the squared fractions of this step
 };
 
 }  // namespace

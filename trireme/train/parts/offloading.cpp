@@ -9,7 +9,7 @@ namespace trireme::train {
 
 namespace {
 
-/// The host's memory is elsewhere for a device alone.
+/// Only for a device is host memory another place.
 void check_place(const ParallelPlan& plan, const char* key, const std::string optim::OffloadOptions::*where) {
   const std::string& place = plan.config().offload.*where;
   if (optim::offload_place_of(place) != optim::OffloadPlace::kHost || plan.device() != c10::kCPU) return;
@@ -81,7 +81,7 @@ std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm
 
 namespace {
 
-/// offload.activations: what layers save for their backward lives elsewhere.
+/// offload.activations: tensors that layers save for their backward are offloaded.
 class ActivationOffload final : public StepPart {
  public:
   explicit ActivationOffload(const PartSetup& setup) {

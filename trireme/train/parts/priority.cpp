@@ -32,15 +32,16 @@ void reduce_by_priority(const RunConfig& config, parallel::DataParallelOptions& 
   const double slice_mib = static_cast<double>(parallel::max_slice_bytes(slices)) / (1 << 20);
   options.hook = parallel::make_slicing_hook(slices);
   options.end = parallel::ReductionEnd::kByParameter;
-  // A bucket begins when its last gradient is there, and is needed with its first parameter.
+  // The reduction of a bucket starts with its last gradient, and the forward needs it for its first
+  // parameter.
   options.bucket_mib = std::min(options.bucket_mib, slice_mib);
   options.first_bucket_mib = std::min(options.first_bucket_mib, slice_mib);
 }
 
 namespace {
 
-/// The next forward begins while gradients that it needs later are still on their way: each layer waits for
-/// its own parameters' updates alone.
+/// The next forward begins while gradients of its later layers are still in transfer. Each layer waits only
+/// for the updates of its own parameters.
 class LazyUpdates final : public StepPart {
  public:
   void configure(PipelineSetup& setup) override {
@@ -57,7 +58,7 @@ class LazyUpdates final : public StepPart {
     *optimizer_ = &objects.optimizer;
     objects_.emplace(objects);
   }
-  /// Without samples no layer will ask.
+  /// Without samples no layer runs, so no layer triggers the updates.
   void batch_arrived(Step& /*step*/, const data::StepBatch& batch) override {
     if (std::ranges::all_of(batch.microbatches, [](const auto& each) { return each.rows() == 0; }))
       objects_->optimizer.finish_pending_updates();
@@ -65,7 +66,7 @@ class LazyUpdates final : public StepPart {
   void gradients_ready(Step& step) override {
     if (step.is_observed || step.logs) objects_->pipeline.finish_gradients(objects_->parameters.all);
   }
-  /// No forward comes before all are needed.
+  /// The weights are needed before the next forward, so all updates end now.
   void updated(Step& step) override {
     if (objects_->batches.step_schedule().shows_weights(step.report.step))
       objects_->optimizer.finish_pending_updates();

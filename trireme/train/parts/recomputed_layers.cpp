@@ -45,7 +45,7 @@ double bytes_of(const std::string& budget) {
   return number * unit->bytes;
 }
 
-/// A * stands for any text.
+/// A * matches any text.
 bool matches(std::string_view pattern, std::string_view name) {
   if (pattern.empty()) return name.empty();
   if (pattern.front() != '*')
@@ -83,7 +83,8 @@ std::vector<bool> named_layers(const std::vector<std::string>& patterns,
   return chosen;
 }
 
-/// Of a micro-batch, measured on rank 0, and by the ranks that its layers are cut over with it; known to all.
+/// Costs of a micro-batch, measured on rank 0 and the ranks that hold parts of the same layers or sequences.
+/// All ranks get them.
 std::vector<plan::Recomputable> measured(const ParallelPlan& plan, comm::Context& context,
                                          const std::vector<model::Layer>& chain,
                                          const data::DataSource& data) {
@@ -114,7 +115,7 @@ std::vector<plan::Recomputable> measured(const ParallelPlan& plan, comm::Context
   return layers;
 }
 
-/// The most micro-batches of a stage that are between forward and backward at the same time.
+/// The most micro-batches of a stage that are between forward and backward at a time.
 int max_live(const std::vector<schedule::Action>& actions, int stage) {
   int live = 0, most = 0;
   for (const schedule::Action& action : actions) {
@@ -125,7 +126,7 @@ int max_live(const std::vector<schedule::Action>& actions, int stage) {
   return most;
 }
 
-/// What one rank holds, and where in the model's layers it begins.
+/// The layers of one rank as chains, and the index of each chain's first layer.
 struct Held {
   std::vector<plan::LiveChain> chains;
   std::vector<std::size_t> begins;
@@ -133,7 +134,7 @@ struct Held {
 
 Held held_by(const ParallelPlan& plan, const std::vector<schedule::Action>& actions,
              const std::vector<plan::Recomputable>& layers) {
-  // The stages of a rank alone are one after the other in its backward, too.
+  // Without a pipeline, the stages of a rank follow each other in the backward, too.
   if (plan.pipeline_ranks() == 1) return {.chains = {{.layers = layers, .live = 1}}, .begins = {0}};
   Held held;
   const std::vector<int>& cuts = plan.cuts();
@@ -150,7 +151,7 @@ Held held_by(const ParallelPlan& plan, const std::vector<schedule::Action>& acti
 
 std::string bytes_in_words(double bytes) { return human_bytes(static_cast<std::uint64_t>(std::ceil(bytes))); }
 
-/// All ranks' choices, made alike on every rank.
+/// The choices of all ranks, computed identically on every rank.
 RecomputedLayers within_budget(const ParallelPlan& plan, const std::vector<plan::Recomputable>& layers) {
   const std::string& text_of_budget = plan.config().train.activation_budget;
   const double budget = bytes_of(text_of_budget);
@@ -238,8 +239,8 @@ class Recomputation final : public StepPart {
   explicit Recomputation(const PartSetup& setup)
       : context_(setup.context), model_(setup.model), data_(setup.data) {}
 
-  /// Checkpoints the layers that the plan asks for; rank 0 logs which. For a budget layers are measured on a
-  /// micro-batch of the data, by rank 0 and the ranks that hold parts of the same layers.
+  /// Checkpoints the layers of the plan, and logs them on rank 0. For a budget, rank 0 and the ranks with
+  /// parts of the same layers measure them on a micro-batch.
   void configure(PipelineSetup& setup) override {
     const ParallelPlan& plan = setup.plan;
     std::vector<model::Layer> chain = model_.layers();

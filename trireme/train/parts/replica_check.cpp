@@ -10,7 +10,8 @@ namespace {
 class DriftCheck : public StepPart {
  public:
   void attach(const TrainerObjects& objects) override { objects_.emplace(objects); }
-  /// As layers have computed with them: sharded ones are gathered now, and apart after the update.
+  /// Compares the weights that layers have computed with. Sharded ones are gathered now, but not after the
+  /// update.
   void gradients_ready(Step& step) override {
     if (objects_->batches.step_schedule().checks_replicas(step.report.step))
       compare(text("step ", step.report.step));
@@ -29,10 +30,10 @@ class DriftCheck : public StepPart {
 
  private:
   std::optional<TrainerObjects> objects_;
-  std::unique_ptr<parallel::ReplicaCheck> check_;  ///< since it was first due
+  std::unique_ptr<parallel::ReplicaCheck> check_;  ///< null until the first check is due
 };
 
-/// Of stages that update on their own time: where all ranks have done the same steps.
+/// For asynchronous schedules: compares when all ranks have done the same steps.
 class DrainedDriftCheck final : public DriftCheck {
  public:
   void gradients_ready(Step& /*step*/) override {}

@@ -103,7 +103,7 @@ std::vector<model::Layer> waiting_for_values(std::vector<model::Layer> layers,
 
 namespace {
 
-/// Ranks may be that many steps apart where there is no bound: a report is a small tensor.
+/// Without a bound, ranks may be that many steps apart. A report is a small tensor.
 constexpr int kMaxDrift = 64;
 
 class ServerUpdates final : public StepPart {
@@ -114,7 +114,7 @@ class ServerUpdates final : public StepPart {
         ranks_(setup.context.world()),
         context_(setup.context) {}
 
-  /// Nobody on a rank reduces gradients: its pipeline has no replicas to reduce over.
+  /// Ranks do not reduce gradients: the pipeline has no replicas to reduce over.
   void configure(PipelineSetup& setup) override {
     setup.groups.data.reset();
     setup.layers = waiting_for_values(std::move(setup.layers), optimizer_);
@@ -131,7 +131,7 @@ class ServerUpdates final : public StepPart {
     return ReportExchange{.depth = staleness_ < 0 ? kMaxDrift : staleness_ + 1};
   }
   void begin_step(Step& step) override { step_ = step.report.step; }
-  /// The gradients of all ranks added up.
+  /// The sums of all ranks' gradients.
   std::optional<optim::NamedTensors> observed_gradients() override {
     optim::NamedTensors sums;
     for (const auto& [name, parameter] : objects_->parameters.all) {
@@ -143,10 +143,10 @@ class ServerUpdates final : public StepPart {
   void end_step(Step& step) override {
     if (drifts_) step.report.staleness = objects_->optimizer.staleness();
   }
-  /// Without a bound of 0 each push is an update of its own, and no step is half done on the servers.
+  /// Unless the bound is 0, each push is a separate update, so servers never have an incomplete step.
   Completion completion() const override { return drifts_ ? Completion::kOwn : Completion::kCollective; }
   void complete_own_state() override { objects_->optimizer.pull_state(); }
-  /// All ranks have rank 0's buffers.
+  /// All ranks get the buffers of rank 0.
   void synchronize() override {
     context_.status().set_action(text("step ", step_, ": waiting for the steps of all ranks"));
     objects_->optimizer.synchronize();
@@ -166,7 +166,7 @@ class ServerUpdates final : public StepPart {
   comm::Context& context_;
   const std::shared_ptr<optim::Optimizer*> optimizer_ = std::make_shared<optim::Optimizer*>(nullptr);
   std::optional<TrainerObjects> objects_;
-  std::int64_t step_ = 0;  ///< under way, or done
+  std::int64_t step_ = 0;  ///< the current or the last one
 };
 
 }  // namespace
