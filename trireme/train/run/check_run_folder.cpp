@@ -21,7 +21,7 @@ void check_newest(const RunConfig& config, const fs::path& checkpoints) {
   try {
     before = read_bounded_file(all.back() / "config.toml", kMaxConfigBytes, "configuration");
   } catch (const DataError&) {
-    return;  // damaged: the ranks look for another one
+    return;  // damaged: the ranks look for another checkpoint
   }
   check_same_run(config, config_of_checkpoint(before, config), std::stoll(name.substr(name.find('-') + 1)));
 }
@@ -29,7 +29,7 @@ void check_newest(const RunConfig& config, const fs::path& checkpoints) {
 }  // namespace
 
 void check_run_folder(const ParallelPlan& plan, RunStart start, const Log& log) {
-  const RunConfig& config = plan.config();  // with what follows from the plan, as in the checkpoint
+  const RunConfig& config = plan.config();  // with derived values, as in the checkpoint
   const RunFolder folder{config.run_folder()};
   if (start == RunStart::kResume && !fs::exists(folder.root)) throw no_checkpoint_in(folder.checkpoints());
   const RunLock lock(folder, log);

@@ -29,7 +29,7 @@ double largest_of(const at::Tensor& tensor) {
 
 double length_of(const at::Tensor& tensor) { return tensor.to(at::kDouble).norm().item<double>(); }
 
-/// Zero over zero is no difference; anything over zero, or a number that is none, is infinitely large.
+/// Zero over zero is 0, as there is no difference. Anything else over zero, and NaN, is infinite.
 double ratio(double difference, double scale) {
   if (difference == 0) return 0;
   const double result = difference / scale;
@@ -95,7 +95,7 @@ void Comparison::weights(std::int64_t step, const optim::NamedTensors& before,
   for (std::size_t i = 0; i < found.size(); ++i) {
     const double update = length_of(expected[i].second - before[i].second);
     verified_ = verified_ || update > 0;
-    // A weight that moves less than its own rounding cannot be told apart.
+    // A weight that moves less than its own rounding error shows no difference.
     const double rounding = 1e-6 * length_of(expected[i].second);
     const auto loss = loss_of_gradient_.find(found[i].first);
     take({.step = step,

@@ -12,7 +12,7 @@ struct SplitRecord {
   std::string samples, digest;  ///< empty: not known
 };
 
-/// How two records of a split differ; empty: they do not.
+/// The difference between two records of a split; empty: none.
 std::string difference(const SplitRecord& then, const SplitRecord& now) {
   if (then.samples != now.samples) return text(then.samples, " samples then, ", now.samples, " now");
   if (then.digest.empty() || now.digest.empty() || then.digest == now.digest) return "";

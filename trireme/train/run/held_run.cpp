@@ -12,8 +12,8 @@ namespace {
 
 constexpr const char* kLeaving = "-1";
 
-/// The host of each rank: ids of processes begin with it. Before a world ends, hosts that leave the job count
-/// as one, so that another host has a copy of all that they have.
+/// The host of each rank; ids of processes begin with it. Before a world ends, hosts that leave the job count
+/// as one. So another host gets a copy of all their state.
 std::vector<int> hosts_of(comm::Context& context, bool world_ends) {
   const std::string& member = context.environment().member;
   const bool leaves = world_ends && comm::host_leaves(context);
@@ -45,7 +45,7 @@ HeldRun::HeldRun(RunMemory& memory, Trainer& trainer, const Progress& progress, 
 void HeldRun::before_first_step() {
   if (trainer_.steps_done() == 0) return;
   if (every_steps_ > 0) hand_over(/*world_ends=*/false);
-  context_.world().barrier();  // until all ranks have the restored state, none forgets what it is from
+  context_.world().barrier();  // no rank drops the source of the restored state before all ranks have it
 }
 
 void HeldRun::before_step() {
@@ -90,10 +90,10 @@ void HeldRun::keep_own() noexcept {
                                 .names = names_};
     std::map<std::string, at::Tensor> before;
     for (const checkpoint::Shard& shard : before_step_) {
-      if (step_before_ == *step) before.emplace(shard.name, shard.tensor);  // else the step has been done
+      if (step_before_ == *step) before.emplace(shard.name, shard.tensor);  // otherwise the step is complete
     }
     for (checkpoint::Shard& shard : state.shards) {
-      if (shard.offloaded_storage) return;  // ends with the trainer
+      if (shard.offloaded_storage) return;  // offloaded storage ends with the trainer
       if (const auto found = before.find(shard.name); found != before.end()) shard.tensor = found->second;
     }
     memory_.keep(std::move(state));

@@ -19,7 +19,7 @@
 namespace trireme::train {
 namespace {
 
-/// Rank 0 searches, and the others wait for it.
+/// Rank 0 searches, while the others wait.
 constexpr double kSearchSeconds = 20;
 
 RankLayout layout_of(const comm::Context& context) {
@@ -40,7 +40,7 @@ class Choice {
   Choice(const RunConfig& config, comm::Context& context, const FormOptions& parts)
       : config_(config), context_(context), parts_(parts) {}
 
-  /// None: the file has no plan for as many ranks.
+  /// None: the file has no plan for this number of ranks.
   std::optional<ChosenPlan> of_file(const std::filesystem::path& file) {
     std::string found;
     on_main(context_, [&] {
@@ -89,7 +89,7 @@ class Choice {
     return context_.world().all_gather_text(context_.is_main() ? words : std::string()).front();
   }
 
-  /// Of a rank; 0: no limit.
+  /// Memory limit of a rank; 0: no limit.
   std::int64_t limit_bytes() const {
     if (!context_.device().is_cpu()) {
       context_.log().warning(
@@ -109,7 +109,7 @@ class Choice {
     }
   }
 
-  const RunConfig& config_;  ///< with its plan open
+  const RunConfig& config_;  ///< without a plan yet
   comm::Context& context_;
   const FormOptions& parts_;
 };
@@ -142,7 +142,7 @@ ParallelPlan fastest_plan(const RunConfig& config, comm::Context& context, const
                           const FastestPlanOptions& options) {
   const FormOptions& parts = options.parts;
   RunConfig open = config;
-  open.parallel.plan = "none";  // the result is a plan like any other
+  open.parallel.plan = "none";  // the result is an ordinary plan
   check_data_of(resolve_plan(before_planning(open, context.world_size()), context.world_size()), data,
                 parts.objective);
   Choice choice(open, context, parts);

@@ -24,7 +24,7 @@ std::string updates_in_words(const RunConfig& config) {
               updates_under_way(config) ? "while micro-batches are under way" : "at the end of a step");
 }
 
-/// What a saved configuration says of a key, or meant when there was no such key.
+/// The value of a key in a saved configuration, or its meaning before the key existed.
 ConfigValue value_in_run(const RunConfig& saved, const ConfigKey& key) {
   const bool is_absent = saved.named && !saved.named->contains(key.name);
   return is_absent && key.before_it_was ? *key.before_it_was : key.get(saved);
@@ -40,7 +40,7 @@ at::Tensor as_tensor(const std::string& text) {
   return bytes;
 }
 
-/// On one rank, without the others.
+/// Reads on one rank only; not collective.
 std::string data_record_in(const std::filesystem::path& folder) {
   checkpoint::ShardReader reader(folder);
   const auto stored = reader.tensors().find(kData);
@@ -51,7 +51,7 @@ std::string data_record_in(const std::filesystem::path& folder) {
   return {text, text + bytes.numel()};
 }
 
-/// Sizes of what the checkpoint holds of parts that ask. Collective.
+/// Sizes in the checkpoint of tensors of parts that restore by size. Collective.
 StoredSizes stored_sizes(comm::Context& context, const std::filesystem::path& folder,
                          const StateParts& parts) {
   const auto is_asked_for = [&](const std::string& name) {
@@ -114,7 +114,7 @@ void unpack_patience(const at::Tensor& packed, Progress& progress) {
   progress.patience = {.best = values[0], .since = static_cast<std::int64_t>(values[1])};
 }
 
-/// What a run keeps besides its trainer. `restored` is written by a restore.
+/// State of a run besides its trainer. A restore writes `restored`.
 StateParts run_parts(const Progress& progress, const data::DataSource& data, Progress* restored = nullptr) {
   const at::Tensor packed = pack(progress), patience = pack_patience(progress);
   StatePart of_progress{.prefix = kProgress, .shards = {checkpoint::whole_shard(kProgress, packed)}};
@@ -129,12 +129,11 @@ StateParts run_parts(const Progress& progress, const data::DataSource& data, Pro
   StatePart of_data{.prefix = kData,
                     .shards = {checkpoint::whole_shard(kData, as_tensor(data_record_of(data)))},
                     .restore = [](const StoredSizes&) { return Restoration{}; }};
-  of_data.shards.front().replicas =
-      checkpoint::Replicas::kFirstCounts;  // each rank opens the data for itself
+  of_data.shards.front().replicas = checkpoint::Replicas::kFirstCounts;  // each rank opens the data itself
   return {std::move(of_progress), std::move(of_patience), std::move(of_data)};
 }
 
-/// What a restore fills.
+/// All state that a restore fills.
 StateParts all_parts(const Resumable& run) {
   StateParts parts = run.trainer.state();
   for (StatePart& part : run_parts(run.progress, run.trainer.data(), &run.progress))
@@ -155,7 +154,7 @@ void restore_parts(const StateParts& parts, const StoredSizes& stored,
   for (const auto& each : finish) each();
 }
 
-/// As rank 0 sees it, by the name of the folder; -1: there is none.
+/// The newest step by rank 0's view of the folder's names; -1: no checkpoint.
 std::int64_t newest_step_on_disk(const Resumable& run, comm::Context& context) {
   std::int64_t newest = -1;
   on_main(context, [&] {
@@ -165,7 +164,7 @@ std::int64_t newest_step_on_disk(const Resumable& run, comm::Context& context) {
   return std::stoll(context.world().all_gather_text(std::to_string(newest)).front());
 }
 
-/// Some ranks have kept a state, and others that are lost had parts of it. Collective.
+/// Warns if some ranks have kept a state of which lost ranks had parts. Collective.
 void warn_of_lost_state(comm::Context& context, const std::vector<checkpoint::HeldState>& held) {
   const std::vector<std::string> kept = context.world().all_gather_text(held.empty() ? "" : "kept");
   if (context.is_main() && std::ranges::count(kept, "kept") > 0)

@@ -54,7 +54,7 @@ using Destinations = std::vector<Destination>;
 /// One run on one rank.
 class Run {
  public:
-  /// `lock` is rank 0's. `config`: before the plan was chosen.
+  /// Rank 0 passes `lock`. `config` is that before the plan was chosen.
   Run(const RunConfig& config, const ChosenPlan& chosen, ResumeMode resume_mode, comm::Context& context,
       const data::DataSource& data, const RunPlan& plan, RunLock* lock)
       : context_(context),
@@ -72,7 +72,7 @@ class Run {
         measured_cuts_(chosen_.plan.measures_cuts()),
         sees_folder_(checkpoint::ranks_that_see(context.world(), folder_.lock())) {
     restore();
-    // What was restored may have other sizes than what was measured here: choices are texts.
+    // Restored state may differ in size from this machine's measurements: kernel choices are texts.
     shares_.emplace(context.world(), state_to_save(trainer_, progress_), sees_folder_);
     saved_step_ = trainer_.steps_done();
     interval_.emplace(config_.checkpoint, saved_step_);
@@ -82,7 +82,7 @@ class Run {
     on_main(context, [&] { open_folder(*lock); });
   }
 
-  /// What the run in the folder ended with, when there is nothing left to do.
+  /// The result of a run in the folder that is complete already.
   const std::optional<RunResult>& earlier_end() const { return earlier_end_; }
 
   void train() {
@@ -95,7 +95,7 @@ class Run {
       step(asked_to_stop());
       if (held_) held_->after_step();
       if (has_second_split_ && trainer_.step_schedule().evaluates(trainer_.steps_done())) evaluate();
-      if (ended()) break;  // what is due then, finish() does
+      if (ended()) break;  // finish() does everything that is due then
       if (const Destinations due = destinations_due(Moment::kOnTheWay); !due.empty()) save(due);
       if (interval_->chooses(trainer_.steps_done())) choose_interval();
       if (saver_) saver_->check();
@@ -106,7 +106,7 @@ class Run {
   }
 
   RunResult finish();
-  /// Writes down what has ended the run on this rank, if it can.
+  /// Records the failure that ended the run on this rank, if possible.
   void tell_failure(const Failure& failure) noexcept;
   /// For the next world of an elastic job.
   void keep_state() noexcept {
@@ -143,7 +143,7 @@ class Run {
   Destinations destinations_due(Moment moment);
   bool newest_is_due(Moment moment);
   void choose_interval();
-  /// While the run continues one more stays than the newest, which no step has proven yet.
+  /// At least 2 during the run: no later step has proven the newest yet.
   Destination newest() const {
     return {folder_.checkpoints(), static_cast<int>(std::max<std::int64_t>(config_.checkpoint.keep, 2))};
   }
@@ -160,28 +160,28 @@ class Run {
   const RunConfig& given_;  ///< before the plan was chosen
   const ChosenPlan& chosen_;
   Trainer trainer_;
-  const RunConfig& config_;  ///< with the cuts that the trainer has measured
+  const RunConfig& config_;  ///< includes the cuts that the trainer has measured
   const RunFolder folder_;
   const std::string held_out_;
-  const bool has_second_split_;  ///< else nothing is evaluated
+  const bool has_second_split_;  ///< without one, nothing is evaluated
   const std::string data_name_;
   const bool measured_cuts_;  ///< now, or before the checkpoint that is resumed
   Progress progress_;
   const std::vector<bool> sees_folder_;               ///< by rank
-  std::optional<checkpoint::SaveShares> shares_;      ///< of what a save writes
+  std::optional<checkpoint::SaveShares> shares_;      ///< each rank's share of a save
   std::optional<HeldRun> held_;                       ///< in an elastic job
   std::optional<RunRecorder> recorder_;               ///< on rank 0
   telemetry::GoodputMeter meter_;                     ///< open on rank 0
-  std::optional<checkpoint::BackgroundSaver> saver_;  ///< of a run that saves asynchronously, until it ends
+  std::optional<checkpoint::BackgroundSaver> saver_;  ///< with asynchronous saves, until the run ends
   std::optional<SaveInterval> interval_;              ///< with checkpoint.interval = "auto"
-  StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
+  StepTimes times_, times_before_;                    ///< of the whole run; at the last line of metrics
   std::vector<DataWait> waits_before_;                ///< at the last line of metrics
-  StepTimes warm_up_;                                 ///< in which memory and connections are made
-  std::deque<StepTimes> ended_;                       ///< after steps whose reports are still to come
+  StepTimes warm_up_;                                 ///< during allocation of memory and connections
+  std::deque<StepTimes> ended_;                       ///< times of steps whose reports are pending
   std::optional<Evaluation> evaluation_;
   std::int64_t evaluated_step_ = -1, saved_step_ = -1;  ///< saved_step_: as the newest checkpoint
-  double saving_s_ = 0;                                 ///< by the training thread itself
-  bool postponed_ = false;                              ///< a save, because steps were skipped
+  double saving_s_ = 0;                                 ///< by the training thread
+  bool postponed_ = false;                              ///< a save, because of skipped steps
   int stop_signal_ = 0;
   bool stopped_ = false;  ///< by a callback
   std::optional<RunResult> earlier_end_;
@@ -200,7 +200,7 @@ void Run::open_folder(RunLock& lock) {
   const std::string& start = context_.environment().start_id;
   const std::int64_t first_step = trainer_.steps_done();
   const telemetry::OwnWork work(context_.status(), "preparing the folder " + folder_.root.string());
-  std::optional<telemetry::GoodputRecord> goodput;  // of a run that continues or begins again
+  std::optional<telemetry::GoodputRecord> goodput;  // of an earlier part of a run that continues or restarts
   if (first_step > 0 || is_restart(context_, lock)) goodput = earlier_goodput(folder_, context_.log());
   std::filesystem::path earlier;
   first_step == 0 ? static_cast<void>(earlier = lock.start_fresh(start)) : lock.assign_to(start);
@@ -241,9 +241,9 @@ void Run::step(int stop_signal) {
   take(of_older_step);
 }
 
-/// Of an elastic job: the next world continues after this step.
+/// In an elastic job: the next world continues after this step.
 void Run::leave_world() {
-  held_->hand_over(/*world_ends=*/true);  // first: a host that leaves does not wait for a slow disk
+  held_->hand_over(/*world_ends=*/true);  // first, as a host that leaves must not wait for a slow disk
   if (const Destinations due = destinations_due(Moment::kOnTheWay); !due.empty()) save(due);
   end_background_saves();
   throw comm::WorldChange();
@@ -251,7 +251,7 @@ void Run::leave_world() {
 
 void Run::take(const std::optional<StepReport>& report) {
   if (!report) return;
-  StepTimes at = ended_.front();  // of its step
+  StepTimes at = ended_.front();  // times of the report's step
   ended_.pop_front();
   times_.samples += report->samples;
   at.samples = times_.samples;
@@ -296,7 +296,7 @@ bool Run::runs_out_of_patience() {
   return true;
 }
 
-/// While steps are skipped, nothing shows that the last update has not ended the run: it is saved later.
+/// Postpones a save while steps are skipped: the last update may have made the weights useless.
 bool Run::newest_is_due(Moment moment) {
   if (saved_step_ == trainer_.steps_done()) return false;
   if (moment == Moment::kAtTheEnd) return true;
@@ -306,7 +306,7 @@ bool Run::newest_is_due(Moment moment) {
   return due && !postponed_;
 }
 
-/// As rank 0 has measured in this process.
+/// Uses the measurements of rank 0 in this process.
 void Run::choose_interval() {
   const FailureRate rate = failure_rate_of(config_.checkpoint, meter_.record());
   const SaveCosts costs = {.save_s = meter_.saving_of_process_s() / interval_->num_saves(),
@@ -318,7 +318,7 @@ void Run::choose_interval() {
   if (recorder_ && is_news) recorder_->note(describe(apart, costs, rate));
 }
 
-/// Where the state after the last step belongs: it is the newest, or the best so far, or nothing of note.
+/// Destinations of the state after the last step: the newest, the best so far, or none.
 Destinations Run::destinations_due(Moment moment) {
   Destinations due;
   if (newest_is_due(moment)) {
@@ -337,7 +337,7 @@ Destinations Run::destinations_due(Moment moment) {
   return due;
 }
 
-/// The report of the last step comes first, and the weights are looked at: nothing that has diverged is
+/// Completes the report of the last step and checks the weights first, so that a diverged state is never
 /// saved.
 void Run::save(const Destinations& destinations) {
   take_all();
@@ -363,15 +363,15 @@ void Run::save_now(const std::optional<checkpoint::CheckpointPart>& part, const 
   saving_s_ += now_s() - begin_s;
 }
 
-/// Returns when every rank's part of the save in hand is on disk. A rank that has died is found here: nobody
-/// else waits for its part.
+/// Waits until every rank's part of the current save is on disk. A dead rank is detected here, as no other
+/// operation waits for its part.
 void Run::wait_for_parts() {
   if (!saver_) return;
   const telemetry::OwnWork work(context_.status(), saving());
   comm::on_every_rank(context_.world(), [&] { saver_->wait_until_written(); });
 }
 
-/// As they were evaluated. Returns their digest on rank 0.
+/// Saves the weights of evaluations (averages, if there are any). Returns their digest on rank 0.
 std::string Run::save_weights() {
   trainer_.synchronize();
   const telemetry::OwnWork work(context_.status(), "writing the weights to " + folder_.root.string());
@@ -380,8 +380,8 @@ std::string Run::save_weights() {
                                      {{"model", model_name()}});
 }
 
-/// Nothing changes the state from here on: the last save needs neither a copy of it nor a thread. Returns the
-/// seconds for which saves have kept training waiting.
+/// Training has ended, so the last save needs neither a copy of the state nor a thread. Returns the seconds
+/// for which saves have stalled training.
 double Run::end_background_saves() {
   if (!saver_) return 0;
   wait_for_parts();
@@ -441,7 +441,7 @@ RunResult Run::finish() {
     recorder_->summary(result);
     meter_.end(trainer_.steps_done());
   }
-  context_.world().barrier();  // no rank reports the end before the files are there
+  context_.world().barrier();  // no rank reports the end before the files exist
   return result;
 }
 
@@ -450,11 +450,11 @@ void Run::tell_failure(const Failure& failure) noexcept {
   try {
     telemetry::write_failure(folder_.end(), failure, trainer_.steps_done());
     meter_.write(trainer_.steps_done());
-  } catch (const std::exception&) {  // what has failed is told by its own error
+  } catch (const std::exception&) {  // the failure has its own error message
   }
 }
 
-/// `open`: of `config`, or, where the run chooses its plan, of before_planning().
+/// `open` is the plan of `config`, or that of before_planning() if the run chooses its plan.
 RunResult carry_out(const RunConfig& config, const ParallelPlan& open, comm::Context& context,
                     const RunPlan& plan) {
   context.status().set_run(RunFolder{config.run_folder()}.real_path());

@@ -29,9 +29,10 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// Others may rename the folder between the opening of its lock and the locking: then there is a new one.
+/// Another process may rename the folder after its lock was opened. Then the folder is new, and needs another
+/// try.
 constexpr int kTries = 10;
-/// A process that was killed holds its lock until its memory is given back.
+/// A killed process holds its lock until its memory is released.
 constexpr double kLastBreath_s = 5;
 
 [[noreturn]] void fail(std::string_view what, const fs::path& path, int code) {
@@ -47,7 +48,7 @@ std::string utc_now() {
   return words.data();
 }
 
-/// What stands in the lock; without keys where nothing does, or a writer was killed in the middle.
+/// Content of the lock; an empty object if there is none or a writer was killed.
 Json read_holder(const fs::path& lock) {
   const std::string content = read_bounded_file(lock, kMaxConfigBytes, "lock of a run");
   if (nests_deeper(content, 1)) return Json::object();
@@ -142,7 +143,7 @@ bool RunLock::is_still_in_place() const {
          held.st_dev == there.st_dev && held.st_ino == there.st_ino;
 }
 
-/// In place, since the lock is on this file and no other.
+/// Writes in place, since the lock is held on this file only.
 void RunLock::write_holder() const {
   const std::string content =
       Json{{"pid", ::getpid()}, {"host", host_name()}, {"since", utc_now()}, {"start", start_}}.dump(2) +
@@ -164,7 +165,7 @@ bool RunLock::has_files() const {
        entry.increment(error)) {
     if (entry->path() != folder_.lock()) return true;
   }
-  return static_cast<bool>(error);  // what cannot be listed is not known to be empty
+  return static_cast<bool>(error);  // a folder that cannot be listed may not be empty
 }
 
 /// A folder of an older version may have no lock.

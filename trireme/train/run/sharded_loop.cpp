@@ -17,7 +17,7 @@ void require_complete(const parallel::Pipeline& pipeline) {
       "restore when it is drained: after finish_after() and the last advance()");
 }
 
-/// Of a FullyShardedDataParallel or Pipeline: both have parameters(), pieces(), buffers().
+/// For FullyShardedDataParallel and Pipeline: both have parameters(), pieces(), buffers().
 template <class Parallel>
 class PartsOf final : public checkpoint::LoopWeights {
  public:

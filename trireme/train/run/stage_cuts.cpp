@@ -14,7 +14,7 @@
 namespace trireme::train {
 namespace {
 
-/// "3,7,"; empty: no checkpoint has any. One that cannot be read is reported by the resume that follows.
+/// "3,7,"; empty: no cuts in a checkpoint. The resume reports an unreadable checkpoint later.
 std::string cuts_saved_in(const RunConfig& config) {
   const auto folders = checkpoint::list_checkpoints(RunFolder{config.run_folder()}.checkpoints());
   if (folders.empty()) return "";

@@ -35,13 +35,13 @@ checkpoint::TensorMap map_of(const optim::NamedTensors& tensors) {
   return map;
 }
 
-/// What stands for a gradient that is not there.
+/// Replaces an undefined gradient.
 at::Tensor zeros_for(const at::Tensor& parameter) {
   return parameter.is_meta() ? at::zeros(parameter.sizes(), at::TensorOptions(parameter.scalar_type()))
                              : at::zeros_like(parameter);
 }
 
-/// What one trainer did in a step; on rank 0 what all ranks of it did.
+/// Results of one trainer's step: this rank's, and on rank 0 those of all ranks.
 struct Done {
   optim::NamedTensors gradients, weights;
   double loss = 0;
@@ -72,12 +72,12 @@ class Recorder {
     done_.weights = weights();
     return done_;
   }
-  /// Of all ranks, on rank 0.
+  /// Weights of all ranks, on rank 0.
   optim::NamedTensors weights() { return gathered(trainer_.parameters()); }
   Trainer& trainer() { return trainer_; }
 
  private:
-  /// Of what this rank has.
+  /// Shards of this rank's tensors.
   checkpoint::Shards shards(const optim::NamedTensors& mine) const {
     checkpoint::Shards shards = shards_of(map_of(mine), trainer_.held());
     for (checkpoint::Shard& shard : shards) {
@@ -120,7 +120,7 @@ class Recorder {
   Done done_;
 };
 
-/// The same run on one rank: one micro-batch for each part of the parallel one.
+/// The same run on one rank, with one micro-batch for each part of the parallel run.
 ParallelPlan serial_plan(const ParallelPlan& plan) {
   RunConfig serial = plan.config();
   serial.train.accumulation = plan.num_parts();
@@ -133,7 +133,7 @@ ParallelPlan serial_plan(const ParallelPlan& plan) {
   return resolve_plan(serial, 1);
 }
 
-/// The same run, with each size of its batch in those steps, which changes nothing by itself.
+/// The same run with every size of its batch ramp within these steps, and without adaptive changes.
 ParallelPlan plan_of_steps(const ParallelPlan& plan, std::int64_t steps) {
   RunConfig config = plan.config();
   if (config.train.batch_ramp_sizes.empty() && !config.train.adapt) return plan;
@@ -143,8 +143,8 @@ ParallelPlan plan_of_steps(const ParallelPlan& plan, std::int64_t steps) {
   return plan.cuts().empty() ? result : result.with_cuts(plan.cuts());
 }
 
-/// Whether every stage finishes the backwards of its micro-batches in their order, so that its gradients add
-/// up as on one rank.
+/// Whether every stage ends its backwards in the order of micro-batches, so that gradients are added as on
+/// one rank.
 bool finishes_in_order(const schedule::Program& program) {
   for (const std::vector<schedule::Action>& actions : program.ranks) {
     std::map<int, int> last;  // by stage
@@ -161,7 +161,7 @@ bool finishes_in_order(const schedule::Program& program) {
   return true;
 }
 
-/// What the rank holds of each weight, and its digest, a line for each.
+/// One line per weight: this rank's part of it and the digest.
 std::string digests_of(const Trainer& trainer) {
   std::string lines;
   for (const checkpoint::Shard& shard : shards_of(map_of(trainer.parameters()), trainer.held())) {
@@ -174,7 +174,7 @@ std::string digests_of(const Trainer& trainer) {
   return lines;
 }
 
-/// The ranks that hold a weight, or the same part of it, otherwise than the first that does.
+/// Finds ranks whose copy of a weight, or of the same part of it, differs from that of the first holder.
 void compare_replicas(Comparison& comparison, std::int64_t step, comm::Group group, const Trainer& trainer) {
   struct First {
     int rank;
@@ -201,7 +201,7 @@ void compare_step(Comparison& comparison, std::int64_t step, const optim::NamedT
     return comparison.skipped_by_one(step,
                                      found.skipped ? Comparison::Side::kFound : Comparison::Side::kExpected);
   }
-  // The loss of a step that was left out may be no number.
+  // The loss of a skipped step may be NaN or Inf.
   if (found.skipped) return comparison.skipped(step, before, found.weights);
   comparison.loss(step, found.loss, expected.loss);
   comparison.gradients(step, found.gradients, expected.gradients);
@@ -258,8 +258,8 @@ void reject_unverifiable(const ParallelPlan& plan) {
 
 namespace {
 
-/// The terms of a sum over ranks are rounded to the format of the activations, and the sum is once more;
-/// likewise the blocks of attention.
+/// The terms of a sum over ranks are rounded to the format of the activations, and so is the sum. The same
+/// holds for blocks of attention.
 void take_rounding_of_activations(Bounds& bounds, const Precision& precision) {
   if (precision.autocast_to == at::kFloat) return;
   bounds.loss = 4 * precision.rounding;
@@ -281,7 +281,7 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
   const bool in_order = whole_layers && ((parts <= 2 && !ranks.share_parameters) || one_each ||
                                          (one_pipeline && !ranks.share_parameters));
   if (plan.rounding().relative > 0) {
-    const double gradient = 2 * plan.rounding().relative;  // as an addend, and as the sum
+    const double gradient = 2 * plan.rounding().relative;  // rounded as an addend, and as the sum
     return {.loss = 1e-6,
             .gradient = gradient,
             .weight = adaptive ? 0.5 : 4 * gradient,
@@ -357,7 +357,7 @@ Comparison verify(const ParallelPlan& of_run, comm::Context& context, const data
     alone = comm::Context::join({}, of_one.config().comm);
     serial = std::make_unique<Recorder>(of_one, *alone, data, own);
   }
-  // The state of the parallel run becomes that of the serial one.
+  // The serial run starts with the state of the parallel one.
   const auto state_of = [](Recorder* recorder) {
     return recorder == nullptr ? checkpoint::Shards() : shards_of(recorder->trainer().state());
   };

@@ -14,7 +14,7 @@
 namespace trireme::train {
 namespace {
 
-/// Threads that read ahead without being asked for: a rank's share of the host's, a few where disks are slow.
+/// Default limit of reader threads: a rank's share of the host's cores, but at least a few, for slow disks.
 int max_readers(const comm::Context& context) {
   constexpr int kFew = 4;
   return std::max(kFew, available_cores() / context.local_world_size());
@@ -85,7 +85,7 @@ const data::StepBatch& BatchFeed::next(std::int64_t steps) {
     }
   }
   const data::LoadingReport loading = feed_.report();
-  const std::int64_t looked = std::max<std::int64_t>(loading.batches - 1, 0);  // not at the first
+  const std::int64_t looked = std::max<std::int64_t>(loading.batches - 1, 0);  // without the first
   context_.status().usage().set_loader(loading.fill * static_cast<double>(looked), looked, loading.prefetch);
   const data::StepBatch& batch = feed_.batch();
   const std::int64_t samples = step_schedule_.batch(steps).size;
@@ -95,7 +95,7 @@ const data::StepBatch& BatchFeed::next(std::int64_t steps) {
   return batch;
 }
 
-/// Targets are on the host: nothing waits for a device.
+/// Targets are on the host, so no device has to be waited for.
 double BatchFeed::global_count() {
   const data::StepBatch& batch = feed_.batch();
   if (!objective_->counts_by_value()) return count_of_sample_ * static_cast<double>(batch.global_size);

@@ -1,5 +1,5 @@
-// A batch norm over one value per channel has no variance: libtorch throws, and not before the last batch of
-// an epoch where only that one is so small.
+// A batch norm over one value per channel has no variance, and libtorch throws. If only the last batch of an
+// epoch is so small, that happens late.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -20,7 +20,7 @@
 namespace trireme::train {
 namespace {
 
-/// Of libtorch's types, or with the buffers of one.
+/// For libtorch's types, and for modules with the same buffers.
 bool has_batch_norm(const torch::nn::Module& module) {
   const auto is_one = [](const std::shared_ptr<torch::nn::Module>& each) {
     return each->as<torch::nn::BatchNorm1dImpl>() != nullptr ||
@@ -32,8 +32,8 @@ bool has_batch_norm(const torch::nn::Module& module) {
   return std::ranges::any_of(module.modules(), is_one) || std::ranges::any_of(buffers, is_running_mean);
 }
 
-/// The first step of the run in which a micro-batch has one sample. Steps of a phase are alike, but for the
-/// last one of an epoch.
+/// The first step of the run in which a micro-batch has one sample. Steps of a phase are equal, except for
+/// the last one of an epoch.
 std::optional<std::int64_t> first_single_sample(const ParallelPlan& plan, const data::BatchLayout& batches) {
   const std::int64_t end = StepSchedule(plan.config(), batches).total_steps();
   std::set<std::int64_t> steps;
@@ -48,7 +48,7 @@ std::optional<std::int64_t> first_single_sample(const ParallelPlan& plan, const 
   return found == steps.end() ? std::nullopt : std::optional(*found);
 }
 
-/// Of a forward in the modes that the modules are in; empty: there is none.
+/// The error of a forward in the current modes of the modules; empty: none.
 std::string error_of_forward(model::Model& model, const Fields& inputs) {
   const at::NoGradGuard no_grad;
   const model::Untouched untouched(model);
@@ -72,7 +72,7 @@ Fields twice(const Fields& inputs) {
 void check_single_samples(model::Model& model, const std::string& what, const ParallelPlan& plan,
                           const data::DataSource& data) {
   const std::int64_t samples = data.train->size(), parts = plan.num_parts();
-  // One that grows with noise may have its second size early, and each size to the end of an epoch.
+  // A batch that grows with noise may reach its second size early, and keep each size to the end of an epoch.
   RunConfig config = plan.config();
   if (grows_with_noise(config.train)) config.train = without_ramp(config.train);
   const data::BatchLayout first = batch_layout(plan.config(), samples), last = batch_layout(config, samples);

@@ -9,7 +9,7 @@
 namespace trireme::train {
 namespace {
 
-/// The only sample of a batch; `what` it is a part of.
+/// The only sample of a batch; `what` names the part in errors.
 Fields sample_of(const Fields& batch, const char* what, const std::string& who) {
   return batch.map([&](const at::Tensor& tensor) {
     require(tensor.dim() >= 1 && tensor.size(0) == 1, who, ": a batch of 1 sample has ", what, " that are ",
@@ -18,7 +18,7 @@ Fields sample_of(const Fields& batch, const char* what, const std::string& who) 
   });
 }
 
-/// The first sample stands for all; the others are looked at when they are read.
+/// Checks the first sample only. The others are checked when they are read.
 void check_split(const data::DataSource& data, const data::TrainingData& split,
                  const objective::Objective& objective, const std::string& who) {
   require(split.size() >= 1, who, " has no samples");

@@ -15,7 +15,7 @@ std::optional<c10::Stream> stream_of_copies(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
-/// Their memory is not given out again before that stream is done with it.
+/// The allocator does not reuse their memory before that stream has finished with it.
 void lend(const Fields& fields, const c10::Stream& stream) {
   const c10::impl::VirtualGuardImpl device(stream.device_type());
   for (const batch::Field& field : fields)
@@ -62,7 +62,7 @@ void DevicePrefetcher::copy_ahead() {
   try {
     ahead_ = take();
   } catch (const DataError&) {
-    // The stream says it again when it is asked for that batch.
+    // The stream throws it again in next() for that batch.
   }
 }
 

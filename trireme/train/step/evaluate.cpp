@@ -16,7 +16,7 @@
 namespace trireme::train {
 namespace {
 
-/// Samples as they are evaluated.
+/// The samples of an evaluation.
 class Samples {
  public:
   Samples(const EvaluatedPart& part, comm::Context& context)
@@ -33,7 +33,7 @@ class Samples {
   comm::Context& context_;
 };
 
-/// Numbers that grow where they are: a device is read once, after the last batch.
+/// Sums that stay on their device. It is read once, after the last batch.
 class Sums {
  public:
   explicit Sums(std::size_t count) : known_(count, 0), computed_(count) {}
@@ -69,7 +69,7 @@ class Sums {
   std::vector<at::Tensor> computed_;
 };
 
-/// Samples, loss and its count, then of each metric its sum and count: whole numbers are exact up to 2^53.
+/// Samples, loss and its count, then sum and count of each metric. Integers are exact up to 2^53.
 at::Tensor sums_of(const Predict& predict, const EvaluatedPart& samples,
                    const objective::Objective& objective, comm::Context& context) {
   Sums sums(3 + 2 * objective.metrics().size());

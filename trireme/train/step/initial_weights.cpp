@@ -19,7 +19,7 @@
 namespace trireme::train {
 namespace {
 
-/// Size, begin and end of a file; empty where it cannot be read.
+/// Size, begin and end of a file; empty: it cannot be read.
 std::string look_of(const std::filesystem::path& path) {
   constexpr std::streamoff kEnd = 1 << 16;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
@@ -30,7 +30,7 @@ std::string look_of(const std::filesystem::path& path) {
   return file ? text(size, ' ', seen) : "";
 }
 
-/// By which ranks find out whether they see the same files. 0: there are none that can be read in parts.
+/// A hash to check whether ranks see the same files. 0: there are none that can be read in parts.
 std::int64_t mark_of(const std::vector<std::filesystem::path>& files) {
   std::string all;
   for (const std::filesystem::path& path : files) {
@@ -49,7 +49,7 @@ bool all_see_one(const std::vector<std::filesystem::path>& files, comm::Context&
   return of_all[0] != 0 && of_all[0] == -of_all[1];
 }
 
-/// Piece by piece.
+/// Compares piece by piece.
 bool are_equal(checkpoint::ShardReader& reader, const std::string& one, const std::string& other) {
   const checkpoint::ShardReader::Stored &a = reader.tensors().at(one), &b = reader.tensors().at(other);
   if (a.sizes != b.sizes || a.type != b.type) return false;
@@ -86,7 +86,7 @@ void InitialWeights::check(const model::Model& whole, const Log& log) const {
   const checkpoint::TensorMap ours = state_of(whole);
   checkpoint::TensorMap found;
   for (const auto& [name, stored] : reader_.tensors()) {
-    // Not the binding itself: clang before version 16 captures none in a lambda.
+    // A copy instead of the binding: clang before version 16 cannot capture bindings in a lambda.
     const auto is_second = [&, &second = name](const auto& own) {
       return reader_.tensors().contains(own.first) && are_equal(reader_, second, own.first);
     };

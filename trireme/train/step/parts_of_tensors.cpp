@@ -10,7 +10,7 @@
 namespace trireme::train {
 namespace {
 
-/// The dim along which this rank has less than all; -1: none.
+/// The dim along which this rank has only a part; -1: none.
 std::int64_t cut_dim_of(const CutParameter& parameter) {
   for (std::size_t dim = 0; dim < parameter.sizes.size(); ++dim) {
     if (parameter.sizes[dim] != parameter.global_sizes[dim]) return static_cast<std::int64_t>(dim);
@@ -20,7 +20,8 @@ std::int64_t cut_dim_of(const CutParameter& parameter) {
 
 class PartsOfGroup : public optim::TensorParts {
  public:
-  /// All ranks have cut the same parameters; of one that they do not divide some rank may have all.
+  /// All ranks have split the same parameters. If the ranks do not divide one evenly, a rank may have all of
+  /// it.
   PartsOfGroup(comm::Group group, const std::map<std::string, CutParameter>& cut) : group_(std::move(group)) {
     const auto count = static_cast<std::int64_t>(cut.size());
     at::Tensor dims = at::empty({count}, at::kLong), own = at::empty({count}, at::kLong);

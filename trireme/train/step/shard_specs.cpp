@@ -9,9 +9,9 @@
 namespace trireme::train {
 namespace {
 
-/// How one tensor lies in the whole parameter.
+/// The place of a tensor in its whole parameter.
 struct Held {
-  const CutParameter* cut = nullptr;       ///< null: nothing is cut
+  const CutParameter* cut = nullptr;       ///< null: layers are not split
   const parallel::Piece* piece = nullptr;  ///< null: all of the part, or of the parameter
 };
 
@@ -34,7 +34,7 @@ std::optional<Held> find_held(const std::string& name, const at::Tensor& tensor,
   return found && tensor.sizes() == sizes_of(*found) ? found : std::nullopt;
 }
 
-/// The boxes of the tensor that layers compute with, and what holds them.
+/// The boxes of a tensor that layers compute with, and the tensors of their values.
 struct Part {
   checkpoint::Box box;
   at::Tensor tensor;
@@ -98,7 +98,7 @@ std::map<std::string, CutParameter> cut_parameters(const model::Model& model) {
     if (!box.is_part) continue;
     CutParameter& parameter = cut[box.name];
     parameter.global_sizes = box.global_sizes;
-    parameter.sizes.resize(box.sizes.size(), 0);  // not the tensor's, which may have no memory now
+    parameter.sizes.resize(box.sizes.size(), 0);  // not the tensor's sizes, as it may have no memory now
     for (std::size_t dim = 0; dim < box.sizes.size(); ++dim)
       parameter.sizes[dim] = std::max(parameter.sizes[dim], box.places[dim] + box.sizes[dim]);
     parameter.parts.push_back({.box = {.offsets = box.offsets, .sizes = box.sizes}, .places = box.places});

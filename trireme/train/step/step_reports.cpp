@@ -28,18 +28,18 @@ enum Slot {
   kFirstRank
 };
 
-/// What a rank says of itself. The norm is one of gradients that all ranks have reduced: where a loss tells
-/// whose numbers began it, the norm says nothing more.
+/// A rank's state. The norm is that of gradients that all ranks have reduced. If a rank's loss is not finite,
+/// the norm gives no further information.
 constexpr double kFine = 0, kNormIsNotFinite = 1, kLossIsNotFinite = 2;
 
-/// What a rank says, by kind: of each the values of all ranks, one after the other.
+/// Values per rank, by kind: those of all ranks for one kind are contiguous.
 enum PerRank { kNotFinite, kDataWait, kDataStage, kWork, kNumPerRank };
 
-/// Of a bundle: an exchange over a link of 50 ms takes about as long.
+/// Duration of a bundle's steps, about that of an exchange over a link of 50 ms.
 constexpr double kBundleSeconds = 0.25;
 constexpr std::size_t kMaxInBundle = 64;
 
-/// 0: not told.
+/// 0: no stage is reported.
 double code_of(std::string_view stage) {
   for (std::size_t i = 0; i < data::kNumStages; ++i) {
     if (stage == data::name_of(static_cast<data::Stage>(i))) return static_cast<double>(i + 1);
@@ -94,7 +94,7 @@ void StepReports::write(const StepReport& mine, double* slots) const {
   if (mine.squares) {
     slots[kSquaresOfParts] = mine.squares->of_parts;
     slots[kSquaresOfShares] = mine.squares->shares;
-    if (group_.rank() == 0) slots[kSquareOfMean] = mine.squares->of_mean;  // all have it
+    if (group_.rank() == 0) slots[kSquareOfMean] = mine.squares->of_mean;  // all ranks have the same value
   }
   if (!mine.data_waits.empty()) {
     own(kDataWait) = mine.data_waits.front().seconds;
@@ -139,7 +139,8 @@ void StepReports::send() {
   under_way_.push_back(std::exchange(filling_, {}));
 }
 
-/// The oldest exchange. What its steps took is the same number on all ranks, and so is what follows from it.
+/// Completes the oldest exchange. All ranks get the same duration of its steps, so they choose the same
+/// bundle size.
 void StepReports::complete() {
   Exchange exchange = std::move(under_way_.front());
   under_way_.pop_front();

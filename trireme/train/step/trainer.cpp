@@ -43,14 +43,14 @@ optim::NamedTensors gradients_of(const optim::NamedTensors& parameters) {
   return gradients;
 }
 
-/// A sum is not finite when an addend is not: only then is each looked at, since large numbers may overflow.
+/// A sum is not finite if an element is not. Large numbers may overflow, so then each element is checked.
 bool is_finite(const at::Tensor& tensor) {
   if (!tensor.is_floating_point()) return true;
   const at::NoGradGuard no_grad;
   return std::isfinite(tensor.sum().item<double>()) || at::isfinite(tensor).all().item<bool>();
 }
 
-/// The same of one that lives elsewhere, piece by piece.
+/// The same for an offloaded tensor, piece by piece.
 bool is_finite(const checkpoint::Shard& shard) {
   if (!shard.offloaded_storage) return is_finite(shard.tensor);
   const checkpoint::Box whole = checkpoint::whole_box(shard.tensor.sizes());
@@ -161,7 +161,7 @@ Step Trainer::begin_step(int stop_signal) const {
           .count = step_.count};
 }
 
-/// Up to and with this rank's last update of the step. Returns this rank's part of the loss.
+/// Runs until this rank's last update of the step. Returns this rank's part of the loss.
 parallel::UnreadLoss Trainer::run_program() {
   if (pipeline_.drained()) {
     pipeline_.zero_grad();
@@ -181,7 +181,7 @@ parallel::UnreadLoss Trainer::run_program() {
 parallel::MicroBatch Trainer::microbatch(int m) {
   const auto [steps, number] = batches_.place_of(m);
   if (number == 0) take_batch(steps);
-  // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
+  // The division by the count of the global batch is the first gradient, so it costs no operation.
   const double count = step_.count.value();
   const double weight = count > 0 ? 1 / count : 0;
   for (const auto& part : parts_)
@@ -330,7 +330,7 @@ StateParts Trainer::model_state() {
   for (checkpoint::Shard& shard : state[0].shards) {
     if (shard.tensor.is_meta()) shard.offloaded_storage = parameters_.offloaded_storage;
   }
-  // Each replica changes them for itself.
+  // Each replica changes its own buffers.
   state[1].changes = ChangesIn::kForward;
   for (checkpoint::Shard& shard : state[1].shards) shard.replicas = checkpoint::Replicas::kFirstCounts;
   for (const auto& part : parts_) part->change_model_state(state);

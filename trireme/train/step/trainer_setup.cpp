@@ -19,7 +19,7 @@
 namespace trireme::train {
 namespace {
 
-/// On rank 0 the model gets the weights of the configuration's file.
+/// Loads the weights of the configuration's file into the model on rank 0.
 void take_weights(const RunConfig& config, comm::Context& context, model::Model& model) {
   const std::string& path = config.model.weights;
   if (path.empty() || !context.is_main()) return;
@@ -33,23 +33,23 @@ void take_weights(const RunConfig& config, comm::Context& context, model::Model&
   for (const auto& [name, tensor] : ours) at::Tensor(tensor).copy_(found.at(name));
 }
 
-/// Nothing is trained that the plan does not allow.
+/// Rejects a model that the plan does not allow.
 std::shared_ptr<model::Model> checked(const TrainerRequest& request) {
-  parallel::count_allocations();  // before anything that a run holds is there
+  parallel::count_allocations();  // before a run allocates anything
   check_data_of(request.plan, request.data, request.own_objective);
   return request.own_model
              ? checked_model(request.own_model, request.plan, request.data, request.own_objective)
              : make_checked_model(request.plan, request.data, request.own_objective);
 }
 
-/// What those layers have of parameters without memory.
+/// Those layers with only their parameters without memory.
 std::vector<model::Layer> without_memory(std::vector<model::Layer> layers) {
   const auto has_memory = [](const auto& named) { return !named.second.is_meta(); };
   for (model::Layer& layer : layers) std::erase_if(layer.parameters, has_memory);
   return layers;
 }
 
-/// Memory on that device, and values from the seed, for layers that have none yet.
+/// Allocates memory on that device, with values from the seed, for layers without memory.
 void materialise(const std::vector<model::Layer>& layers, model::Model& model, std::int64_t seed,
                  c10::Device device) {
   const model::FirstValuesOf those(without_memory(layers));
@@ -57,8 +57,8 @@ void materialise(const std::vector<model::Layer>& layers, model::Model& model, s
   model.initialise(static_cast<std::uint64_t>(seed));
 }
 
-/// Gives the model the values that all ranks begin with, those of rank 0, unless it is deferred: then they
-/// follow from the seed, or from what is returned, on whichever rank they are made.
+/// Gives the model its initial values, those of rank 0. A deferred model gets them later, from the seed or
+/// from the result, on the rank that materializes them.
 std::shared_ptr<const InitialWeights> prepare(const ParallelPlan& plan, comm::Context& context,
                                               model::Model& model) {
   if (model::is_deferred(model)) {
@@ -68,13 +68,14 @@ std::shared_ptr<const InitialWeights> prepare(const ParallelPlan& plan, comm::Co
     materialise({model::whole(model)}, model, plan.config().run.seed, c10::kCPU);
   }
   take_weights(plan.config(), context, model);
-  // Replicas of a stage get the values of the first one; stages, and sites, have to come from one rank, too.
+  // Within a stage, replicas get the values of the first one. Stages and sites must come from one rank as
+  // well.
   if (plan.is_cut() || plan.is_model_parallel() || plan.uses_local_sgd())
     parallel::broadcast_module(context.world(), model);
   return nullptr;
 }
 
-/// The whole model as this rank computes it, and what it learns.
+/// The whole model in the form that this rank computes, and its objective.
 TrainedModel trained_model(const TrainerRequest& request, const PlanGroups& groups,
                            const std::shared_ptr<model::Model>& whole) {
   const ParallelPlan& plan = request.plan;
@@ -91,7 +92,7 @@ TrainedModel trained_model(const TrainerRequest& request, const PlanGroups& grou
   return model;
 }
 
-/// Called with the layers of each stage of this rank before anything computes with them.
+/// Called with the layers of each of this rank's stages before their first use.
 auto materialiser(const TrainerSetup& setup, std::shared_ptr<const InitialWeights> first_weights) {
   return [model = setup.model.form.model, device = setup.model.device, seed = setup.plan.config().run.seed,
           deferred = model::is_deferred(setup.model.module()),
@@ -102,12 +103,12 @@ auto materialiser(const TrainerSetup& setup, std::shared_ptr<const InitialWeight
   };
 }
 
-/// What the stages compute, and in which order: cuts are measured where the plan leaves them open.
+/// The layers of the stages and their order. Cuts that the plan leaves open are measured.
 void set_up_pipeline(TrainerSetup& setup, std::shared_ptr<const InitialWeights> first_weights) {
   std::vector<std::shared_ptr<void>> scopes;
   for (const auto& part : setup.parts) scopes.push_back(part->compute_scope());
   std::vector<model::Layer> layers = layers_for(setup.plan, setup.model.module());
-  // One rank measures, alone: the whole model's layers are alike to their parts in how they compare.
+  // One rank measures alone: the layers of the whole model compare with each other as their parts do.
   setup.plan =
       measure(setup.plan, setup.context,
               setup.plan.is_model_parallel() ? layers_for(setup.plan, *setup.whole) : layers, setup.data);
