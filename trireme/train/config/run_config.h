@@ -31,7 +31,7 @@ struct RunOptions {
   std::string name = "run";     ///< the run's folder is `folder`/`name`
   std::string folder = "runs";  ///< created when missing
   std::int64_t seed = 0;        ///< of the initial weights and the order of samples
-  bool exact = false;  ///< bits do not depend on how ranks share out micro-batches, layers and optimizer
+  bool exact = false;  ///< bits do not depend on the ranks of micro-batches, layers and optimizer state
   std::int64_t log_every_steps = 10;  ///< one line of metrics.jsonl every so many steps
   bool tensorboard = false;           ///< event files for TensorBoard next to metrics.jsonl
   std::string trace = "";             ///< file of the trace, in the run's folder; empty: none
@@ -87,7 +87,7 @@ struct ParallelOptions {
   std::int64_t tensor = 1;              ///< ranks that each layer is cut over
   bool sequence = false;                ///< tensor: sequences are cut between layers, too
   std::int64_t context = 1;             ///< ranks that each sequence is cut over
-  std::int64_t expert = 1;              ///< replicas that share out a layer's experts
+  std::int64_t expert = 1;              ///< replicas over which a layer's experts are split
   std::string schedule = "1f1b";        ///< a name of schedule::schedule_names(), or a file *.csv
   std::int64_t chunks = 0;              ///< stages per rank; 0: the schedule's default
   std::int64_t microbatches = 0;        ///< of a pipeline; 0: four times its ranks
@@ -97,13 +97,13 @@ struct ParallelOptions {
   std::string plan = "none";            ///< method that decides the keys of planner/planned_keys.h: of
                                         ///< plan_names()
   bool vertical_sync = false;           ///< pipedream: one version of the weights per micro-batch
-  bool recompute = false;               ///< activations are computed again for the backward
+  bool recompute = false;               ///< activations are recomputed for the backward
   std::int64_t zero = 0;                ///< state that is sharded over replicas: parallel::ZeroStage
   bool working_copy = true;             ///< zero: weights are gathered rounded to train.precision
   std::int64_t persistent_below = 0;    ///< zero = 3: smaller parameters stay gathered
   std::int64_t gathered_layers = 2;     ///< zero = 3: layers whose weights are there at a time; 0: all
   bool keep_gradients = false;          ///< zero = 2, 3: micro-batches' add up whole, and are reduced once
-  std::int64_t shard_ranks = 0;         ///< zero: replicas in a group that shares out; 0: all
+  std::int64_t shard_ranks = 0;         ///< zero: replicas in a shard group; 0: all
   double bucket_mib = 25;               ///< gradients reduced in one piece
   std::string priority = "none";        ///< which gradients go first: a name of priority_names()
   std::int64_t slice_kib = 512;         ///< priority: of gradients that go at once; 0: tuned

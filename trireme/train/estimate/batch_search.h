@@ -1,8 +1,9 @@
 #pragma once
 // Cost and benefit of larger and smaller global batches, measured on the available ranks: step time, memory
 // of a rank, and goodput. Goodput is the samples per second times the statistical efficiency (Qiao et al.,
-// Pollux, OSDI 2021, section 3.1). For gradients with noise scale n, a sample of a batch of m has (n + b) /
-// (n + m) of the efficiency of one of a batch of b (McCandlish et al., arXiv 1812.06162, equation 2.12).
+// Pollux, OSDI 2021, section 3.1). Let n be the noise scale of the gradients. The efficiency of a sample in a
+// batch of m is (n + b) / (n + m) times that in one of b. This is equation 2.12 of McCandlish et al., arXiv
+// 1812.06162.
 
 #include <cstdint>
 #include <functional>
@@ -57,9 +58,9 @@ const BatchTrial& fastest(const BatchSearch& search);
 /// Null where efficiencies are not known.
 const BatchTrial* best_goodput(const BatchSearch& search);
 
-/// Trains from the start of the run with each batch in turn, at a rate that changes nothing, with batches
-/// from a quarter of the configuration's on until memory, data or `max_samples` end it; nothing is written.
-/// Batches are multiples of the parts that the plan cuts one into. Collective. Throws InvalidArgument: the
+/// Trains from the start of the run with each batch in turn, at a rate that changes nothing. Batches begin at
+/// a quarter of the configuration's, and end at memory, data or `max_samples`. Nothing is written. Batches
+/// are multiples of the parts that the plan cuts one into. Collective. Throws InvalidArgument: the
 /// configuration's own batch does not fit; CommError, DataError.
 BatchSearch search_batches(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                            const BatchSearchOptions& options = {});

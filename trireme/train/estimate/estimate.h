@@ -14,7 +14,7 @@ namespace trireme::train {
 
 /// Where the time of a rank goes in a step. The sum is the step.
 struct SecondsOfRank {
-  double forward = 0, backward = 0;  ///< backward: with the forwards that are computed again for it
+  double forward = 0, backward = 0;  ///< backward: includes recomputed forwards
   double update = 0;
   double exchange = 0;  ///< of weights and gradients, as far as computations wait for it or lose by it
   double overhead = 0;  ///< batches, reports, the program itself

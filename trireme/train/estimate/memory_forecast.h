@@ -31,14 +31,13 @@ struct ForecastOfRank {
 };
 
 /// Of ranks on one host: one copy of the weights, where their backend has common memory and each rank's
-/// shards do not live elsewhere.
+/// shards are not offloaded.
 WeightsMemory weights_memory(const ParallelPlan& plan);
 
 /// Whether its schedule goes backward in two parts.
 bool splits_backward(const ParallelPlan& plan);
 
-/// Throws InvalidArgument: activations that live elsewhere, or ranks whose memory servers or other sites
-/// decide on.
+/// Throws InvalidArgument: offloaded activations, or ranks whose memory servers or other sites decide on.
 void check_forecast(const ParallelPlan& plan);
 
 /// For a plan with its cuts, by rank of the pipeline; its replicas need as much. Versions of weights of an

@@ -14,8 +14,8 @@ namespace trireme::train {
 RunConfig on_described_machine(const RunConfig& config);
 
 /// Forms of the configuration's model whose sizes divide the ranks. `vocabulary`: tokens of the model. Throws
-/// InvalidArgument: a model other than gpt, a precision without a peak in the description, more ranks than
-/// the machine has, or a number that does not fill whole hosts. Pure.
+/// InvalidArgument: a model other than gpt, a precision without a peak in the description, or more ranks than
+/// the machine has. Also a number of ranks that does not fill whole hosts. Pure.
 MeasuredForms described_forms(const RunConfig& config, int world_size, const Machine& machine,
                               std::int64_t vocabulary);
 

@@ -24,7 +24,7 @@ struct GptOnMachine {
 /// The model's layers on a micro-batch, as measure_costs() would find them.
 ModelUse gpt_use(const GptOnMachine& gpt, std::int64_t samples);
 
-/// Operations of a step's forward and backward, without those computed again: three times the forward's.
+/// Operations of a step's forward and backward, without recomputation: three times the forward's.
 double gpt_flops(const model::GptOptions& model, std::int64_t samples);
 
 }  // namespace trireme::train

@@ -1,9 +1,9 @@
 #pragma once
-// train.adapt: one controller for all that a run changes by itself, for step times. It changes one thing at a
-// time, compares the median of kWindow steps before and after, and keeps a change only where steps have
-// become shorter by more than their spread; else it takes the change back, and the knob waits twice as long
-// as the last time. It decides from reports of steps alone, which are the same on all ranks, so all ranks
-// decide the same. (Measured choices during a run: STAR-MPI, Faraj et al., ICS 2006.) One thread.
+// train.adapt: one controller for everything that a run changes by itself to shorten its steps. It changes
+// one thing at a time, and compares the median of kWindow steps before and after. It keeps a change only if
+// steps have become shorter by more than their spread. Otherwise it reverts the change, and the knob waits
+// twice as long as the last time. It decides from reports of steps only, which are the same on all ranks, so
+// all ranks decide the same. (Measured choices during a run: STAR-MPI, Faraj et al., ICS 2006.) One thread.
 
 #include <cstdint>
 #include <memory>

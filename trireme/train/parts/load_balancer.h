@@ -45,7 +45,7 @@ class LoadBalancer {
   /// Null where the plan does not ask for it, or has one replica.
   static std::unique_ptr<LoadBalancer> make(const ParallelPlan& plan);
 
-  /// Of a batch of train.global_batch samples; smaller full ones, of a ramp, are shared out in proportion.
+  /// Of a batch of train.global_batch samples; smaller full ones, of a ramp, are split in proportion.
   const data::Shares& now() const { return shares_; }
   /// Adds the reports of all ranks on a step, in the order of steps. Returns a change, from step `from` on,
   /// where the slowest replica would need a twentieth less. It needs kWindow steps with the current shares. A

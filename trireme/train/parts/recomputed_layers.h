@@ -1,8 +1,8 @@
 #pragma once
-// train.recompute_layers and train.activation_budget: which layers of a model keep nothing for their backward
-// but their inputs and compute the rest again (model/checkpointed.h), named by the configuration or chosen
-// from a profile so that activations stay under so many bytes (plan/recomputation.h). No bit of a result
-// depends on it.
+// train.recompute_layers and train.activation_budget: layers that keep only their inputs for their backward
+// and recompute the rest (model/checkpointed.h). The configuration names them, or they are chosen from a
+// profile so that activations stay under so many bytes (plan/recomputation.h). No bit of a result depends on
+// it.
 
 #include <functional>
 #include <string>
@@ -21,7 +21,7 @@ void check_recomputation(const RunConfig& config);
 /// layers().
 void check_recomputed_layers(const RunConfig& config, model::Model& model);
 
-/// Which layers of a model are computed again.
+/// Which layers of a model are recomputed.
 struct RecomputedLayers {
   std::vector<bool> layers;  ///< by layer
   std::string why;           ///< for a log; empty: they are named

@@ -188,9 +188,9 @@ std::int64_t min_ranks(const RunConfig& config);
 /// InvalidArgument: an unknown schedule.
 bool updates_under_way(const RunConfig& config);
 
-/// The plan, after it was tried on the configuration's data and model, before any rank is started: samples
-/// and targets that the model or the loss cannot take, a model that cannot be cut so, a warm-up longer than
-/// the run, fewer samples than ranks. Throws InvalidArgument, DataError.
+/// The plan, after a trial on the configuration's data and model, before any rank is started. Throws
+/// InvalidArgument or DataError: samples and targets that the model or the loss does not accept, or a model
+/// without such cuts. Also a warm-up longer than the run, or fewer samples than ranks.
 ParallelPlan check_run_config(const RunConfig& config, int world_size);
 
 }  // namespace trireme::train

@@ -30,7 +30,7 @@ struct PlanGroups {
   std::optional<comm::Group> replicas = {};  ///< of them, those that read samples of their own
   std::optional<comm::Group> context = {};   ///< of them, those that have pieces of the same sequences
   std::optional<comm::Group> tensor = {};    ///< ranks that hold parts of the same layers
-  std::optional<comm::Group> experts = {};   ///< of `replicas`, those that share out the experts of a layer
+  std::optional<comm::Group> experts = {};   ///< of `replicas`, those over which a layer's experts are split
   std::optional<comm::Group> expert_copies = {};           ///< of `copies`, those that hold the same experts
   std::optional<parallel::ShardGroups> shard_groups = {};  ///< of `copies`
   std::optional<parallel::SiteGroups> sites = {};          ///< of `replicas`, where they use local SGD

@@ -38,9 +38,9 @@ struct RankLayout {
 };
 
 /// Path of the cached measurements of that configuration for this user on this machine: XDG_CACHE_HOME, else
-/// .cache of HOME, trireme/costs/, by a digest. The digest is of processor, ranks, this program, and all keys
-/// but those of a plan, a run's name and length, evaluations, checkpoints and the learning rate. None: there
-/// is no such folder, or ranks compute on a device, whose name is not known here.
+/// .cache of HOME, trireme/costs/, by a digest. The digest is of processor, ranks, this program, and the
+/// keys. It leaves out keys of a plan, a run's name and length, evaluations, checkpoints and the learning
+/// rate. None: there is no such folder, or ranks compute on a device, whose name is not known here.
 std::optional<std::filesystem::path> kept_measurements(const RunConfig& config, const RankLayout& layout);
 
 /// The kept measurements; none: there are none, or they cannot be read.

@@ -49,7 +49,7 @@ struct PlanSearch {
 
 struct PlanSearchOptions {
   std::int64_t limit_bytes = 0;  ///< of a rank; 0: no limit
-  /// Plans that take so many times the fastest one's time are no alternative, and are not estimated.
+  /// Plans that take so many times the fastest one are no alternative, and are not estimated.
   double alternatives = 3;
   /// Of the search, in actions of all step programs that it makes and simulates (internal/plan_work.h). Plans
   /// that would exceed it are left out, and so are plans that alone take an eighth of it. So the time is

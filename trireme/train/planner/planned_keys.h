@@ -1,6 +1,6 @@
 #pragma once
 // The configuration keys that a planner decides: how ranks compute a step. None of them changes the
-// optimizer, the batch or the data, so that every plan trains the same model, up to rounding and to the
+// optimizer, the batch or the data, so every plan trains the same model. Differences are rounding, and the
 // statistics of batch normalization, which are those of a micro-batch. Values.
 
 #include <string>

@@ -17,7 +17,7 @@ struct MemoryReport {
   MemoryUse formula;    ///< of weights, gradients and optimizer; 0 for the other kinds
   MemoryUse device_at_update = {},
             device_at_peak = {};     ///< the same on the rank's device; the others: the host's
-  std::int64_t offloaded_bytes = 0;  ///< that live elsewhere
+  std::int64_t offloaded_bytes = 0;  ///< of offloaded tensors
   int rank = 0;
 };
 

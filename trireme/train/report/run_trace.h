@@ -1,10 +1,10 @@
 #pragma once
-// The trace of a run (run.trace): turns it on for this rank, aligns the clocks of the ranks, and at the end
-// puts the parts of all ranks into one file, written by rank 0. A run that ends with an error cannot do that
-// any more: each rank that still lives then leaves its own part next to it, as a whole file of its own
-// (trace.rank1.json). The timeline (run.timeline) is drawn from the same spans. A run that is resumed has its
-// own: the files of the steps before it stay, as trace.until-step-120.json. To be made before, and to die
-// after, everything that works with the context. Collective. One thread.
+// The trace of a run (run.trace). It is turned on for this rank, and the clocks of the ranks are aligned. At
+// the end rank 0 writes the parts of all ranks into one file. After an error that is not possible: each rank
+// that is still running then writes its own part next to it, as a separate file (trace.rank1.json). The
+// timeline (run.timeline) is drawn from the same spans. A resumed run has its own trace: the files of the
+// steps before it stay, as trace.until-step-120.json. It is created before everything that works with the
+// context, and destroyed after it. Collective. One thread.
 
 #include <filesystem>
 #include <memory>

@@ -2,11 +2,10 @@
 // Compares a parallel run with a run on one rank: losses, gradients, weights. Keeps the largest difference
 // and the first tensor outside its bound. For `trireme verify`, and for programs with a custom training loop:
 // pass both sides, then read the verdict. A step without a comparison is not equal: a verdict needs one
-// gradient or weight of one step that was not left out. One thread.
-//
-// The measure of a tensor is max |found - expected| over a scale: the largest |expected| of the tensor, but
-// at least kFloor of the largest in the whole model, as a gradient that is zero but for rounding has no size
-// of its own. Weights are compared by their update in the step: |found - expected| of the whole tensor
+// gradient or weight of one step that was not skipped. One thread.
+// | The measure of a tensor is max |found - expected| over a scale. The scale is the largest |expected| of
+// the tensor, but at least kFloor of the largest in the whole model. The floor is for gradients that are zero
+// up to rounding. Weights are compared by their update in the step: |found - expected| of the whole tensor
 // (2-norm) over the length of the update.
 
 #include <cstdint>

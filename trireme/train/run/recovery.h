@@ -49,11 +49,11 @@ RunConfig config_of_checkpoint(const std::string& content, const RunConfig& conf
 /// The error where a run cannot be resumed.
 DataError no_checkpoint_in(const std::filesystem::path& folder);
 
-/// Brings the run to the newest checkpoint of its folder, where rank 0 wants that: its `resume_mode` counts.
-/// The log of rank 0 lists changed_keys(), and the learning rate of the next step, as it is and as it would
-/// be in the configuration of the checkpoint. Collective. Throws, on every rank, DataError, also when the
-/// training data are not those of the checkpoint; InvalidArgument when the configuration differs from the
-/// checkpoint's in a key that decides the numbers.
+/// Brings the run to the newest checkpoint of its folder, if rank 0 requests it: its `resume_mode` counts.
+/// The log of rank 0 lists changed_keys(). It also has the learning rate of the next step, as it is and as
+/// the checkpoint's configuration would have it. Collective. Throws, on every rank, DataError, also when the
+/// training data are not those of the checkpoint. Throws InvalidArgument when the configuration differs from
+/// the checkpoint's in a key that decides the numbers.
 void resume(const Resumable& run, comm::Context& context, ResumeMode resume_mode);
 
 /// Brings the run to the newest state that processes of the job hold in memory (run_memory.h), where there is
@@ -65,8 +65,8 @@ bool resume_from_memory(const Resumable& run, comm::Context& context,
 /// at `step`, has to keep (ConfigKeyInfo::on_resume). Opens no file.
 void check_same_run(const RunConfig& config, const RunConfig& before, std::int64_t step);
 
-/// "KEY was VALUE and is now VALUE" for each key of `config` whose value is not that of the configuration
-/// `before`, in the order of the table.
+/// "KEY was VALUE and is now VALUE" for each key that differs between `before` and `config`, in the order of
+/// the table.
 std::vector<std::string> changed_keys(const RunConfig& config, const RunConfig& before);
 
 /// Everything of this rank that a save writes: Trainer::state() and the run's progress. Shared with the

@@ -6,7 +6,7 @@
 //
 // The lock is flock(2) on run.lock, which the kernel releases however the process ends. The content of the
 // file is for people, and names the start that the run belongs to. Shared file systems pass the lock on to
-// other hosts (NFS, Lustre with -o flock, CephFS, GPFS), unless they are mounted to keep locks to their host.
+// other hosts (NFS, Lustre with -o flock, CephFS, GPFS). Mount options may keep locks to their host.
 
 #include <filesystem>
 #include <string>
@@ -43,8 +43,8 @@ void require_no_links(const std::filesystem::path& root, const std::filesystem::
 class RunLock {
  public:
   /// Locks the folder, and creates it when it is missing. Waits some seconds for a killed process to end.
-  /// Then throws InvalidArgument that names the lock's owner. Throws DataError, also for a symbolic link in
-  /// the place of the lock. A file system without locks causes a warning.
+  /// Then throws InvalidArgument that names the lock's owner. Throws DataError, also if the lock is a
+  /// symbolic link. A file system without locks causes a warning.
   RunLock(RunFolder folder, const Log& log);
   ~RunLock();
   RunLock(const RunLock&) = delete;
@@ -52,8 +52,7 @@ class RunLock {
 
   /// Whether the run in the folder belongs to that start of a world; to none when `start` is empty.
   bool belongs_to(const std::string& start) const { return !start.empty() && start == start_; }
-  /// The run of the folder continues. Throws InvalidArgument for a symbolic link in the place of a folder of
-  /// a run.
+  /// The run of the folder continues. Throws InvalidArgument if a folder of the run is a symbolic link.
   void check_existing() const;
   /// From now on it does.
   void assign_to(const std::string& start);

@@ -26,10 +26,10 @@ struct TrainedModel {
   std::vector<model::Layer> layers;  ///< that the stages of the pipeline are made of
 
   model::Model& module() const { return *form.model; }
-  /// Whether layers or sequences are cut over ranks.
+  /// Whether layers or sequences are split over ranks.
   bool is_model_parallel() const { return form_options.group.size() > 1 || form_options.context; }
-  /// True on the one rank of those that hold parts of the same layers, or pieces of the same sequences, that
-  /// reports results of their whole.
+  /// True on one rank of those that hold parts of the same layers, or pieces of the same sequences: it
+  /// reports their results.
   bool reports() const {
     return form_options.group.rank() == 0 && (!form_options.context || form_options.context->rank() == 0);
   }
@@ -41,7 +41,7 @@ struct TrainedModel {
 
 /// The parameters of this rank that an optimizer updates.
 struct UpdatedParameters {
-  optim::NamedTensors all;  ///< whole ones or, where replicas share them out, pieces; in the model's order
+  optim::NamedTensors all;  ///< whole ones or, where replicas shard them, pieces; in the model's order
   /// Those whose gradients decide clipping and skipping: all, or with exact sums the whole weights.
   optim::NamedTensors clip_parameters;
   ShardSpecs held;                          ///< the parts of a whole among them

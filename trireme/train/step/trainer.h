@@ -4,13 +4,11 @@
 // the program with one stage. Forward and backward run per micro-batch, gradients are reduced over the
 // replicas while the last backward runs, then one optimizer update follows. Losses are sums, divided by the
 // count of the *global* batch. So the same global batch gives the same numbers on any number of ranks, for
-// any cut and for any accumulation, up to the rounding of a different summing order. This includes the
-// smaller last batch of an epoch. Collective: every rank makes one and calls the same methods in the same
-// order. One thread.
-//
-// Random numbers of a model from torch's generators in a step or an evaluation are a function of run.seed,
-// the step and the rank (ADR 0012): the generators are seeded again at each. Ranks that are threads of one
-// process share them.
+// any cut and any accumulation, up to rounding. This includes the smaller last batch of an epoch. Collective:
+// every rank makes one and calls the same methods in the same order. One thread.
+// | A model's random numbers from torch's generators are a function of run.seed, the step and the rank (ADR
+// 0012). The generators are seeded again for each step and evaluation. Ranks that are threads of one process
+// share them.
 
 #include <cstdint>
 #include <functional>
@@ -93,9 +91,9 @@ class Trainer {
   std::optional<std::int64_t> whole_step() const;
   /// Then: state() is whole, also where servers have a part of it. Not collective. Throws CommError.
   void complete_own_state();
-  /// Whether all ranks have done the same steps, as evaluation and checkpoints need it. An asynchronous
-  /// pipeline is drained at the end of an epoch, where the configuration evaluates or saves, and soon after a
-  /// report with a stop signal; others are always.
+  /// Whether all ranks have done the same steps, as evaluation and checkpoints need it. A synchronous
+  /// pipeline always has. An asynchronous one is drained at the end of an epoch, and where the configuration
+  /// evaluates or saves. It is also drained soon after a report with a stop signal.
   bool drained() const { return pipeline_.drained(); }
 
   /// Brings parameters to the result of all ranks' steps, and buffers to those of rank 0, if ranks may be at

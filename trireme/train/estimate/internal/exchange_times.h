@@ -6,7 +6,7 @@
 
 namespace trireme::train {
 
-/// Of a step, how the copies of a stage's weights share them out.
+/// How the copies of a stage's weights shard them in a step.
 struct WeightSharing {
   int copies = 1;  ///< of the stage, over all ranks
   int shards = 1;  ///< ranks of a group that holds one copy of the sharded state

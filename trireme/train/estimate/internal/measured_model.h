@@ -17,7 +17,7 @@ namespace trireme::train {
 struct MeasuredModelOptions {
   std::vector<std::int64_t> samples;              ///< of the micro-batches, by rising samples
   bool times = false;                             ///< next to bytes; with backwards in one part and in two
-  std::shared_ptr<model::Model> model = nullptr;  ///< null: the configuration's. One's own is as before
+  std::shared_ptr<model::Model> model = nullptr;  ///< null: the configuration's. A custom one is not changed
   std::shared_ptr<const objective::Objective> objective = nullptr;
 };
 

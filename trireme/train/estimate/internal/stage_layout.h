@@ -1,6 +1,6 @@
 #pragma once
 // The stages of a plan over the layers of a measured model: which layers each has, on which rank of a
-// pipeline, and which of them are computed again in the backward. Pure.
+// pipeline, and which of them are recomputed in the backward. Pure.
 
 #include <cstddef>
 #include <string>

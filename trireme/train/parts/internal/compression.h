@@ -10,7 +10,7 @@ namespace trireme::train {
 
 /// Throws a PlanError: a setting that conflicts with a compression.
 void check_compression(const ParallelPlan& plan);
-/// The same where replicas share gradients out.
+/// The same where replicas shard the gradients.
 void check_compression_of_shards(const ParallelPlan& plan);
 
 parallel::CompressionOptions compression_options(const RunConfig& config);

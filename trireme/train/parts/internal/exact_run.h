@@ -1,7 +1,7 @@
 #pragma once
-// run.exact: the bits of a run do not depend on how ranks share out its micro-batches, its layers and its
-// optimizer. Sums over micro-batches follow one tree (PipelineOptions::exact), random numbers belong to a
-// micro-batch and a layer, and the norm is that of whole gradients, parameter by parameter.
+// run.exact: the bits of a run do not depend on the distribution of its micro-batches, layers and optimizer
+// state over ranks. Sums over micro-batches follow one tree (PipelineOptions::exact). Random numbers belong
+// to a micro-batch and a layer. The norm is that of whole gradients, parameter by parameter.
 
 #include "trireme/model/model.h"
 #include "trireme/train/plan/parallel_plan.h"
@@ -11,8 +11,8 @@ namespace trireme::train {
 /// Throws PlanError: a setting that adds up in an order of its own, or a number of micro-batches that is no
 /// branch of the tree.
 void check_exact(const ParallelPlan& plan);
-/// Throws InvalidArgument: layers whose numbers depend on which micro-batches a rank has seen (running
-/// statistics), or whose gradients are added within a stage before a micro-batch has ended.
+/// Throws InvalidArgument: layers whose numbers depend on the micro-batches that a rank has processed
+/// (running statistics). Also layers whose gradients are added within a stage before a micro-batch has ended.
 void check_exact(const ParallelPlan& plan, model::Model& model);
 
 }  // namespace trireme::train

@@ -13,7 +13,7 @@ namespace trireme::train {
 /// Throws PlanError: state that cannot be offloaded in such a plan.
 void check_offloading(const ParallelPlan& plan);
 
-/// Of this rank; null where nothing lives elsewhere.
+/// Of this rank; null: nothing is offloaded.
 std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm::Context& context,
                                             c10::Device device);
 

@@ -1,7 +1,7 @@
 #pragma once
-// The work of a search for plans, in actions of step programs: computations, transfers and gathers. Counted
-// from the keys of a plan before its program is made, so that a search ends within a limit, at the same plan
-// on every machine. Pure.
+// The work of a search for plans, in actions of step programs: computations, transfers and gathers. It is
+// counted from the keys of a plan, before its program is made. So a search ends within a limit, at the same
+// plan on every machine. Pure.
 
 #include <cstdint>
 

@@ -22,10 +22,11 @@ struct ChosenPlan {
   std::optional<PlannedStep> prediction = std::nullopt;  ///< on rank 0, where costs are known
 };
 
-/// `open`, unless `config` has parallel.plan = "auto": then the plan in the run's folder where rank 0 resumes
-/// (its `resume_mode` counts) on as many ranks, else the fastest plan within the memory of the host. Costs
-/// are read where they are kept for this machine, and measured otherwise. The same on every rank. Collective.
-/// Throws as search_plans(); DataError: a plan in the folder that cannot be read.
+/// Returns `open`, unless `config` has parallel.plan = "auto". Then it returns the plan in the run's folder
+/// if rank 0 resumes (its `resume_mode` counts) on the same number of ranks. Otherwise it returns the fastest
+/// plan within the memory of the host. Costs are read if this machine has cached them, and measured
+/// otherwise. The same on every rank. Collective. Throws as search_plans(); DataError: a plan in the folder
+/// that cannot be read.
 ChosenPlan choose_plan(const RunConfig& config, const ParallelPlan& open, comm::Context& context,
                        const data::DataSource& data, const RunPlan& run, ResumeMode resume_mode);
 

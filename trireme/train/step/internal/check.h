@@ -31,9 +31,9 @@ void warn_of_data(const RunConfig& config, const data::DataSource& data, const L
 /// than for as many times sample 0: sizes vary, and any mean would depend on how batches are split.
 void check_count(const objective::Objective& objective, const data::Example& batch, double count_of_sample);
 
-/// check_data(), and whether plan, data and objective fit each other: fewer samples than ranks, a warm-up
-/// that is longer than the run, a metric that is not measured, keys that need evaluations where there is no
-/// second split. Throws InvalidArgument, DataError.
+/// check_data(), and whether plan, data and objective fit each other. Throws InvalidArgument or DataError:
+/// fewer samples than ranks, a warm-up that is longer than the run, a metric that is not measured. Also keys
+/// that need evaluations, without a second split.
 void check_data_of(const ParallelPlan& plan, const data::DataSource& data, const ObjectivePtr& own = nullptr);
 
 /// The model of the configuration, tried on one sample of the training data, with its loss and metrics, and
@@ -46,9 +46,10 @@ std::shared_ptr<model::Model> make_checked_model(const ParallelPlan& plan, const
 std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own_model, const ParallelPlan& plan,
                                             const data::DataSource& data, const ObjectivePtr& own = nullptr);
 
-/// Throws InvalidArgument, with step and sizes, where a micro-batch of the run has one sample and the model,
-/// which `what` names, has a batch norm that throws in training on one and not on two. Runs the model on them
-/// only where both are possible. The model is not changed. Throws DataError.
+/// Throws InvalidArgument, with step and sizes, if a micro-batch of the run has one sample and a batch norm
+/// of the model rejects it. The batch norm must throw in training on one sample and not on two. `what` names
+/// the model. Runs the model on samples only where both are possible. The model is not changed. Throws
+/// DataError.
 void check_single_samples(model::Model& model, const std::string& what, const ParallelPlan& plan,
                           const data::DataSource& data);
 

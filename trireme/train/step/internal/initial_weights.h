@@ -1,6 +1,6 @@
 #pragma once
-// Weights of a file that a model begins with before any of its layers has memory: each rank reads the parts
-// that it computes with, piece by piece, so that neither the file nor the model has to fit into a rank.
+// Initial weights from a file, for a model whose layers have no memory yet. Each rank reads the parts that it
+// computes with, piece by piece. So neither the file nor the model has to fit into a rank.
 
 #include <filesystem>
 #include <memory>
@@ -20,8 +20,7 @@ class InitialWeights {
   static std::shared_ptr<const InitialWeights> open(const std::string& path, comm::Context& context,
                                                     const model::Model& whole);
 
-  /// Gives layers of `model`, which have memory, the file's values; of parameters that are cut over ranks,
-  /// their parts'.
+  /// Gives layers of `model`, which have memory, the file's values; of split parameters, their parts' values.
   void fill(const std::vector<model::Layer>& layers, const model::Model& model) const;
 
  private:

@@ -1,8 +1,8 @@
 #pragma once
-// A part of a training step is one feature (loss scaling, local SGD, a moving average, ...) in one file of
-// parts/, with one row in the table of parts/step_parts.cpp. A part decides from the plan whether it is in a
-// run, and uses the hooks below that it needs; Trainer calls the hooks of all parts in the order of the table
-// and names none of them. To add a feature: derive StepPart, write its make function, add its row.
+// A part of a training step is one feature (loss scaling, local SGD, a moving average, ...). It has one file
+// in parts/, and one row in the table of parts/step_parts.cpp. A part decides from the plan whether it is in
+// a run, and uses the hooks below that it needs. Trainer calls the hooks of all parts in the order of the
+// table and names none of them. To add a feature: derive StepPart, write its make function, add its row.
 
 #include <cstdint>
 #include <memory>
@@ -113,9 +113,8 @@ class StepPart {
   virtual void microbatch_enters(const data::Example& /*samples*/, double /*weight*/) {}
   /// Whether its hooks need the skipped steps, before their update.
   virtual bool asks_for_skips() const { return false; }
-  /// All gradients are reduced; the part may change them, or set step.report.skipped: then skipped() of all
-  /// parts comes next, in the place of the hooks up to and with updated(). Or it sets step.leave_out.
-  /// Collective.
+  /// All gradients are reduced. The part may change them, or set step.report.skipped: then skipped() of all
+  /// parts replaces the hooks up to and with updated(). Or it sets step.leave_out. Collective.
   virtual void gradients_ready(Step& /*step*/) {}
   /// Gradients for observers that replace this rank's own. Collective.
   virtual std::optional<optim::NamedTensors> observed_gradients() { return std::nullopt; }
