@@ -14,7 +14,7 @@
 namespace trireme::cli {
 namespace {
 
-/// A step of one task is what `srun --pty bash` and `salloc` give a shell: it starts no ranks.
+/// A Slurm step of one task starts no ranks: it is the shell of `srun --pty bash` or `salloc`.
 bool starts_ranks(const comm::LaunchEnvironment& environment) {
   return environment.launcher != "none" && !(environment.launcher == "slurm" && environment.world_size == 1);
 }

@@ -17,7 +17,7 @@ using telemetry::RunData;
 
 constexpr const char* kFolderOfRuns = "runs";
 
-/// A run goes by the path of its folder, or by its name in the usual folder of runs.
+/// The path of a run's folder, or its name in the usual folder of runs.
 fs::path folder_of(const std::string& given) {
   std::error_code ignored;
   const bool is_name = !fs::exists(given, ignored) && fs::exists(fs::path(kFolderOfRuns) / given, ignored);
@@ -29,7 +29,7 @@ fs::path folder_of(const std::string& given) {
   return folder;
 }
 
-/// What the run's own files tell, where no launcher left evidence.
+/// Evidence from the run's own files, if no launcher left any.
 autopsy::Evidence evidence_of(const RunData& run) {
   autopsy::Evidence evidence;
   if (run.exit_code.value_or(kExitOk) == kExitOk) return evidence;
@@ -63,7 +63,7 @@ int run_autopsy(const std::string& given, bool json) {
     return kExitOk;
   }
   if (!verdict.cause.empty()) std::cout << printable_message(autopsy::paragraph(verdict)) << "\n";
-  // A failure may be of an earlier start than the end.
+  // The failure may belong to an earlier start of the run.
   if (run && (verdict.cause.empty() || run->status != "failed")) std::cout << status_of(*run) << "\n";
   return kExitOk;
 }

@@ -12,7 +12,7 @@
 namespace trireme::cli {
 namespace {
 
-/// A backend, or a network that collectives between hosts go over.
+/// A backend, or a network for collectives between hosts.
 struct Row {
   std::string kind, name, summary, unavailable_because;
 };

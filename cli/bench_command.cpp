@@ -26,7 +26,7 @@ const std::vector<std::string> kConvolutions = {"auto", "aten", "onednn", "produ
 
 enum Question : unsigned { kPipelineResnet50 = 1, kRpcResnet50 = 2, kPs = 4, kPsChaos = 8 };
 
-/// An option that is handed on as it is, and whose it is.
+/// An option that is passed on unchanged, and its benchmarks.
 struct PassedOption {
   const char* name;
   const char* type;  ///< null: a flag
@@ -90,7 +90,7 @@ void check_splits(const std::string& splits) {
   }
 }
 
-/// Minutes of measuring are not to end with a name that is wrong.
+/// Checked first, so that minutes of measuring do not end with an invalid path.
 void check_folder_of(const PassedOption& option) {
   require(!option.value.empty(), option.name, " is empty; expected the name of a file to write");
   const std::filesystem::path folder = std::filesystem::absolute(option.value).parent_path();
@@ -108,7 +108,7 @@ void check(const PassedOption& option) {
   if (name == "--report" || name == "--timeline") check_folder_of(option);
 }
 
-/// "ps, ps-chaos": whose it is.
+/// "ps, ps-chaos": the benchmarks of an option.
 std::string questions_of(const PassedOption& option) {
   std::vector<std::string> names;
   for (const auto& [question, name] :
@@ -119,7 +119,7 @@ std::string questions_of(const PassedOption& option) {
   return join(names);
 }
 
-/// Throws InvalidArgument for one that is none of `question`'s.
+/// Throws InvalidArgument for an option that `question` does not have.
 void hand_on(const BenchArguments& bench, unsigned question, std::vector<std::string>& words) {
   if (bench.smoke) words.emplace_back("--smoke");
   for (const PassedOption& option : bench.passed) {

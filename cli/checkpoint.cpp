@@ -34,7 +34,7 @@ void export_weights(const CheckpointArguments& arguments) {
   const fs::path& newest = place.checkpoints.back();
   const checkpoint::CheckpointContents contents = checkpoint::inspect_checkpoint(newest);
   const RunNames names = names_in_config(contents.config);
-  // "format" is what Python's readers of model hubs look for.
+  // Python readers of model hubs require "format".
   const checkpoint::ExportOptions options{.metadata = {{"format", "pt"},
                                                        {"model", names.model},
                                                        {"run", names.run},

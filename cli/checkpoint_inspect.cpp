@@ -131,7 +131,7 @@ struct CheckpointVerdict {
   }
 };
 
-/// A file has a checksum only where a manifest next to it names it; else its structure alone can be checked.
+/// A file has a checksum only in a manifest next to it. Otherwise only its structure is checked.
 checkpoint::FileVerdict verify_file(const std::filesystem::path& path) {
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   if (std::filesystem::exists(folder / "manifest.json")) {
@@ -160,7 +160,7 @@ std::vector<CheckpointVerdict> verdicts_on(const CheckpointPlace& place) {
     } catch (const DataError&) {
       if (std::filesystem::exists(path, ignored)) throw;
     }
-    // A run that continues removes its older checkpoints, also while they are being read.
+    // A running training removes its older checkpoints, even while they are read.
     if (std::filesystem::exists(path, ignored)) verdicts.push_back(std::move(verdict));
   }
   return verdicts;

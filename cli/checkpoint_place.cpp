@@ -20,7 +20,7 @@ CheckpointPlace find_checkpoints(const std::string& named) {
     auto found = checkpoint::list_checkpoints(folder);
     if (!found.empty()) return {.path = path, .checkpoints = std::move(found)};
   }
-  // One that has lost its manifest is a checkpoint still, for `verify` to say so.
+  // A folder without its manifest still counts as a checkpoint, so that `verify` can report it.
   if (fs::exists(path / "manifest.json", error) || path.filename().string().starts_with("step-"))
     return {.path = path, .checkpoints = {path}};
   throw DataError(text("no checkpoint in ", path.string(),

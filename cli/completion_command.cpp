@@ -15,7 +15,7 @@ struct OptionWord {
   std::string name;  ///< "--nproc"
   std::string meaning;
   bool takes_value = false;
-  std::string values = {};  ///< those that a table knows: "naive gpipe"
+  std::string values = {};  ///< those of a known table: "naive gpipe"
 
   bool is_setting() const { return name == "--set"; }
 };
@@ -26,7 +26,7 @@ struct CommandWords {
   std::vector<OptionWord> options;
 };
 
-/// Of options that take a name of a table, all names.
+/// For options that take a name from a table: all names.
 std::string values_of(const std::string& option) {
   if (option == "schedule") return join(schedule::schedule_names(), " ");
   if (option == "method") return join(plan::partitioner_names(), " ");
@@ -54,7 +54,7 @@ std::vector<CommandWords> words_of(const std::vector<Command>& table) {
   return result;
 }
 
-/// What may stand after a command besides its options: fixed words, or a file (empty).
+/// Words that may follow a command besides its options; empty: a file.
 std::string arguments_of(const std::string& command) {
   if (command == "bench") return "allreduce pipeline-resnet50";
   if (command == "completion") return "bash zsh fish";
@@ -71,8 +71,7 @@ std::string names(const std::vector<OptionWord>& options) {
   return result;
 }
 
-/// Rows of a case over command and word before; a value that no table knows is a file, or nobody's to
-/// complete.
+/// Cases of command and previous word. A value without a table is a file, or is not completed.
 std::string bash_values(const CommandWords& command) {
   std::ostringstream out;
   std::vector<std::string> others;
@@ -94,7 +93,7 @@ std::string for_bash(const std::vector<CommandWords>& commands, const std::vecto
   std::ostringstream out;
   std::string all;
   for (const auto& command : commands) all += command.name + " ";
-  // A word after --set is up to three of COMP_WORDS: KEY, = and VALUE.
+  // The argument of --set is up to three of COMP_WORDS: KEY, = and VALUE.
   out << "# Completion of trireme for bash: source <(trireme completion bash)\n"
       << settings_for_bash(settings) << "_trireme() {\n"
       << "  local word=${COMP_WORDS[COMP_CWORD]} options=\n"
@@ -126,7 +125,7 @@ std::string for_bash(const std::vector<CommandWords>& commands, const std::vecto
   return out.str();
 }
 
-/// Text inside single quotes of a shell, where a colon or a bracket would mean something to zsh.
+/// Text for single quotes of a shell. zsh interprets colons and brackets.
 std::string quoted(const std::string& text, const std::string& special) {
   std::string result;
   for (const char c : text) {
@@ -168,7 +167,7 @@ std::string for_zsh(const std::vector<CommandWords>& commands, const std::vector
     if (!arguments.empty()) out << " \\\n      '1:argument:(" << arguments << ")'";
     out << " \\\n      '*:argument:_files' ;;\n";
   }
-  // As a file of zsh's function path this is the body of _trireme, called for the first completion.
+  // In a file of zsh's function path this is the body of _trireme, called for the first completion.
   out << "  esac\n}\nif [[ $funcstack[1] == _trireme ]]; then _trireme \"$@\"; else compdef _trireme "
          "trireme; fi\n";
   return out.str();

@@ -21,10 +21,10 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-/// A file without a word in it: a configuration of nothing but defaults.
+/// An empty file: a configuration of defaults only.
 constexpr const char* kNoConfiguration = "/dev/null";
 
-/// One line on a terminal, drawn again each percent.
+/// One line on a terminal, redrawn at each percent.
 class Progress {
  public:
   void show(const std::string& what, std::int64_t done, std::int64_t of) {
@@ -196,7 +196,7 @@ ordered_json as_json(const data::PackedDamage& damage) {
   return row;
 }
 
-/// The folder or the URL, read as a training with these settings reads it.
+/// Opens the folder or the URL as a training with these settings does.
 data::PackedFiles packed_files(const Home& home, const DataArguments& arguments) {
   const train::RunConfig config =
       train::load_run_config(kNoConfiguration, arguments.overrides, home.registry);

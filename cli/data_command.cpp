@@ -8,7 +8,7 @@
 namespace trireme::cli {
 namespace {
 
-/// Settings of inspect and verify: how an URL is read.
+/// Settings of inspect and verify for URLs.
 const std::string kOfUrls = "data.private_redirects";
 
 const std::vector<std::string> kDataActions = {"pack", "inspect", "verify"};

@@ -36,8 +36,8 @@ std::string spoken(const CLI::App& command) {
 
 std::string see_help(const CLI::App& command) { return text("; see: ", spoken(command), " --help"); }
 
-/// "--nproc: 'two' is no number that it takes" for "Could not convert: --nproc = two": what options hold
-/// besides is text, which anything is.
+/// "--nproc: 'two' is no number that it takes" for "Could not convert: --nproc = two". All other options take
+/// text, so only numbers fail.
 std::string in_our_words(const std::string& complaint) {
   constexpr std::string_view kBegin = "Could not convert: ", kIs = " = ";
   const auto is = complaint.find(kIs);
@@ -46,16 +46,16 @@ std::string in_our_words(const std::string& complaint) {
               "' is no number that it takes");
 }
 
-/// The parser's complaint in our words.
+/// Rethrows the parser's error with our wording.
 [[noreturn]] void refuse(const CLI::App& command, const CLI::ParseError& error) {
   const auto extras = command.remaining();
   const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-  // An option that is not known explains also why another is missing.
+  // An unknown option also explains why another one is missing.
   if (!extras.empty() && (unknown || extras.front().starts_with("-"))) reject_word(command, extras.front());
   throw InvalidArgument(text(spoken(command), ": ", in_our_words(error.what()), see_help(command)));
 }
 
-/// "--timeline --set lr=1" and "--timeline" at the end: the parser would take the option after for the file.
+/// "--timeline --set lr=1" and "--timeline" at the end: the parser would take the next option as the file.
 void reject_options_without_values(const CLI::App& command, const Arguments& words) {
   const auto option_of = [&](const std::string& word) {
     return word.starts_with("-") ? command.get_option_no_throw(word) : nullptr;
@@ -72,7 +72,7 @@ void reject_options_without_values(const CLI::App& command, const Arguments& wor
   }
 }
 
-/// What the parser gets: everything up to "--", last word first. What follows belongs to a command's program.
+/// Input of the parser: all words before "--", last one first. The other words belong to a command's program.
 std::vector<std::string> for_parser(const Arguments& arguments) {
   std::vector<std::string> words(arguments.begin(), std::find(arguments.begin(), arguments.end(), "--"));
   std::reverse(words.begin(), words.end());
@@ -140,7 +140,7 @@ void reject_word(const CLI::App& command, const std::string& word) {
 
 namespace {
 
-/// Files that are opened later do not become standard input, output or error where these are closed.
+/// Takes closed standard files, so that files opened later do not become standard input, output or error.
 void keep_standard_files_taken() {
   for (int file = ::open("/dev/null", O_RDWR); file >= 0; file = ::open("/dev/null", O_RDWR)) {
     if (file <= STDERR_FILENO) continue;

@@ -29,7 +29,7 @@ struct Interval {
 
 CLI::Validator interval() {
   return {[](const std::string& given) {
-            std::string number = given;  // a validator may change what it checks
+            std::string number = given;  // a copy, as a validator may change its argument
             const bool known = given == kAuto || above_zero()(number).empty();
             return known ? std::string() : text("'", given, "' is neither auto nor a number above 0");
           },

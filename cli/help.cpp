@@ -1,4 +1,4 @@
-// The help texts, in one shape for all commands: what it does, usage, arguments and options, examples.
+// The help texts, in one form for all commands: summary, usage, arguments and options, examples.
 
 #include <algorithm>
 #include <sstream>
@@ -18,14 +18,14 @@ std::string row(const std::string& left, const std::string& right) {
   return line + right + "\n";
 }
 
-/// "-n, --nproc N"; options without a short name are indented to stand below each other.
+/// "-n, --nproc N". Options without a short name are indented, so that long names are aligned.
 std::string left_of(const CLI::Option& option) {
   if (option.get_positional()) return option.get_type_name();
   std::string names;
   for (const auto& name : option.get_snames()) names += "-" + name;
   for (const auto& name : option.get_lnames()) names += (names.empty() ? "    --" : ", --") + name;
   const bool takes_value = option.get_items_expected_max() > 0;
-  const auto type = option.get_type_name();  // "N:POSITIVE" where a check has added its name
+  const auto type = option.get_type_name();  // "N:POSITIVE" if a check has added its name
   return takes_value ? names + " " + type.substr(0, type.find(':')) : names;
 }
 

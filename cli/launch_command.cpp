@@ -10,12 +10,12 @@
 namespace trireme::cli {
 namespace {
 
-/// The program and its arguments: what follows the first word that is no option of ours, or "--".
+/// The program and its arguments: the words from the first one that is not our option, or after "--".
 std::vector<std::string> program_of(const CLI::App& app, const Arguments& arguments) {
   auto program = app.remaining();
   if (!program.empty() && program.front().starts_with("-")) reject_word(app, program.front());
   auto rest = std::find(arguments.begin(), arguments.end(), "--");
-  if (program.empty() && rest != arguments.end()) ++rest;  // a later one is the program's own
+  if (program.empty() && rest != arguments.end()) ++rest;  // a later one belongs to the program
   program.insert(program.end(), rest, arguments.end());
   return program;
 }

@@ -1,4 +1,4 @@
-// The commands of `trireme`: those that need no tensors, and those that it hands over to `trireme-torch`.
+// The commands of `trireme` without tensors, and the start of `trireme-torch` for the others.
 
 #include "cli/light_commands.h"
 
@@ -24,7 +24,7 @@ int hand_over(const Arguments& arguments) {
   std::vector<char*> argv;
   for (auto& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  // Loading libtorch takes a while: a Ctrl-C meanwhile waits for a program that can answer it
+  // Loading libtorch takes a while. Until then, Ctrl-C stays pending for the program that handles it
   // (torch_main.cpp).
   sigset_t both;
   sigemptyset(&both);

@@ -1,4 +1,4 @@
-// `trireme`: commands that need no tensors, and the way to those that do.
+// `trireme`: commands without tensors, and the start of those with tensors.
 
 #include "cli/frame.h"
 #include "cli/light_commands.h"

@@ -29,19 +29,19 @@ using Settings = std::vector<std::string>;
 constexpr std::array kShown = {MemoryKind::kWeights, MemoryKind::kGradients, MemoryKind::kOptimizer,
                                MemoryKind::kActivations};
 
-/// A way to train, and what it takes.
+/// A mode of training, and its memory.
 struct Mode {
-  Settings settings;  ///< besides the configuration
+  Settings settings;  ///< in addition to the configuration
   train::MemoryForecast forecast;
 
   const MemoryUse& tensors() const { return forecast.largest().at_peak; }
 };
 
-/// What modes have to fit into, and what a process has besides tensors; a device has tensors alone.
+/// The memory limit, and the memory of a process besides tensors. A device has tensors only.
 struct Room {
   std::uint64_t limit_bytes = 0;
   std::optional<std::int64_t> base_bytes = {};
-  std::string device = {};  ///< whose memory tensors take: "cuda"; empty: the host's
+  std::string device = {};  ///< the device of the tensors: "cuda"; empty: host memory
 
   std::int64_t bytes_of(const train::ForecastOfRank& rank) const {
     return base_bytes ? train::process_bytes(rank, *base_bytes) : rank.at_peak.total();
@@ -51,7 +51,7 @@ struct Room {
   }
 };
 
-/// Ways that people try next, in the order of what they cost.
+/// Common alternatives, in the order of their costs.
 std::vector<Settings> others(const train::ParallelPlan& plan) {
   const std::string ranks = text(plan.world_size());
   const std::string everything = "train.recompute_layers=[\"*\"]";
@@ -91,7 +91,7 @@ class Forecasts {
     return {.settings = {}, .forecast = measured(train::check_run_config(config_, arguments_.num_ranks))};
   }
 
-  /// None: that cannot be, or is what is configured. `known` is what was told before, the configuration
+  /// None: impossible, or equal to the configuration. `known` has the forecasts so far, the configuration's
   /// first.
   std::optional<Mode> with(const Settings& settings, const std::vector<Mode>& known) const {
     const train::ParallelPlan& configured = known.front().forecast.plan;

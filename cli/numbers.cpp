@@ -8,7 +8,7 @@
 namespace trireme::cli {
 namespace {
 
-/// `holds` says of a number whether it is one of `what`.
+/// Accepts numbers for which `holds` is true; `what` names them in the error.
 CLI::Validator numbers(const char* what, bool (*holds)(double)) {
   return {[=](const std::string& given) {
             double number = 0;

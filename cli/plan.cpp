@@ -28,9 +28,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double kAlternatives = 1.02;         ///< on a described machine: times the fastest plan's time
-constexpr std::int64_t kMaxWork = 50'000'000;  ///< of its search: under a minute
-constexpr std::size_t kOthersShown = 10;       ///< of the plans that lost, unless all are asked for
+constexpr double kAlternatives = 1.02;         ///< on a described machine: limit, relative to the fastest
+constexpr std::int64_t kMaxWork = 50'000'000;  ///< of a search there: under a minute
+constexpr std::size_t kOthersShown = 10;       ///< of the other plans, unless all are requested
 
 std::string counts_in_words(const train::PlanSearch& search) {
   std::string words = text(search.estimated, " plans estimated, ", search.rejected, " that cannot run, ",
@@ -151,7 +151,7 @@ ordered_json as_json(const train::PlanSearch& search, int world_size) {
           {"frontier", frontier}};
 }
 
-/// Of a rank.
+/// Memory limit of a rank.
 std::int64_t limit_bytes(const PlanArguments& arguments, const train::RunConfig& config, int world_size,
                          const train::MeasuredForms& measured) {
   if (arguments.memory_gib > 0) return static_cast<std::int64_t>(arguments.memory_gib * 0x1p30);
@@ -174,7 +174,7 @@ train::PlanSearch searched(const PlanArguments& arguments, const train::RunConfi
   return train::search_plans(config, world_size, measured, options);
 }
 
-/// `checked`: empty where no plan was run.
+/// `checked`: empty if no plan was run.
 void print_search(const PlanArguments& arguments, const std::string& name, int world_size,
                   const train::PlanSearch& search, const std::vector<CheckedPlan>& checked) {
   if (!arguments.page.empty()) write_file_atomic(arguments.page, plan_page(search, name, world_size));

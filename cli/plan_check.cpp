@@ -15,9 +15,9 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::size_t kPlansChecked = 3;
-constexpr double kCheck_s = 1;  ///< of steps of each plan
+constexpr double kCheck_s = 1;  ///< duration of the steps of each plan
 
-/// Of tensors, of the rank that has most: what a trial measures.
+/// Bytes of tensors on the rank with most of them, which is what a trial measures.
 std::int64_t predicted_bytes(const train::PlannedStep& plan) {
   std::int64_t most = 0;
   for (const train::EstimateOfRank& rank : plan.ranks) most = std::max(most, rank.memory.at_peak.total());
@@ -41,7 +41,7 @@ std::vector<CheckedPlan> check_plans(const train::PlanSearch* search, const trai
   for (std::size_t i = 0; i < kPlansChecked; ++i) {
     const train::PlannedStep* plan =
         search != nullptr && i < search->plans.size() ? &search->plans[i] : nullptr;
-    // A plan may have no keys of its own, so that the text begins with a mark.
+    // A plan may have no keys, so the text begins with a mark.
     const std::string settings =
         words_from_main(context, plan == nullptr ? "" : "# plan\n" + train::to_toml(plan->settings));
     if (settings.empty()) break;

@@ -67,7 +67,7 @@ std::string milliseconds(double seconds) {
 }
 
 std::string bytes(double count) {
-  constexpr double kMost = 1e18;  // what a 64-bit number surely holds
+  constexpr double kMost = 1e18;  // fits into a 64-bit integer
   return human_bytes(static_cast<std::uint64_t>(std::min(count, kMost)));
 }
 
@@ -85,7 +85,7 @@ Row row_of(std::size_t number, const plan::Stage& stage, const plan::Profile& pr
           profile.states()[stage.last_state].name};
 }
 
-/// Columns to the right, but the last, a name, to the left.
+/// Right-aligned columns, except the last one: a name.
 void print_rows(const std::vector<Row>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows) {
@@ -131,7 +131,7 @@ void print_steps(const std::vector<StepPlan>& steps, const StepOptions& options)
             << "; --toml prints what trireme train --plan FILE takes\n";
 }
 
-/// What stands at the end of the help.
+/// The end of the help text.
 std::string methods() {
   std::ostringstream out;
   for (const plan::Partitioner& partitioner : plan::partitioners())
@@ -143,7 +143,7 @@ int plan_of_profile(const ProfileSearch& given) {
   const plan::Profile profile = plan::read_profile(given.profile);
   const plan::PlanOptions options = {.levels = plan::parse_levels(given.workers, given.bandwidth),
                                      .straight = given.straight};
-  // Steps are simulated over links that are all alike.
+  // The simulation of steps needs equal links.
   const bool has_steps = options.levels.size() == 1;
   require(has_steps || !given.toml, "--toml takes one level of workers, found ", options.levels.size(),
           "; name all of them, and the bandwidth of the slowest link");

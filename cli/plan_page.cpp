@@ -52,7 +52,7 @@ class PlanPage {
                 "</h3><pre>", escape_html(train::to_toml(best.settings)), "</pre></div>\n");
   }
 
-  /// Memory is the axis, in whole MiB; of plans with as many the fastest is drawn.
+  /// The x-axis is memory in whole MiB. Of plans with equal memory the fastest is drawn.
   telemetry::Chart chart() const {
     telemetry::Series frontier{.name = "no other plan is faster and smaller",
                                .points = {},

@@ -15,21 +15,21 @@
 namespace trireme::cli {
 namespace {
 
-/// Of a layer's time, as of most: a forward is one product, a backward two.
+/// Share of a layer's time: in most layers, a forward is one product and a backward two.
 constexpr double kForwardShare = 1.0 / 3;
-constexpr double kBucketBytes = 25 << 20;  ///< parallel.bucket_mib, unless it is set
+constexpr double kBucketBytes = 25 << 20;  ///< parallel.bucket_mib by default
 
 std::size_t microbatches_of(const StepOptions& options) {
   return options.num_microbatches == 0 ? 4 * options.num_workers : options.num_microbatches;
 }
 
-/// Sent and received by each replica, as the planner counts it.
+/// Bytes sent and received by each replica, as the planner counts them.
 double reduction_s(double bytes, std::size_t replicas, double bandwidth) {
   const auto n = static_cast<double>(replicas);
   return 4 * (n - 1) * bytes / (n * bandwidth);
 }
 
-/// The stages of a program, cut where the slowest stage or link is as fast as can be.
+/// The stages of a program, with the cuts that minimize the slowest stage or link.
 std::vector<plan::Stage> stages_of(const plan::Profile& profile, std::size_t num_stages, double bandwidth) {
   const plan::PlanOptions options = {
       .levels = {{.num_workers = num_stages, .bandwidth_bytes_per_s = bandwidth}}, .straight = true};
@@ -65,7 +65,7 @@ StepPlan step_plan(const plan::Profile& profile, const StepOptions& options, std
   return plan;
 }
 
-/// Empty for a pipeline that is not to be had.
+/// Empty: the pipeline is not possible.
 std::optional<StepPlan> possible_plan(const plan::Profile& profile, const StepOptions& options,
                                       std::size_t pipeline) {
   const std::size_t microbatches = microbatches_of(options);
@@ -73,7 +73,7 @@ std::optional<StepPlan> possible_plan(const plan::Profile& profile, const StepOp
     return std::nullopt;
   try {
     return step_plan(profile, options, pipeline);
-  } catch (const InvalidArgument&) {  // too few layers, or micro-batches that the schedule cannot take
+  } catch (const InvalidArgument&) {  // too few layers, or micro-batches that the schedule rejects
     return std::nullopt;
   }
 }

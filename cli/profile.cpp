@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Samples of a micro-batch: what is asked for, or what the configuration gives one.
+/// Samples of a micro-batch: the requested number, or that of the configuration.
 std::int64_t samples_of(const ProfileArguments& arguments, const train::RunConfig& config) {
   if (arguments.samples > 0) return arguments.samples;
   return train::resolve_plan(config, static_cast<int>(train::min_ranks(config))).samples_of_microbatch();
@@ -65,7 +65,7 @@ void print_json(const std::vector<plan::Layer>& layers, std::int64_t samples) {
 
 int run_profile(const Home& home, const ProfileArguments& arguments) {
   train::RunConfig config = train::load_run_config(arguments.file, arguments.overrides, home.registry);
-  // Layer by layer, as a pipeline sees the model.
+  // Measures layer by layer, as for a pipeline.
   config.parallel.pipeline = std::max<std::int64_t>(config.parallel.pipeline, 2);
   keep_freed_memory();
   comm::settle_vector_math();

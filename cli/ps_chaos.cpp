@@ -31,7 +31,7 @@
 namespace trireme::cli {
 namespace {
 
-constexpr double kHeal_s = 30;  // for every partition to have all its copies again
+constexpr double kHeal_s = 30;  // until all partitions have all their copies again
 constexpr double kFrozen_s = 5;
 constexpr int kBoundedWorkers = 3;
 
@@ -61,7 +61,7 @@ class Scene {
       workers_.push_back(std::make_unique<PushingWorker>(seed, i, cluster_.address(), ledger_, faults_));
   }
 
-  /// Each kind once.
+  /// Runs each kind once.
   Outcome run_once() {
     return run([this] {
       wait_until_whole();
@@ -93,9 +93,9 @@ class Scene {
     return outcome;
   }
 
-  /// Faults of random kinds for so long, in one cluster, with mixed load all the while: dense pushes and
-  /// pulls, rows, checkpoints, and steps of workers that wait for each other. The first server and two of
-  /// those workers live as long as it does, so that there is somebody to see grow.
+  /// Random faults for so long, in one cluster under mixed load: dense pushes and pulls, rows, checkpoints,
+  /// and steps of bounded workers. The first server and two of those workers live for the whole time, so that
+  /// growth of their memory is visible.
   Outcome run_for(double minutes) {
     spares_first_ = true;
     const Deadline deadline = Deadline::after_s(60 * minutes);
@@ -104,7 +104,7 @@ class Scene {
       wait_until_whole();
       bounded_->start(cluster_.address());
       while (!deadline.expired()) {
-        // Others wait for a worker that is killed, once: it is not there any more.
+        // A bounded worker can be killed only once, as it does not return.
         const Kind kind = all[random_.below(all.size())];
         if (kind.happen != &Scene::kill_worker || bounded_->pids().size() == kBoundedWorkers)
           (this->*kind.happen)();
@@ -123,7 +123,7 @@ class Scene {
     start_again(victim);
   }
 
-  /// One comes, and one of the others dies while partitions move to it.
+  /// A server joins, and another one dies while partitions move to it.
   void kill_while_moving() {
     const int comes = num_servers_;
     send_away(comes);
@@ -151,7 +151,7 @@ class Scene {
     check_checkpoint(client.checkpoint(folder), least);
   }
 
-  /// The second while the first is still away; copies were made in between.
+  /// Kills the second server while the first is still down. Copies were made in between.
   void kill_two() {
     const int first = any_server();
     kill(first, "first of two");
@@ -164,9 +164,9 @@ class Scene {
     start_again(second);
   }
 
-  /// The others, which wait for each other and for it, continue when the cluster has given it up.
+  /// The other workers wait for it, and continue once the cluster has given it up.
   void kill_worker() {
-    constexpr std::uint64_t kSteps = 4;  // more than staleness lets them be ahead of the one that has ended
+    constexpr std::uint64_t kSteps = 4;  // more steps than staleness allows without the killed worker
     if (!bounded_->is_started()) bounded_->start(cluster_.address());
     const auto wait_for_steps = [&](int worker, std::uint64_t steps) {
       const Deadline deadline = Deadline::after_s(kHeal_s);
@@ -192,13 +192,13 @@ class Scene {
     if (!difference.empty()) throw InternalError(difference);
   }
 
-  /// A server lives, and others reach it no more, or get no answer; then they do again, and it dies.
+  /// A running server cannot be reached, or does not answer. Then the links recover, and the server dies.
   void fail_links() {
     const int behind = num_servers_ + 1;
     const std::string name = text("unix:@", folder_.filename().string(), "-", ::getpid(), "-", ++num_relays_);
     const std::string before = name + "-relay", there = name + "-behind";
     LinkRelay relay(before, there);
-    // Through memory that is shared nothing would pass the relay.
+    // Shared memory would bypass the relay.
     cluster_.start_server(behind, {"--listen", there, "--advertise", before, "--no-shared-memory"});
     sleep(0.5);
     wait_until_whole();
@@ -210,7 +210,7 @@ class Scene {
     sleep(0.3);
     wait_until_whole();
     relay.set(LinkRelay::State::kCut);
-    sleep(0.05);  // nobody is to find the relay where the server was
+    sleep(0.05);  // no process may find the relay at the server's address
     kill(behind, "behind links");
     sleep(0.3);
     wait_until_whole();
@@ -234,7 +234,7 @@ class Scene {
   }
 
  private:
-  /// Looks at what the processes use, meanwhile.
+  /// Samples the processes meanwhile.
   void sleep(double seconds) {
     constexpr double kLook_s = 1;
     if (now_s() > looked_s_ + kLook_s) {
@@ -249,13 +249,13 @@ class Scene {
     std::this_thread::sleep_for(std::chrono::duration<double>(std::max(now, 0.0)));
     if (seconds > now) sleep(seconds - now);
   }
-  /// That may die.
+  /// A server that may die.
   int any_server() {
     std::vector<int> all = cluster_.servers();
     if (spares_first_) std::erase(all, 0);
     return all[random_.below(all.size())];
   }
-  /// One that is there gives its partitions away, and ends.
+  /// A running server gives its partitions away, and ends.
   void send_away(int server) {
     const auto is_there = [&] {
       const std::vector<int> all = cluster_.servers();
@@ -272,7 +272,7 @@ class Scene {
     wait_until_whole();
   }
 
-  /// Every partition is with as many servers as it can be, and nothing moves.
+  /// Waits until every partition has as many copies as possible, and nothing moves.
   void wait_until_whole() {
     const Deadline deadline = Deadline::after_s(kHeal_s);
     while (true) {
@@ -294,7 +294,7 @@ class Scene {
     }
   }
 
-  /// A map that is older than its death may still call everything whole.
+  /// A map from before the server's death may still call all partitions whole.
   void wait_until_known_down(int number) {
     const std::string name = text("server", number);
     const Deadline deadline = Deadline::after_s(kHeal_s);
@@ -320,8 +320,8 @@ class Scene {
     sleep(0.3);
   }
 
-  /// Every byte is what the manifest says, and every sum is of whole pushes, with all that were told of
-  /// before.
+  /// Checks that every byte matches the manifest. Every sum must consist of whole pushes, including all that
+  /// were acknowledged before.
   void check_checkpoint(const std::filesystem::path& folder, const std::vector<std::uint64_t>& least) {
     std::vector<std::uint64_t> missing = least;
     for (const ps::SavedPart& saved : ps::read_manifest(folder).parts) {
@@ -336,7 +336,7 @@ class Scene {
       };
       ps::read_part(folder, saved, {.chunk = check});
     }
-    // A chunk that nobody had pushed to is not there.
+    // A chunk without a push is not in the checkpoint.
     for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {
       if (missing[chunk] > 0) throw InternalError(text(folder.string(), " lacks chunk ", chunk));
     }
@@ -373,7 +373,7 @@ class Scene {
   std::vector<Kind> kinds_;
   const std::filesystem::path folder_;
   const int num_servers_;
-  std::optional<BoundedWorkers> bounded_;  ///< forks: before anything has threads
+  std::optional<BoundedWorkers> bounded_;  ///< forks, so it is constructed before any threads exist
   ParameterCluster cluster_;
   const std::size_t num_replicas_;
   int num_relays_ = 0;

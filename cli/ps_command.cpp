@@ -10,7 +10,7 @@
 namespace trireme::cli {
 namespace {
 
-/// For a file of a process that may be this and nothing else.
+/// For a key file of a process that may have this role only.
 ExitCode print_key(const std::string& role, const ChannelArguments& channels) {
   const wire::Secret secret = security_of(channels).secret;
   require(!secret.empty() && secret.role().empty(),

@@ -33,7 +33,7 @@ const char* kind_of(const ps::TableSpec& spec) {
   return spec.kind == ps::TableKind::kSparse ? "sparse" : "dense";
 }
 
-/// Of the table; where it is sparse, of a row.
+/// Elements of a table; of a row if the table is sparse.
 std::uint64_t elements_of(const ps::TableSpec& spec) {
   return spec.kind == ps::TableKind::kSparse ? spec.rows.elements : spec.num_elements;
 }
@@ -48,7 +48,7 @@ std::uint64_t sum_of_rejected(const ServerStatus& status) {
   return sum;
 }
 
-/// What was wrong with bytes, or with who sent them: "rejected: wrong secret", "bad frame: magic".
+/// Invalid bytes, or an invalid sender: `refused: wrong secret`, "bad frame: magic".
 std::uint64_t frames_rejected(const ps::NamedCounts& channels) {
   std::uint64_t sum = 0;
   for (const auto& [what, count] : channels)
@@ -61,8 +61,8 @@ ps::Version highest_version(const ServerStatus& status) {
   return std::max({held.primary.highest_version, held.backup.highest_version, held.learner.highest_version});
 }
 
-/// What it knows itself, and what those before it in chains say of it: the last of a chain knows of nothing
-/// that it lacks.
+/// Maximum of the server's own view and that of its predecessors in chains. The last server of a chain does
+/// not know what it lacks.
 ps::Version most_lag(const ClusterReport& report, ps::ServerId id) {
   ps::Version most = 0;
   for (const auto& [other, server] : report.servers) {

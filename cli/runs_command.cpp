@@ -15,7 +15,7 @@ using telemetry::ListedRun;
 constexpr const char* kCompare = "compare";
 constexpr const char* kRuns = "runs";
 
-/// A run goes by the path of its folder, or by its name in the usual folder of runs.
+/// The path of a run's folder, or its name in the usual folder of runs.
 ListedRun find_run(const std::string& given) {
   std::error_code ignored;
   const bool is_name = !fs::exists(given, ignored) && fs::exists(fs::path(kRuns) / given, ignored);

@@ -24,7 +24,7 @@ constexpr const char* kNothing = "-";
 constexpr std::size_t kShortDigest = 8;
 constexpr std::int64_t kSecond = 1000000000;  // in ns
 
-/// The measure on held-out data, whatever that is called: "accuracy" -> test_accuracy or validation_accuracy.
+/// The measure on held-out data: "accuracy" -> test_accuracy or validation_accuracy.
 std::optional<double> held_out(const RunData& run, const std::string& measure) {
   const auto test = run.result("test_" + measure);
   return test ? test : run.result("validation_" + measure);
@@ -41,7 +41,7 @@ std::string in_words(const std::string& name, const std::optional<double>& value
   return value ? in_words(name, *value) : kNothing;
 }
 
-/// " (+0.012)"; of costs the share, " (+12 %)", or " (x3.1)".
+/// " (+0.012)"; for costs the relative change, " (+12 %)", or " (x3.1)".
 std::string difference_in_words(const Outcome& outcome, std::size_t run) {
   const auto difference = outcome.difference(run);
   if (!difference) return {};
@@ -84,12 +84,12 @@ std::vector<std::string> row_of(const RunData& run) {
           digest_of(run)};
 }
 
-/// A count is written without a fraction.
+/// A count has no fraction.
 Json as_number(double value, bool is_count) {
   return is_count ? Json(static_cast<std::int64_t>(value)) : Json(value);
 }
 
-/// The folder, then the problem, or what is known of the run under the names of summary.json.
+/// The folder, then the problem, or the facts of the run under the names of summary.json.
 Json json_of(const ListedRun& listed) {
   Json row = {{"folder", listed.folder.string()}, {"name", listed.run.name}};
   if (!listed.problem.empty()) {
@@ -125,7 +125,7 @@ void write_problems(std::ostream& out, std::span<const ListedRun> runs) {
   }
 }
 
-/// Why runs ended that did not end well, below their table.
+/// Messages of runs that ended with an error, below their table.
 void write_messages(std::ostream& out, std::span<const RunData> runs) {
   const char* before = "\n";
   for (const RunData& run : runs) {

@@ -42,7 +42,7 @@ void declare_serving(CLI::App& app, ServeArguments& serve) {
   declare_channels(app, serve.channels);
 }
 
-/// Members each take one or more, and guests must not take theirs.
+/// Each member needs one or more descriptors, and connections of others must not exhaust them.
 void raise_descriptor_limit() {
   constexpr rlim_t kEnough = 65'536;
   rlimit limit{};
@@ -51,7 +51,7 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// What it says goes to standard error; where it listens, to standard output, for scripts.
+/// Reports go to standard error, addresses to standard output, for scripts.
 ps::ServeOptions serving(const ServeArguments& arguments, const std::string& what, const StopRequest& stop) {
   raise_descriptor_limit();
   ps::ServeOptions serve;

@@ -8,14 +8,14 @@
 namespace trireme::cli {
 namespace {
 
-/// "run.name run.folder", each between what stands before and after it.
+/// "run.name= run.folder=": each name with the suffix `behind`.
 std::string keys(const std::vector<Setting>& settings, const std::string& behind) {
   std::vector<std::string> names;
   for (const auto& setting : settings) names.push_back(setting.name + behind);
   return join(names, " ");
 }
 
-/// A line for each key that has names: `before` KEY `between` VALUES `after`.
+/// A line for each key with known values: `before` KEY `between` VALUES `behind`.
 std::string rows(const std::vector<Setting>& settings, const std::string& before, const std::string& between,
                  const std::string& behind) {
   std::string result;
@@ -35,14 +35,14 @@ std::vector<std::string> values_of(const Setting& setting) {
   std::vector<std::string> names;
   std::istringstream words(setting.allowed);
   for (std::string name; std::getline(words >> std::ws, name, ',');) {
-    if (name.find(' ') != std::string::npos) return {};  // no names: "not empty, without '/'"
+    if (name.find(' ') != std::string::npos) return {};  // not a list of names: "not empty, without '/'"
     names.push_back(name);
   }
   return names;
 }
 
 std::string settings_for_bash(const std::vector<Setting>& settings) {
-  // Where = ends a word, as it does unless somebody has changed COMP_WORDBREAKS, only the value is replaced.
+  // If = ends a word (the default of COMP_WORDBREAKS), only the value is replaced.
   return text(
       "_trireme_settings() {\n"
       "  local values= before=\n"

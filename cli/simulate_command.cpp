@@ -14,8 +14,8 @@
 namespace trireme::cli {
 namespace {
 
-/// What zb-1p and zb-2p count with unless told otherwise. The models of arXiv 2401.10241 keep 0.37 and 0.43
-/// of an activation for W (its table 1: 32h of 34h + 5as).
+/// The default of zb-1p and zb-2p. The models of arXiv 2401.10241 keep 0.37 and 0.43 of an activation for W
+/// (its table 1: 32h of 34h + 5as).
 constexpr double kKeptInSearch = 0.44;
 
 struct SimulateArguments : ScheduleArguments {
@@ -56,7 +56,7 @@ void print_text(const schedule::Program& program, const schedule::Timeline& time
   }
 }
 
-/// With reductions and updates where they have a price.
+/// With reductions and updates, if they have costs.
 schedule::Program priced_program(const SimulateArguments& given) {
   schedule::Program program = program_of(given);
   const bool has_price = given.reduce > 0 || given.update > 0;
@@ -65,7 +65,7 @@ schedule::Program priced_program(const SimulateArguments& given) {
   return schedule::lower(program);
 }
 
-/// A searched order keeps the limit itself; any other is held against it.
+/// A searched order keeps the limit itself; other orders are checked here.
 void check_limit(const schedule::Program& program, const schedule::Timeline& timeline, double limit) {
   const auto peak = std::max_element(timeline.peak_memory.begin(), timeline.peak_memory.end());
   require(limit <= 0 || *peak <= limit + 1e-9, "schedule '", program.name, "': rank ",

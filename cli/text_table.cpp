@@ -20,7 +20,7 @@ void print(std::ostream& out, const TextTable& table) {
   std::vector<std::size_t> widths(table.columns.size());
   std::vector<std::vector<std::string>> rows = table.rows;
   for (auto& row : rows) {
-    for (std::string& cell : row) cell = printable(cell, kWhole);  // it may stand in a file of somebody else
+    for (std::string& cell : row) cell = printable(cell, kWhole);  // a cell may come from an untrusted file
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
   }
   for (const auto& row : rows) {

@@ -36,7 +36,7 @@ std::vector<std::string> options_of(const TopologyArguments& given) {
   return words;
 }
 
-/// What cannot work is said before anybody is started.
+/// Rejects options that cannot work before any rank starts.
 void check(const TopologyArguments& given) {
   if (!given.why.empty()) parse_sizes(given.why);
   if (!given.mesh.empty() && given.num_ranks > 0) parse_mesh(given.mesh, given.num_ranks);

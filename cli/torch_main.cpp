@@ -1,4 +1,4 @@
-// `trireme-torch`: the commands with tensors of `trireme`, whose name it bears.
+// `trireme-torch`: the commands of `trireme` that need tensors. It appears under that name.
 
 #include <cstdio>
 #include <cstdlib>
@@ -11,8 +11,8 @@
 
 namespace {
 
-/// Without the destructors of libtorch's tables, which take a quarter of what a short command takes in all;
-/// with all of them where something that was preloaded, a profiler, may wait for the end.
+/// Skips the destructors of libtorch's tables, which take a quarter of a short command's time. They run if a
+/// preloaded library, such as a profiler, may need the regular end.
 [[noreturn]] void end_process(int code) {
 #ifndef __SANITIZE_ADDRESS__  // which looks for leaks at the end
   const char* preloaded = std::getenv("LD_PRELOAD");
@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   using namespace trireme::cli;
   trireme::end_with_notice("trireme: stopped by a signal\n");
   end_process(end_well("trireme", "a bug of trireme", [&] {
-    // A launcher of many ranks stays small.
+    // The launcher process stays small.
     const auto find_launcher = [] { return find_own_program("trireme"); };
     const Program program = torch_program({.name = "trireme", .find_launcher = find_launcher});
     return run_program(program, {argv + 1, argv + argc});

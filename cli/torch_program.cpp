@@ -17,7 +17,7 @@
 namespace trireme::cli {
 namespace {
 
-/// The keys of our table, and those of the program's own types.
+/// The keys of our table, then those of the program's own types.
 std::vector<Setting> settings_of(const Home& home) {
   std::vector<Setting> settings;
   for (const auto& key : train::config_keys(home.registry))

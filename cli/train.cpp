@@ -21,14 +21,14 @@
 namespace trireme::cli {
 namespace {
 
-/// `plan`: of `config`, or, where the run chooses its own, what was checked instead.
+/// `plan` belongs to `config`. If the run chooses its own plan, it is the one that was checked instead.
 int run_as_rank(const TrainArguments& train, const train::RunConfig& config,
                 const train::ParallelPlan& plan) {
   const StopRequest stop;
   if (comm::read_launch_environment().launcher == "none")
     announce_stops(
         "trireme: stopping: this step ends, and a checkpoint is saved; Ctrl-C again ends at once\n");
-  ::signal(SIGPIPE, SIG_IGN);  // whoever reads what it prints may leave before its end
+  ::signal(SIGPIPE, SIG_IGN);  // a reader of the output may exit before the run ends
   const auto start = train.resume ? train::RunStart::kResume : train::RunStart::kFresh;
   train::RunMemory memory;
   int exit_code = 0;
@@ -46,7 +46,7 @@ int run_as_rank(const TrainArguments& train, const train::RunConfig& config,
   return exit_code;
 }
 
-/// What --trace and --trace-steps say, as keys of the configuration, so that every rank is told.
+/// --trace and --trace-steps as keys of the configuration, so that every rank gets them.
 TrainArguments with_trace(TrainArguments train) {
   std::vector<std::string>& overrides = train.ranks.overrides;
   if (train.trace) {
@@ -57,7 +57,7 @@ TrainArguments with_trace(TrainArguments train) {
   return train;
 }
 
-/// A run's folder stands for its config.toml, and for itself, wherever it was when the run began.
+/// A run's folder means its config.toml, and the folder itself, even if it was moved since the run began.
 TrainArguments with_folder(TrainArguments train) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -71,7 +71,7 @@ TrainArguments with_folder(TrainArguments train) {
   return train;
 }
 
-/// The tables of the plan's file as keys, or parallel.plan, before those of --set, which count more.
+/// The plan file's tables as keys, or parallel.plan. They precede those of --set, which override them.
 TrainArguments with_plan(TrainArguments train) {
   if (train.plan.empty()) return train;
   std::vector<std::string> keys;
@@ -87,7 +87,7 @@ TrainArguments with_plan(TrainArguments train) {
   return train;
 }
 
-/// A spare has no world yet: its plan is that of the largest world which the configuration allows.
+/// A spare has no world yet: it plans for the largest world that the configuration allows.
 int world_size_of(const train::RunConfig& config, const RankPlan& ranks) {
   const comm::LaunchEnvironment environment = comm::read_launch_environment();
   if (!environment.is_spare) return ranks.world_size;

@@ -17,9 +17,9 @@
 namespace trireme::cli {
 namespace {
 
-constexpr int kLook_ms = 5;  // for a new state
+constexpr int kLook_ms = 5;  // interval of checks for a new state
 
-/// Calls ::bind or ::connect with what "unix:@NAME" stands for.
+/// Calls ::bind or ::connect with the abstract socket address of "unix:@NAME".
 int with_address(int (*call)(int, const sockaddr*, socklen_t), int fd, const wire::Address& text) {
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   const std::string name = text.substr(text.find('@') + 1).substr(0, sizeof address.sun_path - 1);
@@ -28,14 +28,14 @@ int with_address(int (*call)(int, const sockaddr*, socklen_t), int fd, const wir
   return call(fd, reinterpret_cast<const sockaddr*>(&address), length);
 }
 
-/// For the server a connection of this process's is one of this user's.
+/// The server treats connections of this process as those of this user.
 bool is_of_this_user(int fd) {
   ucred peer{};
   socklen_t length = sizeof peer;
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid();
 }
 
-/// Whether the way is still open.
+/// Returns whether the direction is still open.
 bool pass(int from, int to, std::string& waiting) {
   if (waiting.empty()) {
     std::array<char, 64 << 10> bytes;

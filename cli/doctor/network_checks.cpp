@@ -15,7 +15,7 @@
 namespace trireme::cli {
 namespace {
 
-/// The error of binding to that port of loopback; 0 when it can be had.
+/// The error of binding to that loopback port; 0: it is available.
 int bind_error(int port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return errno;

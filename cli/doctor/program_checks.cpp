@@ -27,7 +27,7 @@ std::string version_of(const std::string& program, const std::string& option) {
   }
 }
 
-/// What CUDA's libraries and NCCL will read in the environment.
+/// Environment variables that CUDA's libraries and NCCL read.
 Findings check_gpu_variables(const comm::GpuSurroundings& here) {
   const auto variable = [](const std::string& name) -> std::optional<std::string> {
     const char* value = std::getenv(name.c_str());
@@ -49,7 +49,7 @@ Findings check_gpu_variables(const comm::GpuSurroundings& here) {
   return findings;
 }
 
-/// What NVML tells, where there is a GPU, or a library was named.
+/// Results of NVML, if there is a GPU or a library was named.
 Findings check_nvml(int devices) {
   if (devices == 0 && std::getenv("TRIREME_NVML") == nullptr) return {};
   const telemetry::Nvml& nvml = telemetry::Nvml::of_process();

@@ -41,7 +41,7 @@ Finding check_memfd() {
   return finding;
 }
 
-/// A child of its own group opens this process's memory the way that ranks open each other's.
+/// A child process in another group opens this process's memory, as ranks open each other's.
 Finding check_attach() {
   const int fd = ::memfd_create("trireme-doctor", MFD_CLOEXEC);
   const std::string path = text("/proc/", ::getpid(), "/fd/", fd);

@@ -59,7 +59,7 @@ void ElasticHost::leave() {
   left_s_ = surroundings_.now_s();
 }
 
-/// A store that does not answer is asked again by the next call.
+/// If the store does not answer, the next call tries again.
 template <class Call>
 void ElasticHost::call(const Call& call) {
   try {
@@ -75,7 +75,7 @@ bool ElasticHost::exchange(std::vector<wire::MemberReport> members) {
   const bool has_changed = members != report_.members;
   report_.members = std::move(members);
   if (has_changed || at_s - reported_s_ >= kBeat_s) call([&] { write_report(at_s); });
-  // Of a store that is silent one call is waited for, not more.
+  // At most one call per exchange() waits for a silent store.
   if (silent_since_s_ == 0 && at_s - read_s_ >= (is_lost_ ? kReadWhileLost_s : kRead_s)) {
     read_s_ = at_s;
     call([&] { read_job(); });

@@ -13,7 +13,7 @@ namespace trireme::cli {
 namespace {
 
 constexpr double kSilentStore_s = 15;
-// A lease, an election, and the time for a store to be found.
+// A lease, an election, and the time to find a store.
 constexpr double kNoLeader_s = 60;
 constexpr double kTryStore_s = 3, kTryFirst_s = 1;
 constexpr double kWriteAgain_s = 60, kTryToWriteAgain_s = 1;
@@ -60,12 +60,12 @@ ElasticJob::ElasticJob(ElasticJobOptions options) : options_(std::move(options))
   write_store_file();
 }
 
-/// The launcher of the first host may be started later.
+/// The launcher of the first host may start later.
 std::unique_ptr<JobStore> ElasticJob::reach_first(const wire::StoreClientOptions& store) const {
   JobSurroundings& surroundings = options_.surroundings;
   const double end_s = surroundings.now_s() + store.timeout_s;
   for (bool has_said = false;; surroundings.sleep(kLookForLeader_s)) {
-    // A slow one has the whole time, once it listens.
+    // A slow launcher gets the whole time once it listens.
     if (surroundings.listens(store.endpoint, kTryFirst_s)) return surroundings.connect(store);
     if (surroundings.now_s() > end_s)
       throw CommError(text("no launcher serves the store of the job at ", store.endpoint.text(), " within ",
@@ -79,7 +79,7 @@ std::unique_ptr<JobStore> ElasticJob::reach_first(const wire::StoreClientOptions
   }
 }
 
-/// etcd may be started at the same time.
+/// etcd may start at the same time.
 int ElasticJob::claim_number() {
   const double end_s = options_.surroundings.now_s() + kNoLeader_s;
   for (bool has_said = false;; options_.surroundings.sleep(kLookForLeader_s)) {
@@ -97,7 +97,7 @@ int ElasticJob::claim_number() {
   }
 }
 
-/// Before this launcher may be elected. A key that is derived from the secret tells nothing of it.
+/// Before this launcher can be elected. The key is derived from the secret, and does not reveal it.
 void ElasticJob::check_secret() const {
   const std::string own =
       options_.secret.empty() ? "none" : options_.secret.of_role("launcher.etcd-prefix").reveal();
@@ -120,9 +120,9 @@ wire::StoreClientOptions ElasticJob::store_at(const wire::Endpoint& endpoint) co
 
 std::string ElasticJob::store_file() const { return folder_ ? folder_->path() + "/store" : ""; }
 
-/// A new one for each candidacy: a store of an earlier term has worlds that are past.
+/// A new store for each candidacy: that of an earlier term has worlds of the past.
 void ElasticJob::serve_own_store() {
-  leadership_->stand_down();  // with a store that is gone
+  leadership_->stand_down();  // with a store that no longer exists
   own_store_.reset();
   const wire::Endpoint endpoint{own_address(options_), options_.port};
   try {
@@ -133,7 +133,7 @@ void ElasticJob::serve_own_store() {
   leadership_->campaign(own_store_->endpoint().text());
 }
 
-/// A leader that is lost has a successor after its lease.
+/// A lost leader has a successor after its lease.
 void ElasticJob::join_leader(int node) {
   JobSurroundings& surroundings = options_.surroundings;
   const double end_s = surroundings.now_s() + kNoLeader_s;
@@ -196,13 +196,13 @@ void ElasticJob::take_over(const JobRecord& record) {
   try {
     leader_->take_over(record);
   } catch (const CommError&) {
-    leader_.reset();  // the whole again in the next exchange()
+    leader_.reset();  // the next exchange() does all of it again
     throw;
   }
   options_.say(text("elastic: this host, ", host_->node(), ", leads the job now"));
 }
 
-/// As a host that has never led.
+/// Starts over as a host that has never led.
 void ElasticJob::start_over() {
   leader_.reset();
   serve_own_store();
@@ -214,8 +214,8 @@ void ElasticJob::use(const wire::Endpoint& store) {
   write_store_file();
 }
 
-/// Readers find the old address or the new one. It is written again from time to time: programs that clean
-/// temporary folders remove old files.
+/// The file is replaced atomically, so readers find the old address or the new one. It is rewritten at
+/// intervals, as programs that clean temporary folders remove old files.
 void ElasticJob::write_store_file() {
   write_again_s_ = options_.surroundings.now_s() + kTryToWriteAgain_s;
   const std::filesystem::path next = store_file() + ".next";
@@ -232,14 +232,14 @@ void ElasticJob::write_store_file() {
   write_again_s_ = options_.surroundings.now_s() + kWriteAgain_s;
 }
 
-/// Another launcher may lead now, or this one.
+/// Another launcher may lead now, or this one may.
 void ElasticJob::follow_leader() {
-  if (!own_store_) serve_own_store();  // it could not, before
+  if (!own_store_) serve_own_store();  // failed earlier
   if (const std::int64_t term = leadership_->term(); term != 0) {
     if (term != term_) try_to_lead([&] { begin_to_lead(term); });
     return;
   }
-  if (!leader_) cannot_lead_ = false;  // it is not elected any more
+  if (!leader_) cannot_lead_ = false;  // it is no longer elected
   const wire::Address address = leadership_->leader();
   const bool is_own = address == own_store_->endpoint().text();
   if (address.empty() || is_own) return;
@@ -265,7 +265,7 @@ bool ElasticJob::exchange(std::vector<wire::MemberReport> members) {
   return answers && !has_lost_record_ && !waits_in_vain();
 }
 
-/// What etcd or a store prevents now is tried again by the next exchange().
+/// The next exchange() tries again after an error of etcd or a store.
 template <class Call>
 void ElasticJob::or_later(const Call& call) {
   try {
@@ -277,13 +277,13 @@ void ElasticJob::or_later(const Call& call) {
 
 template <class Call>
 void ElasticJob::try_to_lead(const Call& call) {
-  cannot_lead_ = true;  // unless nothing is thrown
+  cannot_lead_ = true;  // unless call() succeeds
   call();
   cannot_lead_ = false;
 }
 
-/// The ranks have lost their world, and this launcher, which has led, may not or cannot form the next one; or
-/// it was elected and cannot lead.
+/// Whether this launcher waits without prospect of a next world. Either its ranks have lost their world, and
+/// it has led but cannot form the next one. Or it was elected and cannot lead.
 bool ElasticJob::waits_in_vain() {
   const bool is_elected = leadership_->term() != 0;
   const bool waits = leader_ ? host_->is_lost() && (!is_elected || cannot_lead_) : is_elected && cannot_lead_;

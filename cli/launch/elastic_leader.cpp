@@ -12,10 +12,10 @@
 namespace trireme::cli {
 namespace {
 
-// Of a call of the store that this process serves itself.
+// Limit of a call to the store in this process.
 constexpr double kOwnStoreCall_s = 10;
 constexpr double kLook_s = 0.05, kLookWhileLost_s = 0.01;
-// Several beats.
+// Time of several beats.
 constexpr double kStillHeard_s = 2;
 constexpr double kFollows_s = 1;
 
@@ -55,7 +55,7 @@ void ElasticLeader::take_over(const JobRecord& record) {
   num_restarts_ = record.num_restarts;
   for (const auto& [node, number] : record.num_placed) {
     Host& host = hosts_[node];
-    // That host is why there is another leader: it has the time in which a launcher that lives follows.
+    // That host failed as leader. Its launcher gets the time that a running launcher needs to follow.
     host.heard_s = options_.surroundings.now_s();
     if (node == record.leader) host.heard_s -= options_.limits.silent_host_s - kFollows_s;
     host.view.node = node;
@@ -69,7 +69,8 @@ void ElasticLeader::take_over(const JobRecord& record) {
   write_state();
 }
 
-/// Launchers that live find a new leader soon: a host that does not report is lost, whatever its ranks do.
+/// Running launchers soon find a new leader. A host that does not report is lost, whatever the state of its
+/// ranks.
 double ElasticLeader::Host::silent_s(double at_s, const JobLimits& limits) const {
   const double silent_s = at_s - heard_s;
   return has_reported || silent_s < limits.silent_host_s ? silent_s : limits.gone_host_s;
@@ -78,7 +79,7 @@ double ElasticLeader::Host::silent_s(double at_s, const JobLimits& limits) const
 void ElasticLeader::look() {
   const double at_s = options_.surroundings.now_s();
   if (state_.end || at_s - looked_s_ < (is_lost_ ? kLookWhileLost_s : kLook_s)) return;
-  // A launcher that was stopped itself has heard of nobody.
+  // A launcher that was stopped itself has received no reports meanwhile.
   const double missed_s = looked_s_ > 0 ? at_s - looked_s_ - 1 : 0;
   if (missed_s > 0)
     for (auto& [node, host] : hosts_) host.heard_s += missed_s;
@@ -87,7 +88,7 @@ void ElasticLeader::look() {
   if (world_.generation >= 0) {
     if (!is_lost_ && store_->check(wire::lost_world_key(world_.generation), kOwnStoreCall_s)) {
       is_lost_ = true;
-      // Ranks that still wait in its rendezvous would wait for those that have left.
+      // Ranks in its rendezvous would wait for ranks that have left.
       store_->compare_set(wire::rendezvous_outcome_key(world_.generation), "", "a rank has lost this world",
                           kOwnStoreCall_s);
     }

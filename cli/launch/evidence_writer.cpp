@@ -23,19 +23,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How long a write may hold up the launcher, and its end.
+// Time for which a write may delay the launcher, and its end.
 constexpr double kPatience_s = 0.5, kLastPatience_s = 5;
 
-/// A folder of a run may still be that of an earlier one, where a rank failed before it made its own.
+/// A run folder may belong to an earlier run if a rank failed before it made its own.
 bool belongs_to_start(const fs::path& folder, const std::string& start_id) {
   const std::string start = telemetry::start_of_run(folder);
   return start.empty() || start == start_id;
 }
 
-/// Nothing of the launcher but `error` stays open: its output and its ports end with it.
+/// Closes all files of the launcher except `error`, so its output and its ports end with it.
 void let_go_of_the_launcher(int error) {
   constexpr int kKept = 3;
-  ::setpgid(0, 0);  // Ctrl-C is for the launcher
+  ::setpgid(0, 0);  // Ctrl-C is for the launcher only
   ::prctl(PR_SET_NAME, "trireme-autopsy");
   sigset_t none;
   sigemptyset(&none);
@@ -46,7 +46,7 @@ void let_go_of_the_launcher(int error) {
   ::close_range(kKept + 1, ~0U, 0);
 }
 
-/// `earlier`: the process that was to write before, and was killed.
+/// `earlier`: the killed process of an earlier write; its partial file is removed.
 std::string write_to_disk(const fs::path& file, const std::string& start_id, const std::string& json,
                           int earlier) {
   std::error_code ignored;
@@ -66,7 +66,7 @@ std::string write_to_disk(const fs::path& file, const std::string& start_id, con
 void EvidenceWriter::drop_earlier() {
   if (pid_ == 0) return;
   wait_for_it(0);
-  if (pid_ != 0) ::kill(pid_, SIGKILL);  // one that the disk holds ends before it renames its file
+  if (pid_ != 0) ::kill(pid_, SIGKILL);  // a process that the disk blocks must end before it renames its file
   error_.close();
   message_.clear();
 }

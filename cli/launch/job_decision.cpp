@@ -25,7 +25,7 @@ Decision end_with(int exit_code, std::string reason) {
   return {.kind = Kind::kEnd, .end = {.exit_code = exit_code, .reason = std::move(reason)}};
 }
 
-/// The processes of a job, by what has become of them.
+/// The processes of a job, by their state.
 class Processes {
  public:
   Processes(const JobView& view, const JobLimits& limits) : view_(view), limits_(limits) {
@@ -44,12 +44,12 @@ class Processes {
   }
 
   std::vector<ElasticMember> living{}, staying{};  ///< ranks; staying: on hosts that do not leave
-  /// Ranks of the next world: without those that have handed their state over to the others.
+  /// Ranks of the next world, without those that have handed over their state.
   std::vector<ElasticMember> remaining{};
   int num_done = 0, num_failed = 0;
   std::optional<int> exit_code{};  ///< of a rank that has failed
-  bool is_final = false;           ///< it would fail again
-  std::string failed{};            ///< the first that has
+  bool is_final = false;           ///< it would fail again after a restart
+  std::string failed{};            ///< the first failed rank
   /// For ranks of the next world, in their order: spares, processes of hosts that have joined, and
   /// replacements, which count as restarts.
   std::vector<ElasticMember> spares{}, fresh{}, replacements{};
@@ -115,7 +115,7 @@ class Processes {
       --room;
     };
     for (int left = host.report.capacity - host.num_placed; left > 0 && room > 0; --left) add_new(fresh);
-    // Where processes have failed, their places are free: those come first.
+    // The places of failed processes are free, so they come first.
     while (room > 0) add_new(lost_on_.contains(host.node) ? replacements : elsewhere_);
   }
 
@@ -205,7 +205,7 @@ Decision after_failure(const JobView& view, const JobLimits& limits, const Proce
   }
   if (view.starts_again && processes.living.empty() && !has_hosts(view, limits)) return {};
   auto next = next_of(view, limits, processes, processes.remaining);
-  // Hosts that leave have ranks in one more world, in which all save and end.
+  // Hosts that leave have ranks in one more world, in which all ranks save and these end.
   if (!next && processes.remaining.size() < processes.living.size())
     next = next_of(view, limits, processes, processes.living);
   if (!next && processes.num_done > 0) {

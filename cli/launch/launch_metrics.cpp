@@ -14,14 +14,14 @@
 namespace trireme::cli {
 namespace {
 
-/// For nobody else's eyes from the first byte on.
+/// Readable by this user only, from the first byte on.
 void make_token_file(const std::string& path) {
   FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.is_open() && errno == EEXIST) return;
   const bool made = file.is_open();
   const bool written = made && file.write(wire::Secret::random().reveal() + "\n") && file.close();
   const int error = errno;
-  if (made && !written) ::unlink(path.c_str());  // the next start would take it for a token
+  if (made && !written) ::unlink(path.c_str());  // the next start would use it as a token
   require(written, "cannot make the file of the metrics' token, ", path, ": ", std::strerror(error),
           "; name one in a folder that you may write to (--metrics-token-file)");
 }

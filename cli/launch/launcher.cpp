@@ -32,11 +32,11 @@ namespace trireme::cli {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
-// How long ranks of other hosts may take to leave after those of this one have.
+// Time that ranks of other hosts have to leave after those of this host.
 constexpr double kGoodbye_s = 60, kSilent_s = 5;
 constexpr double kLookForSignals_s = 0.2;
 
-/// Of one kind on one host: more than any has cores or GPUs.
+/// Limits of processes on one host: more than any host has cores or GPUs.
 constexpr int kMostProcesses = 4096;
 constexpr int kMostHosts = 65536;
 
@@ -70,7 +70,7 @@ void check(const LaunchOptions& options) {
   demand("-n", options.num_ranks, 1, kMostProcesses);
   demand("--nnodes", options.num_nodes, 1, kMostHosts);
   demand("--servers", options.num_servers, 0, kMostProcesses);
-  // Hosts of an elastic job are counted as they join: one that comes back has another number.
+  // Hosts of an elastic job are numbered as they join: one that returns has another number.
   const int most_node = options.elastic && options.num_nodes > 1 ? kMostHosts : options.num_nodes - 1;
   demand("--node-rank", options.node_rank, 0, most_node);
   require(options.master_port >= 0 && options.master_port <= 65534, "--master-port is ", options.master_port,
@@ -93,13 +93,13 @@ void check(const LaunchOptions& options) {
           "--node-rank 0) and --master-port (a free port there)");
 }
 
-/// What is served, or used, by all starts of a job.
+/// Resources that all starts of a job use.
 struct Job {
-  wire::Endpoint store;                         ///< where the ranks meet
+  wire::Endpoint store;                         ///< for the rendezvous of the ranks
   std::shared_ptr<wire::StoreServer> served{};  ///< on the first host
   wire::Secret secret{};
-  wire::Secret secret_of_servers{};          ///< of those in ps.coordinator; empty: none is given
-  std::shared_ptr<wire::Socket> reserved{};  ///< keeps master_port free; null: the user has chosen it
+  wire::Secret secret_of_servers{};          ///< that of the servers in ps.coordinator; empty: none is given
+  std::shared_ptr<wire::Socket> reserved{};  ///< keeps master_port free; null: the user chose it
   int master_port = 0;                       ///< for programs that serve a rendezvous of their own
   std::string start_id{};                    ///< of this start and its restarts
 
@@ -116,7 +116,7 @@ std::optional<std::string> variable(const std::string& name) {
   return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
 }
 
-/// On one host nobody else has to know it.
+/// On one host, other users do not need to have it.
 wire::Secret find_secret(const LaunchOptions& options) {
   if (!options.secret_file.empty()) return wire::Secret::from_file(options.secret_file);
   auto given = wire::Secret::from_variables(variable);
@@ -124,13 +124,13 @@ wire::Secret find_secret(const LaunchOptions& options) {
                                                                                : given;
 }
 
-/// Bound before any rank is started, so that no other program is given the port in between. It does not
-/// listen: a program that serves the port (with SO_REUSEADDR, as torch's store does) can bind it once more.
+/// Bound before any rank starts, so that no other program gets the port in between. It does not listen: a
+/// program that serves the port (with SO_REUSEADDR, as torch's store does) can bind it as well.
 std::shared_ptr<wire::Socket> reserve_port() {
   return std::make_shared<wire::Socket>(wire::bind_to({kLoopback, 0}));
 }
 
-/// Another one for every start, on whatever host.
+/// Unique for every start on any host.
 std::string new_start_id() {
   std::random_device random;
   std::array<char, 24> id{};
@@ -143,8 +143,8 @@ Job prepare_job(const LaunchOptions& options, Notes& notes) {
           .secret = find_secret(options),
           .secret_of_servers = wire::Secret::from_variables(variable, "TRIREME_PS_SECRET"),
           .start_id = new_start_id()};
-  if (!options.rendezvous.empty()) return job;  // the launcher that leads serves the store
-  wire::secret_at(job.store, job.secret);       // throws where one has to be given
+  if (!options.rendezvous.empty()) return job;  // the leading launcher serves the store
+  wire::secret_at(job.store, job.secret);       // throws if a secret is required
   if (options.node_rank == 0) {
     try {
       job.served = std::make_shared<wire::StoreServer>(
@@ -161,8 +161,8 @@ Job prepare_job(const LaunchOptions& options, Notes& notes) {
   return job;
 }
 
-/// This process's environment with some variables set, and without those of other launchers that would say
-/// something else.
+/// This process's environment with some variables set, and without those of other launchers that contradict
+/// them.
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& changes) {
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -178,9 +178,9 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   return result;
 }
 
-/// The servers beside the ranks, where the options ask for some.
+/// The parameter servers, if the options ask for any.
 struct Servers {
-  wire::Secret secret = wire::Secret::random();  ///< which no rank has: ranks have the keys of their workers
+  wire::Secret secret = wire::Secret::random();  ///< not given to ranks, which have the keys of their workers
   TemporaryFolder folder;
   ParameterCluster cluster;
   explicit Servers(const LaunchOptions& options)
@@ -189,7 +189,7 @@ struct Servers {
                  .environment = {"TRIREME_PS_SECRET=" + secret.reveal()}}) {}
 };
 
-/// What stays the same in all starts of the ranks.
+/// State that is common to all starts of the ranks.
 struct Launcher {
   const LaunchOptions& options;
   const std::string program;
@@ -198,12 +198,12 @@ struct Launcher {
   Notes notes{};
   Job job{};
   std::unique_ptr<Servers> servers{};          ///< null: none
-  std::unique_ptr<EvidenceWriter> evidence{};  ///< null: it is not kept
+  std::unique_ptr<EvidenceWriter> evidence{};  ///< null: evidence is not kept
   std::unique_ptr<LaunchMetrics> metrics{};    ///< null: none
   std::unique_ptr<ElasticJob> elastic{};       ///< null: the job is not elastic
 };
 
-/// What a process is in a world, and its name for a parameter server.
+/// The place of a process in a world, and its name for a parameter server.
 struct Place {
   int rank = 0, world_size = 1;
   int local_rank = 0, local_size = 1;
@@ -245,8 +245,8 @@ RankStart plan_rank(const Launcher& launcher, const Place& place) {
           .inherits_stdin = place.rank == 0 && ::isatty(STDIN_FILENO) == 0};
 }
 
-/// Of an elastic job. Its rank changes, and with it the worker that it is: the name of its key is no worker's
-/// number.
+/// A member of an elastic job. Its rank changes, and with it its worker number. So the name of its key is not
+/// a worker's number.
 RankStart plan_member(const Launcher& launcher, const wire::ElasticMember& member, Place place) {
   place.worker = "member-" + member.id;
   RankStart start = plan_rank(launcher, place);
@@ -267,7 +267,7 @@ RankStart plan_spare(Launcher& launcher) {
   return start;
 }
 
-/// The ranks of this host that the present world starts; spares, before the first.
+/// New ranks of this host in the present world. Before the first world, the spares.
 std::vector<RankStart> plan_new_members(Launcher& launcher, const std::vector<SupervisedRank>& living) {
   std::vector<RankStart> starts;
   const wire::ElasticWorld& world = launcher.elastic->host().world();
@@ -289,14 +289,14 @@ std::vector<RankStart> plan_new_members(Launcher& launcher, const std::vector<Su
   return starts;
 }
 
-/// A world of an elastic job, and what is left of its processes on this host.
+/// The end of a world of an elastic job, and its processes that remain on this host.
 struct LeftOfWorld {
   WorldStory story;
   std::optional<wire::ElasticWorld> next = std::nullopt;  ///< none: the job has ended
   std::vector<SupervisedRank> living = {};
 };
 
-/// The present world; before the first, the wait for it.
+/// Runs the present world; before the first one, waits for it.
 LeftOfWorld run_elastic_world(Launcher& launcher, std::vector<SupervisedRank> living) {
   launcher.job.use_store(launcher.elastic->host().store());
   const std::vector<RankStart> starts = plan_new_members(launcher, living);
@@ -336,7 +336,7 @@ WorldStory run_world(Launcher& launcher, int restart) {
   return supervisor.run();
 }
 
-/// SIGINT, SIGTERM or SIGHUP, if one has arrived; 0: none. Others are no request to stop.
+/// SIGINT, SIGTERM or SIGHUP, if one has arrived; 0: none. Other signals do not request a stop.
 int stop_signal(SignalQueue& signals) {
   for (int signal = signals.next(); signal != 0; signal = signals.next()) {
     if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) return signal;
@@ -344,7 +344,7 @@ int stop_signal(SignalQueue& signals) {
   return 0;
 }
 
-/// The ranks of other hosts still need the store to leave in good order.
+/// The ranks of other hosts need the store for an orderly end.
 void wait_for_other_hosts(Launcher& launcher) {
   if (!launcher.job.served || launcher.options.num_nodes == 1) return;
   const auto deadline = Deadline::after_s(kGoodbye_s), patience = Deadline::after_s(kSilent_s);
@@ -366,7 +366,7 @@ void wait_for_other_hosts(Launcher& launcher) {
   }
 }
 
-/// Other hosts read in the store that the job has ended.
+/// Keeps the store until other hosts have read that the job has ended.
 void end_elastic_job(Launcher& launcher) {
   const bool is_leaving = launcher.elastic->host().is_leaving() && !launcher.elastic->host().job().end;
   if (is_leaving) launcher.elastic->hand_over();
@@ -443,7 +443,7 @@ std::unique_ptr<ElasticJob> join_elastic_job(Launcher& launcher) {
 
 int launch(const LaunchOptions& options) {
   check(options);
-  ::signal(SIGPIPE, SIG_IGN);  // whoever reads what the ranks say may leave before them
+  ::signal(SIGPIPE, SIG_IGN);  // a reader of the ranks' output may exit before the ranks
   Launcher launcher{.options = options, .program = find_program(options.command.front())};
   Screen& screen = launcher.screen;
   launcher.job = prepare_job(options, launcher.notes);

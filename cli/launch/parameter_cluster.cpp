@@ -75,7 +75,7 @@ std::string ParameterCluster::listen_address(const std::string& name) const {
 }
 
 void ParameterCluster::start_server(int number, const std::vector<std::string>& more_options) {
-  // As many hosts as servers: copies are to be in different processes here.
+  // As many hosts as servers: here, copies only have to be in different processes.
   std::vector<std::string> words = {"serve-params",
                                     "--coordinator",
                                     address_,
@@ -99,7 +99,7 @@ void ParameterCluster::start(int number, const std::vector<std::string>& words) 
   const pid_t pid = ::fork();
   if (pid < 0) throw InternalError(text("no process for ", words.front(), ": ", std::strerror(errno)));
   if (pid == 0) {
-    ::setpgid(0, 0);  // a Ctrl-C is for the workers: what they push at the end still has to go somewhere
+    ::setpgid(0, 0);  // Ctrl-C is for the workers, whose last pushes still need the servers
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);
     const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -26,8 +26,8 @@ bool read_all(int fd, const Deadline& deadline, std::string& out) {
   }
 }
 
-/// The words, then what `more` points to, then the end that C expects. Of two variables of one name the first
-/// counts.
+/// The words, then the entries of `more`, then the terminating null pointer. Of two variables of one name the
+/// first one counts.
 std::vector<char*> pointers_to(std::vector<std::string>& words, char** more) {
   std::vector<char*> pointers;
   for (auto& word : words) pointers.push_back(word.data());

@@ -34,7 +34,7 @@ Pipe make_pipe() {
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-/// All that the child needs between fork and exec; nothing there may allocate.
+/// Everything that the child needs between fork and exec, where it must not allocate.
 struct ChildPlan {
   const char* program;
   char* const* argv;
@@ -42,13 +42,13 @@ struct ChildPlan {
   pid_t launcher;
   int in, out, err;
   int status_fd;
-  int failure;  ///< the errno of a failed exec goes in here; closed by a successful one
+  int failure;  ///< receives the errno of a failed exec; closed by a successful one
 };
 
 [[noreturn]] void become(const ChildPlan& plan) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != plan.launcher) ::_exit(127);  // it died before the line above
+  if (::getppid() != plan.launcher) ::_exit(127);  // the launcher ended before PR_SET_PDEATHSIG was set
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -63,8 +63,8 @@ struct ChildPlan {
   ::_exit(127);
 }
 
-/// The errno of a failed exec; 0: the program has begun, or nobody can tell yet. A process that is stopped,
-/// or whose program lies on a disk that does not answer, does not keep the launcher from the other ranks.
+/// The errno of a failed exec; 0: the program has begun, or the result is not known yet. A stopped process,
+/// or a disk that does not answer, must not keep the launcher from the other ranks.
 int failure_of_exec(pid_t pid, int failure) {
   constexpr auto kSlice = std::chrono::milliseconds(10);
   const auto deadline = Deadline::after_s(10);
@@ -102,7 +102,7 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank), member_(st
     throw InternalError(text("no process for ", is_spare() ? text("a spare") : text("rank ", rank_), ": ",
                              std::strerror(errno), "; the limit of processes may be too low (ulimit -u)"));
   }
-  ::setpgid(pid_, pid_);  // here too: a signal may be sent before the child has got that far
+  ::setpgid(pid_, pid_);  // also here, as a signal may be sent before the child calls setpgid
   failure.write.close();
   if (const int error = failure_of_exec(pid_, failure.read.get()); error != 0) {
     ::waitpid(pid_, nullptr, 0);
@@ -137,7 +137,7 @@ RankProcess::Change RankProcess::look() {
   if (ended_ || ::waitid(P_PID, static_cast<id_t>(pid_), &info, kWhat | WNOWAIT) != 0 || info.si_pid == 0) {
     return Change::kNone;
   }
-  // As long as the rank is not reaped, its number cannot be another process group's.
+  // Until the rank is reaped, its process group's id cannot be reused.
   if (info.si_code != CLD_STOPPED && info.si_code != CLD_CONTINUED) send_signal(SIGKILL);
   ::waitpid(pid_, &wait_status_, WUNTRACED | WCONTINUED);
   if (WIFSTOPPED(wait_status_)) {

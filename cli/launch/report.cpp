@@ -19,7 +19,7 @@ bool failed(const RankStory& rank) {
   return rank.ended && (WIFSIGNALED(rank.wait_status) || WEXITSTATUS(rank.wait_status) != 0);
 }
 
-/// Smaller is nearer to the cause.
+/// Smaller means closer to the cause.
 int distance_from_cause(const RankStory& rank) {
   if (rank.frozen_by != 0) return 1;
   if (WIFSIGNALED(rank.wait_status)) return 0;
@@ -86,7 +86,7 @@ std::string cause_of(const RankStory& rank, const WorldStory& world) {
   return text(who, end_of(rank), " after ", human_duration(rank.ended_s), why);
 }
 
-/// What it was doing, from its status page; empty when it never said so.
+/// The rank's action from its status page; empty if it never reported one.
 std::string doing(const RankStory& rank) {
   std::string result;
   if (!rank.status.action.empty()) result = text("was in: ", rank.status.action);

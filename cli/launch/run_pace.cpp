@@ -7,13 +7,13 @@
 namespace trireme::cli {
 namespace {
 
-// A pause is unusual after three times the longest one, and not later than this after it.
+// A pause is unusual after three times the longest one, but at the latest this long after it.
 constexpr double kLongerThanBefore = 3, kMostLonger_s = 60;
-/// Over which a speed is measured.
+/// Time over which a speed is measured.
 constexpr double kSpan_s = 2;
-/// Fewer operations in that time show no speed.
+/// Operations in that time; fewer give no reliable speed.
 constexpr double kFewest = 20;
-/// Groups of a rank; programs have a few.
+/// Groups per rank; programs have a few.
 constexpr std::size_t kMostGroups = 64;
 
 }  // namespace

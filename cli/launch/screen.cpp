@@ -11,12 +11,12 @@
 namespace trireme::cli {
 namespace {
 
-// A line without end must not fill the memory.
+// Limits the memory for a line without an end.
 constexpr std::size_t kLongestLine = 1 << 20;
 constexpr const char* kRedraw = "\r\x1b[K";
 constexpr std::string_view kClearLine = "\x1b[K";
 
-/// 0 when it is not known.
+/// 0: unknown.
 std::size_t columns_of_stdout() {
   winsize size{};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
@@ -30,7 +30,7 @@ void Screen::write(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return lost(fd);  // nobody is listening; the ranks' work is worth more than their words
+    if (written < 0) return lost(fd);  // the reader has exited; the ranks continue without output
     text.remove_prefix(static_cast<std::size_t>(written));
   }
 }
@@ -57,7 +57,7 @@ std::string_view Screen::cut_between_fields(std::string_view text, std::size_t c
 
 void Screen::bar(std::string_view prefix, std::string_view text) {
   if (text.empty()) return;
-  // One character stays free: a full line would move to the next.
+  // One column stays free, as a full line would wrap.
   const std::size_t columns = columns_of_stdout();
   if (columns > prefix.size()) text = cut_between_fields(text, columns - prefix.size() - 1);
   std::string whole = kRedraw;
@@ -112,7 +112,7 @@ void LineRelay::relay_lines() {
 }
 
 void LineRelay::relay(std::string_view line) {
-  // An exception of libtorch is followed by the frames of its stack.
+  // Stack frames follow the message of a libtorch exception.
   constexpr std::size_t kMostLines = 128, kMostBytes = 2000;
   screen_->line(target_, prefix_, line);
   if (target_ != STDERR_FILENO) return;

@@ -11,7 +11,7 @@
 namespace trireme::cli {
 namespace {
 
-/// What comes with a torch package, or beside it.
+/// Libraries of a torch package, or installed with it.
 bool belongs_to_torch(const std::string& library) {
   constexpr std::array kNames = {"libtorch", "libc10", "libgomp", "libcudart", "libcupti"};
   return std::any_of(kNames.begin(), kNames.end(),

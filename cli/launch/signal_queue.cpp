@@ -28,7 +28,7 @@ SignalQueue::~SignalQueue() {
 int SignalQueue::next() {
   signalfd_siginfo info{};
   if (::read(fd_, &info, sizeof info) != sizeof info) return 0;
-  sender_ = info.ssi_code <= 0 ? static_cast<int>(info.ssi_pid) : 0;  // the kernel's own codes are above
+  sender_ = info.ssi_code <= 0 ? static_cast<int>(info.ssi_pid) : 0;  // positive codes are the kernel's own
   return static_cast<int>(info.ssi_signo);
 }
 

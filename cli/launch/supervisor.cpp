@@ -16,7 +16,8 @@
 namespace trireme::cli {
 namespace {
 
-// Whoever inherited a rank's pipes may keep them open for ever; the ranks' own last words are there at once.
+// Processes that inherited a rank's pipes may keep them open. The rank's own last output is available at
+// once.
 constexpr double kDrain_s = 0.2;
 constexpr double kLookAgain_s = 0.5;
 constexpr int kMostServerRestarts = 20;
@@ -32,7 +33,7 @@ std::string name_of(const RankProcess& process) {
   return process.is_spare() ? "a spare" : text("rank ", process.rank());
 }
 
-/// A rank that was told to stop has stopped all ranks.
+/// Also SIGINT and SIGTERM: a rank that was told to stop has stopped all ranks.
 bool ends_each_time(int exit_code) {
   return ends_the_job(exit_code) || exit_code == 128 + SIGINT || exit_code == 128 + SIGTERM;
 }
@@ -120,7 +121,7 @@ WorldStory Supervisor::run() {
   return story();
 }
 
-/// Ranks of an elastic job that have all ended may be followed by others, until the job has ended.
+/// In an elastic job, other ranks may follow after all have ended, until the job ends.
 bool Supervisor::is_over() const {
   const bool is_final =
       job_ == nullptr || told_to_stop_ != 0 || job_exit_code_ != 0 || job_->host().job().end.has_value();
@@ -163,8 +164,8 @@ void Supervisor::handle_signals() {
   }
 }
 
-/// Ctrl-Z reaches the launcher alone: ranks have process groups of their own. Left running they would block
-/// as soon as nobody reads what they print, and miss each other.
+/// Ctrl-Z reaches the launcher only, as ranks have their own process groups. Running ranks would block once
+/// their output is not read, and time out for each other.
 void Supervisor::pause() {
   std::vector<const RankProcess*> paused;
   for (const auto& member : members_) {
@@ -188,7 +189,7 @@ void Supervisor::interrupt(int signal) {
   if (job_ != nullptr && signal == SIGTERM && job_->can_leave()) {
     screen_.note("SIGTERM: this host leaves the job; SIGTERM again kills its ranks");
     job_->host().leave();
-    return ask_ranks();  // before the leader knows it, and asks for the next world
+    return ask_ranks();  // at once, before the leader requests the next world
   }
   screen_.note(text(autopsy::signal_name(signal), ": stopping ", members_.size(), " rank(s)",
                     signal == SIGINT ? "; Ctrl-C again kills them" : ""));
@@ -252,8 +253,8 @@ std::vector<wire::MemberReport> Supervisor::member_reports() const {
   return reports;
 }
 
-/// Reports to the leader of the job, and does what the job has come to. Ends run() where the next world has
-/// been formed.
+/// Reports to the leader of the job, and applies the state of the job. Ends run() if the next world has been
+/// formed.
 void Supervisor::follow_job() {
   ElasticHost& host = job_->host();
   const bool continues = job_->exchange(member_reports());
@@ -287,7 +288,7 @@ void Supervisor::follow_job() {
   }
 }
 
-/// For the next world, where the leader asks for it; and says whether this host will be in it.
+/// Asks for the next world if the leader requests it, and reports whether this host will be in it.
 void Supervisor::ask_ranks() {
   const ElasticHost& host = job_->host();
   if (!host.job().wants_next && !host.is_leaving()) return;
@@ -304,7 +305,7 @@ void Supervisor::follow_end(const wire::JobEnd& end) {
   }
   if (end.exit_code == 0 || job_exit_code_ != 0 || ends_already) return;
   job_exit_code_ = end.exit_code;
-  if (end.exit_code > 128) {  // its ranks end as they have agreed
+  if (end.exit_code > 128) {  // its ranks end by their own agreement
     told_to_stop_ = end.exit_code - 128;
     witness_.note_stop(told_to_stop_, /*sender=*/0);
     return enter(Phase::kInterrupted, options_.interrupt_grace_s);
@@ -314,7 +315,7 @@ void Supervisor::follow_end(const wire::JobEnd& end) {
   enter(Phase::kSettling, options_.settle_s);
 }
 
-/// Ranks on which the others have given up.
+/// Ends ranks that the others have given up.
 void Supervisor::end_those_who_do_not_come() {
   std::vector<Member*> late;
   for (auto& member : members_) {
@@ -328,7 +329,7 @@ void Supervisor::end_those_who_do_not_come() {
   const double grace_s = all_are_frozen ? 0 : options_.frozen_grace_s;
   if ((grace_s == 0 && !all_are_frozen) || now_s() - all_but_some_wait_s_ < grace_s) return;
   for (Member* member : late) {
-    if (std::exchange(member->came_too_late, true)) continue;  // SIGKILL is on its way
+    if (std::exchange(member->came_too_late, true)) continue;  // SIGKILL is sent already
     if (member->process->frozen()) member->frozen_by = member->process->stopped_by();
     screen_.note(text("rank ", member->process->rank(), " (pid ", member->process->pid(),
                       ") does not come to the next world", member->frozen_by != 0 ? ": it is frozen" : "",
@@ -337,7 +338,7 @@ void Supervisor::end_those_who_do_not_come() {
   }
 }
 
-/// Nobody needs them any more.
+/// Spares are not needed any more.
 void Supervisor::end_spares() {
   for (auto& member : members_) {
     if (member.process->is_spare()) member.process->send_signal(SIGKILL);
@@ -350,11 +351,11 @@ void Supervisor::look_for_stalls() {
   witnessed_s_ = now_s();
   std::optional<autopsy::Evidence> found;
   const std::string line = witness_.look(&found);
-  if (found) keep_(*found);  // whoever reads the line finds the file
+  if (found) keep_(*found);  // the file exists before the line is printed
   if (!line.empty()) screen_.note(line);
 }
 
-/// The others have what it had, and give it back.
+/// Restarts servers. The others have copies of the lost state, and return them.
 void Supervisor::look_after_servers() {
   if (servers_ == nullptr) return;
   for (const int number : servers_->ended()) {
@@ -370,8 +371,8 @@ void Supervisor::look_after_servers() {
   }
 }
 
-/// Ranks that wait for a frozen one find it themselves; where none of ours runs, nobody here ever would.
-/// Somebody who pauses a run stops the launcher, too: such time does not count.
+/// Waiting ranks detect a frozen one themselves, but only if a rank of this launcher runs. A user who pauses
+/// a run stops the launcher as well, so such time does not count.
 void Supervisor::look_after_the_frozen() {
   const double passed_s = std::min(now_s() - looked_s_, 2 * kLookAgain_s);
   looked_s_ = now_s();
@@ -443,7 +444,7 @@ void Supervisor::stop_all(int signal) {
     if (member.process->frozen()) member.frozen_by = member.process->stopped_by();
     member.stopped = true;
     member.process->send_signal(signal);
-    member.process->send_signal(SIGCONT);  // a frozen one could not take the signal
+    member.process->send_signal(SIGCONT);  // a frozen process cannot handle the signal
   }
 }
 
@@ -460,7 +461,7 @@ void Supervisor::drain() {
   }
 }
 
-/// Once as soon as the first failure has settled, and again where the end shows another cause.
+/// Reports once when the first failure has settled, and again if the end shows another cause.
 void Supervisor::tell_cause() {
   const WorldStory world = story();
   if (exit_code_of(world) == kExitOk || (job_exit_code_ != 0 && culprit(world) == nullptr)) return;
@@ -470,7 +471,7 @@ void Supervisor::tell_cause() {
   const autopsy::Evidence evidence = witness_.end(world, lines);
   autopsy::Verdict verdict = autopsy::judge(evidence);
   if (verdict.cause.empty()) return;
-  if (phase_ == Phase::kRegrouping) verdict.advice.clear();  // the run continues by itself
+  if (phase_ == Phase::kRegrouping) verdict.advice.clear();  // the run continues without the user
   keep_(evidence);
   if (std::exchange(told_cause_, verdict.summary) != verdict.summary)
     screen_.note("autopsy: " + autopsy::paragraph(verdict));

@@ -18,22 +18,22 @@
 namespace trireme::cli {
 namespace {
 
-// Pages that have not changed for so long are a reason to look at the processes.
+// Status pages without a change for this long are a reason to read the processes.
 constexpr double kSuspicion_s = 1;
-// A stall is judged after so long, and again where it has become so much longer.
+// A stall is judged after this long, and again when it has become longer by this factor.
 constexpr double kStall_s = 3;
 constexpr double kJudgeAgain = 1.2;
-// A launcher that has not looked for so long was stopped itself.
+// A launcher without a look for this long was stopped itself.
 constexpr double kAway_s = 5;
-// A slow run makes this much less progress than its best before, over so long.
+// A slow run makes this much less progress than at its best, over this long.
 constexpr double kSlowdown = 10;
 constexpr double kSlow_s = 2;
-// One that makes this much less progress is looked at.
+// A run with this much less progress is observed.
 constexpr double kSuspectedSlowdown = 3;
-// Between two reports about a slow run.
+// Time between two reports about a slow run.
 constexpr double kReportAgain_s = 60;
 
-// With fewer looks a thread may have been found ready each time although it mostly waits for something else.
+// With fewer samples, a thread may be ready each time although it mostly waits for something else.
 constexpr int kFewLooks = 3;
 constexpr double kMostLooks = 0.75;
 
@@ -50,7 +50,7 @@ std::string name_of_process(int pid) {
   return text("process ", pid, name.empty() ? "" : text(" (", printable(name), ")"));
 }
 
-/// Whether the kernel killed the process for lack of memory, and for which group's.
+/// Whether the kernel killed the process for lack of memory, and the cgroup whose limit it was.
 void look_into_log(autopsy::RankEvidence& rank, autopsy::MemoryKillLog& kernel) {
   const std::optional<std::string> log = kernel.read();
   if (!log) return;
@@ -86,7 +86,7 @@ bool Witness::all_have_begun() const {
                              [](const Watched& each) { return each.changed_s > 0 || each.process->ended(); });
 }
 
-/// When a page has changed last.
+/// The time of the last change of a page.
 double Witness::last_change_s() const {
   double changed_s = 0;
   for (const Watched& watched : ranks_) changed_s = std::max(changed_s, watched.changed_s);
@@ -124,7 +124,7 @@ std::string Witness::look(std::optional<autopsy::Evidence>* found) {
   const bool was_away = looked_s_ > 0 && now - looked_s_ > kAway_s;
   looked_s_ = now;
   if (was_away) pauses_.disturb();
-  // Readings from before a long pause tell nothing of the time after it.
+  // Readings from before a long pause do not apply to the time after it.
   if (pauses_.look(changed_s) >= kStall_s || was_away) forget_suspicion();
   measure_speed(now);
   if (still < kSuspicion_s && stall_) {
@@ -145,7 +145,7 @@ std::string Witness::look(std::optional<autopsy::Evidence>* found) {
   return line;
 }
 
-/// Reads the processes at the beginning of a suspicion, and looks at them during it.
+/// Reads the processes at the start of a suspicion, and samples them during it.
 bool Witness::is_time_to_judge(double still, double slower, double now) {
   if (suspected_s_ == 0) suspect(now);
   for (Watched& watched : ranks_) {
@@ -160,7 +160,7 @@ bool Witness::is_time_to_judge(double still, double slower, double now) {
   return true;
 }
 
-/// Remembers the evidence of a cause; empty where it shows none, or one that the ranks' work explains.
+/// Keeps the evidence of a stall. Empty if it shows no cause, or one that the ranks' work explains.
 std::string Witness::describe(const autopsy::Evidence& evidence, double still) {
   const autopsy::Verdict verdict = autopsy::judge(evidence);
   if (verdict.cause.empty()) return {};
@@ -210,7 +210,7 @@ autopsy::Evidence Witness::collect(const std::string& occasion) const {
     if (process.ended()) continue;
     autopsy::describe_memory(rank, watched.at_first, autopsy::read_again(watched.at_first));
     autopsy::describe_process(rank, watched.before, autopsy::read_process(process.pid()));
-    // The kernel counts a wait for a core when it is over, and this one lasts.
+    // The kernel counts a wait for a core only when it is over, and this one continues.
     const double ready = static_cast<double>(watched.ready) / std::max(watched.looks, 1);
     if (watched.looks >= kFewLooks && ready >= kMostLooks)
       rank.waits_for_core = std::max(rank.waits_for_core, ready - rank.busy);
@@ -236,7 +236,7 @@ autopsy::Evidence Witness::end(const WorldStory& world,
     rank.ended_s = story.ended_s;
     if (story.frozen_by != 0) rank.frozen_by = story.frozen_by;
     rank.last_lines = autopsy::telling_lines(last_lines[i]);
-    // Where it stood when it ended; of a stall where it stood then.
+    // The state at the end; after a stall, the state in it.
     if (rank.action.empty()) rank.action = story.status.action;
     if (rank.operation.empty()) rank.operation = autopsy::without_waits(story.status.operation);
     if (!rank.freezer)

@@ -18,7 +18,7 @@ using telemetry::LiveRun;
 
 constexpr const char* kUsualFolder = "runs";
 constexpr double kWindow_s = 10;
-/// Ranks may be started again, or join later: samples between two searches.
+/// Samples between two searches: ranks may restart, or join later.
 constexpr int kSearchEvery = 5;
 
 fs::path real(const fs::path& path) {
@@ -38,7 +38,7 @@ std::string list_of(const std::vector<LiveRun>& runs) {
   return "live on this host: " + join(names);
 }
 
-/// A folder of a run that has no rank here.
+/// For a run folder without ranks on this host.
 [[noreturn]] void explain(const fs::path& folder, const std::vector<LiveRun>& runs) {
   const telemetry::ListedRun listed = telemetry::look_at_run(folder);
   if (!listed.problem.empty()) throw InvalidArgument(text(listed.problem, "; ", list_of(runs)));
@@ -101,13 +101,13 @@ LiveRun choose_run(const std::string& wanted) {
 
 LiveView::LiveView(LiveRun run) : run_(std::move(run)) {}
 
-/// The same folder, or the same launcher.
+/// Finds the same folder, or the same launcher.
 void LiveView::find_again() {
   for (LiveRun& run : telemetry::find_live_runs()) {
     const bool same =
         run_.run.empty() ? run.launcher_pid == run_.launcher_pid && run.run.empty() : run.run == run_.run;
     if (!same) continue;
-    if (pids_of(run) != pids_of(run_)) samples_.clear();  // rates of other processes
+    if (pids_of(run) != pids_of(run_)) samples_.clear();  // rates of other processes are not comparable
     run_ = std::move(run);
   }
 }

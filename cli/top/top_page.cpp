@@ -2,7 +2,7 @@
 
 namespace trireme::cli {
 
-// Every text of a view goes into the page by textContent: names of files and actions are never markup.
+// All texts of a view enter the page as textContent, so names of files and actions are never markup.
 const char* const kTopPage = R"html(<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>trireme top</title>

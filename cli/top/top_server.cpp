@@ -24,7 +24,7 @@ namespace {
 constexpr double kLastEvent_s = 1;
 constexpr double kLookForStop_s = 0.1;
 
-/// The spans of the ranks that a page shows, for those that are opened later.
+/// The spans that the page shows, for pages that are opened later.
 class History {
  public:
   void add(const telemetry::RunView& latest) {
@@ -49,7 +49,7 @@ class History {
   std::map<int, std::deque<telemetry::ActivitySpan>> spans_;
 };
 
-/// What the server's thread shows: the last view, with all spans of the timeline.
+/// Content for the server's thread: the last view, with all spans of the timeline.
 class Shown {
  public:
   void set(telemetry::RunView view, const telemetry::RunView& latest) {
@@ -77,7 +77,7 @@ class Shown {
   History history_;
 };
 
-/// The view with the spans since the last sample: pages have those before.
+/// The view with the spans since the last sample: pages have the earlier ones.
 std::string event_of(const LiveView& live) {
   telemetry::RunView view = live.view();
   const telemetry::RunView latest = live.latest();

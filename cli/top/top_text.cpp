@@ -36,7 +36,7 @@ int characters_of(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xC0) != 0x80; }));
 }
 
-/// The first characters, without half of one.
+/// The first characters; never cuts a character in two.
 std::string cut(std::string_view text, int columns) {
   std::size_t end = 0;
   for (int count = 0; end < text.size(); ++end) {
@@ -46,7 +46,7 @@ std::string cut(std::string_view text, int columns) {
   return std::string(text.substr(0, end));
 }
 
-/// At blanks where it is too long for a line; between two blanks, as fields have, where there are any.
+/// Breaks long lines at blanks, preferably at two blanks, which separate fields.
 std::vector<std::string> wrapped(std::string_view text, int columns) {
   std::vector<std::string> lines;
   while (characters_of(text) > columns) {
@@ -69,8 +69,8 @@ std::string to_width(const std::string& text, int columns, bool right) {
 
 struct Column {
   const char* name;
-  int width;       ///< the least for the one that takes what is left
-  int importance;  ///< those with the lowest are left out first
+  int width;       ///< the minimum, for the column that gets the remaining width
+  int importance;  ///< the lowest ones are left out first
   bool right;
   std::function<std::string(const RankView&)> cell;
 };
@@ -158,7 +158,7 @@ std::string pressure_of(const telemetry::HostPressure& pressure) {
               words(pressure.io));
 }
 
-/// Of all ranks.
+/// Sums over all ranks.
 std::string disk_line(const RunView& view) {
   std::string line = "disk/s ";
   for (std::size_t use = 0; use < kNumDiskUses; ++use) {

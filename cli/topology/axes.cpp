@@ -14,7 +14,7 @@ namespace {
 
 using topology::LinkTable;
 
-/// What the ranks of one axis talk over: a collective waits for its slowest link.
+/// Links between the ranks of one axis: a collective waits for its slowest link.
 struct AxisLinks {
   const AxisRow& row;
   std::vector<std::vector<int>> groups;
@@ -42,7 +42,7 @@ AxisLinks links_of(const AxisRow& row, const MeshShape& mesh, const LinkTable& t
   return found;
 }
 
-/// Of those along which there is somebody to talk to.
+/// Only axes with more than one rank.
 std::vector<AxisLinks> links_of_axes(const MeshShape& mesh, const LinkTable& table) {
   std::vector<AxisLinks> found;
   for (const AxisRow& row : mesh_axes()) {

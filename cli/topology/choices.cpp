@@ -1,4 +1,4 @@
-// Which all-reduce would be taken for which size, and why.
+// Which all-reduce is chosen for which size, and why.
 
 #include <charconv>
 #include <nlohmann/json.hpp>
@@ -37,7 +37,7 @@ std::string size_text(double bytes) {
   return shown.substr(0, shown.size() - 2);
 }
 
-/// Who takes part, and what a message costs them.
+/// The ranks, and the costs of a message between them.
 topology::Network network(const TopologyReport& report) {
   topology::Network result = network_of(report.table);
   result.cost.gamma_s_per_byte = 1 / report.sum_bytes_per_s;

@@ -1,4 +1,4 @@
-// The network as a figure: who takes part on a circle, links as lines, the faster the darker and wider.
+// The network as a figure: members on a circle, links as lines. Faster links are darker and wider.
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@ constexpr double kBoxWidth = 150;
 constexpr double kBoxHeight = 44;
 constexpr double kLetterWidth = 6.5;
 constexpr double kWordsHeight = 15;
-// With more members words on lines would cover each other; the table has them.
+// With more members the labels of lines would overlap. The table has these numbers.
 constexpr int kMaxWithWords = 8;
 
 std::string number(double value) {
@@ -79,7 +79,7 @@ class Figure {
     const double angle = 2 * std::numbers::pi * member / members_ - std::numbers::pi / 2;
     return {middle_ + radius_ * std::cos(angle), middle_ + radius_ * std::sin(angle)};
   }
-  /// The slower way.
+  /// The slower direction.
   Link link(int a, int b) const {
     const auto one_way = [&](int from, int to) {
       return by_rank_ ? report_.table.link(from, to) : between_hosts(report_.table, from, to);
@@ -90,7 +90,7 @@ class Figure {
   }
   std::string line(int a, int b) const {
     const Link found = link(a, b);
-    // From 1 MB/s to 10 GB/s, each power of ten a step.
+    // From 1 MB/s to 10 GB/s on a logarithmic scale.
     const double share = std::clamp((std::log10(found.bytes_per_s) - 6) / 4, 0.0, 1.0);
     const Point from = at(a), to = at(b);
     return text("<line x1=\"", number(from.x), "\" y1=\"", number(from.y), "\" x2=\"", number(to.x),
@@ -106,8 +106,8 @@ class Figure {
     Point from, to;
     Place place;
   };
-  /// What they cover least of: `boxes`, and words of other lines. One after the other, twice, as later ones
-  /// leave some lines no other place than that of earlier ones.
+  /// Places labels where they cover the least of `boxes` and of other labels. Runs twice over all labels, as
+  /// later ones may leave no other place for some lines.
   std::vector<Words> words_beside(const std::vector<Place>& boxes) const {
     std::vector<Words> all;
     for (int a = 0; a < members_; ++a) {

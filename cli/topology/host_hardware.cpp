@@ -26,7 +26,7 @@ class HardwareTree {
 
   int count(hwloc_obj_type_t type) const { return std::max(0, ::hwloc_get_nbobjs_by_type(tree_, type)); }
 
-  /// Of one type; none where the machine does not say.
+  /// Caches of one type; none if the machine does not report them.
   void add_caches(hwloc_obj_type_t type, const char* name, std::vector<Cache>& caches) const {
     if (count(type) == 0) return;
     const hwloc_obj_t first = ::hwloc_get_obj_by_type(tree_, type, 0);
@@ -49,7 +49,7 @@ std::vector<Interface> interfaces() {
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator("/sys/class/net", none)) {
     const std::string state = first_line(entry.path() / "operstate");
-    // Loopback and tunnels are "unknown", and loopback has no speed.
+    // Loopback and tunnels have the state "unknown", and loopback has no speed.
     if (state == "down" || entry.path().filename() == "lo" || state.empty()) continue;
     const std::int64_t speed = std::strtoll(first_line(entry.path() / "speed").c_str(), nullptr, 10);
     result.push_back({.name = entry.path().filename(), .megabits_per_s = std::max<std::int64_t>(speed, 0)});

@@ -23,7 +23,7 @@ using comm::StoreHost;
 
 constexpr double kToMeet_s = 60;
 
-/// The store of these ranks, served here where that is rank 0's duty.
+/// The store of these ranks. Rank 0 serves it here, if no launcher does.
 class WorldOfRanks {
  public:
   explicit WorldOfRanks(const LaunchEnvironment& environment) {
@@ -34,7 +34,7 @@ class WorldOfRanks {
     wire::Endpoint endpoint{environment.one_host && rank_serves ? "127.0.0.1" : environment.master_addr,
                             environment.master_port};
     if (rank_serves && environment.rank == 0) {
-      wire::secret_at(endpoint, environment.secret);  // throws where one has to be given
+      wire::secret_at(endpoint, environment.secret);  // throws if a secret is required
       server_.emplace(wire::listen_at(endpoint), wire::StoreServerOptions{.secret = environment.secret});
     }
     store_.emplace(
@@ -50,7 +50,7 @@ class WorldOfRanks {
   WorldOfRanks& operator=(const WorldOfRanks&) = delete;
 
   wire::StoreClient& store() { return *store_; }
-  /// Of this host, on the side of the others.
+  /// Address of this host, as other hosts reach it.
   const std::string& address() const { return address_; }
 
  private:
@@ -59,7 +59,7 @@ class WorldOfRanks {
   std::string address_;
 };
 
-/// The best of some sums of 4 MiB of floats.
+/// The best rate of several sums of 4 MiB of floats.
 double measure_sums() {
   std::vector<float> sum(1 << 20, 1), more(1 << 20, 2);
   double best_s = 1e9;
@@ -67,15 +67,15 @@ double measure_sums() {
     const double began_s = now_s();
     for (std::size_t at = 0; at < sum.size(); ++at) sum[at] += more[at];
     best_s = std::min(best_s, now_s() - began_s);
-    more[0] = sum[sum.size() / 2];  // what is added up is used
+    more[0] = sum[sum.size() / 2];  // uses the sums, so that they are not optimized away
   }
   return static_cast<double>(sum.size() * sizeof(float)) / best_s;
 }
 
-/// What a rank tells of its host, so that equal worlds have equal texts.
+/// Describes a rank's host, so that equal worlds have equal texts.
 std::string presence_of_host() { return text(host_name(), "\n", host_id()); }
 
-/// Of the hosts and ranks in this order.
+/// The file for these hosts and ranks in this order.
 std::filesystem::path cached_file(const std::string& folder, const std::vector<std::string>& presences) {
   const std::uint64_t hash = Random::key_of(join(presences, "\n\n"));
   std::ostringstream name;
@@ -126,7 +126,7 @@ std::optional<TopologyReport> measure_topology(const MeasureOptions& options, st
   const bool first_of_host =
       std::ranges::find(hosts, hosts[static_cast<std::size_t>(environment.rank)]) - hosts.begin() ==
       environment.rank;
-  // hwloc and the sums of all ranks at once would take the cores from each other.
+  // Only one rank per host, as hwloc and the sums of several would compete for cores.
   TopologyReport mine = first_of_host ? alone() : TopologyReport{};
   const auto described = meeting.gather(first_of_host ? to_json(mine) : "", "describe its host");
   const double began_s = now_s();

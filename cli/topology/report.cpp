@@ -15,7 +15,7 @@ namespace {
 using topology::Link;
 using topology::LinkTable;
 
-// More columns than this are no table that a person reads: then hosts stand for their ranks.
+// With more columns a table is not readable. Then it shows hosts instead of ranks.
 constexpr int kMaxColumns = 16;
 
 std::string three_digits(double value) {

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// About a thousand ranks, each with a link to every other.
+/// Enough for about a thousand ranks, each with a link to every other.
 constexpr JsonLimits kLimits{.levels = 8, .values = 10'000'000};
 constexpr std::uint64_t kMostBytes = std::uint64_t{128} << 20;
 
