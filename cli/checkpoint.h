@@ -1,5 +1,5 @@
 #pragma once
-// `trireme checkpoint`: what stands behind its options.
+// The implementation of `trireme checkpoint`, without its options.
 
 #include "cli/command.h"
 

@@ -1,9 +1,9 @@
 #pragma once
-// The seam for commands: one file per command, one row in a table. Commands that need no tensors run in the
-// program `trireme`, which does not load libtorch and starts in milliseconds; the others run in
-// `trireme-torch` next to it, to which `trireme` hands over by exec. A person only ever types `trireme`,
-// which knows the options of all commands: help, mistakes in the options and completion need no libtorch. A
-// program of somebody's own has the commands of trireme-torch under its own name.
+// The interface of commands: one file per command, one row in a table. Commands that need no tensors run in
+// the program `trireme`, which does not load libtorch and starts in milliseconds. The others run in
+// `trireme-torch` next to it, to which `trireme` hands over by exec. A user only ever types `trireme`, which
+// has the options of all commands: help, errors in the options and completion need no libtorch. A custom
+// program has the commands of trireme-torch under its own name.
 
 #include <CLI/CLI.hpp>
 #include <cstdint>

@@ -1,5 +1,5 @@
 #pragma once
-// `trireme data`: what stands behind its options.
+// The implementation of `trireme data`, without its options.
 
 #include "cli/torch_program.h"
 

@@ -5,7 +5,7 @@
 
 namespace trireme::cli {
 
-/// Measures the costs of the configuration's model on its ranks, or reads them, searches for the fastest plan
+/// Measures the costs of the configuration's model on its ranks, or reads them. Searches for the fastest plan
 /// within the memory, and prints it with its alternatives. Returns the exit code.
 int run_plan(const Home& home, const PlanArguments& arguments);
 

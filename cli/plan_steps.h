@@ -18,7 +18,7 @@ struct StepOptions {
   std::size_t num_microbatches = 0;  ///< of a step, of all workers, of the profile's size; 0: four per worker
 };
 
-/// One way to share the workers out.
+/// One way to split the workers.
 struct StepPlan {
   std::size_t pipeline = 1;       ///< workers over which the layers are cut
   std::size_t data = 1;           ///< such pipelines
@@ -29,7 +29,7 @@ struct StepPlan {
 
 /// The fastest first. A pipeline that the schedule, the layers or the micro-batches do not allow is left out.
 /// Throws InvalidArgument: an unknown schedule, one that is never flushed, micro-batches that the workers
-/// cannot share out.
+/// cannot split.
 std::vector<StepPlan> step_plans(const plan::Profile& profile, const StepOptions& options);
 
 /// The keys that let `trireme train` run it. Throws InvalidArgument where the profile is no chain of layers.

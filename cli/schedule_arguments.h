@@ -19,7 +19,7 @@ struct ScheduleArguments {
   std::vector<int> replicas;
   double forward = 1, backward_input = 1, backward_weight = 1, unshard = 0, reduce = 0, update = 0;
   double kept_for_weight = -1;  ///< below 0: not given
-  bool replicated = false;      ///< stages of a file may stand on several ranks
+  bool replicated = false;      ///< stages of a file may be on several ranks
 };
 
 /// Declares --ranks, --chunks, --microbatches and what only some schedules use.

@@ -1,5 +1,5 @@
 #pragma once
-// Programs whose commands have tensors: `trireme-torch`, and a program of somebody's own types.
+// Programs whose commands have tensors: `trireme-torch`, and custom programs.
 
 #include <functional>
 #include <memory>

@@ -42,7 +42,7 @@ struct Ledger {
 
 struct Fault {
   std::string kind;
-  bool kills_server = false;  ///< whose connections close: nobody has to wait for a lease
+  bool kills_server = false;  ///< its connections close, so its lease does not have to expire
   double longest_wait_s = 0;  ///< of a push that was answered before the next fault
 };
 

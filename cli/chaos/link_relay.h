@@ -1,7 +1,7 @@
 #pragma once
-// Stands before a server on this host and passes on what comes, both ways, so that its links can fail while
-// it lives: cut, they close and nobody listens; stalled, they stay open and say nothing. Over Unix sockets
-// without files, where the kernel says that both ends are of this user. A thread of its own.
+// A relay between clients and a server on this host, both ways. Its links can fail while the server runs. Cut
+// links close, and no process listens. Stalled links stay open, and transfer nothing. Uses Unix sockets
+// without files, where the kernel confirms that both ends belong to this user. Has its own thread.
 
 #include <atomic>
 #include <cstdint>

@@ -16,7 +16,7 @@ namespace trireme::cli {
 struct Outcome {
   std::vector<Fault> faults;
   std::uint64_t pushes = 0, lost = 0, doubled = 0;  ///< lost, doubled: elements
-  bool is_compared = false;                         ///< else nobody knows what is lost
+  bool is_compared = false;                         ///< otherwise losses are unknown
   std::string failure;
 };
 

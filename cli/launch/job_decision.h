@@ -25,7 +25,7 @@ struct JobView {
   std::map<std::string, wire::WaitingMember> waiting = {};  ///< by id: processes that have lost the world
   bool is_lost = false;                                     ///< by a rank at least
   bool wants_next = false;                                  ///< ranks were asked to leave the world
-  std::set<int> asked_to_leave = {};  ///< hosts that were leaving when the ranks were asked
+  std::set<int> asked_to_leave = {};  ///< hosts that were leaving when the ranks were asked.
   /// A new leader has the world from the record of the job, and no host of that world has reported to it.
   bool starts_again = false;
   int stop_signal = 0;          ///< that all ranks were told; 0: none

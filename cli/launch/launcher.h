@@ -1,9 +1,9 @@
 #pragma once
-// Starts the ranks of a program on this host, looks after them, and says what happened to them.
-// No torch. Everything happens in one poll loop (supervisor.cpp), but for the store that the ranks meet in:
-// it has a thread, so that neither a slow terminal nor the end of a rank holds it up. Not thread-safe; one
-// launcher per process. A rank is a process group of its own, told to die when this process does, so that
-// neither kill -9 of a rank nor of the launcher leaves anything behind.
+// Starts the ranks of a program on this host, supervises them, and reports the result. No torch. Everything
+// happens in one poll loop (supervisor.cpp), except for the store of the ranks' rendezvous. The store has a
+// thread, so that neither a slow terminal nor the end of a rank delays it. Not thread-safe; one launcher per
+// process. A rank is a separate process group, which the kernel kills when this process ends. So neither kill
+// -9 of a rank nor of the launcher leaves processes.
 
 #include <optional>
 #include <string>
@@ -22,12 +22,12 @@ struct LaunchOptions {
   std::string rendezvous;   ///< of an elastic job: etcd://..., in place of a first host; empty: none
   std::string local_addr;   ///< with rendezvous: of this host, for the others; empty: the one that faces etcd
   std::string secret_file;  ///< with the job's secret; empty: the environment's, or, on one host, a new one
-  int num_servers = 0;      ///< of a parameter server beside the ranks, on this host; they are started again
-  int max_restarts = 0;    ///< of all ranks; of an elastic job also: processes started in the place of others
-  bool elastic = false;    ///< ranks that survive a failure keep running (comm/elastic.h)
-  int min_ranks = 0;       ///< of an elastic job: fewest ranks of a world; 0: min_nodes * num_ranks
-  double join_wait_s = 5;  ///< of an elastic job: for hosts beyond min_nodes, before the first world
-  int num_spares = 0;      ///< of an elastic job: processes that wait for a rank from the start
+  int num_servers = 0;      ///< of a parameter server, on this host; restarted when they end
+  int max_restarts = 0;     ///< of all ranks; of an elastic job also: processes that replace others
+  bool elastic = false;     ///< ranks that survive a failure keep running (comm/elastic.h)
+  int min_ranks = 0;        ///< of an elastic job: fewest ranks of a world; 0: min_nodes * num_ranks
+  double join_wait_s = 5;   ///< of an elastic job: for hosts beyond min_nodes, before the first world
+  int num_spares = 0;       ///< of an elastic job: processes that wait for a rank from the start
   double frozen_grace_s = 60;     ///< how long all ranks that are left may be frozen; 0: without end
   double settle_s = 1;            ///< after a first rank failed: time for the others to say why they fail too
   double stop_grace_s = 5;        ///< between SIGTERM and SIGKILL when the others are stopped

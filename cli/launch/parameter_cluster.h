@@ -23,7 +23,7 @@ struct ParameterClusterOptions {
   int num_replicas = 2;     ///< of a partition; fewer servers hold fewer
   int num_partitions = 64;  ///< a power of two
   ClusterLinks links = ClusterLinks::kSharedMemory;
-  std::filesystem::path folder = {};          ///< of the coordinator; its name is nobody else's
+  std::filesystem::path folder = {};          ///< of the coordinator; its name is unique
   std::vector<std::string> environment = {};  ///< NAME=value, in place of what is inherited
   std::vector<std::string> server_options = {};
 };

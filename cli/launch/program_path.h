@@ -1,5 +1,5 @@
 #pragma once
-// Finds programs: what a shell would run for a name, and what stands beside the running program.
+// Finds programs: by name, as a shell does, and next to the running program.
 
 #include <string>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What happened to the ranks of a world: which one is to blame, in words, and with which exit code. Pure.
+// The result of a world's ranks: the root-cause rank, messages, and the exit code. Pure.
 
 #include <string>
 #include <vector>

@@ -39,7 +39,7 @@ class OperationSpeed {
   /// How much slower than at its best the rank is that has lost least of its speed; 1 where that is not
   /// known.
   double slowdown() const;
-  /// A pause is no slow time: the speed of the last seconds is measured anew. The best ones stay.
+  /// A pause does not count as slow: the current speed is measured again. The best ones stay.
   void forget_present();
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// Where the launcher writes: whole lines of the ranks with "[rank] " before them, to standard output and
-// standard error, and on a terminal the progress bar of rank 0 below them. Each line is one write. Not
+// Output of the launcher: whole lines of the ranks with "[rank] " before them, to standard output and
+// standard error. On a terminal, the progress bar of rank 0 is below them. Each line is one write. Not
 // thread-safe.
 
 #include <deque>

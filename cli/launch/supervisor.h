@@ -38,8 +38,8 @@ class Supervisor {
   /// Saves the evidence of a stall or a failure.
   using Keep = std::function<void(const autopsy::Evidence&)>;
 
-  /// `servers`: of a parameter server beside the ranks, to be looked after, too; null: none. `job`: of
-  /// elastic ranks; null: when a rank fails, the others are stopped.
+  /// `servers`: of a parameter server, to be supervised as well; null: none. `job`: of elastic ranks; null:
+  /// when a rank fails, the others are stopped.
   Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes,
              const Keep& keep, ParameterCluster* servers = nullptr, ElasticJob* job = nullptr);
 

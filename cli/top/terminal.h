@@ -22,7 +22,7 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   TextSize size() const;
-  /// In one write, line by line in the place of the last ones: nothing flickers.
+  /// In one write, line by line over the previous ones: nothing flickers.
   void draw(const std::vector<std::string>& lines) const;
   /// Waits for a key; 0 when there is none within the time, or a signal came. Ctrl-Z stops the process as
   /// usual.
