@@ -140,7 +140,8 @@ void reject_word(const CLI::App& command, const std::string& word) {
 
 namespace {
 
-/// Takes closed standard files, so that files opened later do not become standard input, output or error.
+/// Opens standard files that are closed, so that files opened later do not become standard input, output or
+/// error.
 void keep_standard_files_taken() {
   for (int file = ::open("/dev/null", O_RDWR); file >= 0; file = ::open("/dev/null", O_RDWR)) {
     if (file <= STDERR_FILENO) continue;

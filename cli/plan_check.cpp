@@ -17,7 +17,7 @@ using nlohmann::ordered_json;
 constexpr std::size_t kPlansChecked = 3;
 constexpr double kCheck_s = 1;  ///< duration of the steps of each plan
 
-/// Bytes of tensors on the rank with most of them, which is what a trial measures.
+/// Bytes of tensors on the rank with most of them, as a trial measures them.
 std::int64_t predicted_bytes(const train::PlannedStep& plan) {
   std::int64_t most = 0;
   for (const train::EstimateOfRank& rank : plan.ranks) most = std::max(most, rank.memory.at_peak.total());

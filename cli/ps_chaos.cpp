@@ -94,8 +94,8 @@ class Scene {
   }
 
   /// Random faults for so long, in one cluster under mixed load: dense pushes and pulls, rows, checkpoints,
-  /// and steps of bounded workers. The first server and two of those workers live for the whole time, so that
-  /// growth of their memory is visible.
+  /// and steps of bounded workers. The first server and two of those workers are never killed, so that growth
+  /// of their memory is visible.
   Outcome run_for(double minutes) {
     spares_first_ = true;
     const Deadline deadline = Deadline::after_s(60 * minutes);
@@ -123,7 +123,7 @@ class Scene {
     start_again(victim);
   }
 
-  /// A server joins, and another one dies while partitions move to it.
+  /// A server joins, and another one is killed while partitions move to it.
   void kill_while_moving() {
     const int comes = num_servers_;
     send_away(comes);
@@ -192,7 +192,7 @@ class Scene {
     if (!difference.empty()) throw InternalError(difference);
   }
 
-  /// A running server cannot be reached, or does not answer. Then the links recover, and the server dies.
+  /// A running server cannot be reached, or does not answer. Then the links recover, and it is killed.
   void fail_links() {
     const int behind = num_servers_ + 1;
     const std::string name = text("unix:@", folder_.filename().string(), "-", ::getpid(), "-", ++num_relays_);
@@ -255,7 +255,7 @@ class Scene {
     if (spares_first_) std::erase(all, 0);
     return all[random_.below(all.size())];
   }
-  /// A running server gives its partitions away, and ends.
+  /// A running server hands over its partitions, and ends.
   void send_away(int server) {
     const auto is_there = [&] {
       const std::vector<int> all = cluster_.servers();

@@ -61,8 +61,8 @@ ps::Version highest_version(const ServerStatus& status) {
   return std::max({held.primary.highest_version, held.backup.highest_version, held.learner.highest_version});
 }
 
-/// Maximum of the server's own view and that of its predecessors in chains. The last server of a chain does
-/// not know what it lacks.
+/// Maximum of the server's own view and that of its predecessors in chains. The last server of a chain has no
+/// view of its lag.
 ps::Version most_lag(const ClusterReport& report, ps::ServerId id) {
   ps::Version most = 0;
   for (const auto& [other, server] : report.servers) {

@@ -24,7 +24,7 @@ constexpr std::uint32_t kChunks = 8;
 constexpr ps::WorkerId kFirstWorker = 1000;
 constexpr auto kLook = std::chrono::milliseconds(2);
 
-/// Element W of each chunk counts what worker W has pushed to it.
+/// Element W of each chunk counts the pushes of worker W to it.
 ps::TableSpec table_spec() {
   ps::TableSpec spec;
   spec.name = "bounded";

@@ -69,7 +69,7 @@ void ElasticLeader::take_over(const JobRecord& record) {
   write_state();
 }
 
-/// Running launchers soon find a new leader. A host that does not report is lost, whatever the state of its
+/// Running launchers soon find a new leader. A host that does not report is lost, even if its ranks run.
 /// ranks.
 double ElasticLeader::Host::silent_s(double at_s, const JobLimits& limits) const {
   const double silent_s = at_s - heard_s;

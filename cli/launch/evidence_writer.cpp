@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 // Time for which a write may delay the launcher, and its end.
 constexpr double kPatience_s = 0.5, kLastPatience_s = 5;
 
-/// A run folder may belong to an earlier run if a rank failed before it made its own.
+/// A run folder may belong to an earlier run, if a rank failed before it made the folder of this one.
 bool belongs_to_start(const fs::path& folder, const std::string& start_id) {
   const std::string start = telemetry::start_of_run(folder);
   return start.empty() || start == start_id;

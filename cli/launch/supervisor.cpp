@@ -288,7 +288,7 @@ void Supervisor::follow_job() {
   }
 }
 
-/// Asks for the next world if the leader requests it, and reports whether this host will be in it.
+/// Signals the next world to the ranks if the leader requests it, and whether this host will be in it.
 void Supervisor::ask_ranks() {
   const ElasticHost& host = job_->host();
   if (!host.job().wants_next && !host.is_leaving()) return;

@@ -98,7 +98,7 @@ class LossScaling final : public StepPart {
   const ShardSpecs* held_ = nullptr;
   std::optional<optim::LossScaler> scaler_;  ///< none: gradients are only checked
   at::Tensor skipped_in_a_row_;              ///< f64, no dims, on the device
-  bool stays_on_device_ = false;             ///< whether the decision is made there
+  bool stays_on_device_ = false;             ///< the decision on a skip
   optim::NamedTensors clip_parameters_;
   std::optional<comm::Group> model_parallel_;
 };

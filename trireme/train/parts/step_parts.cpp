@@ -10,7 +10,7 @@ using MakePart = std::unique_ptr<StepPart> (*)(const PartSetup& setup);
 
 constexpr std::array kParts = {
     MakePart{make_kernel_choices},     // first: the layers are measured with its choice
-    MakePart{make_memory_accounting},  // before what is allocated in an update
+    MakePart{make_memory_accounting},  // before allocations of an update
     MakePart{make_recomputation},      // wraps layers first
     MakePart{make_activation_offload},
     MakePart{make_layer_graphs},  // wraps layers last
@@ -26,7 +26,7 @@ constexpr std::array kParts = {
     MakePart{make_noise_scale},     // reads the norm that clipping has measured
     MakePart{make_moving_average},  // after all updates are made
     MakePart{make_load_balancing},
-    MakePart{make_adapting},  // last: it reads what the others have put into a report
+    MakePart{make_adapting},  // last: it reads the other parts' entries in a report
 };
 
 }  // namespace

@@ -113,7 +113,7 @@ Fixes fixes_of_a_program(const RunConfig& config, int world_size) {
   if (is_program_file(config.parallel.schedule)) {
     fixes.push_back(set(&RunConfig::parallel, &ParallelOptions::recompute, true));
     for (Fix& fix : other_pipelines(config, world_size, /*least=*/2)) fixes.push_back(std::move(fix));
-    return fixes;  // a user with a program file does not want another schedule
+    return fixes;  // another schedule is no fix for a program file of the user
   }
   fixes.push_back(set(&RunConfig::parallel, &ParallelOptions::chunks, 0));
   fixes.emplace_back([](RunConfig& changed) {  // rounds up to a multiple of the ranks
