@@ -70,7 +70,6 @@ void ElasticLeader::take_over(const JobRecord& record) {
 }
 
 /// Running launchers soon find a new leader. A host that does not report is lost, even if its ranks run.
-/// ranks.
 double ElasticLeader::Host::silent_s(double at_s, const JobLimits& limits) const {
   const double silent_s = at_s - heard_s;
   return has_reported || silent_s < limits.silent_host_s ? silent_s : limits.gone_host_s;

@@ -444,7 +444,7 @@ void Supervisor::stop_all(int signal) {
     if (member.process->frozen()) member.frozen_by = member.process->stopped_by();
     member.stopped = true;
     member.process->send_signal(signal);
-    member.process->send_signal(SIGCONT);  // a frozen process cannot handle the signal
+    member.process->send_signal(SIGCONT);  // a frozen one could not take the signal
   }
 }
 
