@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """README, guides and messages use the field's terms: none has a phrase that tests/docs/phrases.toml lists, and each page has the terms
-that it requires. Messages are the string literals of cli/ and of the modules of trireme/, which are checked folder by folder.
+that it requires. Messages are the string literals of cli/ and of the modules of trireme/, which are checked folder by folder. Comments of all
+C++ files are checked, too.
 
     phrases_test.py             the rules, every page, every folder
     phrases_test.py --shrink    writes the list `not_yet` again: numbers that have fallen, without what keeps the rules
@@ -75,6 +76,35 @@ def phrases_in_messages(source, rules):
             yield from ((line, phrase, instead) for _, phrase, instead in matches(words.replace("\\n", "\n"), rules["avoid"]))
 
 
+def comments(source):
+    """(line, text) of the comments of C++; those on consecutive lines are one."""
+    together, last = None, -1
+    for token in TOKEN.finditer(source):
+        if token[0][:2] not in ("//", "/*"):
+            continue
+        line = source.count("\n", 0, token.start()) + 1
+        words = token[0].lstrip("/*< ")
+        is_alone = not source[source.rfind("\n", 0, token.start()) + 1:token.start()].strip()
+        if together and is_alone and line == last + 1:
+            together = (together[0], together[1] + " " + words)
+        else:
+            if together:
+                yield together
+            together = (line, words)
+        last = line
+    if together:
+        yield together
+
+
+def phrases_in_comments(source, rules):
+    """(line, phrase, instead) of each in the comments of a source, but for code spans."""
+    any_phrase = re.compile("|".join(rf"\b(?:{phrase})\b".replace(" ", r"\s+") for phrase in rules["avoid"]), re.I)
+    for line, words in comments(source):
+        prose = re.sub(r"`[^`]*`", "`", words)
+        if any_phrase.search(prose):
+            yield from ((line, phrase, instead) for _, phrase, instead in matches(prose, rules["avoid"]))
+
+
 def terms_missing(text, terms):
     words = re.sub(r"\s+", " ", text).lower()
     return [term for term in terms if term.lower() not in words]
@@ -113,6 +143,19 @@ def problems_of(name, text, rules=None):
     return ([f"{name}:{line}: '{phrase}': write: {instead}" for line, phrase, instead in phrases_in(text, rules["avoid"])]
             + [f"{name}: the term '{term}' is missing; tests/docs/phrases.toml requires it"
                for term in terms_missing(text, rules["required"].get(name, []))])
+
+
+class Comments(unittest.TestCase):
+    def test_phrases_are_found_in_comments_alone(self):
+        source = 'int nobody = 1;  ///< what `nobody` is to\n// blame for, and no rank gets\n// on\nauto text = "nobody"; /* anew */\n'
+        self.assertEqual([(line, phrase) for line, phrase, _ in phrases_in_comments(source, RULES)],
+                         [(1, "to blame"), (1, "gets on"), (4, "anew")])
+
+    def test_no_comment_has_a_phrase_of_the_list(self):
+        found = [f"{path.relative_to(ROOT)}:{line}: '{phrase}': write: {instead}"
+                 for folder in ("trireme", "cli", "tests", "examples", "bench") for path in sorted((ROOT / folder).rglob("*"))
+                 if path.suffix in (".cpp", ".h") for line, phrase, instead in phrases_in_comments(path.read_text(), RULES)]
+        self.assertEqual(found, [])
 
 
 class Rules(unittest.TestCase):

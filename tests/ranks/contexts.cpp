@@ -2,7 +2,7 @@
 //   static   one in a static object, which is destroyed after main
 //   exit     the same, and the process ends in std::exit()
 //   again    three consecutive contexts; ranks pause between them, in alternating order
-//   beside   two at the same time; the first one ends first
+//   `beside` two at the same time; the first one ends first
 //   late     rank 1 is too late for the first, even if rank 0 reports that, and in time for the next
 #include <ATen/ops/full.h>
 
