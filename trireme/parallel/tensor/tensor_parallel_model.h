@@ -5,7 +5,7 @@
 // be deferred without memory (model/deferred.h), and makes the form of it. Names, first values and outputs
 // are those of the whole.
 //
-// Shipped models have a row in tensor_form.cpp. A custom model has a form when it derives from
+// Shipped models have a row in tensor_parallel_model.cpp. A custom model has a form when it derives from
 // TensorParallelizable, and is otherwise unchanged:
 //
 //   class Net : public model::Model, public parallel::TensorParallelizable {

@@ -1,5 +1,5 @@
 #pragma once
-// The tensor-parallel forms of the models that we ship: the rows of the table in tensor_form.cpp.
+// The tensor-parallel forms of the models that we ship: the rows of the table in tensor_parallel_model.cpp.
 
 #include "trireme/model/gpt.h"
 #include "trireme/model/mlp.h"
