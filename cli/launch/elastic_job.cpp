@@ -107,8 +107,10 @@ void ElasticJob::check_secret() const {
 }
 
 void ElasticJob::give_up_if_told() const {
-  if (!options_.is_told_to_stop()) return;
-  throw CommError(
+  const int signal = options_.stop_signal();
+  if (signal == 0) return;
+  throw ToldToStop(
+      signal,
       options_.rendezvous.empty()
           ? text("told to stop before a launcher served the store of the job at ", options_.store.text())
           : text("told to stop before a leader of the job was found in ", options_.rendezvous));

@@ -15,6 +15,7 @@
 #include "cli/launch/elastic_leader.h"
 #include "cli/launch/job_surroundings.h"
 #include "cli/launch/temporary_folder.h"
+#include "trireme/base/error.h"
 
 namespace trireme::cli {
 
@@ -30,13 +31,21 @@ struct ElasticJobOptions {
   std::string start_id = {};                     ///< of this start, if it is the first of the job
   std::function<void(const std::string&)> say;   ///< for the launcher's output
   std::function<void(const std::string&)> note;  ///< the same, from any thread
-  std::function<bool()> is_told_to_stop = [] { return false; };  ///< while it waits for etcd and the leader
+  /// The signal to stop that came while it waits for etcd and the leader; 0: none.
+  std::function<int()> stop_signal = [] { return 0; };
   JobSurroundings& surroundings = real_surroundings();
+};
+
+/// The launcher was told to stop before it was in the job.
+class ToldToStop : public CommError {
+ public:
+  ToldToStop(int stop_signal, const std::string& message) : CommError(message), signal(stop_signal) {}
+  const int signal;
 };
 
 class ElasticJob {
  public:
-  /// Joins the job. Throws CommError, InvalidArgument.
+  /// Joins the job. Throws ToldToStop, CommError, InvalidArgument.
   explicit ElasticJob(ElasticJobOptions options);
   ElasticJob(const ElasticJob&) = delete;
   ElasticJob& operator=(const ElasticJob&) = delete;

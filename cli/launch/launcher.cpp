@@ -435,13 +435,13 @@ std::unique_ptr<ElasticJob> join_elastic_job(Launcher& launcher) {
       .start_id = launcher.job.start_id,
       .say = [&screen = launcher.screen](const std::string& line) { screen.note(line); },
       .note = [&notes = launcher.notes](const std::string& line) { notes.add(line); },
-      .is_told_to_stop = [&signals = launcher.signals] { return stop_signal(signals) != 0; }};
+      .stop_signal = [&signals = launcher.signals] { return stop_signal(signals); }};
   return std::make_unique<ElasticJob>(std::move(job));
 }
 
 }  // namespace
 
-int launch(const LaunchOptions& options) {
+int launch(const LaunchOptions& options) try {
   check(options);
   ::signal(SIGPIPE, SIG_IGN);  // a reader of the ranks' output may exit before the ranks
   Launcher launcher{.options = options, .program = find_program(options.command.front())};
@@ -477,6 +477,9 @@ int launch(const LaunchOptions& options) {
     screen.note(text("starting all ", options.num_ranks, " rank(s) again, restart ", restart + 1, " of ",
                      options.max_restarts));
   }
+} catch (const ToldToStop& stop) {
+  std::fprintf(stderr, "trireme: %s\n", stop.what());
+  return 128 + stop.signal;
 }
 
 }  // namespace trireme::cli

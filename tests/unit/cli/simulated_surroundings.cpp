@@ -1,5 +1,7 @@
 #include "simulated_surroundings.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <fstream>
 
@@ -191,7 +193,7 @@ ElasticJobOptions SimulatedJob::Surroundings::options(const JobLimits& limits) {
           .start_id = text("start-", launcher_.number),
           .say = print,
           .note = print,
-          .is_told_to_stop = [&launcher = launcher_] { return launcher.is_told; },
+          .stop_signal = [&launcher = launcher_] { return launcher.is_told ? SIGTERM : 0; },
           .surroundings = *this};
 }
 
