@@ -99,6 +99,7 @@ class Pages(unittest.TestCase):
         self.assertIn("    [](const Tensor& x) { return x; }\n", out)
         self.assertIn("# a <b> [x](y)\n", out)
         self.assertEqual(problems, [])
+        self.assertIn("## Two\n\n    kill <pid>\n", self.page("# One\n\n## Two\n    kill <pid>\n")[0])
 
     def test_words_in_angle_brackets_are_no_tags(self):
         self.assertIn("kill &lt;pid>, `Group<T>`, 1 < 2", self.page("# One\n\nkill <pid>, `Group<T>`, 1 < 2\n")[0])

@@ -45,7 +45,7 @@ def prose_and_code(text):
         indented = line.startswith("    ") and (blank or indented) or indented and not line
         code = bool(fence) or fenced or indented
         fenced ^= bool(fence)
-        blank = not line
+        blank = not line or bool(_HEADING.match(line))
         if runs and runs[-1][0] == code:
             runs[-1][1].append(line)
         else:

@@ -20,6 +20,7 @@ import pages
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 INDEX = "docs/index.md"
+SEARCHED_LAST = "---\nsearch:\n  boost: 0.3\n---\n"  # guides come before decisions and measurements
 LANGUAGES = {".cpp": "cpp", ".toml": "toml", ".yaml": "yaml", ".slurm": "bash"}
 
 
@@ -88,7 +89,7 @@ def main(folder=None, tags=None):
     shutil.rmtree(folder, ignore_errors=True)
     for file, text in written.items():
         (folder / "pages" / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "pages" / file).write_text(text)
+        (folder / "pages" / file).write_text(SEARCHED_LAST * file.startswith(("docs/adr/", "bench/results/")) + text)
     shutil.copytree(ROOT / "docs/figures", folder / "pages/docs/figures")
     for file in ("site.css", "iframe-worker.js"):
         shutil.copy(ROOT / "tools/docs" / file, folder / "pages" / file)
