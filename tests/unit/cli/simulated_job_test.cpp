@@ -30,8 +30,8 @@ void expect_seeds(std::uint64_t first, std::uint64_t count, bool has_etcd) {
   EXPECT_GE(faults, static_cast<int>(count));
 }
 
-TEST(SimulatedJobs, KeepPromisesWithEtcd) { expect_seeds(1, 100, true); }
-TEST(SimulatedJobs, KeepPromisesWithAFirstHost) { expect_seeds(1'000'001, 50, false); }
+TEST(SimulatedJobs, KeepPromisesWithEtcd) { expect_seeds(1, 400, true); }
+TEST(SimulatedJobs, KeepPromisesWithAFirstHost) { expect_seeds(1'000'001, 100, false); }
 
 TEST(SimulatedJobs, OneSeed) {
   const std::uint64_t seed = number_of("TRIREME_SIM_SEED", 1);

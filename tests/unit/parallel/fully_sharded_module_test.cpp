@@ -128,6 +128,22 @@ std::string warnings_of(const std::function<std::function<void()>(const FullySha
   return testing::internal::GetCapturedStderr();
 }
 
+/// Its weights may be those of an earlier step, or of several steps at once.
+TEST_P(FullyShardedModule, RejectsGradientsOfTheModulesOwnForward) {
+  run([](nn::Sequential& net, FullyShardedDataParallel& sharded) {
+    EXPECT_THAT(
+        [&] {
+          net->forward(test::numbers({6, 4}, 1)).square().mean().backward();
+        },
+        testing::Throws<std::exception>(testing::Property(
+            &std::exception::what, testing::AnyOf(HasSubstr("call forward() of the FullyShardedDataParallel"),
+                                                  HasSubstr("while it is not gathered")))));
+    sharded.zero_grad();
+    loss_of(sharded).backward();
+    for (const auto& [name, piece] : sharded.parameters()) EXPECT_TRUE(piece.grad().defined()) << name;
+  });
+}
+
 TEST_P(FullyShardedModule, WarnsOncePerRankOfUnoptimizedPieces) {
   const std::string warnings = warnings_of(
       [](const FullyShardedDataParallel& sharded) {

@@ -153,6 +153,7 @@ at::Tensor FullyShardedDataParallel::Passes::on_graph(const std::shared_ptr<Grap
                                                       const at::Tensor& gradient) {
   begin_pass();
   if (!is_in_pass()) return gradient;
+  pass_->comes_from_graph = true;
   if (pass_->graph) pass_->graph->before.push_back(graph);
   if (!keeps_graph()) pass_->used_up.push_back(graph);
   return watched(gradient);
@@ -162,7 +163,12 @@ at::Tensor FullyShardedDataParallel::Passes::on_graph(const std::shared_ptr<Grap
 void FullyShardedDataParallel::Passes::on_leaf(const at::Tensor& leaf, std::size_t unit) {
   if (!accumulates_into(leaf)) return;
   begin_pass();
-  if (is_in_pass() && unit != kNone) --units_[unit].num_left;
+  if (unit == kNone) return;
+  require(units_[unit].in_pass || pass_->comes_from_graph, "layer '", units_[unit].layer.name,
+          "': a gradient of its parameters comes from outside of forward() of the FullyShardedDataParallel, ",
+          "for example from forward() of the module itself, which computes with weights of any step: ",
+          "call forward() of the FullyShardedDataParallel");
+  if (is_in_pass()) --units_[unit].num_left;
 }
 
 bool FullyShardedDataParallel::Passes::is_in_pass() const {

@@ -85,6 +85,7 @@ class FullyShardedDataParallel::Passes : public std::enable_shared_from_this<Pas
     bool accumulates;                     ///< into parameters
     std::shared_ptr<GraphWeights> graph;  ///< null: it makes none
     std::vector<std::shared_ptr<GraphWeights>> used_up = {};
+    bool comes_from_graph = false;  ///< through the graph of another pass, in an order that no hook sees
   };
   struct LeafHook {
     at::Tensor leaf;
