@@ -97,11 +97,13 @@ struct PlanArguments {
   double budget_s = 0;          ///< of the search; 0: until it is complete
   std::string measurements;     ///< file to read; empty: kept ones, or the ranks measure
   std::string save;             ///< file to write; empty: none
+  std::string links;            ///< file of the links to plan for; empty: those that were measured
   std::string machine;          ///< file that describes it; empty: this one
   std::int64_t vocabulary = 0;  ///< tokens of a model on a described machine
   std::string page;             ///< file of the page; empty: none
   bool measures = false;        ///< even if measurements are kept
   bool checks = false;          ///< the fastest plans are run for some steps
+  bool frees_batch = false;     ///< the global batch is searched, too
   bool json = false, toml = false, shows_all = false;
 };
 

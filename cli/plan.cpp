@@ -5,7 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/plan_batches.h"
 #include "cli/plan_check.h"
+#include "cli/plan_fit.h"
+#include "cli/plan_links.h"
 #include "cli/plan_page.h"
 #include "cli/quantities.h"
 #include "cli/text_table.h"
@@ -41,13 +44,13 @@ std::string counts_in_words(const train::PlanSearch& search) {
 
 class PlanText {
  public:
-  PlanText(const train::PlanSearch& search, int world_size, bool shows_all)
-      : search_(search), world_size_(world_size), shows_all_(shows_all) {}
+  PlanText(const FoundPlans& found, int world_size, bool shows_all)
+      : found_(found), search_(found.search), world_size_(world_size), shows_all_(shows_all) {}
 
   void print() const {
     std::cout << counts_in_words(search_) << "\n";
     if (search_.plans.empty())
-      print_smallest();
+      print_ways(found_, world_size_);
     else
       print_best();
     std::cout << "\ntime against memory: no other plan is both faster and smaller\n";
@@ -66,16 +69,6 @@ class PlanText {
     std::cout << "\n";
     for (const auto& [key, value] : best.settings) std::cout << "  " << key << " = " << value << "\n";
     if (best.settings.empty()) std::cout << "  the defaults of all planned keys\n";
-  }
-
-  void print_smallest() const {
-    const train::PlannedStep& smallest = search_.too_large.front();
-    std::cout << "\nno plan " << (search_.is_complete ? "" : "of those tried ") << "fits into "
-              << in_bytes(search_.limit_bytes) << " per rank; the smallest, "
-              << train::in_words(smallest.config, world_size_) << ", needs "
-              << in_bytes(smallest.memory_bytes) << " on rank " << smallest.memory_rank
-              << ".\nTo make it fit: more ranks (-n), a smaller train.global_batch or model, or "
-                 "offload.optimizer and offload.parameters, which plans do not choose\n";
   }
 
   void print_table(const std::vector<const train::PlannedStep*>& plans) const {
@@ -105,6 +98,7 @@ class PlanText {
     print_table(others);
   }
 
+  const FoundPlans& found_;
   const train::PlanSearch& search_;
   const int world_size_;
   const bool shows_all_;
@@ -162,8 +156,8 @@ std::int64_t limit_bytes(const PlanArguments& arguments, const train::RunConfig&
   return static_cast<std::int64_t>(available_memory().bytes) / (of_host > 0 ? of_host : world_size);
 }
 
-train::PlanSearch searched(const PlanArguments& arguments, const train::RunConfig& config, int world_size,
-                           const train::MeasuredForms& measured) {
+train::PlanSearchOptions options_of_search(const PlanArguments& arguments, const train::RunConfig& config,
+                                           int world_size, const train::MeasuredForms& measured) {
   const double end_s = now_s() + arguments.budget_s;
   train::PlanSearchOptions options{.limit_bytes = limit_bytes(arguments, config, world_size, measured)};
   if (!arguments.machine.empty()) {
@@ -171,13 +165,40 @@ train::PlanSearch searched(const PlanArguments& arguments, const train::RunConfi
     if (arguments.budget_s == 0) options.max_work = kMaxWork;
   }
   if (arguments.budget_s > 0) options.is_over = [end_s] { return now_s() > end_s; };
-  return train::search_plans(config, world_size, measured, options);
+  return options;
+}
+
+FoundPlans searched(const PlanArguments& arguments, const train::RunConfig& config, int world_size,
+                    const train::MeasuredForms& measured) {
+  const train::PlanSearchOptions options = options_of_search(arguments, config, world_size, measured);
+  FoundPlans found{.search = {}, .bare_bytes = train::bytes_without_tensors(measured)};
+  if (arguments.frees_batch) {
+    found.batches = train::search_batch_sizes(config, world_size, measured, options);
+    require(!found.batches->batches.empty(), "no plan fits into ", in_bytes(options.limit_bytes),
+            " per rank for a batch of ", found.batches->first_too_large,
+            "; trireme plan without --free-batch names changes that make one fit");
+    return found;
+  }
+  found.search = train::search_plans(config, world_size, measured, options);
+  if (found.search.plans.empty())
+    found.ways = train::ways_to_fit(config, world_size, measured, options, found.search);
+  return found;
 }
 
 /// `checked`: empty if no plan was run.
-void print_search(const PlanArguments& arguments, const std::string& name, int world_size,
-                  const train::PlanSearch& search, const std::vector<CheckedPlan>& checked) {
-  if (!arguments.page.empty()) write_file_atomic(arguments.page, plan_page(search, name, world_size));
+void print_search(const PlanArguments& arguments, const train::RunConfig& config, int world_size,
+                  const FoundPlans& found, const std::vector<CheckedPlan>& checked) {
+  if (found.batches) {
+    const std::int64_t configured = config.train.global_batch;
+    if (arguments.json)
+      std::cout << batches_as_json(*found.batches, configured, world_size).dump(2) << std::endl;
+    else
+      print_batches(*found.batches, configured, world_size);
+    return;
+  }
+  const train::PlanSearch& search = found.search;
+  if (!arguments.page.empty())
+    write_file_atomic(arguments.page, plan_page(search, config.run.name, world_size));
   if (arguments.toml) {
     require(!search.plans.empty(), "no plan fits into ", in_bytes(search.limit_bytes),
             " per rank; run it without --toml to see what each plan needs");
@@ -186,17 +207,34 @@ void print_search(const PlanArguments& arguments, const std::string& name, int w
               << train::to_toml(best.settings) << std::flush;
   } else if (arguments.json) {
     ordered_json json = as_json(search, world_size);
+    if (search.plans.empty()) json["ways_to_fit"] = ways_as_json(found, world_size);
     if (arguments.checks) json["checked"] = as_json(checked, world_size);
     std::cout << json.dump(2) << std::endl;
   } else {
-    PlanText(search, world_size, arguments.shows_all).print();
+    PlanText(found, world_size, arguments.shows_all).print();
     if (!checked.empty()) print_check(checked, world_size);
   }
 }
 
 void search_and_print(const PlanArguments& arguments, const train::RunConfig& config, int world_size,
                       const train::MeasuredForms& measured) {
-  print_search(arguments, config.run.name, world_size, searched(arguments, config, world_size, measured), {});
+  print_search(arguments, config, world_size, searched(arguments, config, world_size, measured), {});
+}
+
+/// None: --links is not given.
+std::optional<train::LinkLevels> given_links(const PlanArguments& arguments, int world_size) {
+  if (arguments.links.empty()) return std::nullopt;
+  require(world_size > 1, "--links: 1 rank uses no link; give the number of ranks (-n N)");
+  return read_links(arguments.links, world_size);
+}
+
+/// With the rates of --links, and a line that says so.
+train::MeasuredForms over_given_links(const PlanArguments& arguments, int world_size,
+                                      train::MeasuredForms measured) {
+  const auto links = given_links(arguments, world_size);
+  if (!links) return measured;
+  std::cerr << "links: of " << arguments.links << ", " << links_in_words(*links, world_size) << "\n";
+  return train::over_links(std::move(measured), *links, world_size);
 }
 
 void plan_for_machine(const PlanArguments& given, const train::RunConfig& config) {
@@ -222,11 +260,13 @@ RankCommand on_ranks(const Home& home, const PlanArguments& arguments, const tra
     if (is_set) command.options.emplace_back(option);
   };
   if (!arguments.save.empty()) add("--save", arguments.save);
+  if (!arguments.links.empty()) add("--links", arguments.links);
   if (arguments.memory_gib > 0) add("--memory", text(arguments.memory_gib));
   if (arguments.budget_s > 0) add("--budget", text(arguments.budget_s));
   if (!arguments.page.empty()) add("--page", arguments.page);
   add_flag(arguments.measures, "--measure");
   add_flag(arguments.checks, "--check");
+  add_flag(arguments.frees_batch, "--free-batch");
   add_flag(arguments.json, "--json");
   add_flag(arguments.toml, "--toml");
   add_flag(arguments.shows_all, "--all");
@@ -241,16 +281,17 @@ int plan_on_this_rank(const PlanArguments& arguments, const train::RunConfig& co
   }();
   const train::MeasuredForms measured =
       train::known_or_measured(config, *context, data, {}, arguments.measures);
-  std::optional<train::PlanSearch> search;
+  std::optional<FoundPlans> found;
   comm::on_every_rank(context->world(), [&] {
     if (!context->is_main()) return;
     const telemetry::OwnWork work(context->status(), "searching for a plan");
     if (!arguments.save.empty()) train::write_measurements(arguments.save, measured);
-    search = searched(arguments, config, context->world_size(), measured);
+    found = searched(arguments, config, context->world_size(),
+                     over_given_links(arguments, context->world_size(), measured));
   });
   std::vector<CheckedPlan> checked;
-  if (arguments.checks) checked = check_plans(search ? &*search : nullptr, config, *context, data);
-  if (search) print_search(arguments, config.run.name, context->world_size(), *search, checked);
+  if (arguments.checks) checked = check_plans(found ? &found->search : nullptr, config, *context, data);
+  if (found) print_search(arguments, config, context->world_size(), *found, checked);
   return kExitOk;
 }
 
@@ -264,17 +305,21 @@ int run_plan(const Home& home, const PlanArguments& arguments) {
   }
   if (!arguments.measurements.empty()) {
     const int world_size = std::max(1, arguments.ranks.num_ranks);
-    search_and_print(arguments, config, world_size, train::read_measurements(arguments.measurements));
+    search_and_print(
+        arguments, config, world_size,
+        over_given_links(arguments, world_size, train::read_measurements(arguments.measurements)));
     return kExitOk;
   }
   const RankPlan ranks = plan_ranks(arguments.ranks);
+  given_links(arguments, ranks.world_size);  // its errors come before ranks are started
   const bool is_first = ranks.launches || ranks.world_size == 1;
   if (is_first && !arguments.measures) {
     if (const auto kept = train::read_kept(config, {ranks.world_size, ranks.world_size})) {
       std::cerr << "costs: as measured on this machine before; --measure measures again\n";
       if (!arguments.checks) {
         if (!arguments.save.empty()) train::write_measurements(arguments.save, *kept);
-        search_and_print(arguments, config, ranks.world_size, *kept);
+        search_and_print(arguments, config, ranks.world_size,
+                         over_given_links(arguments, ranks.world_size, *kept));
         return kExitOk;
       }
     }

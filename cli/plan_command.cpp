@@ -195,20 +195,29 @@ Command plan_command(std::function<int(const PlanArguments&)> run) {
     CLI::Option* check =
         app.add_flag("--check", search->checks, "Run the three fastest plans for some steps, and compare")
             ->excludes(read);
+    CLI::Option* links =
+        app.add_option("--links", search->links,
+                       "Plan for the links in this output of trireme topology --json, not for those measured")
+            ->type_name("FILE.json")
+            ->excludes(check);
     CLI::Option* machine =
         app.add_option("--machine", search->machine,
                        "Plan for the machine that this file describes; nothing is measured")
             ->type_name("FILE.toml");
-    for (CLI::Option* other : {read, save, measure, check}) machine->excludes(other);
+    for (CLI::Option* other : {read, save, measure, check, links}) machine->excludes(other);
     CLI::Option* vocabulary =
         app.add_option("--vocabulary", search->vocabulary, "Tokens that the model knows, with --machine")
             ->type_name("N")
             ->check(above_zero());
     vocabulary->needs(machine);
     machine->needs(vocabulary);
-    app.add_option("--page", search->page, "Write a page with all plans, and time against memory as a chart")
-        ->type_name("FILE.html");
-    app.add_flag("--all", search->shows_all, "Show all plans");
+    CLI::Option* page = app.add_option("--page", search->page,
+                                       "Write a page with all plans, and time against memory as a chart")
+                            ->type_name("FILE.html");
+    CLI::Option* all = app.add_flag("--all", search->shows_all, "Show all plans");
+    CLI::Option* batch = app.add_flag("--free-batch", search->frees_batch,
+                                      "Compare global batches, too; another batch changes the training");
+    for (CLI::Option* other : {check, page, all}) batch->excludes(other);
     CLI::Option* profile =
         app.add_option("--profile", given->profile, "Times and bytes of the model's layers, as CSV")
             ->type_name("FILE.csv");
@@ -233,7 +242,8 @@ Command plan_command(std::function<int(const PlanArguments&)> run) {
         ->type_name("M")
         ->check(above_zero())
         ->needs(profile);
-    app.add_flag("--toml", given->toml, "Print the fastest plan as keys for trireme train --plan");
+    app.add_flag("--toml", given->toml, "Print the fastest plan as keys for trireme train --plan")
+        ->excludes(batch);
     app.add_flag("--json", given->json, "As JSON");
     return [given, search, run] {
       search->json = given->json;
@@ -253,6 +263,7 @@ Command plan_command(std::function<int(const PlanArguments&)> run) {
           "  trireme plan examples/gpt_char.toml --set data.path=TEXT.txt -n 4\n"
           "  trireme plan examples/gpt_char.toml --set data.path=TEXT.txt -n 4 --memory 0.2 --toml > "
           "plan.toml\n"
+          "  trireme plan examples/gpt_char.toml --set data.path=TEXT.txt -n 4 --links links.json\n"
           "  trireme plan examples/gpt_large.toml --set data.path=TEXT.txt -n 3072 --vocabulary 51200 "
           "--machine "
           "examples/machines/a100_selene.toml\n"

@@ -13,10 +13,10 @@ target_link_libraries(trireme_everything INTERFACE ${modules})
 # What has to be built before `cmake --install`: tests do not, nor benchmarks that no command starts.
 add_custom_target(trireme_installed DEPENDS ${modules})
 
-foreach(library launcher commands torch_commands)  # what Trireme::app is made of
+foreach(library launcher commands topology_report torch_commands)  # what Trireme::app is made of
   set_target_properties(trireme_${library} PROPERTIES EXPORT_NAME cli_${library})
 endforeach()
-install(TARGETS trireme_everything ${modules} trireme_launcher trireme_commands trireme_torch_commands EXPORT TriremeTargets
+install(TARGETS trireme_everything ${modules} trireme_launcher trireme_commands trireme_topology_report trireme_torch_commands EXPORT TriremeTargets
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 # Where libraries are looked for: in a folder that moves with the programs (a bundle fills it; see
 # TriremeBundle.cmake), then in the libtorch of this build. The bundle's programs forget the second.

@@ -109,7 +109,8 @@ std::string to_json(const TopologyReport& report) {
 
 TopologyReport parse_topology(const std::string& json, const std::string& source) {
   const auto reject = [&](const char* why) {
-    return DataError(text(source, " is not what 'trireme topology --json' prints: ", why));
+    return DataError(text(source, " is not what 'trireme topology --json' prints: ", why,
+                          "; write it with trireme topology -n N --json > FILE"));
   };
   try {
     return report_of(parse_json<Json>(json, kLimits));

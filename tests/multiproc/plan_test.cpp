@@ -1,6 +1,7 @@
 // `trireme plan FILE.toml` over processes. It measures once, and a run uses the printed plan.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +10,7 @@
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/text.h"
 
 namespace trireme::test {
 namespace {
@@ -27,7 +29,8 @@ class PlanOverRanks : public testing::Test {
     return run(command);
   }
   ChildResult plan(const std::vector<std::string>& more) const {
-    std::vector<std::string> words = {"plan", checkout("examples/quick.toml"), "-n", "2"};
+    std::vector<std::string> words = {"plan", checkout("examples/quick.toml")};
+    if (std::ranges::find(more, "-n") == more.end()) words.insert(words.end(), {"-n", "2"});
     words.insert(words.end(), more.begin(), more.end());
     return trireme(words);
   }
@@ -92,6 +95,74 @@ TEST_F(PlanOverRanks, ExplicitPlanSwitchesAutomaticPlanOff) {
               AllOf(HasSubstr("pipeline = 2"), HasSubstr("plan = \"none\"")));
 }
 
+/// As `trireme topology --json` prints it, of `ranks` ranks on hosts of `of_host`.
+std::string links_of(int ranks, int of_host, double bytes_per_s_between) {
+  json hosts = json::array(), links = json::array(), host_of_rank = json::array();
+  for (int host = 0; host < ranks / of_host; ++host)
+    hosts.push_back({{"name", text("node", host)},
+                     {"sockets", 1},
+                     {"numa_nodes", 1},
+                     {"cores", 2},
+                     {"threads", 2},
+                     {"usable", 2},
+                     {"caches", json::array()},
+                     {"interfaces", json::array()}});
+  for (int from = 0; from < ranks; ++from) {
+    host_of_rank.push_back(from / of_host);
+    for (int to = 0; to < ranks; ++to) {
+      const bool is_one_host = from / of_host == to / of_host;
+      if (from != to)
+        links.push_back({{"from", from},
+                         {"to", to},
+                         {"alpha_s", 1e-5},
+                         {"bytes_per_s", is_one_host ? 1e10 : bytes_per_s_between}});
+    }
+  }
+  return json({{"hosts", hosts},
+               {"host_of_rank", host_of_rank},
+               {"links", links},
+               {"sum_bytes_per_s", 1e9},
+               {"probe_s", 0.1}})
+      .dump();
+}
+
+TEST_F(PlanOverRanks, GivenLinksReplaceMeasuredOnes) {
+  ASSERT_EQ(plan({"--save", path("costs.json")}).exit_code, kExitOk);
+  write_file_atomic(path("fast.json"), links_of(4, 2, 1e10));
+  write_file_atomic(path("slow.json"), links_of(4, 2, 1e6));
+  // Four ranks, which nobody starts.
+  const auto best_s = [&](const std::string& file) {
+    const ChildResult found = plan({"-n", "4", "--set", "parallel.pipeline=1", "--measurements",
+                                    path("costs.json"), "--links", path(file), "--json"});
+    EXPECT_THAT(found.err, HasSubstr("2 hosts of 2 ranks: 10 us and 10 GB/s within a host, "));
+    const json first = json::parse(found.out).at("plans").at(0);
+    return first.at("step_s").get<double>();
+  };
+  EXPECT_GT(best_s("slow.json"), 2 * best_s("fast.json"));
+
+  const ChildResult started = plan({"--links", path("slow.json"), "--measure", "--json"});
+  ASSERT_EQ(started.exit_code, kExitOk) << started.err;
+  EXPECT_THAT(started.err, HasSubstr("1 host of 2 ranks: 10 us and 10 GB/s within a host\n"));
+}
+
+TEST_F(PlanOverRanks, BrokenLinksAreNamedBeforeTheStart) {
+  const auto error = [&](const std::string& content, const std::vector<std::string>& more = {}) {
+    write_file_atomic(path("links.json"), content);
+    std::vector<std::string> words = {"--links", path("links.json")};
+    words.insert(words.end(), more.begin(), more.end());
+    const ChildResult found = plan(words);
+    EXPECT_NE(found.exit_code, kExitOk);
+    EXPECT_THAT(found.err, Not(HasSubstr("rank 1"))) << "no rank is started";
+    return found.err;
+  };
+  EXPECT_THAT(error("{"), AllOf(HasSubstr("links.json is not what 'trireme topology --json' prints"),
+                                HasSubstr("write it with trireme topology -n N --json > FILE")));
+  EXPECT_THAT(error(links_of(2, 2, 1), {"-n", "4"}),
+              HasSubstr("links.json has the links of 2 ranks, and -n is 4; measure 4 ranks"));
+  EXPECT_THAT(error(links_of(4, 2, 1), {"-n", "3"}), HasSubstr("expected as many on each host"));
+  EXPECT_THAT(error(links_of(2, 2, 1), {"-n", "1"}), HasSubstr("1 rank uses no link"));
+}
+
 using SecurityPlans = PlanOverRanks;
 
 TEST_F(SecurityPlans, ForeignFileIsReadUpToLimit) {
@@ -126,10 +197,38 @@ TEST_F(PlanOverRanks, RanksOfHostShareItsMemory) {
 TEST_F(PlanOverRanks, TooLittleMemoryNamesSmallestPlan) {
   const ChildResult found = plan({"--memory", "0.001"});
   EXPECT_EQ(found.exit_code, kExitOk) << found.err;
-  EXPECT_THAT(found.out, AllOf(HasSubstr("no plan fits into 1.0 MiB per rank"), HasSubstr("more on rank")));
+  EXPECT_THAT(found.out, AllOf(HasSubstr("no plan fits into 1.0 MiB per rank"), HasSubstr("more on rank"),
+                               HasSubstr("without tensors, so that no change makes it fit")));
   const ChildResult keys = plan({"--memory", "0.001", "--toml"});
   EXPECT_EQ(keys.exit_code, kExitUsage);
   EXPECT_THAT(keys.err, HasSubstr("no plan fits"));
+}
+
+TEST_F(PlanOverRanks, TooLittleMemoryNamesCheapestWay) {
+  constexpr std::int64_t kMissing = 2 << 20;  // of the optimizer's 7 MB and more
+  const std::vector<std::string> model = {
+      "--set", "model.hidden=[1024,1024]", "--set", "optimizer.name=adamw", "--set", "offload.part_mib=0.25"};
+  const auto planned = [&](std::vector<std::string> more) {
+    more.insert(more.end(), model.begin(), model.end());
+    return plan(more);
+  };
+  const ChildResult measured = planned({"--save", path("costs.json"), "--memory", "0.05", "--json"});
+  ASSERT_EQ(measured.exit_code, kExitOk) << measured.err;
+  const json found = json::parse(measured.out);
+  ASSERT_TRUE(found.at("plans").empty());
+  const double smallest = found.at("too_large").at(0).at("memory_bytes").get<double>();
+  const std::string gib = text((smallest - kMissing) / 0x1p30);
+  const ChildResult told = planned({"--measurements", path("costs.json"), "--memory", gib});
+  EXPECT_THAT(told.out, AllOf(HasSubstr("2.0 MiB more"), HasSubstr("changes that make it fit, the cheapest"),
+                              HasSubstr("offload.optimizer = \"files\""), HasSubstr("-n 4"),
+                              HasSubstr(">: without the time of disks")));
+  const json ways =
+      json::parse(planned({"--measurements", path("costs.json"), "--memory", gib, "--json"}).out)
+          .at("ways_to_fit");
+  for (const json& way : ways) {
+    EXPECT_GT(way.at("freed_bytes").get<double>(), 0) << way;
+    EXPECT_EQ(way.at("fits").get<bool>(), way.at("memory_bytes").get<double>() <= smallest - kMissing) << way;
+  }
 }
 
 }  // namespace

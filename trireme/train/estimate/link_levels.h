@@ -13,8 +13,12 @@ struct LinkFacts {
 struct LinkLevels {
   int ranks_of_host = 0;      ///< 0: not described
   LinkFacts within, between;  ///< of a rank, where all ranks of its host exchange at the same time
+  /// Of ranks whose backend decides whether they have weights in one memory; else each has its own.
+  bool may_share_weights = false;
 
   bool is_described() const { return ranks_of_host > 0; }
+  /// Each rank has weights in its own memory.
+  bool are_weights_own() const { return is_described() && !may_share_weights; }
 };
 
 /// Ranks at equal distances within so many consecutive ones.

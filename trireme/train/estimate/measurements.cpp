@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -269,6 +270,17 @@ bool is_shipped(const std::string& name) {
   return kNames.contains(name);
 }
 
+/// Ranks that hold parts of the same layers or sequences. What they exchange is part of the time of layers.
+std::int64_t ranks_of_parts(const Measurements& form) {
+  std::int64_t ranks = 1;
+  for (const std::string key : {"parallel.tensor = ", "parallel.context = ", "parallel.expert = "}) {
+    const std::size_t at = form.model.find(key);
+    if (at != std::string::npos)
+      ranks *= std::max(1L, std::strtol(form.model.c_str() + at + key.size(), nullptr, 10));
+  }
+  return ranks;
+}
+
 /// Keys of a program's own types count, as their meaning is unknown here.
 bool decides_layers(const ConfigKey& key) {
   constexpr std::array kTables = {"data.", "model.", "objective."};
@@ -310,6 +322,32 @@ const Measurements& form_of(const MeasuredForms& forms, const ParallelPlan& plan
   require(!forms.empty(), "no costs were measured");
   const auto found = std::ranges::find(forms, model_key(plan), &Measurements::model);
   return found == forms.end() ? forms.front() : *found;
+}
+
+MeasuredForms over_links(MeasuredForms forms, const LinkLevels& links, int world_size) {
+  const bool is_one_host = world_size <= links.ranks_of_host;
+  require(is_one_host || world_size % links.ranks_of_host == 0, world_size, " ranks on hosts of ",
+          links.ranks_of_host, "; expected whole hosts");
+  const LinkFacts& slowest = is_one_host ? links.within : links.between;
+  const bool had_any = !forms.empty();
+  std::erase_if(forms, [&](const Measurements& form) {
+    const std::int64_t ranks = ranks_of_parts(form);
+    return ranks > 1 && (is_one_host || ranks > links.ranks_of_host);
+  });
+  require(!had_any || !forms.empty(),
+          "the exchanges of parallel.tensor, parallel.context and parallel.expert are part of the measured "
+          "layers, so that other links cannot replace them; leave these keys out, or measure on those hosts");
+  for (Measurements& form : forms) {
+    const double share_of_core = form.exchanges.share_of_core;
+    form.exchanges = {.ranks = world_size,
+                      .send = {.fixed_s = slowest.latency_s, .unit_s = 1 / slowest.bytes_per_s},
+                      .share_of_core = share_of_core};
+    form.within_host = {};
+    form.ranks_of_host = is_one_host ? 0 : links.ranks_of_host;
+    form.links = links;
+    form.links.may_share_weights = true;
+  }
+  return forms;
 }
 
 std::string to_text(const MeasuredForms& forms) {

@@ -51,7 +51,7 @@ struct Measurements {
   /// Time of a step besides computations and exchanges: batches, reports, the program itself. Units:
   /// micro-batches of a stage. 0: not measured.
   CostLine overhead = {};
-  LinkLevels links = {};  ///< of a described machine: then they time collectives; not part of a file
+  LinkLevels links = {};  ///< described or given: then they time collectives; not part of a file
   double base_bytes = 0;  ///< of a rank's process next to tensors (process_memory.h); 0: a device, or unknown
 };
 
@@ -86,6 +86,12 @@ using MeasuredForms = std::vector<Measurements>;
 
 /// The costs of the plan's form, or the first ones: estimate() then names the key that differs.
 const Measurements& form_of(const MeasuredForms& forms, const ParallelPlan& plan);
+
+/// With the rates of these links in place of the measured ones, for `world_size` ranks, which may be more
+/// than have measured. Layers in parts exchange within their measured time: such forms stay if a host of
+/// several holds all parts, as measured here, and are left out otherwise. Throws InvalidArgument: no form
+/// stays; ranks that do not fill whole hosts.
+MeasuredForms over_links(MeasuredForms forms, const LinkLevels& links, int world_size);
 
 /// JSON.
 std::string to_text(const MeasuredForms& forms);

@@ -212,7 +212,7 @@ WeightSharing PlanBounds::sharing_of(const PlanChoice& choice) const {
 
 /// Weights may be shared in the memory of a host, and state may be offloaded. There is no bound for either.
 bool PlanBounds::bounds_memory(const Measurements& costs) const {
-  return limit_bytes_ > 0 && costs.links.is_described() && config_.offload.optimizer == "none" &&
+  return limit_bytes_ > 0 && costs.links.are_weights_own() && config_.offload.optimizer == "none" &&
          config_.offload.parameters == "none";
 }
 
@@ -239,7 +239,7 @@ double PlanBounds::gathered_bytes(const PlanChoice& choice, double stage_bytes,
 
 /// Seconds after the last backward of a stage: its reduction and its update.
 double PlanBounds::end_s(const PlanChoice& choice, const Measurements& costs, double parameter_bytes) const {
-  if (!costs.links.is_described()) return 0;
+  if (!costs.links.are_weights_own()) return 0;
   const WeightSharing sharing = sharing_of(choice);
   const ExchangeTimes times(costs);
   const double share = sharing.is_sharded() ? 1.0 / sharing.shards : 1;
@@ -256,7 +256,7 @@ double PlanBounds::end_s(const PlanChoice& choice, const Measurements& costs, do
 double PlanBounds::exchanges_s(const PlanChoice& choice, const Measurements& costs) {
   const WeightSharing sharing = sharing_of(choice);
   const std::int64_t at_a_time = config_.parallel.gathered_layers;
-  if (sharing.zero < 3 || !costs.links.is_described()) return 0;
+  if (sharing.zero < 3 || !costs.links.are_weights_own()) return 0;
   const Sums& sums = sums_of(costs, choice.samples(config_.train.global_batch, world_size_));
   const ExchangeTimes times(costs);
   double gathers_s = 0, largest_s = 0, reductions_s = 0;
