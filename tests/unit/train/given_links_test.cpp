@@ -84,6 +84,15 @@ TEST(GivenLinks, PartsOfLayersStayWithinHosts) {
   EXPECT_THAT([&] { forms(1); }, ThrowsMessage<InvalidArgument>(HasSubstr("leave these keys out")));
 }
 
+TEST(GivenLinks, FixedPartsWithoutCostsAreNamed) {
+  const MeasuredForms given =
+      over_links({known_costs(replicas(), 2)}, {.ranks_of_host = 2, .within = kFast, .between = {}}, 2);
+  RunConfig config = replicas();
+  config.parallel.tensor = 2;
+  EXPECT_THAT([&] { search_plans(config, 2, given); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("no layers in as many parts as parallel.tensor")));
+}
+
 TEST(GivenLinks, HostsDoNotShareWeights) {
   RunConfig config = replicas();
   config.parallel.zero = 1;

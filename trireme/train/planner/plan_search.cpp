@@ -29,6 +29,10 @@ constexpr int kBudgets = 8;
 /// If no plan fits: number of estimated plans among those that the memory bound excludes, smallest first.
 constexpr std::size_t kSmallest = 4;
 
+const char* const kNotMeasured =
+    "the costs have no layers in as many parts as parallel.tensor and parallel.context ask for; leave these "
+    "keys out, or measure again with this configuration";
+
 /// A plan without an estimate yet.
 struct OpenChoice {
   PlanChoice choice;
@@ -70,7 +74,8 @@ class Search {
       consider(with_choice(config_, choices_[least_left_out_->second].choice), {});
     }
     require(!found_.plans.empty() || !found_.too_large.empty(), "no plan runs on ", world_size_,
-            world_size_ == 1 ? " rank: " : " ranks: ", first_rejection_);
+            world_size_ == 1 ? " rank: " : " ranks: ",
+            first_rejection_.empty() ? kNotMeasured : first_rejection_);
     std::ranges::stable_sort(found_.plans, {}, &PlannedStep::step_s);
     prefer_simple();
     std::ranges::stable_sort(found_.too_large, {}, &PlannedStep::memory_bytes);
