@@ -80,6 +80,14 @@ class CodecHook final : public CompressingHook {
       count_as(MemoryKind::kOptimizer, each);
   }
 
+  std::vector<Residual> residuals_of(const std::string& name) override {
+    const Kept& kept = kept_.at(name);
+    std::vector<Residual> residuals;
+    if (kept.residual.defined()) residuals.push_back({.values = kept.residual});
+    if (kept.sums_residual.defined())
+      residuals.push_back({.values = kept.sums_residual, .begin = kept.piece.begin});
+    return residuals;
+  }
   void add_uncompressed(const std::string& name, const at::Tensor& parameter) override {
     if (with_velocity_)
       velocities_[name] =

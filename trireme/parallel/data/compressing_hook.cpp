@@ -167,6 +167,20 @@ std::function<void()> CompressingHook::start(comm::Group& group, GradientBucket&
   };
 }
 
+/// Residuals are of gradients divided by their scale.
+void CompressingHook::release(GradientBucket& bucket, double factor) {
+  for (const auto& [name, gradient] : bucket.gradients) {
+    if (!is_taken(gradient)) continue;
+    const at::Tensor values = place_of(gradient, bucket).in(bucket.flat);
+    const Flag finite = Flag::is_finite(values);
+    for (const Residual& residual : residuals_of(name)) {
+      const at::Tensor part = values.narrow(0, residual.begin, residual.values.numel());
+      finite.change(part, [&](at::Tensor sum) { sum.add_(residual.values, factor * gradient_scale_); });
+      finite.change(residual.values, [](at::Tensor kept) { kept.zero_(); });
+    }
+  }
+}
+
 at::Tensor CompressingHook::room(const comm::Group& group, const std::string& use, std::int64_t numel,
                                  const at::TensorOptions& options) {
   at::Tensor& found = rooms_[use];

@@ -10,6 +10,7 @@
 #include "trireme/comm/host_groups.h"
 #include "trireme/parallel/data/internal/compressing_hook.h"
 #include "trireme/parallel/data/internal/relay.h"
+#include "trireme/parallel/data/internal/residual_keeper.h"
 
 namespace trireme::parallel {
 namespace {
@@ -28,7 +29,7 @@ struct Run {
   at::Tensor flat;
 };
 
-class HostsHook final : public CommHook {
+class HostsHook final : public CommHook, public ResidualKeeper {
  public:
   HostsHook(std::shared_ptr<CommHook> compression, CompressionScope scope)
       : compression_(std::move(compression)), scope_(scope) {}
@@ -68,8 +69,19 @@ class HostsHook final : public CommHook {
     return text(compression_->describe(), ", scope ", kScopes.at(static_cast<std::size_t>(scope_)).name);
   }
   std::int64_t sent_bytes() const override { return compression_->sent_bytes(); }
+  void release(GradientBucket& bucket, double factor) override {
+    GradientBucket mine = hosts_ ? mine_in(bucket) : bucket;
+    dynamic_cast<ResidualKeeper&>(*compression_).release(mine, factor);
+  }
+  double factor_in(const comm::Group& group, ReduceScale scale) const override {
+    return hosts_ ? 1 / share_of(group, scale) : 1;
+  }
 
  private:
+  /// Of a sum inside a host: of means the other hook makes a mean over the hosts.
+  double share_of(const comm::Group& group, ReduceScale scale) const {
+    return scale == ReduceScale::kMean ? 1.0 * hosts_->num_hosts / group.size() : 1.0;
+  }
   bool goes_by_hosts(const comm::Group& group) const {
     if (scope_ != CompressionScope::kAuto) return scope_ == CompressionScope::kHosts;
     const int hosts = comm::num_hosts(group);
@@ -147,8 +159,7 @@ std::function<void()> HostsHook::start(comm::Group& group, GradientBucket& bucke
   for (Run& run : runs) {
     if (hosts_->inside) sums.push_back(hosts_->inside->reduce_async(run.flat, run.owner));
   }
-  // For a mean, the other hook divides by the number of hosts; `share` makes this the mean over ranks.
-  const double share = scale == ReduceScale::kMean ? 1.0 * hosts_->num_hosts / group.size() : 1.0;
+  const double share = share_of(group, scale);
   return relay_.add([this, runs = std::move(runs), sums = std::move(sums), mine = mine_in(bucket), share,
                      scale]() mutable -> Relay::Wait {
     for (comm::Pending& sum : sums) sum.wait();

@@ -57,6 +57,9 @@ class PowerSgdHook final : public CompressingHook {
     kept.q = q.to(parameter.like.device());
     count_as(MemoryKind::kOptimizer, kept.residual);
   }
+  std::vector<Residual> residuals_of(const std::string& name) override {
+    return {{.values = kept_.at(name).residual.view({-1})}};
+  }
   std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
                                ReduceScale scale) override;
   void finish(const Factors& factors, ReduceScale scale, int num_ranks);

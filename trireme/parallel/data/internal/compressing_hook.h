@@ -12,6 +12,7 @@
 
 #include "trireme/parallel/data/comm_hook.h"
 #include "trireme/parallel/data/internal/flag.h"
+#include "trireme/parallel/data/internal/residual_keeper.h"
 
 namespace trireme::compress {
 class Codec;
@@ -29,7 +30,7 @@ struct CompressedPart {
   Flag finite = true;     ///< this rank's
 };
 
-class CompressingHook : public CommHook {
+class CompressingHook : public CommHook, public ResidualKeeper {
  public:
   explicit CompressingHook(const CompressionOptions& options);
 
@@ -38,6 +39,7 @@ class CompressingHook : public CommHook {
   std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) final;
   std::string describe() const override;
   std::int64_t sent_bytes() const final { return sent_bytes_; }
+  void release(GradientBucket& bucket, double factor) final;
 
  protected:
   const CompressionOptions& options() const { return options_; }
@@ -53,6 +55,13 @@ class CompressingHook : public CommHook {
   virtual void add(const comm::Group& group, const Taken& parameter) = 0;
   /// Whether its next gradient is compressed, and does not go as it is for once; on all ranks alike.
   virtual bool is_due(const std::string& /*name*/) const { return true; }
+  /// A vector of this rank that belongs to its next gradient, from element `begin` on.
+  struct Residual {
+    at::Tensor values;  ///< flat
+    std::int64_t begin = 0;
+  };
+  /// What was left out of a compressed one.
+  virtual std::vector<Residual> residuals_of(const std::string& /*name*/) { return {}; }
   /// The same of an uncompressed one; and the handling of its reduced gradient, on all ranks alike.
   virtual void add_uncompressed(const std::string& /*name*/, const at::Tensor& /*parameter*/) {}
   virtual void finish_uncompressed(const std::string& /*name*/, const at::Tensor& /*values*/) {}
