@@ -19,15 +19,18 @@ using testing::ThrowsMessage;
 
 constexpr auto kFirstWindow = static_cast<std::int64_t>(AdaptiveController::kWindow);
 
-/// The change of step time that a controller must measure, in seconds, with the knob on.
+/// The change of step time that a controller must measure, in seconds, with the knob on. The estimate of the
+/// knob may differ, or be absent.
 struct SimulatedKnob final : Knob {
-  SimulatedKnob(std::string called, double gain_s) : called(std::move(called)), gain_s(gain_s) {}
+  SimulatedKnob(std::string called, double gain_s, std::optional<double> promised_s)
+      : called(std::move(called)), gain_s(gain_s), promised_s(promised_s) {}
   std::string name() const override { return called; }
   std::string value() const override { return on ? "on" : "off"; }
   std::optional<Proposal> propose(std::span<const StepReport> /*window*/, double step_s) override {
     ++asked;
     if (on || !proposes) return std::nullopt;
-    return Proposal{.to = "on", .reason = "it may help", .estimated_s = step_s - gain_s};
+    return Proposal{
+        .to = "on", .reason = "it may help", .estimated_s = promised_s ? step_s - *promised_s : 0};
   }
   void apply(std::int64_t from) override {
     on_from = from;
@@ -41,19 +44,26 @@ struct SimulatedKnob final : Knob {
 
   const std::string called;
   const double gain_s;
+  const std::optional<double> promised_s;
   bool on = false, proposes = true;
   std::int64_t on_from = 0;
   int asked = 0;
 };
 
+struct SimulatedGain {
+  std::string knob;
+  double gain_s;
+  std::optional<double> promised_s;
+};
+constexpr std::optional<double> kUnknown;
+
 /// Steps of 100 ms, with or without noise. Each time is reported one step late.
 class SimulatedSteps {
  public:
-  explicit SimulatedSteps(const std::vector<std::pair<std::string, double>>& gains, double noise_s = 0)
-      : noise_s_(noise_s) {
+  explicit SimulatedSteps(const std::vector<SimulatedGain>& gains, double noise_s = 0) : noise_s_(noise_s) {
     std::vector<std::unique_ptr<Knob>> knobs;
-    for (const auto& [name, gain_s] : gains) {
-      auto knob = std::make_unique<SimulatedKnob>(name, gain_s);
+    for (const auto& [name, gain_s, promised_s] : gains) {
+      auto knob = std::make_unique<SimulatedKnob>(name, gain_s, promised_s);
       knobs_.push_back(knob.get());
       knobs.push_back(std::move(knob));
     }
@@ -70,7 +80,7 @@ class SimulatedSteps {
       }
       ++step_;
       const StepReport report{.step = step_, .samples = batch, .full_batch = batch, .step_s = step_s};
-      if (const auto decision = controller_->observe(report, step_ + 4)) decisions.push_back(*decision);
+      for (const Decision& decision : controller_->observe(report, step_ + 4)) decisions.push_back(decision);
     }
     return decisions;
   }
@@ -95,7 +105,7 @@ std::vector<std::string> words_of(const std::vector<Decision>& decisions) {
 }
 
 TEST(AdaptiveController, KeepsChangesThatShortenSteps) {
-  SimulatedSteps steps({{"good", 0.02}});
+  SimulatedSteps steps({{"good", 0.02, 0.02}});
   const std::vector<Decision> decisions = steps.go(200);
   EXPECT_THAT(words_of(decisions), testing::ElementsAre("good off -> on tried", "good off -> on kept"));
   EXPECT_NEAR(decisions[1].before_s, 0.1, 1e-9);
@@ -106,7 +116,7 @@ TEST(AdaptiveController, KeepsChangesThatShortenSteps) {
 }
 
 TEST(AdaptiveController, RevertsUselessChangeAndWaitsLonger) {
-  SimulatedSteps steps({{"useless", 0}});
+  SimulatedSteps steps({{"useless", 0, 0.01}});
   const std::vector<Decision> decisions = steps.go(800);
   ASSERT_GE(decisions.size(), 6U);
   std::vector<std::int64_t> tried;
@@ -121,20 +131,20 @@ TEST(AdaptiveController, RevertsUselessChangeAndWaitsLonger) {
 }
 
 TEST(AdaptiveController, TakesBackAGainWithinTheSpread) {
-  SimulatedSteps quiet({{"small", 0.004}}), loud({{"small", 0.004}}, 0.05);
+  SimulatedSteps quiet({{"small", 0.004, 0.05}}), loud({{"small", 0.004, 0.05}}, 0.05);
   EXPECT_EQ(quiet.go(60).back().verdict, Verdict::kKept);
   EXPECT_EQ(loud.go(60).back().verdict, Verdict::kReverted);
 }
 
 TEST(AdaptiveController, ChangesOneThingAtATime) {
-  SimulatedSteps steps({{"first", 0.02}, {"second", 0.01}});
+  SimulatedSteps steps({{"first", 0.02, 0.02}, {"second", 0.01, 0.01}});
   EXPECT_THAT(words_of(steps.go(400)),
               testing::ElementsAre("first off -> on tried", "first off -> on kept", "second off -> on tried",
                                    "second off -> on kept"));
 }
 
 TEST(AdaptiveController, LetsAnotherKnobGoWhileOneWaits) {
-  SimulatedSteps steps({{"useless", 0}, {"good", 0.02}});
+  SimulatedSteps steps({{"useless", 0, 0.03}, {"good", 0.02, 0.02}});
   const std::vector<std::string> words = words_of(steps.go(120));
   ASSERT_GE(words.size(), 4U);
   EXPECT_EQ(words[1], "useless on -> off reverted");
@@ -142,8 +152,35 @@ TEST(AdaptiveController, LetsAnotherKnobGoWhileOneWaits) {
   EXPECT_EQ(words[3], "good off -> on kept");
 }
 
+TEST(AdaptiveController, TriesLargestEstimatedGainFirst) {
+  SimulatedSteps steps({{"unknown", 0.03, kUnknown}, {"small", 0.01, 0.01}, {"large", 0.02, 0.02}});
+  EXPECT_THAT(
+      words_of(steps.go(400)),
+      testing::ElementsAre("large off -> on tried", "large off -> on kept", "small off -> on tried",
+                           "small off -> on kept", "unknown off -> on tried", "unknown off -> on kept"));
+}
+
+TEST(AdaptiveController, SaysOnceThatEstimateIsTooSmall) {
+  SimulatedSteps steps({{"tiny", 0.05, 0.0019}, {"good", 0.02, 0.02}});
+  const std::vector<Decision> decisions = steps.go(400);
+  EXPECT_THAT(words_of(decisions),
+              testing::ElementsAre("tiny off -> on skipped", "good off -> on tried", "good off -> on kept",
+                                   "tiny off -> on tried", "tiny off -> on kept"))
+      << "of shorter steps it is a share that counts";
+  EXPECT_THAT(decisions[0].reason, HasSubstr("an estimated gain of 1.9 ms cannot be measured; a gain counts "
+                                             "from 2 ms on: it may help"));
+  EXPECT_NEAR(decisions[0].estimated_s, 0.0981, 1e-9);
+  EXPECT_EQ(decisions[0].step, decisions[1].step);
+}
+
+TEST(AdaptiveController, SkipsEstimatesBelowTheSpread) {
+  SimulatedSteps loud({{"small", 0.004, 0.004}}, 0.05);
+  EXPECT_THAT(words_of(loud.go(300)), testing::ElementsAre("small off -> on skipped"));
+  EXPECT_FALSE(loud.knob(0).on);
+}
+
 TEST(AdaptiveController, DoesNotJudgeStepsOfAnotherBatch) {
-  SimulatedSteps steps({{"good", 0.02}});
+  SimulatedSteps steps({{"good", 0.02, 0.02}});
   ASSERT_EQ(steps.go(26).size(), 1U);
   steps.batch = 128;
   const std::vector<Decision> decisions = steps.go(10);
@@ -154,7 +191,7 @@ TEST(AdaptiveController, DoesNotJudgeStepsOfAnotherBatch) {
 
 /// The batch changes before the first step after the trial whose time counts.
 TEST(AdaptiveController, ComparesOnlyStepsOfOneBatch) {
-  SimulatedSteps steps({{"good", 0.02}});
+  SimulatedSteps steps({{"good", 0.02, 0.02}});
   ASSERT_EQ(steps.go(18).size(), 1U);
   steps.batch = 128;
   const std::vector<Decision> decisions = steps.go(30);
@@ -164,15 +201,15 @@ TEST(AdaptiveController, ComparesOnlyStepsOfOneBatch) {
 }
 
 TEST(AdaptiveController, DoesNotCountTheEndsOfEpochs) {
-  SimulatedSteps steps({{"good", 0.02}});
+  SimulatedSteps steps({{"good", 0.02, 0.02}});
   for (std::int64_t step = 1; step < 100; ++step) {
     const StepReport report{.step = step, .samples = 7, .full_batch = 64, .step_s = 0.1};
-    EXPECT_EQ(steps.controller().observe(report, step + 4), std::nullopt);
+    EXPECT_TRUE(steps.controller().observe(report, step + 4).empty());
   }
 }
 
 TEST(AdaptiveController, StartsOverAsANewRun) {
-  SimulatedSteps steps({{"good", 0.02}});
+  SimulatedSteps steps({{"good", 0.02, 0.02}});
   steps.go(100);
   ASSERT_TRUE(steps.knob(0).on);
   steps.controller().start_over(100);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
+#include <utility>
 
 #include "trireme/base/text.h"
 
@@ -24,7 +26,7 @@ std::string in_ms(double seconds) { return text(std::round(seconds * 1e4) / 10, 
 }  // namespace
 
 std::string_view name_of(Verdict verdict) {
-  constexpr std::array<std::string_view, 4> kNames = {"tried", "kept", "reverted", "set"};
+  constexpr std::array<std::string_view, 5> kNames = {"tried", "kept", "reverted", "set", "skipped"};
   return kNames.at(static_cast<std::size_t>(verdict));
 }
 
@@ -45,25 +47,31 @@ AdaptiveController::Level AdaptiveController::level_of(std::span<const StepRepor
           .error_s = kOfMedian * middle_of(distances) / std::sqrt(static_cast<double>(window.size()))};
 }
 
-std::optional<Decision> AdaptiveController::observe(const StepReport& report, std::int64_t from) {
+double AdaptiveController::least_gain_s(const Level& before, const Level& after) {
+  const double spread_s = kErrors * std::hypot(before.error_s, after.error_s);
+  return std::max(kLeastGain * before.median_s, spread_s);
+}
+
+std::vector<Decision> AdaptiveController::observe(const StepReport& report, std::int64_t from) {
   // Smaller batches at the end of an epoch are not comparable.
-  if (report.samples != report.full_batch || report.step <= from_ + kSettling) return std::nullopt;
+  if (report.samples != report.full_batch || report.step <= from_ + kSettling) return {};
   const bool is_other_window = !window_.empty() && window_.front().full_batch != report.full_batch;
-  if (is_other_window || (trial_ && trial_->full_batch != report.full_batch))
-    return disturb(report.step, from, "the size of the batch changed");
+  if (is_other_window || (trial_ && trial_->full_batch != report.full_batch)) {
+    const auto undone = disturb(report.step, from, "the size of the batch changed");
+    return undone ? std::vector<Decision>{*undone} : std::vector<Decision>{};
+  }
   window_.push_back(report);
-  if (window_.size() < kWindow) return std::nullopt;
+  if (window_.size() < kWindow) return {};
   const Level now = level_of(window_);
-  std::optional<Decision> decision =
-      trial_ ? judge(now, report.step, from) : try_next(now, report.step, from);
+  std::vector<Decision> decisions =
+      trial_ ? std::vector<Decision>{judge(now, report.step, from)} : try_next(now, report.step, from);
   window_.clear();
-  return decision;
+  return decisions;
 }
 
 Decision AdaptiveController::judge(const Level& after, std::int64_t step, std::int64_t from) {
   const Level before = trial_->before;
-  const double spread_s = kErrors * std::hypot(before.error_s, after.error_s);
-  const double needed_s = std::max(kLeastGain * before.median_s, spread_s);
+  const double needed_s = least_gain_s(before, after);
   trial_->decision.after_s = after.median_s;
   const std::string measured = text("a step took ", in_ms(after.median_s), ", and before ",
                                     in_ms(before.median_s), "; a gain counts from ", in_ms(needed_s), " on");
@@ -92,28 +100,64 @@ Decision AdaptiveController::take_back(std::int64_t step, std::int64_t from, std
   return decision;
 }
 
-std::optional<Decision> AdaptiveController::try_next(const Level& now, std::int64_t step, std::int64_t from) {
-  std::optional<Decision> decision;
+/// By falling estimated gain.
+std::vector<AdaptiveController::Candidate> AdaptiveController::ask_knobs(const Level& now) {
+  std::vector<Candidate> candidates;
   for (Waiting& each : knobs_) {
     if (each.windows > 0 && --each.windows > 0) continue;
-    if (decision) continue;
-    const std::string value = each.knob->value();
     const auto proposal = each.knob->propose(window_, now.median_s);
     if (!proposal) continue;
-    decision = Decision{.step = step,
-                        .from_step = from + 1,
-                        .knob = each.knob->name(),
-                        .verdict = Verdict::kTried,
-                        .from = value,
-                        .to = proposal->to,
-                        .reason = proposal->reason,
-                        .before_s = now.median_s,
-                        .estimated_s = proposal->estimated_s};
-    each.knob->apply(from);
-    trial_ =
-        Trial{.of = &each, .decision = *decision, .before = now, .full_batch = window_.front().full_batch};
+    Candidate candidate{.of = &each, .proposal = *proposal, .gain_s = {}};
+    if (proposal->estimated_s > 0) candidate.gain_s = now.median_s - proposal->estimated_s;
+    candidates.push_back(std::move(candidate));
   }
-  if (decision) look_from(from);
+  std::ranges::stable_sort(candidates, std::ranges::greater(), &Candidate::gain_s);
+  return candidates;
+}
+
+std::vector<Decision> AdaptiveController::try_next(const Level& now, std::int64_t step, std::int64_t from) {
+  const double least_s = least_gain_s(now, now);
+  std::vector<Decision> decisions;
+  const Candidate* first = nullptr;
+  const std::vector<Candidate> candidates = ask_knobs(now);
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.gain_s || *candidate.gain_s >= least_s) {
+      if (first == nullptr) first = &candidate;
+      continue;
+    }
+    if (std::exchange(candidate.of->told_skipped, true)) continue;
+    decisions.push_back({.step = step,
+                         .from_step = from + 1,
+                         .knob = candidate.of->knob->name(),
+                         .verdict = Verdict::kSkipped,
+                         .from = candidate.of->knob->value(),
+                         .to = candidate.proposal.to,
+                         .reason = text("an estimated gain of ", in_ms(*candidate.gain_s),
+                                        " cannot be measured; a gain counts from ", in_ms(least_s),
+                                        " on: ", candidate.proposal.reason),
+                         .before_s = now.median_s,
+                         .estimated_s = candidate.proposal.estimated_s});
+  }
+  if (first != nullptr) decisions.push_back(try_out(*first, now, step, from));
+  return decisions;
+}
+
+Decision AdaptiveController::try_out(const Candidate& candidate, const Level& now, std::int64_t step,
+                                     std::int64_t from) {
+  Waiting& of = *candidate.of;
+  const Decision decision{.step = step,
+                          .from_step = from + 1,
+                          .knob = of.knob->name(),
+                          .verdict = Verdict::kTried,
+                          .from = of.knob->value(),
+                          .to = candidate.proposal.to,
+                          .reason = candidate.proposal.reason,
+                          .before_s = now.median_s,
+                          .estimated_s = candidate.proposal.estimated_s};
+  of.knob->apply(from);
+  of.told_skipped = false;
+  trial_ = Trial{.of = &of, .decision = decision, .before = now, .full_batch = window_.front().full_batch};
+  look_from(from);
   return decision;
 }
 
@@ -136,6 +180,7 @@ void AdaptiveController::start_over(std::int64_t step) {
   for (Waiting& each : knobs_) {
     each.patience = 1;
     each.windows = 0;
+    each.told_skipped = false;
     each.knob->start_over(step);
   }
 }

@@ -2,8 +2,10 @@
 // train.adapt: one controller for everything that a run changes by itself to shorten its steps. It changes
 // one thing at a time, and compares the median of kWindow steps before and after. It keeps a change only if
 // steps have become shorter by more than their spread. Otherwise it reverts the change, and the knob waits
-// twice as long as the last time. It decides from reports of steps only, which are the same on all ranks, so
-// all ranks decide the same. (Measured choices during a run: STAR-MPI, Faraj et al., ICS 2006.) One thread.
+// twice as long as the last time. Of several proposals it tries the one with the largest estimated gain
+// first. It tries none whose estimated gain is below the spread. It decides from reports of steps only, which
+// are the same on all ranks, so all ranks decide the same. (Measured choices during a run: STAR-MPI, Faraj et
+// al., ICS 2006.) One thread.
 
 #include <cstdint>
 #include <memory>
@@ -17,7 +19,8 @@
 
 namespace trireme::train {
 
-/// One thing that can be changed between steps. Its answers depend on reports alone.
+/// One thing that can be changed between steps. Its answers depend on reports alone, and on numbers that are
+/// the same on all ranks.
 class Knob {
  public:
   /// A value that may shorten steps.
@@ -42,14 +45,14 @@ class Knob {
 
 class AdaptiveController {
  public:
-  /// In the order in which they are asked.
+  /// Of equal gains the first one is tried first; those without an estimate come last.
   explicit AdaptiveController(std::vector<std::unique_ptr<Knob>> knobs) {
     for (auto& knob : knobs) knobs_.push_back({.knob = std::move(knob)});
   }
 
   /// The report of a step, in the order of steps. A change holds from step `from` on, counted from 0, the
   /// first that every rank can still change.
-  std::optional<Decision> observe(const StepReport& report, std::int64_t from);
+  std::vector<Decision> observe(const StepReport& report, std::int64_t from);
   /// From step `from` on steps are others for a reason of its own: a change that was not judged yet is taken
   /// back.
   std::optional<Decision> disturb(std::int64_t step, std::int64_t from, const std::string& why);
@@ -63,6 +66,7 @@ class AdaptiveController {
   struct Waiting {
     std::unique_ptr<Knob> knob;
     int patience = 1, windows = 0;  ///< windows: still to wait
+    bool told_skipped = false;      ///< since its last trial
   };
   /// Seconds of a step.
   struct Level {
@@ -75,10 +79,19 @@ class AdaptiveController {
     std::int64_t full_batch;  ///< samples of the steps before
   };
 
+  struct Candidate {
+    Waiting* of;
+    Knob::Proposal proposal;
+    std::optional<double> gain_s;  ///< as estimated
+  };
+
   static Level level_of(std::span<const StepReport> window);
+  static double least_gain_s(const Level& before, const Level& after);
   Decision judge(const Level& after, std::int64_t step, std::int64_t from);
   Decision take_back(std::int64_t step, std::int64_t from, std::string why);
-  std::optional<Decision> try_next(const Level& now, std::int64_t step, std::int64_t from);
+  std::vector<Candidate> ask_knobs(const Level& now);
+  std::vector<Decision> try_next(const Level& now, std::int64_t step, std::int64_t from);
+  Decision try_out(const Candidate& candidate, const Level& now, std::int64_t step, std::int64_t from);
   void look_from(std::int64_t from);
 
   std::vector<Waiting> knobs_;

@@ -9,6 +9,7 @@
 #include "trireme/train/config/batch_ramp.h"
 #include "trireme/train/parts/adaptation.h"
 #include "trireme/train/parts/batch_growth.h"
+#include "trireme/train/parts/internal/compression_knob.h"
 #include "trireme/train/parts/load_balancer.h"
 #include "trireme/train/run/run.h"
 #include "trireme/train/step/internal/all_parts.h"
@@ -72,22 +73,35 @@ class Adapting final : public StepPart {
 
   void configure(PipelineSetup& setup) override {
     const bool tunes = config_.parallel.priority != "none" && config_.parallel.slice_kib == 0;
-    if (tunes && config_.train.adapt) slices_ = setup.options.data_parallel.hook;
+    if (!config_.train.adapt) return;
+    if (tunes) slices_ = setup.options.data_parallel.hook;
+    compression_ = std::dynamic_pointer_cast<parallel::SwitchedHook>(setup.options.data_parallel.hook);
   }
   void attach(const TrainerObjects& objects) override {
     batches_ = &objects.batches;
     if (growth_) batches_->change_ramp(0, batch_ramp(config_.train));
     std::vector<std::unique_ptr<Knob>> knobs;
     if (auto shares = config_.train.adapt ? shares_of(objects) : nullptr) knobs.push_back(std::move(shares));
+    if (auto compression = compression_of(objects)) {
+      compression_knob_ = compression.get();
+      knobs.push_back(std::move(compression));
+    }
     controller_.emplace(std::move(knobs));
+  }
+  void begin_step(Step& step) override {
+    if (compression_knob_ != nullptr) compression_knob_->begin_step(step.report.step - 1);
+  }
+  void skipped(Step& /*step*/) override {
+    if (compression_knob_ != nullptr) compression_knob_->skipped();
   }
   void reported(StepReport& report, std::int64_t steps_done) override {
     // New shares apply from the first step that has not been prefetched.
     const std::int64_t from = steps_done + config_.data.prefetch;
     if (growth_) grow(report);
     if (slices_) note_slices(report, from);
-    if (const auto decision = slices_ ? std::nullopt : controller_->observe(report, from))
-      report.decisions.push_back(*decision);
+    const std::vector<Decision> decisions =
+        slices_ ? std::vector<Decision>{} : controller_->observe(report, from);
+    report.decisions.insert(report.decisions.end(), decisions.begin(), decisions.end());
     if (config_.train.adapt && context_.is_main()) note_loading(report);
     decisions_.insert(decisions_.end(), report.decisions.begin(), report.decisions.end());
   }
@@ -120,8 +134,15 @@ class Adapting final : public StepPart {
     }
   }
 
-  /// The step of a growth depends on the report only, and reports are at most two steps late. So a run that
-  /// saved in between (and had the report earlier) or was resumed has the same batches.
+  std::unique_ptr<CompressionKnob> compression_of(const TrainerObjects& objects) const {
+    const auto& copies = objects.groups.copies;
+    if (!compression_ || !copies || copies->size() == 1) return nullptr;
+    return std::make_unique<CompressionKnob>(compression_, config_.parallel.compression,
+                                             measure_exchanges(objects, *copies));
+  }
+
+  /// At a step that follows from the report alone: a run that saved in between, and so knows it earlier, or
+  /// was resumed has the same batches. Reports are two steps late at most.
   void grow(StepReport& report) {
     constexpr std::int64_t kLate = 3;
     const std::int64_t from = report.step + config_.data.prefetch + kLate, before = growth_->size();
@@ -178,9 +199,11 @@ class Adapting final : public StepPart {
   BatchFeed* batches_ = nullptr;
   std::optional<AdaptiveController> controller_;
   std::optional<BatchGrowth> growth_;
-  at::Tensor ends_;                             ///< the step at which each batch size ends; 0: not known yet
-  std::shared_ptr<parallel::CommHook> slices_;  ///< while it tries sizes
-  data::LoadingReport loading_;                 ///< at its last change
+  at::Tensor ends_;  ///< of sizes of the batch: a step each, 0 while it is not known
+  std::shared_ptr<parallel::CommHook> slices_;           ///< while it tries sizes
+  std::shared_ptr<parallel::SwitchedHook> compression_;  ///< null: it stays as it is
+  CompressionKnob* compression_knob_ = nullptr;          ///< the controller's
+  data::LoadingReport loading_;                          ///< at its last change
   std::vector<Decision> decisions_;
 };
 

@@ -4,6 +4,7 @@
 #include "trireme/base/min_max_cuts.h"
 #include "trireme/data/training_data.h"
 #include "trireme/parallel/data/comm_hook.h"
+#include "trireme/parallel/data/switched_hook.h"
 #include "trireme/parallel/zero/shard_hook.h"
 #include "trireme/schedule/schedule_table.h"
 #include "trireme/train/parts/internal/compression.h"
@@ -139,9 +140,13 @@ parallel::PipelineOptions ParallelPlan::pipeline_options() const {
   parallel::PipelineOptions options = options_;
   if (uses_parameter_server()) return options;
   const parallel::CompressionOptions compression = compression_options(config_);
-  options.data_parallel.hook =
-      is_sharded() ? parallel::make_shard_hook(compression, config_.parallel.weight_compression)
-                   : parallel::make_comm_hook(compression);
+  auto& hook = options.data_parallel.hook;
+  if (is_sharded())
+    hook = parallel::make_shard_hook(compression, config_.parallel.weight_compression);
+  else if (config_.train.adapt && parallel::can_switch(compression))
+    hook = std::make_shared<parallel::SwitchedHook>(compression);
+  else
+    hook = parallel::make_comm_hook(compression);
   if (uses_lazy_updates()) reduce_by_priority(config_, options.data_parallel);
   return options;
 }

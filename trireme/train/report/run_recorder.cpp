@@ -91,8 +91,9 @@ void add_loading(telemetry::Record& record, const LoadingSummary& loading) {
 
 /// "adapt_kept": 1, ..., and "adapt_1": the first decision, as on the console.
 void add_decisions(telemetry::Record& record, const std::vector<Decision>& decisions) {
-  constexpr std::size_t kMost = 100;  // metrics.jsonl has all of them
-  for (const Verdict verdict : {Verdict::kTried, Verdict::kKept, Verdict::kReverted, Verdict::kSet})
+  constexpr std::size_t kMost = 100;  // all are in metrics.jsonl
+  for (const Verdict verdict :
+       {Verdict::kTried, Verdict::kKept, Verdict::kReverted, Verdict::kSet, Verdict::kSkipped})
     record.fields.emplace_back(text("adapt_", name_of(verdict)),
                                std::ranges::count(decisions, verdict, &Decision::verdict));
   for (std::size_t i = 0; i < std::min(decisions.size(), kMost); ++i)

@@ -9,9 +9,9 @@
 namespace trireme::train {
 
 /// kTried: the change is measured from now on. kKept, kReverted: how that ended. kSet: changed for a reason
-/// that step times do not judge.
-enum class Verdict { kTried, kKept, kReverted, kSet };
-/// "tried", "kept", "reverted", "set".
+/// that step times do not judge. kSkipped: not tried, because the estimated gain is too small to be measured.
+enum class Verdict { kTried, kKept, kReverted, kSet, kSkipped };
+/// "tried", "kept", "reverted", "set", "skipped".
 std::string_view name_of(Verdict verdict);
 
 struct Decision {
