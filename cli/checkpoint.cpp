@@ -16,6 +16,11 @@ namespace fs = std::filesystem;
 void check_target(const fs::path& out, const CheckpointArguments& arguments) {
   std::error_code error;
   require(!fs::is_directory(out, error), out.string(), " is a folder; name the .safetensors file to write");
+  for (const char* other : {".pt", ".pth", ".bin", ".ckpt"})
+    require(out.extension() != other, out.string(),
+            " has the extension of another format; expected a .safetensors file, such as ",
+            fs::path(out).replace_extension(".safetensors").string(),
+            ", which PyTorch reads with safetensors.torch.load_file()");
   require(arguments.force || !fs::exists(out, error), out.string(),
           " exists already; choose another name, or replace it with --force");
 }

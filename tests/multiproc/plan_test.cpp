@@ -130,7 +130,7 @@ TEST_F(PlanOverRanks, GivenLinksReplaceMeasuredOnes) {
   ASSERT_EQ(plan({"--save", path("costs.json")}).exit_code, kExitOk);
   write_file_atomic(path("fast.json"), links_of(4, 2, 1e10));
   write_file_atomic(path("slow.json"), links_of(4, 2, 1e6));
-  // Four ranks, which nobody starts.
+  // Four ranks, which no process starts.
   const auto best_s = [&](const std::string& file) {
     const ChildResult found = plan({"-n", "4", "--set", "parallel.pipeline=1", "--measurements",
                                     path("costs.json"), "--links", path(file), "--json"});

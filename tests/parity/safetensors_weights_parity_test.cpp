@@ -156,6 +156,13 @@ TEST_F(CheckpointCommand, FolderWithoutCheckpointsNamesExpectedContent) {
   }
 }
 
+TEST_F(CheckpointCommand, ExportRejectsExtensionsOfOtherFormats) {
+  const auto rejected = checkpoint({"export", run(), (folder_ / "weights.pt").string()});
+  EXPECT_EQ(rejected.exit_code, 2);
+  EXPECT_THAT(rejected.err, HasSubstr("weights.safetensors, which PyTorch reads"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "weights.pt"));
+}
+
 TEST_F(CheckpointCommand, ExportReplacesAFileOnlyByForce) {
   std::ofstream(out()) << "mine";
   const auto refused = checkpoint({"export", run(), out()});

@@ -165,6 +165,17 @@ TEST_F(RunTraining, ResumeListsChangedKeysAndLearningRates) {
                         "it would be 0\n"));
 }
 
+TEST_F(RunTraining, ResumeReportsNoUnchangedRate) {
+  RunConfig part = config("unchanged");
+  part.train.max_steps = 6;
+  run(1, part);
+  part.train.max_steps = 12;
+  testing::internal::CaptureStderr();
+  run(1, part, RunStart::kResume);
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(num_lines(told, "resume: "), 1U) << told;
+}
+
 TEST_F(RunTraining, ResumeReportsRateReducedByEvaluations) {
   RunConfig part = config("plateau");
   part.learning_rate = {.schedule = "reduce_on_plateau", .factor = 0.5, .patience = 0, .threshold = 0.9};

@@ -327,7 +327,7 @@ std::string in_percent(double share) { return text(std::llround(100 * share), " 
 
 std::string size_in_words(std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)); }
 
-/// One copy in common of ranks that share it out, where they are on one host.
+/// One copy in common of ranks that shard it, if they are on one host.
 WeightsMemory weights_memory_of(const ParallelPlan& plan, const Measurements& costs) {
   const int span = plan.shard_ranks() * plan.tensor_ranks();
   const bool spans_hosts = costs.ranks_of_host > 0 && span > costs.ranks_of_host;

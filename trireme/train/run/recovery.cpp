@@ -89,8 +89,10 @@ void tell_changes(const Trainer& trainer, const RunConfig& before, const Log& lo
   const std::int64_t step = trainer.steps_done();
   for (const std::string& change : changed_keys(config, before)) log.info("resume: ", change);
   if (trainer.finished()) return;
-  log.info("resume: the learning rate of step ", step + 1, " is ", trainer.rate_of(config, step + 1),
-           "; as the checkpoint was configured, it would be ", trainer.rate_of(before, step + 1));
+  const double is = trainer.rate_of(config, step + 1), was = trainer.rate_of(before, step + 1);
+  if (is == was) return;
+  log.info("resume: the learning rate of step ", step + 1, " is ", is,
+           "; as the checkpoint was configured, it would be ", was);
 }
 
 at::Tensor pack(const Progress& progress) {
