@@ -142,7 +142,10 @@ function keepSpans(view) {
   for (const rank of view.ranks) {
     const lane = lanes.get(rank.rank) || [];
     const known = lane.length ? lane[lane.length - 1][0] : -1;
+    // Of many actions a view has the last ones. Those before them are not known, and nothing is drawn.
+    if (lane.length && rank.spans.length && rank.spans[0][0] > lane.until) lane.push([lane.until, null]);
     for (const span of rank.spans) if (span[0] > known) lane.push(span);
+    lane.until = view.at_s;
     while (lane.length > 1 && (lane[1][0] < view.at_s - SECONDS || lane.length > SPANS)) lane.shift();
     lanes.set(rank.rank, lane);
   }
@@ -168,7 +171,7 @@ function drawTimeline() {
     draw.fillText(String(rank), 4, top + LANE / 2);
     lane.forEach((span, i) => {
       const begin = Math.max(at(span[0]), left), end = at(i + 1 < lane.length ? lane[i + 1][0] : last.at_s);
-      if (end <= begin) return;
+      if (end <= begin || span[1] === null) return;
       draw.fillStyle = COLOURS[span[1]] || COLOURS.other;
       if (span[2]) draw.fillStyle = style.getPropertyValue('--wait');
       draw.fillRect(begin, top + 2, Math.max(end - begin, 0.5), LANE - 4);
