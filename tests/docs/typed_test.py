@@ -95,6 +95,8 @@ def furnish(folder, programs, page_text):
         (folder / "examples" / path.name).write_text(text)
     write_images(folder / "images")
     (folder / "TEXT.txt").write_text("".join(chr(97 + i * i % 26) + " " * (i % 5 == 0) for i in range(20000)))
+    rows = ((i % 7, i * i % 11, (i % 7 + i * i % 11) % 3) for i in range(500))
+    (folder / "table.csv").write_text("a,b,label\n" + "".join(f"{a}.0,{b}.5,{label}\n" for a, b, label in rows))
     (folder / "build/release").mkdir(parents=True)
     (folder / "build/release/bin").symlink_to(programs)
     (folder / "my_program").symlink_to(programs / "example_own_loop")

@@ -82,7 +82,7 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
       stays(key("data.name", &C::data, &Data::name, "dataset",
                 {.names = names_with(data::data_names, own.datasets)})),
       key("data.path", &C::data, &Data::path,
-          "folder of its files, or its URL; for text the file; empty: the location of Debian's package"),
+          "folder of its files, or its URL; for text and csv the file; empty: the location of Debian's package"),
       key("data.workers", &C::data, &Data::workers,
           "threads per rank that prefetch; 0: auto-tuned, from one thread on", {.least = 0, .most = 1024}),
       key("data.prefetch", &C::data, &Data::prefetch,
