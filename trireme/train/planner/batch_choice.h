@@ -9,11 +9,13 @@
 
 namespace trireme::train {
 
+/// A global batch, and its plan.
 struct BatchChoice {
   std::int64_t global_batch = 0;
   PlannedStep plan;  ///< the fastest that fits
 };
 
+/// The searched batches, and the batch that ended the search.
 struct BatchChoices {
   std::vector<BatchChoice> batches;  ///< by rising batch; with the configuration's where a plan for it fits
   std::int64_t first_too_large = 0;  ///< no plan for it fits; 0: the speed has ended the search
