@@ -90,7 +90,11 @@ void ElasticHost::write_report(double at_s) {
 }
 
 void ElasticHost::read_job() {
-  if (const auto told = store_->get(wire::kJobStateKey, kStoreCall_s)) job_ = wire::parse_job_state(*told);
+  if (const auto told = store_->get(wire::kJobStateKey, kStoreCall_s)) {
+    const std::optional<wire::JobEnd> end = job_.end;
+    job_ = wire::parse_job_state(*told);
+    if (end) job_.end = end;  // a store of this host may have a state from before learn_end()
+  }
   if (job_.generation > world_.generation) {
     if (const auto told = store_->get(wire::elastic_world_key(job_.generation), kStoreCall_s))
       next_ = wire::parse_elastic_world(*told);

@@ -175,8 +175,8 @@ void ElasticJob::make_leader(const wire::Endpoint& store) {
 void ElasticJob::begin_to_lead(std::int64_t term) {
   const std::optional<std::string> saved = leadership_->load();
   const bool has_led = leader_.has_value();
+  if (!saved && is_over_without_record()) return;
   if (has_led && saved != saved_) return start_over();  // another launcher has led in between
-  if (!has_led && !saved && host_->world().generation >= 0) return learn_end();
   if (!has_led) {
     saved_ = saved;
     take_over(saved ? parse_job_record(*saved) : JobRecord());
@@ -184,11 +184,12 @@ void ElasticJob::begin_to_lead(std::int64_t term) {
   term_ = term;
 }
 
-/// There is no record of a job that this host is in.
-void ElasticJob::learn_end() {
+/// Without a record the job has not begun, has ended, or etcd has lost its data.
+bool ElasticJob::is_over_without_record() {
   const auto end = end_of(leadership_->last_end().value_or(""), start_id_);
   if (end) host_->learn_end(*end);
-  has_lost_record_ = !end;
+  has_lost_record_ = !end && host_->world().generation >= 0;
+  return end || has_lost_record_;
 }
 
 void ElasticJob::take_over(const JobRecord& record) {

@@ -85,7 +85,7 @@ class ElasticJob {
   void join_leader(int node);
   void follow_leader();
   void begin_to_lead(std::int64_t term);
-  void learn_end();
+  bool is_over_without_record();
   void take_over(const JobRecord& record);
   void start_over();
   void use(const wire::Endpoint& store);

@@ -16,8 +16,7 @@
 namespace trireme::cli {
 namespace {
 
-// Processes that inherited a rank's pipes may keep them open. The rank's own last output is available at
-// once.
+// Other processes may keep a rank's pipes open. The rank's own last output is available at once.
 constexpr double kDrain_s = 0.2;
 constexpr double kLookAgain_s = 0.5;
 constexpr int kMostServerRestarts = 20;
@@ -288,7 +287,7 @@ void Supervisor::follow_job() {
   }
 }
 
-/// Signals the next world to the ranks if the leader requests it, and whether this host will be in it.
+/// Signals the requested next world to the ranks, and whether this host will be in it.
 void Supervisor::ask_ranks() {
   const ElasticHost& host = job_->host();
   if (!host.job().wants_next && !host.is_leaving()) return;
@@ -299,9 +298,10 @@ void Supervisor::ask_ranks() {
 
 void Supervisor::follow_end(const wire::JobEnd& end) {
   const bool ends_already = told_to_stop_ != 0 && !job_->host().is_leaving();
-  // All ranks are done: a process that still runs has no rank in the last world.
-  for (auto& member : members_) {
-    if (end.exit_code == 0 && !member.process->ended()) member.process->set_rank(-1);
+  // If all ranks are done, a process that is not, or has failed, has no rank in the last world.
+  for (const Member& each : members_) {
+    const bool is_done = each.process->ended() && each.process->wait_status() == 0;
+    if (end.exit_code == 0 && !is_done) each.process->set_rank(-1);
   }
   if (end.exit_code == 0 || job_exit_code_ != 0 || ends_already) return;
   job_exit_code_ = end.exit_code;

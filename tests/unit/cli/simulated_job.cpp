@@ -16,6 +16,8 @@ namespace {
 
 constexpr double kLongestRun_s = 900;
 constexpr double kGoodbye_s = 60, kLeaveGrace_s = 20, kLateGrace_s = 5;
+// A launcher that was stopped until then may have been lost for the decision.
+constexpr double kSilent_s = 10;
 constexpr double kRendezvous_s = 20, kStoreMoves_s = 120;
 constexpr int kStopped = 128 + SIGTERM;
 
@@ -48,8 +50,7 @@ void SimulatedJob::fail(const std::string& promise) {
 std::string SimulatedJob::run() {
   const auto is_over = [](const auto& launcher) { return launcher->is_dead || launcher->is_over; };
   while (broken_.empty() && !std::ranges::all_of(launchers_, is_over)) {
-    if (now_s_ > 1000 + kLongestRun_s && num_hosts_left() < limits_.min_hosts)
-      return "";  // it waits for hosts
+    if (now_s_ > 1000 + kLongestRun_s && waits_for_hosts()) return "";
     if (now_s_ > 1000 + kLongestRun_s) fail("the job does not end");
     run_until(now_s_ + 1);
   }
@@ -107,7 +108,7 @@ void SimulatedJob::strike(Fault fault) {
     if (!options_.has_etcd && launcher->number == 0) may_fail_ = true;
     kill(*launcher);
   } else if (fault == Fault::kStopLauncher) {
-    launcher->stopped_until_s = now_s_ + random(0.5, 12);
+    launcher->stopped_until_s = now_s_ + (happens(0.9) ? random(0.5, 12) : random(60, 300));
     may_fail_ = may_fail_ || !options_.has_etcd;  // the first host does not wait for a stopped one
     print(text("host ", launcher->number, ": its launcher is stopped until ",
                launcher->stopped_until_s - 1000));
@@ -132,10 +133,17 @@ void SimulatedJob::strike(Fault fault) {
   may_fail_ = may_fail_ || num_hosts_left() < limits_.min_hosts;
 }
 
+/// Also those that have not joined yet.
 int SimulatedJob::num_hosts_left() const {
-  return static_cast<int>(std::ranges::count_if(launchers_, [](const auto& each) {
-    return each->has_joined && !each->is_dead && !each->is_over && !each->is_told;
-  }));
+  return static_cast<int>(std::ranges::count_if(
+      launchers_, [](const auto& each) { return !each->is_dead && !each->is_over && !each->is_told; }));
+}
+
+/// Too few hosts came, or are left, and none of them was told to stop: the job waits without end.
+bool SimulatedJob::waits_for_hosts() const {
+  const bool some_are_told = std::ranges::any_of(
+      launchers_, [](const auto& each) { return !each->is_dead && !each->is_over && each->is_told; });
+  return !has_ended_ && !some_are_told && num_hosts_left() < limits_.min_hosts;
 }
 
 void SimulatedJob::add_launcher() {
@@ -245,6 +253,10 @@ void SimulatedJob::look_after_job(Launcher& launcher) {
     has_ended_ = true;
     for (const auto& each : launchers_) each->is_dead |= !each->has_joined;  // it would begin another job
   }
+  if (host.job().end && host.job().end->exit_code == 0) {
+    for (const auto& process : launcher.processes)  // it is not of the last world
+      process->is_spare = process->is_spare || process->state != wire::MemberState::kDone;
+  }
   const bool all_ended =
       std::ranges::all_of(launcher.processes, [](const auto& p) { return p->has_ended() || p->is_spare; });
   const bool is_final =
@@ -258,14 +270,11 @@ void SimulatedJob::look_after_job(Launcher& launcher) {
     launcher.why = host.job().end->reason;
     return end_processes(launcher, host.job().end->exit_code);
   }
-  if (host.job().end && host.job().end->exit_code == 0) {
-    for (const auto& process : launcher.processes) process->is_spare = true;  // not of the last world
-  }
   if (launcher.exit_code > 0 || host.job().end) return;
   if (host.job().stop_signal != 0) launcher.stop_signal = host.job().stop_signal;
   for (const auto& process : launcher.processes) process->stop_signal = launcher.stop_signal;
   if (launcher.stop_signal != 0) return;
-  if (launcher.leaves && now_s_ - launcher.left_s > kLeaveGrace_s) return end_processes(launcher, kExitComm);
+  if (launcher.leaves && now_s_ - launcher.left_s > kLeaveGrace_s) return end_processes(launcher, kStopped);
   if (host.next_world()) return enter_next_world(launcher);
   if (host.is_lost()) return kill_late_processes(launcher);
   launcher.late_since_s = 0;
@@ -320,7 +329,10 @@ void SimulatedJob::say_goodbye(Launcher& launcher) {
   while (now_s_ < end_s && job.hears_others()) wait(launcher, 0.2);
   if (!only_leaves) job.finish();
   launcher.is_over = true;
-  if (launcher.exit_code < 0 && job.host().job().end) launcher.exit_code = job.host().job().end->exit_code;
+  for (const auto& process : launcher.processes) {
+    const bool has_failed = process->has_ended() && process->exit_code != 0 && !process->is_spare;
+    if (launcher.exit_code < 0 && has_failed && !only_leaves) launcher.exit_code = process->exit_code;
+  }
   if (launcher.exit_code < 0) launcher.exit_code = launcher.stop_signal != 0 ? kStopped : 0;
   print(text("host ", launcher.number, " has ended with ", launcher.exit_code));
   for (const auto& [address, store] : stores_) store->is_open &= store->server != &launcher;
@@ -408,7 +420,7 @@ void SimulatedJob::check_state(const FormingWorld& world) {
     if (process != nullptr && process->has_state) return;
   }
   for (const auto& launcher : launchers_) {
-    if (launcher->is_dead || now_s_ < launcher->stopped_until_s) continue;
+    if (launcher->is_dead || now_s_ < launcher->stopped_until_s + kSilent_s) continue;
     for (const auto& process : launcher->processes) {
       if (process->has_state && !process->has_ended() && !launcher->leaves)
         fail(text("world ", world.world.generation, " has no state, and ", process->id, " has it"));

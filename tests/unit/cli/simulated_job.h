@@ -58,6 +58,7 @@ class SimulatedJob {
   Launcher* some_launcher(const std::function<bool(const Launcher&)>& fits);
   void add_launcher();
   int num_hosts_left() const;
+  bool waits_for_hosts() const;
   void kill(Launcher& launcher);
 
   void run_until(double end_s);
