@@ -174,8 +174,9 @@ FoundPlans searched(const PlanArguments& arguments, const train::RunConfig& conf
   FoundPlans found{.search = {}, .bare_bytes = train::bytes_without_tensors(measured)};
   if (arguments.frees_batch) {
     found.batches = train::search_batch_sizes(config, world_size, measured, options);
-    require(!found.batches->batches.empty(), "no plan fits into ", in_bytes(options.limit_bytes),
-            " per rank for a batch of ", found.batches->first_too_large,
+    require(!found.batches->batches.empty(),
+            found.batches->is_complete ? "no plan fits into " : "no plan that was tried fits into ",
+            in_bytes(options.limit_bytes), " per rank for a batch of ", found.batches->first_too_large,
             "; trireme plan without --free-batch names changes that make one fit");
     return found;
   }
@@ -311,8 +312,8 @@ int run_plan(const Home& home, const PlanArguments& arguments) {
     return kExitOk;
   }
   const RankPlan ranks = plan_ranks(arguments.ranks);
-  given_links(arguments, ranks.world_size);  // its errors come before ranks are started
   const bool is_first = ranks.launches || ranks.world_size == 1;
+  if (is_first) given_links(arguments, ranks.world_size);  // its errors come before ranks are started
   if (is_first && !arguments.measures) {
     if (const auto kept = train::read_kept(config, {ranks.world_size, ranks.world_size})) {
       std::cerr << "costs: as measured on this machine before; --measure measures again\n";

@@ -42,9 +42,12 @@ void print_batches(const BatchChoices& found, std::int64_t configured, int world
   cli::print(std::cout, table);
   if (found.first_too_large > 0) {
     const train::PlannedStep& smallest = found.without_fit.too_large.front();
-    std::cout << found.first_too_large << " and more: no plan fits; the smallest "
+    std::cout << found.first_too_large << " and more: no plan "
+              << (found.is_complete ? "" : "of those tried ") << "fits; the smallest "
               << train::why_not(smallest, smallest, found.without_fit.limit_bytes) << "\n";
   }
+  if (!found.is_complete)
+    std::cout << "incomplete: a limit ended the search, so larger batches and faster plans may be missing\n";
   print_fastest(found, configured, world_size);
   std::cout << std::flush;
 }
@@ -66,6 +69,7 @@ ordered_json batches_as_json(const BatchChoices& found, std::int64_t configured,
           {"configured", configured},
           {"fastest", found.fastest().global_batch},
           {"first_too_large", found.first_too_large},
+          {"is_complete", found.is_complete},
           {"batches", batches}};
 }
 

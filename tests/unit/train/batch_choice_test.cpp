@@ -38,6 +38,20 @@ TEST(BatchChoices, ArePowersOfTwoAndTheConfigured) {
   for (const std::int64_t size : {2, 4, 6, 8, 16}) EXPECT_THAT(found, Contains(size));
 }
 
+TEST(BatchChoices, LeaveOutSizesBelowTheirMicroBatches) {
+  RunConfig config = of_batch(16);
+  config.train.accumulation = 4;
+  const std::vector<std::int64_t> found = sizes(choices(config));
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found.front(), 8);
+  EXPECT_THAT(found, Contains(16));
+}
+
+TEST(BatchChoices, SayThatALimitEndedTheSearch) {
+  EXPECT_TRUE(choices(of_batch(6)).is_complete);
+  EXPECT_FALSE(choices(of_batch(6), {.is_over = [] { return true; }}).is_complete);
+}
+
 TEST(BatchChoices, EachHasTheFastestPlan) {
   const RunConfig config = of_batch(8);
   for (const BatchChoice& each : choices(config).batches) {

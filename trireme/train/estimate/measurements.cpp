@@ -345,6 +345,7 @@ MeasuredForms over_links(MeasuredForms forms, const LinkLevels& links, int world
     form.within_host = {};
     form.ranks_of_host = is_one_host ? 0 : links.ranks_of_host;
     form.links = links;
+    if (is_one_host) form.links.between = links.within;  // of more ranks than the file has
     form.links.may_share_weights = true;
   }
   return forms;

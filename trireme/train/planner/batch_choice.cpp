@@ -47,7 +47,15 @@ BatchChoices search_batch_sizes(const RunConfig& config, int world_size, const M
   for (const std::int64_t size : batch_sizes(config.train.global_batch, world_size)) {
     RunConfig changed = config;
     changed.train.global_batch = size;
-    PlanSearch search = search_plans(changed, world_size, measured, options);
+    PlanSearch search;
+    try {
+      search = search_plans(changed, world_size, measured, options);
+    } catch (const InvalidArgument&) {  // such as fewer samples than micro-batches
+      if (size < config.train.global_batch) continue;
+      if (found.batches.empty()) throw;
+      break;
+    }
+    found.is_complete = found.is_complete && search.is_complete;
     if (search.plans.empty()) {
       found.first_too_large = size;
       found.without_fit = std::move(search);
@@ -59,7 +67,10 @@ BatchChoices search_batch_sizes(const RunConfig& config, int world_size, const M
     least_s = std::min(least_s, this_s);
     const bool has_to_go_on = size < kTimesAnyway * config.train.global_batch;
     if (without_gain >= kDoublingsWithoutGain && !has_to_go_on) break;
-    if (options.is_over && options.is_over()) break;
+    if (options.is_over && options.is_over()) {
+      found.is_complete = false;
+      break;
+    }
   }
   return found;
 }

@@ -32,6 +32,10 @@ constexpr std::size_t kSmallest = 4;
 const char* const kNotMeasured =
     "the costs have no layers in as many parts as parallel.tensor and parallel.context ask for; leave these "
     "keys out, or measure again with this configuration";
+const char* const kNoChoice =
+    "no plan has these parallel.data, parallel.pipeline, parallel.microbatches and train.accumulation with "
+    "this "
+    "train.global_batch and as many layers; leave some of these keys out";
 
 /// A plan without an estimate yet.
 struct OpenChoice {
@@ -75,7 +79,9 @@ class Search {
     }
     require(!found_.plans.empty() || !found_.too_large.empty(), "no plan runs on ", world_size_,
             world_size_ == 1 ? " rank: " : " ranks: ",
-            first_rejection_.empty() ? kNotMeasured : first_rejection_);
+            !first_rejection_.empty() ? first_rejection_.c_str()
+            : lacks_costs_            ? kNotMeasured
+                                      : kNoChoice);
     std::ranges::stable_sort(found_.plans, {}, &PlannedStep::step_s);
     prefer_simple();
     std::ranges::stable_sort(found_.too_large, {}, &PlannedStep::memory_bytes);
@@ -149,6 +155,7 @@ class Search {
       const std::string key =
           model_key(make_plan(in_form(config_, form, world_size_), world_size_, std::nullopt));
       const auto costs = std::ranges::find(measured_, key, &Measurements::model);
+      lacks_costs_ = lacks_costs_ || costs == measured_.end();
       return costs == measured_.end() ? nullptr : &*costs;
     } catch (const InvalidArgument& reason) {
       reject(reason);
@@ -319,6 +326,7 @@ class Search {
   bool has_limit_ = true, is_late_ = false;
   double best_s_ = std::numeric_limits<double>::infinity();
   std::string first_rejection_;
+  bool lacks_costs_ = false;  ///< of a form of the model
 };
 
 std::string time_in_words(double seconds) { return text(std::round(1e4 * seconds) / 10, " ms"); }
