@@ -69,6 +69,18 @@ TEST(CompressionKnob, ProposesCodecAgainForLongSteps) {
   EXPECT_THAT(proposal->reason, HasSubstr("a step takes 200 ms without it, and took 80 ms before"));
 }
 
+/// The controller may try another setting first.
+TEST(CompressionKnob, ProposesCodecUntilItIsTried) {
+  KnobCase run({.compressed_s = 0.03, .plain_s = 0.01});
+  run.switch_off();
+  EXPECT_FALSE(run.propose(0.08));
+  EXPECT_TRUE(run.propose(0.2));
+  EXPECT_TRUE(run.propose(0.2)) << "nothing was tried";
+  run.knob.apply(40);
+  run.knob.revert(60);
+  EXPECT_FALSE(run.propose(0.2)) << "the trial did not help";
+}
+
 TEST(CompressionKnob, StartsOverWithTheConfiguredCodec) {
   KnobCase run({.compressed_s = 0.03, .plain_s = 0.01});
   run.switch_off();

@@ -28,7 +28,10 @@ class SwitchedHook final : public CommHook {
   void set_gradient_scale(double scale) override { compression_->set_gradient_scale(scale); }
   std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) override;
   HookState state() override { return compression_->state(); }
-  void restored() override { compression_->restored(); }
+  void restored() override {
+    compression_->restored();
+    set_compressing(compresses_);
+  }
   comm::Group memory_of(const comm::Group& group) const override { return compression_->memory_of(group); }
   std::string describe() const override { return compression_->describe(); }
   std::int64_t sent_bytes() const override { return compression_->sent_bytes() + plain_->sent_bytes(); }

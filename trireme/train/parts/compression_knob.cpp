@@ -105,10 +105,16 @@ std::optional<Knob::Proposal> CompressionKnob::propose(std::span<const StepRepor
   if (!shortest_off_ || shortest_off_->full_batch != full_batch || step_s < shortest_off_->step_s)
     shortest_off_ = {.step_s = step_s, .full_batch = full_batch};
   if (step_s <= kMuchLonger * shortest_off_->step_s) return std::nullopt;
-  const double shortest_s = std::exchange(shortest_off_, {{step_s, full_batch}})->step_s;
+  longest_off_ = {.step_s = step_s, .full_batch = full_batch};
   return Proposal{.to = codec_,
-                  .reason = text("a step takes ", to_ms(step_s), " without it, and took ", to_ms(shortest_s),
-                                 " before: links may have become slower")};
+                  .reason = text("a step takes ", to_ms(step_s), " without it, and took ",
+                                 to_ms(shortest_off_->step_s), " before: links may have become slower")};
+}
+
+/// A trial of the codec has used its reason up: only steps that are much longer again are another one.
+void CompressionKnob::apply(std::int64_t from) {
+  if (!is_on_) shortest_off_ = longest_off_;
+  change(!is_on_, from);
 }
 
 void CompressionKnob::change(bool is_on, std::int64_t from) {
@@ -126,6 +132,7 @@ void CompressionKnob::start_over(std::int64_t /*step*/) {
   is_on_ = true;
   from_.reset();
   shortest_off_.reset();
+  longest_off_.reset();
   hook_->set_compressing(true);
 }
 

@@ -30,7 +30,7 @@ class CompressionKnob final : public Knob {
   std::string name() const override { return "compression of gradients"; }
   std::string value() const override { return is_on_ ? codec_ : "none"; }
   std::optional<Proposal> propose(std::span<const StepReport> window, double step_s) override;
-  void apply(std::int64_t from) override { change(!is_on_, from); }
+  void apply(std::int64_t from) override;
   void revert(std::int64_t from) override { change(!is_on_, from); }
   void start_over(std::int64_t step) override;
 
@@ -47,12 +47,13 @@ class CompressionKnob final : public Knob {
   const ExchangeSeconds exchange_;
   bool is_on_ = true;  ///< as decided; the hook's from step from_ on
   std::optional<std::int64_t> from_;
-  /// The shortest steps since compression is off, of batches of that size.
-  struct Shortest {
+  /// Steps without compression, of batches of that size.
+  struct Steps {
     double step_s;
     std::int64_t full_batch;
   };
-  std::optional<Shortest> shortest_off_;
+  std::optional<Steps> shortest_off_;  ///< since compression is off, or since its last trial
+  std::optional<Steps> longest_off_;   ///< those that were the reason of the last proposal
 };
 
 }  // namespace trireme::train
