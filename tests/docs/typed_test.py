@@ -101,6 +101,7 @@ def furnish(folder, programs, page_text):
     (folder / "build/release/bin").symlink_to(programs)
     (folder / "my_program").symlink_to(programs / "example_own_loop")
     shutil.copy(folder / "examples/quick.toml", folder / "run.toml")
+    shutil.copy(folder / "examples/table.toml", folder / "table.toml")
     shutil.copy(ROOT / "tests/golden/plan_vgg16.csv", folder / "vgg16.csv")
     if "packed/fashion" in page_text:
         run(f"trireme data pack fashion_mnist packed/fashion --set data.path={folder}/images", folder, programs)
