@@ -287,7 +287,7 @@ TEST_F(ElasticLeaders, DamagedRecordEndsLauncherWithReason) {
   EXPECT_THAT(result.err, HasSubstr("this launcher could not lead it for 1m 00s: "));
 }
 
-TEST_F(ElasticLeaders, EndOfJobLeavesNothingInEtcd) {
+TEST_F(ElasticLeaders, EndOfJobLeavesItsEndAlone) {
   join_wait_ = "0";
   for (int start = 0; start < 2; ++start) {
     launchers_.clear();
@@ -297,7 +297,10 @@ TEST_F(ElasticLeaders, EndOfJobLeavesNothingInEtcd) {
     EXPECT_THAT(result.err, Not(HasSubstr("leads the job now"))) << "there is no job to continue";
   }
   const etcd::StoreAddress store = etcd::StoreAddress::parse(etcd_->address());
-  EXPECT_THAT(etcd::Client(store.members).list("test", etcd::end_of("test"), 10).pairs, testing::IsEmpty());
+  const etcd::Listing left = etcd::Client(store.members).list("test", etcd::end_of("test"), 10);
+  ASSERT_EQ(left.pairs.size(), 1U);
+  EXPECT_EQ(left.pairs[0].key, "test/job/end");
+  EXPECT_NE(left.pairs[0].lease, 0) << "it stays for ever";
 }
 
 /// etcd runs on the third of three hosts.
