@@ -133,10 +133,11 @@ void SimulatedJob::strike(Fault fault) {
   may_fail_ = may_fail_ || num_hosts_left() < limits_.min_hosts;
 }
 
-/// Also those that have not joined yet.
+/// Also those that have not joined yet. A launcher that is stopped, or was a moment ago, counts as lost.
 int SimulatedJob::num_hosts_left() const {
-  return static_cast<int>(std::ranges::count_if(
-      launchers_, [](const auto& each) { return !each->is_dead && !each->is_over && !each->is_told; }));
+  return static_cast<int>(std::ranges::count_if(launchers_, [this](const auto& each) {
+    return !each->is_dead && !each->is_over && !each->is_told && now_s_ >= each->stopped_until_s + kSilent_s;
+  }));
 }
 
 /// Too few hosts came, or are left, and none of them was told to stop: the job waits without end.
