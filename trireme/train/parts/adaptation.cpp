@@ -6,7 +6,9 @@
 #include <functional>
 #include <utility>
 
+#include "trireme/base/median.h"
 #include "trireme/base/text.h"
+#include "trireme/train/parts/internal/milliseconds.h"
 
 namespace trireme::train {
 namespace {
@@ -14,14 +16,6 @@ namespace {
 /// A change has to save this share of a step, and this many standard errors of the difference.
 constexpr double kLeastGain = 0.02, kErrors = 2;
 constexpr int kMaxPatience = 64;  ///< windows
-
-double middle_of(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-std::string in_ms(double seconds) { return text(std::round(seconds * 1e4) / 10, " ms"); }
 
 }  // namespace
 
@@ -40,11 +34,11 @@ std::string describe(const Decision& decision) {
 AdaptiveController::Level AdaptiveController::level_of(std::span<const StepReport> window) {
   std::vector<double> seconds, distances;
   for (const StepReport& report : window) seconds.push_back(report.step_s);
-  const double median_s = middle_of(seconds);
+  const double median_s = median(seconds);
   for (const double each : seconds) distances.push_back(std::abs(each - median_s));
   constexpr double kOfMedian = 1.2533 * 1.4826;
   return {.median_s = median_s,
-          .error_s = kOfMedian * middle_of(distances) / std::sqrt(static_cast<double>(window.size()))};
+          .error_s = kOfMedian * median(distances) / std::sqrt(static_cast<double>(window.size()))};
 }
 
 double AdaptiveController::least_gain_s(const Level& before, const Level& after) {

@@ -3,13 +3,13 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/median.h"
 #include "trireme/base/text.h"
 #include "trireme/train/estimate/step_trial.h"
 #include "trireme/train/parts/internal/compression.h"
+#include "trireme/train/parts/internal/milliseconds.h"
 
 namespace trireme::train {
 namespace {
@@ -18,8 +18,6 @@ constexpr std::int64_t kMeasuredNumel = std::int64_t{2} << 20;
 constexpr int kExchanges = 5;
 /// Steps that take so many times as long as the shortest ones without compression are a reason to try it.
 constexpr double kMuchLonger = 1.5;
-
-std::string to_ms(double seconds) { return text(std::round(seconds * 1e5) / 1e2, " ms"); }
 
 /// Parameters of one type in the order of the model, the first of them whatever its size.
 optim::NamedTensors sample_of(const optim::NamedTensors& all) {
@@ -97,8 +95,8 @@ std::optional<Knob::Proposal> CompressionKnob::propose(std::span<const StepRepor
     const double gain_s = exchange_.compressed_s - exchange_.plain_s;
     if (gain_s <= 0) return std::nullopt;
     return Proposal{.to = "none",
-                    .reason = text("an exchange of all gradients took ", to_ms(exchange_.compressed_s),
-                                   " with it, and ", to_ms(exchange_.plain_s), " without, before the run"),
+                    .reason = text("an exchange of all gradients took ", in_ms(exchange_.compressed_s),
+                                   " with it, and ", in_ms(exchange_.plain_s), " without, before the run"),
                     .estimated_s = std::max(step_s - gain_s, exchange_.plain_s)};
   }
   const std::int64_t full_batch = window.front().full_batch;
@@ -107,8 +105,8 @@ std::optional<Knob::Proposal> CompressionKnob::propose(std::span<const StepRepor
   if (step_s <= kMuchLonger * shortest_off_->step_s) return std::nullopt;
   longest_off_ = {.step_s = step_s, .full_batch = full_batch};
   return Proposal{.to = codec_,
-                  .reason = text("a step takes ", to_ms(step_s), " without it, and took ",
-                                 to_ms(shortest_off_->step_s), " before: links may have become slower")};
+                  .reason = text("a step takes ", in_ms(step_s), " without it, and took ",
+                                 in_ms(shortest_off_->step_s), " before: links may have become slower")};
 }
 
 /// A trial of the codec has used its reason up: only steps that are much longer again are another one.

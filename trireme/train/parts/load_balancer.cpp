@@ -1,12 +1,13 @@
 #include "trireme/train/parts/load_balancer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
+#include "trireme/base/median.h"
 #include "trireme/base/mesh_axes.h"
 #include "trireme/base/text.h"
 #include "trireme/data/training_data.h"
+#include "trireme/train/parts/internal/milliseconds.h"
 #include "trireme/train/plan/internal/fixes.h"
 
 namespace trireme::train {
@@ -24,14 +25,6 @@ constexpr int kMostPatience = 64;
 std::int64_t sum_of(const data::Shares& shares) {
   return std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
 }
-
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-std::string milliseconds(double seconds) { return text(std::round(seconds * 1e4) / 10, " ms"); }
 
 }  // namespace
 
@@ -71,7 +64,7 @@ std::optional<LoadBalancer::Change> LoadBalancer::observe(const StepReport& repo
     window_[replica].push_back(work_s[replica]);
   if (window_.front().size() < kWindow) return std::nullopt;
   for (std::size_t replica = 0; replica < work_s.size(); ++replica) {
-    work_s[replica] = median_of(window_[replica]);
+    work_s[replica] = median(window_[replica]);
     window_[replica].clear();
   }
   return decide(work_s, from);
@@ -107,7 +100,7 @@ std::optional<LoadBalancer::Change> LoadBalancer::decide(const std::vector<doubl
     const double before_s = before_->slowest_s;
     return change_to(before_->shares, from,
                      text("replicas take their earlier shares of a batch again: the slowest worked ",
-                          milliseconds(at(work_s)), " for a step, and before ", milliseconds(before_s)));
+                          in_ms(at(work_s)), " for a step, and before ", in_ms(before_s)));
   }
   if (before_) patience_ = 1;
   before_.reset();
@@ -128,7 +121,7 @@ std::optional<LoadBalancer::Proposal> LoadBalancer::propose(std::span<const Step
     for (std::size_t i = 0; i < work_s.size(); ++i) of_replicas[i].push_back(work_s[i]);
   }
   std::vector<double> medians;
-  for (std::vector<double>& of_replica : of_replicas) medians.push_back(median_of(std::move(of_replica)));
+  for (std::vector<double>& of_replica : of_replicas) medians.push_back(median(std::move(of_replica)));
   return proposal_for(medians);
 }
 
@@ -144,9 +137,8 @@ std::optional<LoadBalancer::Proposal> LoadBalancer::proposal_for(const std::vect
   if (estimated_s > kPromised * at(work_s)) return std::nullopt;
   const double mean_s =
       std::accumulate(work_s.begin(), work_s.end(), 0.0) / static_cast<double>(work_s.size());
-  std::string why =
-      text("replica ", slowest, " takes ", at(then), " samples of a batch instead of ", at(now),
-           ": it worked ", milliseconds(at(work_s)), " for a step, and the mean is ", milliseconds(mean_s));
+  std::string why = text("replica ", slowest, " takes ", at(then), " samples of a batch instead of ", at(now),
+                         ": it worked ", in_ms(at(work_s)), " for a step, and the mean is ", in_ms(mean_s));
   return Proposal{.shares = std::move(shares),
                   .slowest_s = at(work_s),
                   .estimated_s = estimated_s,
