@@ -317,11 +317,13 @@ void ElasticJob::stop(int signal) {
 
 bool ElasticJob::hears_others() { return leader_ && leader_->hears_others(); }
 
-void ElasticJob::finish() {
+void ElasticJob::finish(int exit_code) {
   if (!leadership_ || !leader_) return;
+  const wire::JobEnd end = host_->job().end.value_or(
+      wire::JobEnd{.exit_code = exit_code, .reason = "its leading launcher has ended"});
   try {
     if (leadership_->term() == 0) throw CommError("this launcher does not lead any more");
-    leadership_->end(text(start_id_, ' ', to_text(wire::JobState{.end = host_->job().end})));
+    leadership_->end(text(start_id_, ' ', to_text(wire::JobState{.end = end})));
   } catch (const Error& error) {
     options_.note(text("elastic: the keys of the job stay in ", options_.rendezvous, ": ", error.what(),
                        ". Give the next job another prefix"));

@@ -72,8 +72,9 @@ class ElasticJob {
   void stop(int signal);
   /// Whether launchers of other hosts still report to this one.
   bool hears_others();
-  /// The job has ended, and all that can know it know it.
-  void finish();
+  /// The job has ended on all hosts that answer. `exit_code`: of this launcher, for a job that has no end
+  /// yet.
+  void finish(int exit_code);
 
  private:
   wire::StoreClientOptions store_at(const wire::Endpoint& endpoint) const;

@@ -367,13 +367,13 @@ void wait_for_other_hosts(Launcher& launcher) {
 }
 
 /// Keeps the store until other hosts have read that the job has ended.
-void end_elastic_job(Launcher& launcher) {
+void end_elastic_job(Launcher& launcher, int exit_code) {
   const bool is_leaving = launcher.elastic->host().is_leaving() && !launcher.elastic->host().job().end;
   if (is_leaving) launcher.elastic->hand_over();
   const auto deadline = Deadline::after_s(kGoodbye_s);
   while (launcher.elastic->hears_others() && !deadline.expired() && stop_signal(launcher.signals) == 0)
     std::this_thread::sleep_for(std::chrono::duration<double>(kLookForSignals_s));
-  if (!is_leaving) launcher.elastic->finish();
+  if (!is_leaving) launcher.elastic->finish(exit_code);
 }
 
 std::unique_ptr<EvidenceWriter> evidence_writer(Launcher& launcher) {
@@ -466,7 +466,7 @@ int launch(const LaunchOptions& options) try {
     const auto world = launcher.elastic ? run_worlds(launcher) : run_world(launcher, restart);
     for (const auto& line : report(world)) screen.note(line);
     const int code = exit_code_of(world);
-    if (launcher.elastic) end_elastic_job(launcher);
+    if (launcher.elastic) end_elastic_job(launcher, code);
     if (!options.elastic && code == kExitOk) wait_for_other_hosts(launcher);
     const bool may_restart = !options.elastic && restart < options.max_restarts;
     if (code == kExitOk || world.told_to_stop != 0 || ends_the_job(code) || !may_restart) {

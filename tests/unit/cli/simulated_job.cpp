@@ -78,7 +78,8 @@ void SimulatedJob::plan_faults() {
                         : at < 0.32 ? Fault::kFailForGood
                         : at < 0.50 ? Fault::kKillLauncher
                         : at < 0.66 ? Fault::kStopLauncher
-                        : at < 0.80 ? Fault::kLeave
+                        : at < 0.78 ? Fault::kLeave
+                        : at < 0.80 ? Fault::kInterrupt
                         : at < 0.92 ? Fault::kJoin
                                     : Fault::kEtcdOutage;
     faults_.emplace_back(now_s_ + random(0, 25), fault);
@@ -116,6 +117,10 @@ void SimulatedJob::strike(Fault fault) {
     launcher->is_told = true;
     if (!options_.has_etcd && launcher->number == 0) may_fail_ = true;
     print(text("host ", launcher->number, " is told to leave"));
+  } else if (fault == Fault::kInterrupt) {  // of a launcher: it is the end of the job where this one leads
+    launcher->is_told = may_fail_ = true;
+    launcher->stop_signal = SIGINT;
+    print(text("host ", launcher->number, " is interrupted"));
   } else {
     launcher = some_launcher([](const Launcher& each) {
       return std::ranges::any_of(each.processes, [](const auto& p) { return !p->has_ended(); });
@@ -250,10 +255,7 @@ void SimulatedJob::look_after_job(Launcher& launcher) {
     reports.push_back({.id = process->id, .state = process->state, .exit_code = process->exit_code});
   const bool continues = job.exchange(reports);
   if (launcher.stop_signal != 0 && !launcher.leaves) job.stop(launcher.stop_signal);
-  if (host.job().end) {
-    has_ended_ = true;
-    for (const auto& each : launchers_) each->is_dead |= !each->has_joined;  // it would begin another job
-  }
+  if (host.job().end) admit_none();
   if (host.job().end && host.job().end->exit_code == 0) {
     for (const auto& process : launcher.processes)  // it is not of the last world
       process->is_spare = process->is_spare || process->state != wire::MemberState::kDone;
@@ -322,19 +324,27 @@ void SimulatedJob::end_processes(Launcher& launcher, int exit_code) {
   }
 }
 
+/// The job has ended: a launcher that joins now begins another one.
+void SimulatedJob::admit_none() {
+  has_ended_ = true;
+  for (const auto& each : launchers_) each->is_dead |= !each->has_joined;
+}
+
 void SimulatedJob::say_goodbye(Launcher& launcher) {
   ElasticJob& job = *launcher.job;
   const bool only_leaves = launcher.leaves && !job.host().job().end;
   if (only_leaves) job.hand_over();
   const double end_s = now_s_ + kGoodbye_s;
   while (now_s_ < end_s && job.hears_others()) wait(launcher, 0.2);
-  if (!only_leaves) job.finish();
-  launcher.is_over = true;
+  if (!only_leaves) admit_none();
+  if (launcher.exit_code < 0 && launcher.stop_signal != 0) launcher.exit_code = 128 + launcher.stop_signal;
   for (const auto& process : launcher.processes) {
     const bool has_failed = process->has_ended() && process->exit_code != 0 && !process->is_spare;
     if (launcher.exit_code < 0 && has_failed && !only_leaves) launcher.exit_code = process->exit_code;
   }
-  if (launcher.exit_code < 0) launcher.exit_code = launcher.stop_signal != 0 ? kStopped : 0;
+  if (launcher.exit_code < 0) launcher.exit_code = 0;
+  if (!only_leaves) job.finish(launcher.exit_code);
+  launcher.is_over = true;
   print(text("host ", launcher.number, " has ended with ", launcher.exit_code));
   for (const auto& [address, store] : stores_) store->is_open &= store->server != &launcher;
   etcd_->release(launcher, now_s_);

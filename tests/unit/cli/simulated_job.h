@@ -44,7 +44,7 @@ class SimulatedJob {
   class Surroundings;
   class StoreClient;
   class Election;
-  enum class Fault { kKillProcess, kFailForGood, kKillLauncher, kStopLauncher, kLeave, kJoin, kEtcdOutage };
+  enum class Fault { kKillProcess, kFailForGood, kKillLauncher, kStopLauncher, kLeave, kInterrupt, kJoin, kEtcdOutage };
   /// Unwinds the call of a launcher that was killed.
   struct Killed {};
 
@@ -68,6 +68,7 @@ class SimulatedJob {
   void enter_next_world(Launcher& launcher);
   void kill_late_processes(Launcher& launcher);
   void end_processes(Launcher& launcher, int exit_code);
+  void admit_none();
   void say_goodbye(Launcher& launcher);
 
   void step(Launcher& launcher, Process& process);
