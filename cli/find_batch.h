@@ -5,7 +5,8 @@
 
 namespace trireme::cli {
 
-/// Tries larger and larger batches over the ranks, prints a table or JSON. Returns the exit code.
+/// Estimates steps of larger and larger batches over the ranks, measures the best ones, and prints a table or
+/// JSON. Returns the exit code.
 int run_find_batch(const Home& home, const FindBatchArguments& arguments);
 
 }  // namespace trireme::cli

@@ -20,7 +20,7 @@ Command find_batch_command(std::function<int(const FindBatchArguments&)> run) {
                    "Gradient noise scale, as the end of a run tells it (default: that of the first steps)")
         ->type_name("SAMPLES")
         ->check(above_zero());
-    app.add_flag("--json", given->json, "The trials as JSON");
+    app.add_flag("--json", given->json, "The batches as JSON");
     return [given, run] { return run(*given); };
   };
   return {

@@ -55,6 +55,7 @@ class PlanText {
       print_best();
     std::cout << "\ntime against memory: no other plan is both faster and smaller\n";
     print_table(search_.frontier());
+    print_compressed();
     print_others();
     std::cout << std::flush;
   }
@@ -82,6 +83,17 @@ class PlanText {
                             train::in_words(plan->config, world_size_),
                             is_best ? "" : train::why_not(*plan, best, search_.limit_bytes)});
     }
+    cli::print(std::cout, table);
+  }
+
+  void print_compressed() const {
+    if (search_.compressed.empty()) return;
+    std::cout << "\nfaster with compressed gradients, which change the training:\n";
+    TextTable table{.columns = {Align::kRight, Align::kRight, Align::kLeft},
+                    .rows = {{"step ms", "memory", "plan"}}};
+    for (const train::PlannedStep& plan : search_.compressed)
+      table.rows.push_back(
+          {in_ms(plan.step_s), in_bytes(plan.memory_bytes), train::in_words(plan.config, world_size_)});
     cli::print(std::cout, table);
   }
 
@@ -127,12 +139,14 @@ ordered_json as_json(const train::PlannedStep& plan, const train::PlanSearch& se
 
 ordered_json as_json(const train::PlanSearch& search, int world_size) {
   ordered_json plans = ordered_json::array(), too_large = ordered_json::array(),
-               frontier = ordered_json::array();
+               frontier = ordered_json::array(), compressed = ordered_json::array();
   for (const train::PlannedStep& plan : search.plans) plans.push_back(as_json(plan, search, world_size));
   for (const train::PlannedStep& plan : search.too_large)
     too_large.push_back(as_json(plan, search, world_size));
   for (const train::PlannedStep* plan : search.frontier())
     frontier.push_back(as_json(*plan, search, world_size));
+  for (const train::PlannedStep& plan : search.compressed)
+    compressed.push_back(as_json(plan, search, world_size));
   return {{"ranks", world_size},
           {"limit_bytes", search.limit_bytes},
           {"estimated", search.estimated},
@@ -142,7 +156,8 @@ ordered_json as_json(const train::PlanSearch& search, int world_size) {
           {"is_complete", search.is_complete},
           {"plans", plans},
           {"too_large", too_large},
-          {"frontier", frontier}};
+          {"frontier", frontier},
+          {"compressed", compressed}};
 }
 
 /// Memory limit of a rank.

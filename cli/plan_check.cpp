@@ -24,11 +24,6 @@ std::int64_t predicted_bytes(const train::PlannedStep& plan) {
   return most;
 }
 
-std::string error_of(double predicted, double measured) {
-  const auto percent = std::llround(100 * (predicted / measured - 1));
-  return text(percent > 0 ? "+" : "", percent, " %");
-}
-
 std::string words_from_main(comm::Context& context, const std::string& words) {
   return context.world().all_gather_text(context.is_main() ? words : std::string()).front();
 }
@@ -66,7 +61,7 @@ void print_check(const std::vector<CheckedPlan>& checked, int world_size) {
       .rows = {{"step ms", "measured", "error", "tensors", "measured", "plan"}}};
   for (const CheckedPlan& each : checked) {
     table.rows.push_back({in_ms(each.plan.step_s), in_ms(each.measured.step_s),
-                          error_of(each.plan.step_s, each.measured.step_s),
+                          error_in_percent(each.plan.step_s, each.measured.step_s),
                           in_bytes(predicted_bytes(each.plan)), in_bytes(each.measured.memory_bytes),
                           train::in_words(each.plan.config, world_size)});
   }

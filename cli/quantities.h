@@ -1,6 +1,7 @@
 #pragma once
 // Times and sizes of steps in the tables of commands. Pure functions.
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -18,5 +19,11 @@ inline std::string in_ms(double seconds) {
 
 /// "75.8 MiB". `bytes` is not negative.
 inline std::string in_bytes(std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)); }
+
+/// Error of an estimate relative to the measured value, with its sign: "-5 %".
+inline std::string error_in_percent(double estimated, double measured) {
+  const auto percent = std::llround(100 * (estimated / measured - 1));
+  return text(percent > 0 ? "+" : "", percent, " %");
+}
 
 }  // namespace trireme::cli

@@ -3,9 +3,13 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <set>
+
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/train/config/registry.h"
+#include "trireme/train/estimate/measurements.h"
 
 namespace trireme::train {
 namespace {
@@ -35,6 +39,22 @@ class BatchSearchOfRuns : public SmallRuns {
     return result;
   }
 
+  /// With costs that were measured for `measured`.
+  BatchSearch estimated(int ranks, const RunConfig& config, const RunConfig& measured,
+                        BatchSearchOptions options) const {
+    options.trial_s = 0;
+    BatchSearch result;
+    comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+      const data::DataSource data = open_data(config);
+      const MeasuredForms costs = {measure_costs(resolve_plan(measured, ranks), context, data)};
+      BatchSearchOptions with_costs = options;
+      with_costs.costs = &costs;
+      const BatchSearch mine = search_batches(resolve_plan(config, ranks), context, data, with_costs);
+      if (context.is_main()) result = mine;
+    });
+    return result;
+  }
+
   static std::vector<std::int64_t> batches(const BatchSearch& search) {
     std::vector<std::int64_t> result;
     for (const BatchTrial& each : search.trials) result.push_back(each.global_batch);
@@ -54,6 +74,45 @@ TEST_F(BatchSearchOfRuns, DoublesBatchesAndWeighsSpeedAgainstNoise) {
     EXPECT_LE(each.goodput(), best_goodput(search)->goodput());
     EXPECT_LE(each.samples_per_s(), 1.021 * fastest(search).samples_per_s());
   }
+}
+
+TEST_F(BatchSearchOfRuns, EstimatesBatchesAndMeasuresTheBest) {
+  const BatchSearch search = estimated(2, wide(), wide(), {.max_samples = 512, .noise_scale = 384});
+  EXPECT_EQ(search.why_measured, "");
+  EXPECT_THAT(batches(search), testing::ElementsAre(32, 64, 128, 256, 512));
+  std::set<std::int64_t> checked;
+  for (const BatchTrial& each : search.checked) {
+    checked.insert(each.global_batch);
+    EXPECT_GT(each.step_s, 0);
+    EXPECT_GT(each.memory_bytes, 0);
+    EXPECT_DOUBLE_EQ(each.efficiency, (384.0 + 128) / (384 + static_cast<double>(each.global_batch)));
+  }
+  EXPECT_EQ(checked,
+            (std::set<std::int64_t>{fastest(search).global_batch, best_goodput(search)->global_batch}));
+  EXPECT_TRUE(std::ranges::is_sorted(search.trials, {}, &BatchTrial::step_s)) << "a line over samples";
+}
+
+TEST_F(BatchSearchOfRuns, EstimatesEndAtTheMemoryLimit) {
+  RunConfig config = wide();
+  config.model.hidden = {512, 512, 512};
+  const BatchSearch free = estimated(1, config, config, {.max_samples = 512, .noise_scale = 1e9});
+  ASSERT_THAT(batches(free), testing::ElementsAre(32, 64, 128, 256, 512));
+  const std::int64_t of_256 = free.trials[3].memory_bytes, of_512 = free.trials[4].memory_bytes;
+  ASSERT_GT(of_512, of_256);
+  const BatchSearch bound =
+      estimated(1, config, config, {.memory_limit_bytes = (of_256 + of_512) / 2, .noise_scale = 1e9});
+  EXPECT_EQ(batches(bound).back(), 256);
+  EXPECT_THAT([&] { estimated(1, config, config, {.memory_limit_bytes = 1000, .noise_scale = 1}); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("smaller batch")));
+}
+
+TEST_F(BatchSearchOfRuns, CostsOfAnotherModelAreNotUsed) {
+  RunConfig other = wide();
+  other.model.hidden = {32};
+  const BatchSearch search = estimated(2, wide(), other, {.max_samples = 128, .noise_scale = 384});
+  EXPECT_THAT(search.why_measured, HasSubstr("model.hidden"));
+  EXPECT_THAT(batches(search), testing::ElementsAre(32, 64, 128));
+  EXPECT_THAT(search.checked, testing::IsEmpty());
 }
 
 TEST_F(BatchSearchOfRuns, RunsOverAsynchronousStages) {

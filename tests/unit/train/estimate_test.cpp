@@ -193,6 +193,33 @@ TEST(Estimate, AddsTheOverheadOfEachMicroBatch) {
   EXPECT_DOUBLE_EQ(overhead_of(config), 4);
 }
 
+TEST(Estimate, CompressedGradientsTakeTimeOfCodec) {
+  RunConfig config = without_clipping();
+  config.parallel.compression = "bf16";
+  Measurements measured = known_costs(config, 2);
+  measured.exchanges.codecs = {{.codec = "bf16", .all_reduce = {.fixed_s = 0, .unit_s = 0.25 / kMib}}};
+  const auto step_s = [&] {
+    return estimate(resolve_plan(config, 2), measured, WeightsMemory::kCommon).step_s;
+  };
+  EXPECT_DOUBLE_EQ(step_s(), 4 * 1.5 + 1 + 1);
+  config.parallel.zero = 1;
+  EXPECT_DOUBLE_EQ(step_s(), 4 * 1.5 + 1 + 0.5);
+  measured.exchanges.codecs[0].codec = "int8";
+  EXPECT_THAT(step_s, ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("bf16"), HasSubstr("measure again"))));
+  EXPECT_GT(estimate(resolve_plan(config, 1), measured, WeightsMemory::kOwn).step_s, 0)
+      << "one rank exchanges nothing";
+}
+
+TEST(Estimate, StateInFilesTakesMeasuredUpdate) {
+  RunConfig config = without_clipping();
+  config.offload.optimizer = "files";
+  Measurements measured = known_costs(config, 2);
+  const auto step_s = [&] { return estimate(resolve_plan(config, 2), measured, WeightsMemory::kOwn).step_s; };
+  const double unknown_s = step_s();
+  measured.update_in_files = {.fixed_s = 1, .unit_s = 3.0 / kNumel};
+  EXPECT_DOUBLE_EQ(step_s(), unknown_s + 1 + 2);
+}
+
 TEST(Estimate, SeveralRanksRequireMeasuredExchanges) {
   const RunConfig config = without_clipping();
   Measurements measured = known_costs(config);
@@ -293,7 +320,7 @@ TEST(Measurements, OfADamagedFileNameThePlace) {
   EXPECT_THAT(with("\"backward_s\"", "\"backwards\""),
               ThrowsMessage<DataError>(AllOf(HasSubstr("costs.json"), HasSubstr("costs[0].layers[0].time"),
                                              HasSubstr("'backward_s' is missing"))));
-  EXPECT_THAT(with("\"version\": 3", "\"version\": 7"), ThrowsMessage<DataError>(HasSubstr("measure again")));
+  EXPECT_THAT(with("\"version\": 4", "\"version\": 7"), ThrowsMessage<DataError>(HasSubstr("measure again")));
   EXPECT_THAT(with("\"unit_s\": 0", "\"unit_s\": -1"),
               ThrowsMessage<DataError>(HasSubstr("expected a number from 0")));
   EXPECT_THAT(with("\"ranks\": 2", "\"ranks\": \"two\""),
@@ -322,8 +349,38 @@ TEST(MeasureCosts, AreEqualOnRanksWithLayerTimes) {
     EXPECT_EQ(measured.exchanges.ranks, 2);
     EXPECT_GT(measured.exchanges.all_reduce.of(1 << 20), 0);
     EXPECT_GT(measured.update.of(1 << 20), 0);
+    EXPECT_GT(measured.update_in_files.of(1 << 20), 0);
+    EXPECT_THAT(measured.exchanges.codecs,
+                testing::ElementsAre(testing::Field(&CodecCost::codec, "bf16"),
+                                     testing::Field(&CodecCost::codec, "int8"),
+                                     testing::Field(&CodecCost::codec, "power-sgd")));
+    for (const CodecCost& each : measured.exchanges.codecs)
+      EXPECT_GT(each.all_reduce.of(1 << 20), 0) << each.codec;
   });
   EXPECT_EQ(written[0], written[1]);
+}
+
+TEST(MeasureCosts, UseConfiguredCodec) {
+  RunConfig config = config_of_four();
+  config.parallel.compression = "top-k";
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const data::DataSource data = data::open_data(config.data);
+    const ParallelPlan plan = resolve_plan(config, 2);
+    const Measurements measured = measure_costs(plan, context, data);
+    EXPECT_THAT(measured.exchanges.codecs, testing::ElementsAre(testing::Field(&CodecCost::codec, "top-k")));
+    EXPECT_GT(estimate(plan, measured, WeightsMemory::kOwn).step_s, 0);
+  });
+}
+
+TEST(MeasureCosts, WithoutFolderHaveNoUpdateInFiles) {
+  RunConfig config = config_of_four();
+  config.offload.folder = "/proc";
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const data::DataSource data = data::open_data(config.data);
+    const Measurements measured = measure_costs(resolve_plan(config, 2), context, data);
+    EXPECT_EQ(measured.update_in_files.unit_s, 0);
+    EXPECT_EQ(measured.update_in_files.fixed_s, 0);
+  });
 }
 
 TEST(MeasureCosts, PartialLayersHaveTheirForm) {

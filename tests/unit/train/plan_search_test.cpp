@@ -133,6 +133,79 @@ TEST(PlanSearch, RecomputesLayersWhereMemoryIsMissing) {
   EXPECT_THAT(found.too_large, Contains(testing::Field(&PlannedStep::memory_bytes, fastest.memory_bytes)));
 }
 
+struct LittleMemory {
+  LittleMemory() {
+    config.optimizer.name = "adamw";
+    config.offload.part_mib = 0.01;
+    measured = forms_of(config, 1);
+    const PlanSearch fixed = search_plans(config, 1, measured, {.limit_bytes = 1});
+    smallest_bytes = fixed.too_large.front().memory_bytes;
+  }
+  PlanSearch search(std::int64_t limit_bytes) const {
+    return search_plans(config, 1, measured, {.limit_bytes = limit_bytes});
+  }
+  RunConfig config = without_clipping();
+  MeasuredForms measured;
+  std::int64_t smallest_bytes = 0;  ///< of plans with all state in memory
+};
+
+TEST(PlanSearch, OffloadsStateWhereMemoryIsMissing) {
+  LittleMemory little;
+  EXPECT_TRUE(little.search(little.smallest_bytes - 1).plans.empty()) << "the time of files is not known";
+  little.measured[0].update_in_files = {.fixed_s = 0, .unit_s = 3.0 / kNumel};
+  const PlanSearch found = little.search(little.smallest_bytes - 1);
+  ASSERT_FALSE(found.plans.empty());
+  const PlannedStep& best = found.plans.front();
+  EXPECT_LT(best.memory_bytes, little.smallest_bytes);
+  EXPECT_THAT(best.settings, Contains(Pair("offload.optimizer", "\"files\"")));
+  EXPECT_DOUBLE_EQ(best.busiest().seconds.update, 3);
+  EXPECT_THAT(in_words(best.config, 1), HasSubstr("optimizer state in files"));
+}
+
+TEST(PlanSearch, KeepsStateInMemoryWhereItFits) {
+  LittleMemory little;
+  little.measured[0].update_in_files = {.fixed_s = 0, .unit_s = 3.0 / kNumel};
+  const PlanSearch found = little.search(std::int64_t{1} << 40);
+  for (const PlannedStep& plan : found.plans) EXPECT_EQ(plan.config.offload.optimizer, "none");
+  EXPECT_EQ(found.plans.size(), search_plans(little.config, 1, forms_of(little.config, 1)).plans.size());
+}
+
+TEST(PlanSearch, OffloadsWhereRecomputationCostsMore) {
+  LittleMemory little;
+  const PlanSearch without = little.search(little.smallest_bytes);
+  ASSERT_FALSE(without.plans.empty());
+  little.measured[0].update_in_files = {.fixed_s = 0, .unit_s = 1.1 / kNumel};
+  const PlanSearch with = little.search(little.smallest_bytes);
+  EXPECT_LT(with.plans.front().step_s, without.plans.front().step_s);
+  EXPECT_EQ(with.plans.front().config.offload.optimizer, "files");
+  EXPECT_LE(with.plans.front().memory_bytes, little.smallest_bytes);
+}
+
+TEST(PlanSearch, ProposesCodecsThatMakeAStepFaster) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 32;
+  MeasuredForms measured = forms_of(config, 2);
+  const CostLine &plain = measured[0].exchanges.all_reduce, slow{.fixed_s = 100, .unit_s = plain.unit_s};
+  measured[0].exchanges.codecs = {{.codec = "bf16", .all_reduce = {.unit_s = plain.unit_s / 2}},
+                                  {.codec = "int8", .all_reduce = {.unit_s = plain.unit_s / 10}},
+                                  {.codec = "power-sgd", .all_reduce = slow}};
+  config.parallel.pipeline = 1;
+  config.parallel.data = 2;
+  const PlanSearch found = search_plans(config, 2, measured);
+  std::vector<std::string> codecs;
+  for (const PlannedStep& plan : found.compressed) {
+    codecs.push_back(plan.config.parallel.compression);
+    EXPECT_LT(plan.step_s, found.plans.front().step_s);
+    EXPECT_THAT(plan.settings, Contains(Pair("parallel.compression", text('"', codecs.back(), '"'))));
+  }
+  EXPECT_THAT(codecs, testing::ElementsAre("int8", "bf16"));
+  for (const PlannedStep& plan : found.plans) EXPECT_EQ(plan.config.parallel.compression, "none");
+  config.parallel.compression = "bf16";
+  const PlanSearch configured = search_plans(config, 2, measured);
+  EXPECT_THAT(configured.compressed, testing::IsEmpty());
+  EXPECT_EQ(configured.plans.front().config.parallel.compression, "bf16");
+}
+
 TEST(PlanSearch, NoPlanExceedsTheMemory) {
   RunConfig config = without_clipping();
   config.train.global_batch = 32;

@@ -69,6 +69,14 @@ TEST(WaysToFit, OffloadThatFitsComesBeforeMoreRanks) {
   EXPECT_LE(ways.front().plan.memory_bytes, with_offload);
 }
 
+TEST(WaysToFit, TriedOffloadIsLeftOut) {
+  NothingFits nothing(with_adamw());
+  nothing.measured[0].update_in_files = {.fixed_s = 0, .unit_s = 3.0 / kNumel};
+  nothing.search = search_plans(nothing.config, 1, nothing.measured, nothing.options);
+  EXPECT_EQ(find(nothing.ways(), kOffload), nullptr);
+  EXPECT_EQ(nothing.search.too_large.front().config.offload.optimizer, "files");
+}
+
 TEST(WaysToFit, RanksEndWithTheFirstThatFit) {
   const NothingFits nothing(with_adamw());
   const NothingFits less(with_adamw(), nothing.smallest_bytes() - 1);

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <span>
 
 #include "trireme/base/available_memory.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/train/config/batch_ramp.h"
+#include "trireme/train/estimate/estimate.h"
 #include "trireme/train/estimate/step_trial.h"
 #include "trireme/train/run/run.h"
 #include "trireme/train/step/trainer.h"
@@ -33,11 +35,42 @@ std::int64_t memory_limit(const ParallelPlan& plan, comm::Context& context,
   return static_cast<std::int64_t>(agreed(context, mine, comm::ReduceOp::kMin));
 }
 
-BatchTrial trial(const RunConfig& config, comm::Context& context, const data::DataSource& data,
-                 double trial_s) {
+BatchTrial measured_trial(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+                          double trial_s) {
   const StepTrial steps = time_steps(resolve_plan(config, context.world_size()), context, data, trial_s);
   return {
       .global_batch = config.train.global_batch, .step_s = steps.step_s, .memory_bytes = steps.memory_bytes};
+}
+
+/// Pure, but for the agreement on rounding between processors of different hosts.
+BatchTrial estimated_trial(const RunConfig& config, comm::Context& context, const MeasuredForms& costs) {
+  const ParallelPlan plan = resolve_plan(config, context.world_size());
+  const Estimate step = estimate(plan, form_of(costs, plan), weights_memory(plan));
+  std::int64_t memory_bytes = 0;
+  for (const EstimateOfRank& rank : step.ranks)
+    memory_bytes = std::max(memory_bytes, rank.memory.at_peak.total());
+  return {.global_batch = config.train.global_batch,
+          .step_s = agreed(context, step.step_s, comm::ReduceOp::kMax),
+          .memory_bytes = static_cast<std::int64_t>(
+              agreed(context, static_cast<double>(memory_bytes), comm::ReduceOp::kMax))};
+}
+
+/// Empty: the plan's batches can be estimated.
+std::string why_not_estimated(const RunConfig& config, comm::Context& context, const MeasuredForms& costs) {
+  try {
+    const ParallelPlan plan = resolve_plan(config, context.world_size());
+    estimate(plan, form_of(costs, plan), weights_memory(plan));
+    return {};
+  } catch (const InvalidArgument& reason) {
+    return reason.what();
+  }
+}
+
+void add_efficiency(BatchTrial& trial, const BatchSearch& search) {
+  if (!search.noise_scale) return;
+  const double noise = *search.noise_scale, base = static_cast<double>(search.configured),
+               batch = static_cast<double>(trial.global_batch);
+  trial.efficiency = std::isfinite(noise) ? (noise + base) / (noise + batch) : 1;
 }
 
 /// Measures in the first steps of the run. The noise scale needs two parts of a batch, so a single part is
@@ -106,34 +139,52 @@ bool is_worth_going_on(const std::vector<BatchTrial>& trials, std::int64_t confi
   return best_of(all.last(2)) >= kWorthwhile * best_of(all.first(all.size() - 2));
 }
 
+/// Throws if not even the configured batch does.
+bool fits(double bytes, const RunConfig& config, const BatchSearch& search) {
+  const bool does = bytes <= static_cast<double>(search.memory_limit_bytes);
+  require(does || config.train.global_batch > search.configured,
+          "train.global_batch = ", config.train.global_batch, " takes about ",
+          human_bytes(static_cast<std::uint64_t>(bytes)), " on a rank, and it may have ",
+          human_bytes(static_cast<std::uint64_t>(search.memory_limit_bytes)),
+          "; take a smaller batch, or train.recompute_layers, or parallel.zero");
+  return does;
+}
+
 void try_batches(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                  const BatchSearchOptions& options, BatchSearch& search) {
   const std::int64_t most = max_samples(options, data);
   RunConfig config = plan.config();
   config.train = without_ramp(config.train);
+  if (options.costs != nullptr) search.why_measured = why_not_estimated(config, context, *options.costs);
+  const bool estimates = options.costs != nullptr && search.why_measured.empty();
   for (int doublings = 0; doublings < 62; ++doublings) {
     config.train.global_batch = batch_number(plan, doublings);
     if (config.train.global_batch > most) return;
     if (!search.trials.empty()) {
       if (config.train.global_batch <= search.trials.back().global_batch) continue;
       if (options.max_samples == 0 && !is_worth_going_on(search.trials, search.configured)) return;
-      const double expected = MemoryLine(search.trials).at(config.train.global_batch);
-      const bool fits = expected <= static_cast<double>(search.memory_limit_bytes);
-      require(fits || config.train.global_batch > search.configured,
-              "train.global_batch = ", config.train.global_batch, " takes about ",
-              human_bytes(static_cast<std::uint64_t>(expected)), " on a rank, and it may have ",
-              human_bytes(static_cast<std::uint64_t>(search.memory_limit_bytes)),
-              "; take a smaller batch, or train.recompute_layers, or parallel.zero");
-      if (!fits) return;
+      if (!fits(MemoryLine(search.trials).at(config.train.global_batch), config, search)) return;
     }
-    BatchTrial found = trial(config, context, data, options.trial_s);
-    if (search.noise_scale) {
-      const double noise = *search.noise_scale, base = static_cast<double>(search.configured),
-                   batch = static_cast<double>(found.global_batch);
-      found.efficiency = std::isfinite(noise) ? (noise + base) / (noise + batch) : 1;
-    }
+    BatchTrial found = estimates ? estimated_trial(config, context, *options.costs)
+                                 : measured_trial(config, context, data, options.trial_s);
+    if (estimates && !fits(static_cast<double>(found.memory_bytes), config, search)) return;
+    add_efficiency(found, search);
     search.trials.push_back(found);
     if (options.on_trial) options.on_trial(found);
+  }
+}
+
+/// Measures the fastest batch and that of the best goodput.
+void check_estimates(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+                     const BatchSearchOptions& options, BatchSearch& search) {
+  std::set<std::int64_t> batches = {fastest(search).global_batch};
+  if (const BatchTrial* best = best_goodput(search)) batches.insert(best->global_batch);
+  RunConfig config = plan.config();
+  config.train = without_ramp(config.train);
+  for (const std::int64_t batch : batches) {
+    config.train.global_batch = batch;
+    search.checked.push_back(measured_trial(config, context, data, options.trial_s));
+    add_efficiency(search.checked.back(), search);
   }
 }
 
@@ -157,6 +208,8 @@ BatchSearch search_batches(const ParallelPlan& plan, comm::Context& context, con
   const std::int64_t most = max_samples(options, data);
   BatchSearch search{.configured = plan.config().train.global_batch,
                      .trials = {},
+                     .checked = {},
+                     .why_measured = {},
                      .memory_limit_bytes = memory_limit(plan, context, options),
                      .largest_that_fits = {},
                      .noise_scale = options.noise_scale,
@@ -165,6 +218,8 @@ BatchSearch search_batches(const ParallelPlan& plan, comm::Context& context, con
           " is more than the largest batch that is to be tried, ", most);
   if (!search.noise_scale) measure_noise(plan, context, data, options.noise_steps, search);
   try_batches(plan, context, data, options, search);
+  if (options.costs != nullptr && search.why_measured.empty())
+    check_estimates(plan, context, data, options, search);
   const double fits = MemoryLine(search.trials).batch_of(search.memory_limit_bytes);
   const auto parts = static_cast<double>(plan.num_parts());
   if (fits < static_cast<double>(most))

@@ -66,7 +66,8 @@ class StepCosts {
             .tensor = plan_.tensor_ranks(),
             .zero = static_cast<int>(plan_.config().parallel.zero),
             .keeps_gradients = plan_.config().parallel.keep_gradients,
-            .microbatches = plan_.num_microbatches()};
+            .microbatches = plan_.num_microbatches(),
+            .codec = plan_.config().parallel.compression};
   }
   double gather_s(double bytes) const { return times_.gather_s(sharing(), bytes, weights_); }
   /// ZeRO-3 gathers within the program. Other stages gather the weights once, after the update.
@@ -82,7 +83,8 @@ class StepCosts {
     const int world = plan_.world_size();
     const double norm_s = has_norm ? times_.exchange_s(&ExchangeCosts::all_reduce, 0, world, world) : 0;
     const auto num_stages = static_cast<double>(layout_.stages_of(layout_.holder(stage)).size());
-    return (measured_.update.fixed_s + norm_s) / num_stages + measured_.update.unit_s * numel +
+    const CostLine& update = cost_of_update(measured_, plan_.offloads_state());
+    return (update.fixed_s + norm_s) / num_stages + update.unit_s * numel +
            (gathers_in_program() ? 0 : gather_s(bytes));
   }
 

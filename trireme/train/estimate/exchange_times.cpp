@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "trireme/base/error.h"
+
 namespace trireme::train {
 namespace {
 
@@ -34,14 +36,29 @@ double ExchangeTimes::exchange_s(CostLine ExchangeCosts::*line, double bytes, in
   return seconds_of(costs.*line, bytes, costs.ranks, ranks);
 }
 
+/// Time of a reduction with the codec, relative to one without it. Described links have no measured codec:
+/// number formats halve the bytes, and others count as uncompressed.
+double ExchangeTimes::codec_factor(const std::string& codec, double bytes, int span) const {
+  if (codec == "none" || bytes == 0) return 1;
+  if (measured_.links.is_described()) return codec == "bf16" || codec == "fp16" ? 0.5 : 1;
+  const ExchangeCosts& costs = over(span);
+  const auto cost = std::ranges::find(costs.codecs, codec, &CodecCost::codec);
+  require(cost != costs.codecs.end(), "the costs have no exchange with parallel.compression = \"", codec,
+          "\"; measure again with this configuration");
+  const double plain_s = costs.all_reduce.of(bytes);
+  return plain_s > 0 ? cost->all_reduce.of(bytes) / plain_s : 1;
+}
+
 double ExchangeTimes::reduce_s(const WeightSharing& sharing, double bytes) const {
   const int copies = sharing.copies, span = copies * sharing.tensor;
-  if (!sharing.is_sharded()) return exchange_s(&ExchangeCosts::all_reduce, bytes, copies, span);
+  if (copies == 1) return 0;
+  const double factor = codec_factor(sharing.codec, bytes, span);
+  if (!sharing.is_sharded()) return factor * exchange_s(&ExchangeCosts::all_reduce, bytes, copies, span);
   const int shards = sharing.shards;
   const bool each_time = sharing.zero >= 2 && !sharing.keeps_gradients;
-  return exchange_s(&ExchangeCosts::reduce_scatter, bytes, shards, shards * sharing.tensor) *
-             (each_time ? sharing.microbatches : 1) +
-         exchange_s(&ExchangeCosts::all_reduce, bytes / shards, copies / shards, span);
+  return factor * (exchange_s(&ExchangeCosts::reduce_scatter, bytes, shards, shards * sharing.tensor) *
+                       (each_time ? sharing.microbatches : 1) +
+                   exchange_s(&ExchangeCosts::all_reduce, bytes / shards, copies / shards, span));
 }
 
 /// Ranks that share weights in one memory gather nothing, and only wait for each other.

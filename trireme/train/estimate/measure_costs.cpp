@@ -4,16 +4,23 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
 #include <functional>
+#include <limits>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/error.h"
 #include "trireme/base/host.h"
 #include "trireme/base/median.h"
 #include "trireme/comm/host_groups.h"
+#include "trireme/optim/offload.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/train/estimate/internal/codec_costs.h"
 #include "trireme/train/estimate/internal/measured_model.h"
 #include "trireme/train/estimate/measurements.h"
 #include "trireme/train/estimate/process_memory.h"
+#include "trireme/train/parts/internal/offloading.h"
 #include "trireme/train/plan/placement.h"
 
 namespace trireme::train {
@@ -33,12 +40,6 @@ double median_s(const std::function<void()>& work, int repeats) {
     if (repeat > 0) seconds.push_back(now_s() - begin_s);
   }
   return median(seconds);
-}
-
-/// A line through two points, without negative coefficients.
-CostLine line_through(double small, double small_s, double large, double large_s) {
-  const double unit_s = std::max(0.0, (large_s - small_s) / (large - small));
-  return {.fixed_s = std::max(0.0, small_s - unit_s * small), .unit_s = unit_s};
 }
 
 class ExchangeTimer {
@@ -90,14 +91,16 @@ class ExchangeTimer {
   const at::TensorOptions options_;
 };
 
-/// An update of `numel` parameters, with the norm if gradients are clipped.
-double update_s(const RunConfig& config, std::int64_t numel, c10::Device device) {
+/// An update of `numel` parameters, with the norm if gradients are clipped. `offload`: null for state in
+/// memory.
+double update_s(const RunConfig& config, std::int64_t numel, c10::Device device,
+                std::shared_ptr<optim::Offload> offload = nullptr) {
   constexpr std::int64_t kRow = 1024;
   at::Tensor parameter = at::zeros({std::max<std::int64_t>(numel / kRow, 1), std::min(numel, kRow)},
                                    at::TensorOptions(at::kFloat).device(device));
   parameter.mutable_grad() = at::ones_like(parameter);
   const optim::NamedTensors parameters = {{"weight", parameter}};
-  const auto optimizer = optim::make_optimizer(config.optimizer, parameters);
+  const auto optimizer = optim::make_optimizer(config.optimizer, parameters, std::move(offload));
   return median_s(
       [&] {
         if (config.train.clip_norm > 0) optim::clip_grad_norm(parameters, config.train.clip_norm);
@@ -110,6 +113,36 @@ CostLine update_line(const RunConfig& config, std::int64_t numel, c10::Device de
   numel = std::clamp(numel, 2 * kSmallNumel, kMaxNumel);
   return line_through(static_cast<double>(kSmallNumel), update_s(config, kSmallNumel, device),
                       static_cast<double>(numel), update_s(config, numel, device));
+}
+
+/// The nearest folder that exists: a run's folder does not yet.
+std::filesystem::path existing(std::filesystem::path folder) {
+  std::error_code none;
+  folder = std::filesystem::absolute(folder, none);
+  while (!std::filesystem::is_directory(folder, none) && folder.has_relative_path())
+    folder = folder.parent_path();
+  return folder;
+}
+
+/// The same with the optimizer's state in files. Not finite: they cannot be written here.
+CostLine update_in_files_line(const RunConfig& config, std::int64_t numel, const comm::Context& context) {
+  constexpr double kMib = 1024.0 * 1024.0;
+  numel = std::clamp(numel, 2 * kSmallNumel, kMaxNumel);
+  const auto seconds_of = [&](std::int64_t some) {
+    return update_s(config, some, c10::kCPU,
+                    std::make_shared<optim::Offload>(optim::Offload::Options{
+                        .folder = existing(offload_folder(config)),
+                        .owner = text("rank ", context.rank()),
+                        .part_bytes = static_cast<std::int64_t>(config.offload.part_mib * kMib),
+                        .state = optim::OffloadPlace::kFiles}));
+  };
+  try {
+    return line_through(static_cast<double>(kSmallNumel), seconds_of(kSmallNumel), static_cast<double>(numel),
+                        seconds_of(numel));
+  } catch (const DataError&) {
+    constexpr double kUnknown = std::numeric_limits<double>::infinity();
+    return {.fixed_s = kUnknown, .unit_s = kUnknown};
+  }
 }
 
 std::int64_t num_parameters(const ModelUse& model) {
@@ -129,9 +162,10 @@ std::vector<double*> times_of(Measurements& measured) {
                     &time.bare_forward_s, &time.recomputed_backward_s, &layer.memory.kept.forward_s});
     }
   }
-  std::vector<CostLine*> lines = {&measured.update};
+  std::vector<CostLine*> lines = {&measured.update, &measured.update_in_files};
   for (ExchangeCosts* costs : {&measured.exchanges, &measured.within_host}) {
     lines.insert(lines.end(), {&costs->all_reduce, &costs->reduce_scatter, &costs->all_gather, &costs->send});
+    for (CodecCost& each : costs->codecs) lines.push_back(&each.all_reduce);
     times.push_back(&costs->share_of_core);
   }
   for (CostLine* line : lines) times.insert(times.end(), {&line->fixed_s, &line->unit_s});
@@ -147,6 +181,7 @@ void agree(Measurements& measured, comm::Context& context) {
   context.world().all_reduce(sums);
   next = sums.mutable_data_ptr<double>();
   for (double* time : times) *time = *next++ / context.world_size();
+  if (!std::isfinite(measured.update_in_files.unit_s)) measured.update_in_files = {};
 }
 
 /// If ranks compute on all cores, exchanges take core time from them.
@@ -157,8 +192,10 @@ double share_of_core(const comm::Context& context) {
 }
 
 /// Measures between all ranks, and within a host if several hosts have equally many ranks.
-void measure_exchanges(Measurements& measured, comm::Context& context, c10::Device device) {
+void measure_exchanges(Measurements& measured, const RunConfig& config, comm::Context& context,
+                       c10::Device device) {
   measured.exchanges = ExchangeTimer(context.world(), device).costs();
+  measured.exchanges.codecs = measure_codecs(config, context.world(), device);
   measured.exchanges.share_of_core = share_of_core(context);
   if (comm::num_hosts(context.world()) == 1) return;
   const comm::HostGroups hosts = comm::make_host_groups(context.world());
@@ -169,6 +206,7 @@ void measure_exchanges(Measurements& measured, comm::Context& context, c10::Devi
   measured.ranks_of_host = static_cast<int>(hosts.ranks.front().size());
   if (!hosts.inside) return;
   measured.within_host = ExchangeTimer(*hosts.inside, device).costs();
+  measured.within_host.codecs = measure_codecs(config, *hosts.inside, device);
   measured.within_host.share_of_core = measured.exchanges.share_of_core;
 }
 
@@ -198,10 +236,13 @@ Measurements measure_costs(const ParallelPlan& plan, comm::Context& context, con
     measured.within_host = options.other_form->within_host;
     measured.ranks_of_host = options.other_form->ranks_of_host;
     measured.update = options.other_form->update;
+    measured.update_in_files = options.other_form->update_in_files;
   } else {
     const c10::Device device = device_for(plan, context);
-    measure_exchanges(measured, context, device);
-    measured.update = update_line(plan.config(), num_parameters(measured.costs.back()), device);
+    const std::int64_t numel = num_parameters(measured.costs.back());
+    measure_exchanges(measured, plan.config(), context, device);
+    measured.update = update_line(plan.config(), numel, device);
+    if (device.is_cpu()) measured.update_in_files = update_in_files_line(plan.config(), numel, context);
   }
   agree(measured, context);
   return measured;

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kVersion = 3;  ///< of the file
+constexpr int kVersion = 4;  ///< of the file
 constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
 constexpr double kLargest = 1e15;  ///< of seconds, bytes, elements; and of the bytes of all parameters
 
@@ -34,14 +34,22 @@ void each_field(CostLine& line, const Visit& visit) {
 }
 
 template <class Visit>
+void each_field(CodecCost& cost, const Visit& visit) {
+  static_assert(num_fields<CodecCost>() == 2);
+  visit("codec", cost.codec);
+  visit("all_reduce", cost.all_reduce);
+}
+
+template <class Visit>
 void each_field(ExchangeCosts& costs, const Visit& visit) {
-  static_assert(num_fields<ExchangeCosts>() == 6);
+  static_assert(num_fields<ExchangeCosts>() == 7);
   visit("ranks", costs.ranks);
   visit("all_reduce", costs.all_reduce);
   visit("reduce_scatter", costs.reduce_scatter);
   visit("all_gather", costs.all_gather);
   visit("send", costs.send);
   visit("share_of_core", costs.share_of_core);
+  visit("codecs", costs.codecs);
 }
 
 template <class Visit>
@@ -106,7 +114,7 @@ void each_field(ModelUse& model, const Visit& visit) {
 
 template <class Visit>
 void each_field(Measurements& measured, const Visit& visit) {
-  static_assert(num_fields<Measurements>() == 11);
+  static_assert(num_fields<Measurements>() == 12);
   visit("processor", measured.processor);
   visit("threads", measured.threads);
   visit("model", measured.model);
@@ -114,6 +122,7 @@ void each_field(Measurements& measured, const Visit& visit) {
   visit("within_host", measured.within_host);
   visit("ranks_of_host", measured.ranks_of_host);
   visit("update", measured.update);
+  visit("update_in_files", measured.update_in_files);
   visit("overhead", measured.overhead);
   visit("base_bytes", measured.base_bytes);
   visit("costs", measured.costs);
@@ -295,6 +304,15 @@ bool decides_layers(const ConfigKey& key) {
 }
 
 }  // namespace
+
+CostLine line_through(double small, double small_s, double large, double large_s) {
+  const double unit_s = std::max(0.0, (large_s - small_s) / (large - small));
+  return {.fixed_s = std::max(0.0, small_s - unit_s * small), .unit_s = unit_s};
+}
+
+const CostLine& cost_of_update(const Measurements& measured, bool is_in_files) {
+  return is_in_files && measured.update_in_files.unit_s > 0 ? measured.update_in_files : measured.update;
+}
 
 std::string model_key(const ParallelPlan& plan) {
   std::string values;

@@ -26,6 +26,15 @@ struct CostLine {
   double of(double units) const { return fixed_s + unit_s * units; }
 };
 
+/// A line through two points, without negative coefficients.
+CostLine line_through(double small, double small_s, double large, double large_s);
+
+/// All-reduces of gradients through a codec (parallel.compression). Units: bytes of the gradients.
+struct CodecCost {
+  std::string codec = {};
+  CostLine all_reduce = {};
+};
+
 /// Exchanges of a group of `ranks` ranks that compute nothing meanwhile. Units are bytes of the whole tensor:
 /// of all_reduce and send the tensor, of reduce_scatter the input, of all_gather the output.
 struct ExchangeCosts {
@@ -34,6 +43,7 @@ struct ExchangeCosts {
   /// Share of an exchange's time that a computation next to it loses, 0 to 1: 0 where exchanges use no core
   /// that computations need.
   double share_of_core = 0;
+  std::vector<CodecCost> codecs = {};  ///< the configuration's, or those that a planner names
 };
 
 struct Measurements {
@@ -48,12 +58,18 @@ struct Measurements {
   ExchangeCosts within_host = {};
   int ranks_of_host = 0;  ///< where there are several hosts of as many ranks; else 0
   CostLine update = {};  ///< of the optimizer, with clipping where the configuration clips; units: parameters
+  /// Of an update whose optimizer state is in files (offload.optimizer), with the same units. 0: not
+  /// measured.
+  CostLine update_in_files = {};
   /// Time of a step besides computations and exchanges: batches, reports, the program itself. Units:
   /// micro-batches of a stage. 0: not measured.
   CostLine overhead = {};
   LinkLevels links = {};  ///< described or given: then they time collectives; not part of a file
   double base_bytes = 0;  ///< of a rank's process next to tensors (process_memory.h); 0: a device, or unknown
 };
+
+/// Of an update with the optimizer's state in files, where that was measured; else of one with it in memory.
+const CostLine& cost_of_update(const Measurements& measured, bool is_in_files);
 
 /// The keys of the plan's configuration that decide its costs, a line each: model, data, objective,
 /// precision, kernels, device, threads, backend, optimizer, ranks that hold parts of layers or sequences.

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 
-#include "trireme/base/clock.h"
-#include "trireme/base/median.h"
 #include "trireme/base/text.h"
+#include "trireme/train/estimate/internal/codec_costs.h"
 #include "trireme/train/estimate/step_trial.h"
 #include "trireme/train/parts/internal/compression.h"
 #include "trireme/train/parts/internal/milliseconds.h"
@@ -15,7 +14,6 @@ namespace trireme::train {
 namespace {
 
 constexpr std::int64_t kMeasuredNumel = std::int64_t{2} << 20;
-constexpr int kExchanges = 5;
 /// Steps that take so many times as long as the shortest ones without compression are a reason to try it.
 constexpr double kMuchLonger = 1.5;
 
@@ -39,39 +37,6 @@ std::int64_t numel_of_all(const optim::NamedTensors& tensors) {
   return numel;
 }
 
-parallel::GradientBucket bucket_of(const optim::NamedTensors& parameters, const comm::Group& group) {
-  parallel::GradientBucket bucket{
-      .flat = group.allocate(numel_of_all(parameters), parameters.front().second.options()),
-      .flag = {},
-      .gradients = {}};
-  std::int64_t begin = 0;
-  for (const auto& [name, parameter] : parameters) {
-    bucket.gradients.emplace_back(name,
-                                  bucket.flat.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
-    begin += parameter.numel();
-  }
-  return bucket;
-}
-
-/// The first exchange makes memory, and does not count.
-double seconds_with(const parallel::CompressionOptions& options, const optim::NamedTensors& parameters,
-                    comm::Group group) {
-  const auto hook = parallel::make_comm_hook(options);
-  hook->prepare(group, parameters);
-  parallel::GradientBucket bucket = bucket_of(parameters, hook->memory_of(group));
-  std::vector<double> seconds;
-  for (int exchange = 0; exchange <= kExchanges; ++exchange) {
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      at::Tensor(bucket.gradients[i].second).copy_(parameters[i].second);
-    group.barrier();
-    const double began_s = now_s();
-    hook->start(group, bucket, parallel::ReduceScale::kMean)();
-    bucket.flat.narrow(0, 0, 1).cpu();  // waits for a device
-    if (exchange > 0) seconds.push_back(now_s() - began_s);
-  }
-  return median(std::move(seconds));
-}
-
 }  // namespace
 
 ExchangeSeconds measure_exchanges(const TrainerObjects& objects, const comm::Group& copies) {
@@ -82,9 +47,9 @@ ExchangeSeconds measure_exchanges(const TrainerObjects& objects, const comm::Gro
     const optim::NamedTensors sample = sample_of(all);
     const double times = static_cast<double>(numel_of_all(all)) / static_cast<double>(numel_of_all(sample));
     parallel::CompressionOptions options = compression_options(objects.plan.config());
-    mine.compressed_s = times * seconds_with(options, sample, copies);
+    mine.compressed_s = times * exchange_s(options, sample, copies);
     options.name = "none";
-    mine.plain_s = times * seconds_with(options, sample, copies);
+    mine.plain_s = times * exchange_s(options, sample, copies);
   }
   return {.compressed_s = agreed(objects.context, mine.compressed_s, comm::ReduceOp::kMax),
           .plain_s = agreed(objects.context, mine.plain_s, comm::ReduceOp::kMax)};

@@ -35,13 +35,13 @@ void check_activations(const ParallelPlan& plan) {
                    set(&RunConfig::offload, &optim::OffloadOptions::activations, "none")});
 }
 
-std::filesystem::path folder_of(const RunConfig& config) {
-  return config.offload.folder.empty() ? config.run_folder() : std::filesystem::path(config.offload.folder);
-}
-
 constexpr double kMib = 1024.0 * 1024.0;
 
 }  // namespace
+
+std::filesystem::path offload_folder(const RunConfig& config) {
+  return config.offload.folder.empty() ? config.run_folder() : std::filesystem::path(config.offload.folder);
+}
 
 void check_offloading(const ParallelPlan& plan) {
   check_place(plan, "optimizer", &optim::OffloadOptions::optimizer);
@@ -71,7 +71,7 @@ std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm
   if (!plan.offloads()) return nullptr;
   const RunConfig& config = plan.config();
   return std::make_shared<optim::Offload>(
-      optim::Offload::Options{.folder = folder_of(config),
+      optim::Offload::Options{.folder = offload_folder(config),
                               .owner = text("rank ", context.rank()),
                               .part_bytes = static_cast<std::int64_t>(config.offload.part_mib * kMib),
                               .device = device,
@@ -88,7 +88,7 @@ class ActivationOffload final : public StepPart {
     const optim::OffloadOptions& offload = setup.plan.config().offload;
     const bool in_files = optim::offload_place_of(offload.activations) == optim::OffloadPlace::kFiles;
     store_ = std::make_shared<model::ActivationStore>(model::ActivationStoreOptions{
-        .folder = in_files ? folder_of(setup.plan.config()) : "",
+        .folder = in_files ? offload_folder(setup.plan.config()) : "",
         .owner = text("rank ", setup.context.rank()),
         .device = setup.device,
         .bytes_under_way = static_cast<std::int64_t>(3 * offload.part_mib * kMib)});

@@ -99,7 +99,10 @@ MeasuredForms corrected(MeasuredForms forms, const ParallelPlan& plan, const Pla
     line.unit_s *= factor;
   };
   // All forms share these lines, as they are compared with each other.
-  for (Measurements& each : forms) scale(each.update, update);
+  for (Measurements& each : forms) {
+    scale(each.update, update);
+    scale(each.update_in_files, update);
+  }
   if (plan.pipeline_ranks() > 1) return forms;  // waiting includes the bubble, which is not a rate
   const double exchanges = factor_of(review, kRest);
   for (Measurements& each : forms) {
@@ -107,6 +110,7 @@ MeasuredForms corrected(MeasuredForms forms, const ParallelPlan& plan, const Pla
     for (ExchangeCosts* costs : {&each.exchanges, &each.within_host}) {
       for (CostLine* line : {&costs->all_reduce, &costs->reduce_scatter, &costs->all_gather})
         scale(*line, exchanges);
+      for (CodecCost& codec : costs->codecs) scale(codec.all_reduce, exchanges);
     }
   }
   return forms;

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -19,8 +20,6 @@
 namespace trireme::train {
 namespace {
 
-/// Plans whose times differ by less count as equally fast: measurements cannot distinguish them.
-constexpr double kAsFast = 0.01;
 /// A limit of work allows at least this many plans.
 constexpr std::int64_t kPlansOfLimit = 8;
 /// Steps of the search for layers to recompute: each halves the interval of budgets.
@@ -28,6 +27,8 @@ constexpr int kBudgets = 8;
 
 /// If no plan fits: number of estimated plans among those that the memory bound excludes, smallest first.
 constexpr std::size_t kSmallest = 4;
+/// Of the fastest plans, those that are also estimated with each codec.
+constexpr std::size_t kCompressed = 5;
 
 const char* const kNotMeasured =
     "the costs have no layers in as many parts as parallel.tensor and parallel.context ask for; leave these "
@@ -45,6 +46,13 @@ struct OpenChoice {
   bool is_tight = false;
 };
 
+/// Whether plans may keep the optimizer's state in files: their time is known, and memory is limited.
+bool may_offload(const RunConfig& config, const MeasuredForms& measured, std::int64_t limit_bytes) {
+  return limit_bytes > 0 && config.offload.optimizer == "none" &&
+         std::ranges::any_of(measured,
+                             [](const Measurements& form) { return form.update_in_files.unit_s > 0; });
+}
+
 class Search {
  public:
   Search(const RunConfig& config, int world_size, const MeasuredForms& measured,
@@ -53,7 +61,10 @@ class Search {
         world_size_(world_size),
         measured_(measured),
         options_(options),
-        bounds_(config, world_size, options.limit_bytes, schedules_) {
+        bounds_(config, world_size,
+                {.limit_bytes = options.limit_bytes,
+                 .may_offload = may_offload(config, measured, options.limit_bytes)},
+                schedules_) {
     found_.limit_bytes = options.limit_bytes;
   }
 
@@ -85,6 +96,7 @@ class Search {
     std::ranges::stable_sort(found_.plans, {}, &PlannedStep::step_s);
     prefer_simple();
     std::ranges::stable_sort(found_.too_large, {}, &PlannedStep::memory_bytes);
+    if (!found_.plans.empty()) compress_fastest();
     return std::move(found_);
   }
 
@@ -202,20 +214,35 @@ class Search {
     return options_.limit_bytes == 0 || plan.memory_bytes <= options_.limit_bytes;
   }
 
+  /// The plan; if it does not fit without recomputation, also with the optimizer's state in files.
   void consider(const RunConfig& config, const PlanBound& bound) {
+    const std::int64_t rejected = found_.rejected;
+    if (consider_as_it_is(config, bound) || found_.rejected > rejected) return;
+    if (!may_offload(config_, measured_, options_.limit_bytes)) return;
+    RunConfig offloaded = config;
+    offloaded.offload.optimizer = "files";
+    consider_as_it_is(offloaded, bound);
+  }
+
+  /// Whether it fits without recomputed layers.
+  bool consider_as_it_is(const RunConfig& config, const PlanBound& bound) {
     if (bound.recomputes && may_recompute()) {
-      if (std::optional<PlannedStep> smaller = recomputed_to_fit(config, options_.limit_bytes))
-        return take(*std::move(smaller));
+      if (std::optional<PlannedStep> smaller = recomputed_to_fit(config, options_.limit_bytes)) {
+        take(*std::move(smaller));
+        return false;
+      }
     }
     std::optional<PlannedStep> plain = estimate_of(config);
-    if (!plain) return;
-    if (!fits(*plain) && may_recompute()) {
+    if (!plain) return false;
+    const bool does_fit = fits(*plain);
+    if (!does_fit && may_recompute()) {
       const auto rank = static_cast<std::size_t>(plain->memory_rank);
       const std::int64_t most = plain->ranks[rank].memory.at_peak[MemoryKind::kActivations];
       std::optional<PlannedStep> smaller = recomputed_to_fit(plain->config, most);
       if (smaller && smaller->memory_bytes < plain->memory_bytes) take(*std::move(smaller));
     }
     take(*std::move(plain));
+    return does_fit;
   }
 
   /// False if the configuration already chooses the layers.
@@ -245,6 +272,27 @@ class Search {
           return std::pair(a.settings.size(), a.memory_bytes) < std::pair(b.settings.size(), b.memory_bytes);
         });
     std::rotate(found_.plans.begin(), simplest, simplest + 1);
+  }
+
+  /// The fastest plan for each codec that was measured, of the few fastest plans, if it is faster than all.
+  void compress_fastest() {
+    if (config_.parallel.compression != "none") return;
+    std::vector<RunConfig> fastest;
+    for (const PlannedStep& plan : std::span(found_.plans).first(std::min(kCompressed, found_.plans.size())))
+      fastest.push_back(plan.config);
+    for (const CodecCost& each : measured_.front().exchanges.codecs) {
+      std::optional<PlannedStep> best;
+      for (RunConfig config : fastest) {
+        config.parallel.compression = each.codec;
+        std::optional<PlannedStep> tried = estimate_of(config);
+        if (!tried || !fits(*tried)) continue;
+        tried->settings.emplace_back("parallel.compression", text('"', each.codec, '"'));
+        if (!best || tried->step_s < best->step_s) best = std::move(tried);
+      }
+      if (best && best->step_s * (1 + kAsFast) < found_.plans.front().step_s)
+        found_.compressed.push_back(*std::move(best));
+    }
+    std::ranges::stable_sort(found_.compressed, {}, &PlannedStep::step_s);
   }
 
   /// None: the plan cannot run, or exceeds the limit of work.
@@ -329,12 +377,6 @@ class Search {
   bool lacks_costs_ = false;  ///< of a form of the model
 };
 
-std::string time_in_words(double seconds) { return text(std::round(1e4 * seconds) / 10, " ms"); }
-
-std::string in_percent(double share) { return text(std::llround(100 * share), " %"); }
-
-std::string size_in_words(std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)); }
-
 /// One copy in common of ranks that shard it, if they are on one host.
 WeightsMemory weights_memory_of(const ParallelPlan& plan, const Measurements& costs) {
   const int span = plan.shard_ranks() * plan.tensor_ranks();
@@ -399,55 +441,6 @@ PlanSearch search_plans(const RunConfig& config, int world_size, const MeasuredF
           "a planner compares steps, and the stages of parallel.schedule = \"", config.parallel.schedule,
           "\" update at different times; use a schedule with a flush");
   return Search(config, world_size, measured, options).run();
-}
-
-std::string why_not(const PlannedStep& other, const PlannedStep& best, std::int64_t limit_bytes) {
-  if (limit_bytes > 0 && other.memory_bytes > limit_bytes)
-    return text("needs ", size_in_words(other.memory_bytes - limit_bytes), " more on rank ",
-                other.memory_rank);
-  if (other.step_s <= best.step_s * (1 + kAsFast)) return "as fast";
-  const SecondsOfRank &mine = other.busiest().seconds, &fastest = best.busiest().seconds;
-  struct Part {
-    const char* words;
-    double mine, fastest;
-  };
-  const Part parts[] = {
-      {"computation takes ", mine.forward + mine.backward, fastest.forward + fastest.backward},
-      {"updates take ", mine.update, fastest.update},
-      {"exchanges take ", mine.exchange, fastest.exchange},
-      {"micro-batches cost ", mine.overhead, fastest.overhead},
-      {"bubbles and messages take ", mine.idle, fastest.idle}};
-  const Part& most =
-      *std::ranges::max_element(parts, {}, [](const Part& part) { return part.mine - part.fastest; });
-  return text(in_percent(other.step_s / best.step_s - 1), " slower: ", most.words, time_in_words(most.mine),
-              " instead of ", time_in_words(most.fastest));
-}
-
-std::string in_words(const RunConfig& config, int world_size) {
-  const ParallelOptions& parallel = config.parallel;
-  const TrainOptions& train = config.train;
-  const std::int64_t others = parallel.pipeline * parallel.tensor * parallel.context;
-  std::vector<std::string> words;
-  if (world_size / others > 1) words.push_back(text(world_size / others, " replicas"));
-  if (parallel.pipeline > 1) {
-    std::string stages = text(parallel.pipeline, " ranks of stages (", parallel.schedule);
-    if (parallel.chunks > 1) stages += text(", ", parallel.chunks, " chunks");
-    words.push_back(stages + text(", ", parallel.microbatches, " micro-batches)"));
-  }
-  if (parallel.tensor > 1) words.push_back(text("tensor ", parallel.tensor));
-  if (parallel.context > 1) words.push_back(text("context ", parallel.context));
-  if (words.empty()) words.emplace_back("1 rank");
-  std::string all = join(words, " x ");
-  if (parallel.zero > 0) all += text(", zero ", parallel.zero);
-  if (parallel.shard_ranks > 0) all += text(" in groups of ", parallel.shard_ranks);
-  if (parallel.keep_gradients) all += ", whole gradients";
-  if (train.accumulation > 1) all += text(", accumulation ", train.accumulation);
-  if (!train.recompute_layers.empty()) {
-    const bool is_all = train.recompute_layers.front() == "*";
-    all +=
-        is_all ? ", all layers recomputed" : text(", ", train.recompute_layers.size(), " layers recomputed");
-  }
-  return all;
 }
 
 }  // namespace trireme::train

@@ -1,7 +1,7 @@
 #pragma once
 // The search for the fastest way to train a model on a number of ranks: every combination of mesh, schedule,
 // chunks, micro-batches, ZeRO stage, shard groups and activation checkpointing, each with its estimate
-// (estimate/estimate.h). Pure.
+// (estimate/estimate.h). Plans that do not fit are tried with the optimizer's state in files. Pure.
 
 #include <cstdint>
 #include <functional>
@@ -13,6 +13,9 @@
 #include "trireme/train/planner/planned_keys.h"
 
 namespace trireme::train {
+
+/// Plans whose times differ by less count as equally fast: measurements cannot distinguish them.
+inline constexpr double kAsFast = 0.01;
 
 /// A plan with its estimate, without the timeline of its actions.
 struct PlannedStep {
@@ -36,12 +39,16 @@ struct PlanSearch {
   /// That fit, the fastest first; of those within 1 % of it the one with fewest keys.
   std::vector<PlannedStep> plans;
   std::vector<PlannedStep> too_large;  ///< by rising memory
-  std::int64_t limit_bytes = 0;        ///< of a rank; 0: none
-  std::int64_t estimated = 0;          ///< combinations
-  std::int64_t bounded = 0;            ///< combinations that a bound has ruled out
-  std::int64_t rejected = 0;           ///< combinations that cannot run
-  std::int64_t work = 0;               ///< actions of step programs, with those that bounds looked at
-  bool is_complete = true;             ///< false: the time was over, or the limit of work left plans out
+  /// For each measured codec, the fastest of the first plans with it, if it is faster than all `plans`. It
+  /// changes the gradients, so it is a proposal and none of `plans`. Its settings have parallel.compression,
+  /// which is not a planned key.
+  std::vector<PlannedStep> compressed;
+  std::int64_t limit_bytes = 0;  ///< of a rank; 0: none
+  std::int64_t estimated = 0;    ///< combinations
+  std::int64_t bounded = 0;      ///< combinations that a bound has ruled out
+  std::int64_t rejected = 0;     ///< combinations that cannot run
+  std::int64_t work = 0;         ///< actions of step programs, with those that bounds looked at
+  bool is_complete = true;       ///< false: the time was over, or the limit of work left plans out
 
   /// No other plan, of those that fit and those that do not, is both faster and smaller. By rising time.
   std::vector<const PlannedStep*> frontier() const;

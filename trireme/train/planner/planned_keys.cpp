@@ -27,7 +27,8 @@ const std::vector<std::string>& planned_keys() {
       "train.accumulation", "train.recompute_layers", "parallel.data",           "parallel.pipeline",
       "parallel.tensor",    "parallel.sequence",      "parallel.context",        "parallel.schedule",
       "parallel.chunks",    "parallel.microbatches",  "parallel.cuts",           "parallel.planned_step_s",
-      "parallel.recompute", "parallel.zero",          "parallel.keep_gradients", "parallel.shard_ranks"};
+      "parallel.recompute", "parallel.zero",          "parallel.keep_gradients", "parallel.shard_ranks",
+      "offload.optimizer"};
   return kKeys;
 }
 

@@ -51,9 +51,10 @@ class Ways {
     changed.offload.optimizer = kFiles;
     WayToFit way{.changes = {setting(changed, "offload.optimizer")},
                  .world_size = world_size_,
-                 .is_time_known = false};
+                 .is_time_known = measured_.front().update_in_files.unit_s > 0};
     try_way(changed, way);
     if (config_.offload.parameters != "none") return;
+    way.is_time_known = false;
     changed.offload.parameters = kFiles;
     way.changes.push_back(setting(changed, "offload.parameters"));
     try_way(changed, std::move(way));

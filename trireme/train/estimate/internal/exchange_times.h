@@ -1,6 +1,8 @@
 #pragma once
 // How long exchanges of weights and gradients take in groups of other sizes than were measured. Pure.
 
+#include <string>
+
 #include "trireme/train/estimate/measurements.h"
 #include "trireme/train/report/memory_report.h"
 
@@ -14,6 +16,7 @@ struct WeightSharing {
   int zero = 0;
   bool keeps_gradients = false;
   int microbatches = 1;
+  std::string codec = "none";  ///< parallel.compression
 
   bool is_sharded() const { return zero > 0 && copies > 1; }
 };
@@ -27,12 +30,14 @@ class ExchangeTimes {
   /// Of a group of `ranks` within `span` consecutive ranks.
   double exchange_s(CostLine ExchangeCosts::*line, double bytes, int ranks, int span) const;
   /// All reductions of a step: shards of gradients are reduced with each micro-batch, unless they add up
-  /// whole.
+  /// whole. Throws InvalidArgument: the codec was not measured.
   double reduce_s(const WeightSharing& sharing, double bytes) const;
   /// The weights of a stage on a rank that has a part of them.
   double gather_s(const WeightSharing& sharing, double bytes, WeightsMemory weights) const;
 
  private:
+  double codec_factor(const std::string& codec, double bytes, int span) const;
+
   const Measurements& measured_;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 // Offloaded state of a plan (optim/offload.h).
 
+#include <filesystem>
 #include <memory>
 
 #include "trireme/checkpoint/shard.h"
@@ -12,6 +13,9 @@ namespace trireme::train {
 
 /// Throws PlanError: state that cannot be offloaded in such a plan.
 void check_offloading(const ParallelPlan& plan);
+
+/// Where files of offloaded state are: offload.folder, else the run's folder.
+std::filesystem::path offload_folder(const RunConfig& config);
 
 /// Of this rank; null: nothing is offloaded.
 std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm::Context& context,
