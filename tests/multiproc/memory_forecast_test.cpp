@@ -77,6 +77,16 @@ const std::vector<std::string> kStages = {"parallel.pipeline=2", "parallel.micro
                                kSavedFromFiles = {"offload.optimizer=files", "offload.part_mib=0.25",
                                                   "checkpoint.every_steps=1"};
 
+/// Gradients of single parameters are large beside the activations.
+const std::vector<std::string> kWide = {"data.block=8", "model.layers=2", "model.width=256",
+                                        "train.global_batch=8"};
+
+std::vector<std::string> wide_and(const std::vector<std::string>& more) {
+  std::vector<std::string> settings = kWide;
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
 std::vector<std::string> stages_and(const std::vector<std::string>& more) {
   std::vector<std::string> settings = kStages;
   settings.insert(settings.end(), more.begin(), more.end());
@@ -100,6 +110,11 @@ INSTANTIATE_TEST_SUITE_P(
                     ForecastCase{"StagesGpipeRecomputed", 2,
                                  stages_and({"parallel.schedule=gpipe", "parallel.recompute=true"})},
                     ForecastCase{"StagesZeroBubble", 2, stages_and({"parallel.schedule=zb-h1"})},
+                    ForecastCase{"WideZeroBubble", 2, wide_and(stages_and({"parallel.schedule=zb-h1"}))},
+                    ForecastCase{"WideZeroBubbleZero1", 4,
+                                 wide_and(stages_and({"parallel.schedule=zb-h1", "parallel.zero=1"}))},
+                    ForecastCase{"WideZeroBubbleZero3", 4,
+                                 wide_and(stages_and({"parallel.schedule=zb-h1", "parallel.zero=3"}))},
                     ForecastCase{"StagesInterleaved", 2, stages_and({"parallel.schedule=interleaved-1f1b"})},
                     ForecastCase{"StagesOfReplicas", 4, stages_and({"parallel.zero=1"})},
                     ForecastCase{"Tensor", 2, {"parallel.tensor=2"}},

@@ -103,6 +103,7 @@ StageMemory memory_of_stage(std::span<const LayerMemory> layers, const StageForm
   for (const LayerMemory& layer : layers) {
     memory.gradient_bytes += layer.gradient_bytes;
     memory.for_weights_bytes += layer.for_weights_bytes;
+    memory.largest_gradient_bytes = std::max(memory.largest_gradient_bytes, layer.largest_gradient_bytes);
   }
   if (form.recomputed.stage) {
     // The whole forward runs again after the kept bytes, as if its tensors had been kept.

@@ -53,11 +53,12 @@ struct StageMemory {
   double kept_bytes = 0;      ///< from the forward to the backward
   double forward_bytes = 0;   ///< most in the forward, of this micro-batch
   double backward_bytes = 0;  ///< peak in the backward, of this micro-batch: kept tensors are freed in it
-  double first_backward_bytes = 0;  ///< the same where gradients of its parameters are made again, and stay
-  double first_gradient_bytes = 0;  ///< of that, those gradients
-  double gradient_bytes = 0;        ///< of its parameters
-  double input_backward_bytes = 0;  ///< most in the first part of a backward of two, of this micro-batch
-  double for_weights_bytes = 0;     ///< from the first to the second
+  double first_backward_bytes = 0;    ///< the same where gradients of its parameters are made again, and stay
+  double first_gradient_bytes = 0;    ///< of that, those gradients
+  double gradient_bytes = 0;          ///< of its parameters
+  double input_backward_bytes = 0;    ///< most in the first part of a backward of two, of this micro-batch
+  double for_weights_bytes = 0;       ///< from the first to the second
+  double largest_gradient_bytes = 0;  ///< of one parameter: the second part makes each next to its sum
 };
 
 /// Of a stage of at least one layer.

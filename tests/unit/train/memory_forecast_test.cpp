@@ -115,6 +115,27 @@ TEST(ForecastMemory, StagesCountMicroBatchesInFlight) {
   EXPECT_THAT(at_once("gpipe"), ElementsAre(4 * 21 + 2 + 1, 4 * 21 + 2));
 }
 
+TEST(ForecastMemory, SplitBackwardAddsGradientsOneByOne) {
+  RunConfig config = config_of_four();
+  config.parallel.pipeline = 2;
+  config.parallel.microbatches = 4;
+  config.parallel.partition = "parameters";
+  config.parallel.schedule = "zb-h1";
+  const auto peak_with = [&](double largest_gradient_bytes) {
+    ModelUse model = four_layers();
+    for (LayerUse& layer : model.layers) {
+      layer.memory.for_weights_bytes = 30 * kMib;  // the second part has the peak
+      layer.memory.largest_gradient_bytes = largest_gradient_bytes;
+    }
+    std::vector<std::int64_t> peaks;
+    for (const ForecastOfRank& rank : forecast_memory(plan_of(config, 2), model, WeightsMemory::kOwn))
+      peaks.push_back(rank.at_peak.total());
+    return peaks;
+  };
+  const std::vector<std::int64_t> small = peak_with(0), large = peak_with(kMib);
+  for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(large[rank], small[rank] + (1 << 20)) << rank;
+}
+
 TEST(ForecastMemory, OfAsynchronousStagesHasTheirVersions) {
   RunConfig config = config_of_four();
   config.parallel.pipeline = 2;

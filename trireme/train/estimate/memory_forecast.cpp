@@ -58,6 +58,9 @@ class RankWalk {
       note(held_ + stage.input_backward_bytes);
       held_ += stage.for_weights_bytes;
     } else if (action.kind == Kind::kBackwardWeight) {
+      // The first gradients of a stage that has no buckets are not added to anything.
+      const bool begins = begins_gradients(action.stage), are_sums = kind_ == Gradients::kMade && begins;
+      note(held_ + (are_sums ? 0 : stage.largest_gradient_bytes), begins ? stage.gradient_bytes : 0);
       held_ -= stage.for_weights_bytes;
       end_pass(action.stage, stage);
     } else if (action.kind == Kind::kStep) {
