@@ -58,7 +58,6 @@ TEST(BenchSmoke, PlanChoiceMeasuresChosenPlan) {
   EXPECT_EQ(values[0].at("ranks"), 2);
   EXPECT_EQ(values[0].at("chosen").at("place"), 0);
   EXPECT_GT(values[0].at("chosen").at("measured_s"), 0);
-  EXPECT_GT(values[0].at("data_parallelism").at("measured_s"), 0);
   EXPECT_GE(values[0].at("plans").size(), 2u);
 }
 

@@ -54,8 +54,7 @@ Pending all_reduce(const std::shared_ptr<Group::State>& state, Mode mode, const 
   check_reduce("all_reduce", tensor, op);
   return Group::State::issue(
       state, mode, operation_on(OperationKind::kAllReduce, tensor, -1, op), {tensor},
-      [&](c10d::Backend& backend, bool is_async) {
-        Tensors tensors{tensor};
+      [&](c10d::Backend& backend, bool is_async, Tensors& tensors) {
         c10d::AllreduceOptions options;
         options.reduceOp = to_c10d(op);
         options.asyncOp = is_async;
@@ -70,20 +69,20 @@ Pending reduce_scatter(const std::shared_ptr<Group::State>& state, Mode mode, co
   check_reduce("reduce_scatter", output, op);
   return Group::State::issue(
       state, mode, operation_on(OperationKind::kReduceScatter, output, -1, op), {output, input},
-      [&](c10d::Backend& backend, bool is_async) {
+      [&](c10d::Backend& backend, bool is_async, Tensors& tensors) {
         c10d::ReduceScatterOptions options;
         options.reduceOp = to_c10d(op);
         options.asyncOp = is_async;
-        at::Tensor to = output, from = input;
-        return backend._reduce_scatter_base(to, from, options);
+        return backend._reduce_scatter_base(tensors[0], tensors[1], options);
       },
       [&] { output.copy_(input.view_as(output)); });
 }
 
-UnequalParts unequal_parts(const Group::State& state, const at::Tensor& output, const at::Tensor& input,
+/// `tensors`: output and input.
+UnequalParts unequal_parts(const Group::State& state, const Tensors& tensors,
                            const std::vector<std::int64_t>& rows) {
-  return {.output = output,
-          .input = input,
+  return {.output = tensors[0],
+          .input = tensors[1],
           .rows = rows,
           .rank = state.parts.world_ranks[static_cast<std::size_t>(state.parts.rank)]};
 }
@@ -97,8 +96,8 @@ Pending reduce_scatter(const std::shared_ptr<Group::State>& state, Mode mode, co
   operation.layout = layout_of(rows);
   return Group::State::issue(
       state, mode, operation, {output, input},
-      [&](c10d::Backend& backend, bool is_async) {
-        return start_unequal_reduce_scatter(unequal_parts(*state, output, input, rows), to_c10d(op), backend,
+      [&](c10d::Backend& backend, bool is_async, Tensors& tensors) {
+        return start_unequal_reduce_scatter(unequal_parts(*state, tensors, rows), to_c10d(op), backend,
                                             is_async);
       },
       [&] { output.copy_(input); });
@@ -109,11 +108,10 @@ Pending all_gather(const std::shared_ptr<Group::State>& state, Mode mode, const 
   check_parts("all_gather", "output", output, "input", input, state->size());
   return Group::State::issue(
       state, mode, operation_on(OperationKind::kAllGather, input), {output, input},
-      [&](c10d::Backend& backend, bool is_async) {
+      [&](c10d::Backend& backend, bool is_async, Tensors& tensors) {
         c10d::AllgatherOptions options;
         options.asyncOp = is_async;
-        at::Tensor to = output, from = input;
-        return backend._allgather_base(to, from, options);
+        return backend._allgather_base(tensors[0], tensors[1], options);
       },
       [&] { output.copy_(input.view_as(output)); });
 }
@@ -125,8 +123,8 @@ Pending all_gather(const std::shared_ptr<Group::State>& state, Mode mode, const 
   operation.layout = layout_of(rows);
   return Group::State::issue(
       state, mode, operation, {output, input},
-      [&](c10d::Backend& backend, bool is_async) {
-        return start_unequal_all_gather(unequal_parts(*state, output, input, rows), backend, is_async);
+      [&](c10d::Backend& backend, bool is_async, Tensors& tensors) {
+        return start_unequal_all_gather(unequal_parts(*state, tensors, rows), backend, is_async);
       },
       [&] { output.copy_(input); });
 }
@@ -136,8 +134,7 @@ Pending broadcast(const std::shared_ptr<Group::State>& state, Mode mode, const a
   check_rank("broadcast", "root", root, state->parts);
   return Group::State::issue(
       state, mode, operation_on(OperationKind::kBroadcast, tensor, root), {tensor},
-      [&](c10d::Backend& backend, bool is_async) {
-        Tensors tensors{tensor};
+      [&](c10d::Backend& backend, bool is_async, Tensors& tensors) {
         c10d::BroadcastOptions options;
         options.rootRank = root;
         options.asyncOp = is_async;
@@ -153,8 +150,7 @@ Pending reduce(const std::shared_ptr<Group::State>& state, Mode mode, const at::
   check_reduce("reduce", tensor, op);
   return Group::State::issue(
       state, mode, operation_on(OperationKind::kReduce, tensor, root, op), {tensor},
-      [&](c10d::Backend& backend, bool is_async) {
-        Tensors tensors{tensor};
+      [&](c10d::Backend& backend, bool is_async, Tensors& tensors) {
         c10d::ReduceOptions options;
         options.reduceOp = to_c10d(op);
         options.rootRank = root;
@@ -172,10 +168,10 @@ Pending gather(const std::shared_ptr<Group::State>& state, Mode mode, const at::
   if (is_root) check_parts("gather", "output", output, "input", input, state->size());
   return Group::State::issue(
       state, mode, operation_on(OperationKind::kGather, input, root), {output, input},
-      [&](c10d::Backend& backend, bool is_async) {
+      [&](c10d::Backend& backend, bool is_async, Tensors& tensors) {
         std::vector<Tensors> outputs;
-        if (is_root) outputs.push_back(parts_of(output, state->size()));
-        Tensors inputs{input.view({-1})};
+        if (is_root) outputs.push_back(parts_of(tensors[0], state->size()));
+        Tensors inputs{tensors[1].view({-1})};
         c10d::GatherOptions options;
         options.rootRank = root;
         options.asyncOp = is_async;
@@ -192,10 +188,10 @@ Pending scatter(const std::shared_ptr<Group::State>& state, Mode mode, const at:
   if (is_root) check_parts("scatter", "input", input, "output", output, state->size());
   return Group::State::issue(
       state, mode, operation_on(OperationKind::kScatter, output, root), {output, input},
-      [&](c10d::Backend& backend, bool is_async) {
+      [&](c10d::Backend& backend, bool is_async, Tensors& tensors) {
         std::vector<Tensors> inputs;
-        if (is_root) inputs.push_back(parts_of(input, state->size()));
-        Tensors outputs{output.view({-1})};
+        if (is_root) inputs.push_back(parts_of(tensors[1], state->size()));
+        Tensors outputs{tensors[0].view({-1})};
         c10d::ScatterOptions options;
         options.rootRank = root;
         options.asyncOp = is_async;
@@ -209,12 +205,11 @@ Pending exchange(const std::shared_ptr<Group::State>& state, Mode mode, const Op
                  const at::Tensor& output, const at::Tensor& input, const RowSplits& rows) {
   return Group::State::issue(
       state, mode, operation, {output, input},
-      [&](c10d::Backend& backend, bool is_async) {
+      [&](c10d::Backend& backend, bool is_async, Tensors& tensors) {
         c10d::AllToAllOptions options;
         options.asyncOp = is_async;
         std::vector<std::int64_t> from = rows.from, to = rows.to;
-        at::Tensor target = output, source = input;
-        return backend.alltoall_base(target, source, from, to, options);
+        return backend.alltoall_base(tensors[0], tensors[1], from, to, options);
       },
       [&] { output.copy_(input.view_as(output)); });
 }
@@ -254,7 +249,9 @@ Pending all_to_all_coalesced(const std::shared_ptr<Group::State>& state, Mode mo
                             .layout = exchange->layout()};
   return Group::State::issue(
       state, mode, operation, exchange->tensors(),
-      [&](c10d::Backend& backend, bool is_async) { return start_exchange(exchange, backend, is_async); },
+      [&](c10d::Backend& backend, bool is_async, Tensors&) {
+        return start_exchange(exchange, backend, is_async);
+      },
       [&] { exchange->copy_own(); });
 }
 
@@ -267,8 +264,7 @@ Pending send(const std::shared_ptr<Group::State>& state, Mode mode, const at::Te
   check_peer("send", "destination", destination, state->parts);
   return Group::State::issue(
       state, mode, operation_on(OperationKind::kSend, tensor, destination), {tensor},
-      [&](c10d::Backend& backend, bool) {
-        Tensors tensors{tensor};
+      [&](c10d::Backend& backend, bool, Tensors& tensors) {
         return backend.send(tensors, destination, kTag);
       },
       nothing);
@@ -279,10 +275,7 @@ Pending recv(const std::shared_ptr<Group::State>& state, Mode mode, const at::Te
   check_peer("recv", "source", source, state->parts);
   return Group::State::issue(
       state, mode, operation_on(OperationKind::kRecv, tensor, source), {tensor},
-      [&](c10d::Backend& backend, bool) {
-        Tensors tensors{tensor};
-        return backend.recv(tensors, source, kTag);
-      },
+      [&](c10d::Backend& backend, bool, Tensors& tensors) { return backend.recv(tensors, source, kTag); },
       nothing);
 }
 
@@ -406,7 +399,7 @@ void Group::recv(const at::Tensor& tensor, int source) { comm::recv(state_, Mode
 void Group::barrier() {
   State::issue(
       state_, Mode::kSync, Operation{.kind = OperationKind::kBarrier}, {},
-      [](c10d::Backend& backend, bool is_async) {
+      [](c10d::Backend& backend, bool is_async, Tensors&) {
         c10d::BarrierOptions options;
         options.asyncOp = is_async;
         return backend.barrier(options);

@@ -55,6 +55,15 @@ struct Pending::State {
   bool closed = false;  // done() has ended its record
 };
 
+/// The same memory without a history of operators. The backend may keep a tensor after its operation. If the
+/// tensor became the output of an autograd function that has the group, each would keep the other alive.
+inline Tensors without_history(Tensors tensors) {
+  for (at::Tensor& each : tensors) {
+    if (each.defined()) each = each.detach();
+  }
+  return tensors;
+}
+
 // Issues through `start`; kSync waits at once. A group of one rank has no backend: `alone` is called instead.
 template <class Start, class Alone>
 Pending Group::State::issue(const std::shared_ptr<State>& self, IssueMode mode, Operation operation,
@@ -69,7 +78,8 @@ Pending Group::State::issue(const std::shared_ptr<State>& self, IssueMode mode, 
   if (mode == IssueMode::kSync) scope.emplace(*self, operation);
   Work work;
   try {
-    work = start(*self->parts.backend, mode == IssueMode::kAsync);
+    tensors = without_history(std::move(tensors));
+    work = start(*self->parts.backend, mode == IssueMode::kAsync, tensors);
   } catch (const InvalidArgument&) {
     // Rejected before the operation was published: a mistake of the caller, and the group stays usable.
     self->withdraw(operation);

@@ -8,7 +8,11 @@
 namespace trireme::train {
 namespace {
 
-std::string time_in_words(double seconds) { return text(std::round(1e4 * seconds) / 10, " ms"); }
+/// Three digits for short times, so that two that differ do not look alike.
+std::string time_in_words(double seconds) {
+  const double per_ms = seconds < 1e-3 ? 1000 : seconds < 1e-2 ? 100 : 10;
+  return text(std::round(1e3 * seconds * per_ms) / per_ms, " ms");
+}
 
 std::string in_percent(double share) { return text(std::llround(100 * share), " %"); }
 
