@@ -24,6 +24,9 @@ class Codec {
   /// The codec is biased: it drops a part of the values. The encoding side keeps that part and adds it to the
   /// next values (error feedback: Karimireddy et al., ICML 2019).
   virtual bool leaves_out() const { return false; }
+  /// Sums of decoded values may be encoded, too: a second rounding, for fewer bytes between many ranks. A sum
+  /// takes no more bytes than the values of one rank.
+  virtual bool encodes_sums() const { return false; }
   /// That encode() may take for so many values.
   virtual std::size_t most_bytes(std::size_t num_values, const Options& options) const = 0;
   /// Into `bytes`, which has room for most_bytes(). Returns how many it took.

@@ -80,6 +80,7 @@ std::size_t scale_bytes(std::size_t num_values) { return (num_values + kBlock - 
 template <Rounding rounding>
 class Int8Codec final : public Codec {
  public:
+  bool encodes_sums() const override { return true; }
   std::size_t most_bytes(std::size_t num_values, const Options&) const override {
     return scale_bytes(num_values) + num_values;
   }

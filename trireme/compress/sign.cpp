@@ -71,6 +71,7 @@ TRIREME_INLINE void read_bits(const std::byte* bits, float* values, std::size_t 
 class SignCodec final : public Codec {
  public:
   bool leaves_out() const override { return true; }
+  bool encodes_sums() const override { return true; }
   std::size_t most_bytes(std::size_t num_values, const Options&) const override {
     return num_blocks(num_values) * sizeof(float) + bit_bytes(num_values);
   }

@@ -133,6 +133,13 @@ TEST(Codecs, AreKnownByTheirNames) {
   EXPECT_THROW(codec("fp8"), InvalidArgument);
 }
 
+TEST(Codecs, KnowWhatTheyLeaveOutAndSum) {
+  for (const char* name : {"sign", "top-k"}) EXPECT_TRUE(codec(name)->leaves_out()) << name;
+  for (const char* name : {"fp16", "bf16", "int8", "qsgd"}) EXPECT_FALSE(codec(name)->leaves_out()) << name;
+  for (const char* name : {"int8", "sign"}) EXPECT_TRUE(codec(name)->encodes_sums()) << name;
+  for (const char* name : {"qsgd", "top-k"}) EXPECT_FALSE(codec(name)->encodes_sums()) << name;
+}
+
 // ---- fp16, bf16
 
 float from_bf16(std::uint32_t bits) { return std::bit_cast<float>(bits << 16); }

@@ -165,7 +165,7 @@ std::int64_t encoded_bytes(const CompressionOptions& options, int ranks) {
   constexpr std::array kNumel = {24 * 75, 6000};
   if (options.name == "power-sgd") return 4 * options.rank * (24 + 75 + 60 + 100);
   const std::string codec = options.name == "dgc" ? "top-k" : options.name;
-  const bool by_pieces = ranks > 2 && (codec == "int8" || codec == "sign");
+  const bool by_pieces = ranks > 2 && compress::codec(codec)->encodes_sums();
   std::int64_t bytes = 0;
   for (const std::int64_t numel : kNumel) {
     bytes += by_pieces ? (ranks + 1) * slot_of(options, codec, (numel + ranks - 1) / ranks)

@@ -1,10 +1,10 @@
 // Gradient compression with a codec (compress/codec.h). Every rank sends its encoded gradient to all, and all
-// add them up in rank order, so that replicas keep the same bits. With a dense codec, each rank instead sums
-// a piece and encodes the sum, if that takes fewer bytes (encoded_sum.h). The part that a codec drops is kept
-// and added to the next gradient (error feedback: Karimireddy et al., ICML 2019, algorithm 2). Falls back to
-// a dense all-reduce if the messages exceed twice the dense size. Deep gradient compression (Lin et al., ICLR
-// 2018) sends the largest values of the accumulated velocities. It resets the velocity of sent values
-// (momentum correction and factor masking, section 3).
+// add them up in rank order, so that replicas keep the same bits. With a codec that encodes sums, each rank
+// instead sums a piece and encodes the sum, if that takes fewer bytes (encoded_sum.h). The part that a codec
+// drops is kept and added to the next gradient (error feedback: Karimireddy et al., ICML 2019, algorithm 2).
+// Falls back to a dense all-reduce if the messages exceed twice the dense size. Deep gradient compression
+// (Lin et al., ICLR 2018) sends the largest values of the accumulated velocities. It resets the velocity of
+// sent values (momentum correction and factor masking, section 3).
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -26,10 +26,7 @@ namespace {
 class CodecHook final : public CompressingHook {
  public:
   CodecHook(const CompressionOptions& options, const compress::Codec& codec, bool with_velocity)
-      : CompressingHook(options),
-        codec_(codec),
-        with_velocity_(with_velocity),
-        is_dense_(options.name == "int8" || options.name == "sign") {
+      : CompressingHook(options), codec_(codec), with_velocity_(with_velocity) {
     require(options.name != "dgc" || (options.momentum >= 0 && options.momentum < 1),
             "the momentum of \"dgc\" must be at least 0 and below 1; found ", options.momentum);
   }
@@ -72,7 +69,7 @@ class CodecHook final : public CompressingHook {
     kept.draws = at::zeros({1}, at::kLong);
     if (codec_.leaves_out()) kept.residual = at::zeros({numel}, parameter.like);
     if (with_velocity_) kept.velocity = at::zeros({numel}, parameter.like);
-    kept.by_pieces = is_dense_ && is_less_by_pieces(codec_, numel, group.size());
+    kept.by_pieces = codec_.encodes_sums() && is_less_by_pieces(codec_, numel, group.size());
     if (kept.by_pieces) kept.piece = piece_of_rank(numel, group.rank(), group.size());
     if (kept.by_pieces && codec_.leaves_out())
       kept.sums_residual = at::zeros({kept.piece.numel}, parameter.like);
@@ -126,7 +123,6 @@ class CodecHook final : public CompressingHook {
 
   const compress::Codec& codec_;
   const bool with_velocity_;
-  const bool is_dense_;  ///< the codec sends all elements, so that the sum of several ranks has no more bytes
   std::map<std::string, Kept> kept_;
   std::map<std::string, at::Tensor> velocities_;  ///< of dgc, of uncompressed gradients: equal on all ranks
 };
