@@ -1,9 +1,10 @@
 #include "trireme/parallel/data/comm_hook.h"
 
-#include <array>
+#include <algorithm>
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/compress/codec.h"
 #include "trireme/parallel/data/internal/compressing_hook.h"
 #include "trireme/parallel/data/internal/hosts_hook.h"
 
@@ -72,35 +73,43 @@ class HalfHook : public CommHook {
 using Made = std::shared_ptr<CommHook>;
 
 struct Row {
-  const char* name;
+  std::string name;
   Made (*make)(const CompressionOptions&);
   GradientRounding rounding;
 };
 
 constexpr GradientRounding kLossy = {.is_lossy = true};
 
-// bf16 has 8 significant bits and the range of f32; fp16 has 11, and its smallest number is 2^-24.
-constexpr std::array kHooks = {
-    Row{"none", [](const CompressionOptions&) { return Made(std::make_shared<AllReduceHook>()); }, {}},
-    Row{"bf16",
-        [](const CompressionOptions&) { return Made(std::make_shared<HalfHook>(at::kBFloat16)); },
-        {.relative = 0x1p-8}},
-    Row{"fp16",
-        [](const CompressionOptions&) { return Made(std::make_shared<HalfHook>(at::kHalf)); },
-        {.relative = 0x1p-11, .absolute = 0x1p-25}},
-    Row{"int8", make_codec_hook, kLossy},
-    Row{"qsgd", make_codec_hook, kLossy},
-    Row{"sign", make_codec_hook, kLossy},
-    Row{"top-k", make_codec_hook, kLossy},
-    Row{"dgc", make_codec_hook, kLossy},
-    Row{"power-sgd", make_power_sgd_hook, kLossy},
-    Row{"one-bit", make_one_bit_hook, kLossy},
-};
+/// Codecs without a row here follow the number formats, in the order of their table (compress/codec.cpp).
+std::vector<Row> make_hook_rows() {
+  // bf16 has 8 significant bits and the range of f32; fp16 has 11, and its smallest number is 2^-24.
+  std::vector<Row> rows = {
+      {"none", [](const CompressionOptions&) { return Made(std::make_shared<AllReduceHook>()); }, {}},
+      {"bf16",
+       [](const CompressionOptions&) { return Made(std::make_shared<HalfHook>(at::kBFloat16)); },
+       {.relative = 0x1p-8}},
+      {"fp16",
+       [](const CompressionOptions&) { return Made(std::make_shared<HalfHook>(at::kHalf)); },
+       {.relative = 0x1p-11, .absolute = 0x1p-25}},
+  };
+  for (const std::string& codec : compress::codec_names()) {
+    if (std::ranges::find(rows, codec, &Row::name) == rows.end())
+      rows.push_back({codec, make_codec_hook, kLossy});
+  }
+  rows.push_back({"dgc", make_codec_hook, kLossy});
+  rows.push_back({"power-sgd", make_power_sgd_hook, kLossy});
+  rows.push_back({"one-bit", make_one_bit_hook, kLossy});
+  return rows;
+}
+
+const std::vector<Row>& hook_rows() {
+  static const std::vector<Row> kRows = make_hook_rows();
+  return kRows;
+}
 
 const Row& find_hook(const std::string& name) {
-  const auto row =
-      std::find_if(kHooks.begin(), kHooks.end(), [&](const Row& each) { return name == each.name; });
-  require(row != kHooks.end(), "there is no gradient compression '", name, "'",
+  const auto row = std::ranges::find(hook_rows(), name, &Row::name);
+  require(row != hook_rows().end(), "there is no gradient compression '", name, "'",
           suggest(name, comm_hook_names()));
   return *row;
 }
@@ -109,17 +118,15 @@ const Row& find_hook(const std::string& name) {
 
 std::vector<std::string> comm_hook_names() {
   std::vector<std::string> names;
-  for (const Row& row : kHooks) names.emplace_back(row.name);
+  for (const Row& row : hook_rows()) names.push_back(row.name);
   return names;
 }
 
 GradientRounding gradient_rounding(const std::string& name) { return find_hook(name).rounding; }
 
-bool has_own_momentum(const std::string& name) { return std::string_view("dgc") == find_hook(name).name; }
+bool has_own_momentum(const std::string& name) { return find_hook(name).name == "dgc"; }
 
-bool compresses_momentum(const std::string& name) {
-  return std::string_view("one-bit") == find_hook(name).name;
-}
+bool compresses_momentum(const std::string& name) { return find_hook(name).name == "one-bit"; }
 
 std::shared_ptr<CommHook> make_comm_hook(const CompressionOptions& options) {
   const Row& row = find_hook(options.name);

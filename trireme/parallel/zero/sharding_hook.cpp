@@ -3,9 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <string_view>
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
@@ -18,32 +16,19 @@
 namespace trireme::parallel {
 namespace {
 
-struct ShardHookRow {
-  std::string_view name;
-  bool looks_at_whole_gradients = false;
-};
-constexpr std::array kShardHooks = {ShardHookRow{.name = "none"},
-                                    ShardHookRow{.name = "bf16"},
-                                    ShardHookRow{.name = "fp16"},
-                                    ShardHookRow{.name = "int8"},
-                                    ShardHookRow{.name = "qsgd"},
-                                    ShardHookRow{.name = "sign"},
-                                    ShardHookRow{.name = "top-k"},
-                                    ShardHookRow{.name = "dgc", .looks_at_whole_gradients = true},
-                                    ShardHookRow{.name = "power-sgd", .looks_at_whole_gradients = true}};
-
-const ShardHookRow& shard_hook_row(const std::string& compression) {
-  const auto row = std::ranges::find(kShardHooks, compression, &ShardHookRow::name);
-  require(row != kShardHooks.end(), "gradient compression \"", compression,
-          "\" needs the whole momentum on each rank, and that is sharded; what can be had: ",
-          join(shard_hook_names(), ", "));
-  return *row;
+/// Compressions of whole gradients; codecs encode runs of them.
+bool looks_at_whole_gradients(const std::string& compression) {
+  const std::vector<std::string> known = shard_hook_names(), codecs = compress::codec_names();
+  require(
+      std::ranges::find(known, compression) != known.end(), "gradient compression \"", compression,
+      "\" needs the whole momentum on each rank, and that is sharded; what can be had: ", join(known, ", "));
+  return std::ranges::find(codecs, compression) == codecs.end();
 }
 
 /// If gradients are encoded in runs, each rank also compresses parameters that stay whole by itself, with its
 /// own residuals.
 std::shared_ptr<CommHook> hook_for_whole(CompressionOptions options) {
-  if (!shard_hook_row(options.name).looks_at_whole_gradients) options.scope = "all";
+  if (!looks_at_whole_gradients(options.name)) options.scope = "all";
   require(options.clip_norm == 0,
           "local clipping needs the norm of all gradients before the first is sent, and sharded "
           "ones are sent as they are computed; found a clip_norm of ",
@@ -55,7 +40,7 @@ std::shared_ptr<CommHook> hook_for_whole(CompressionOptions options) {
 
 ShardingHook::ShardingHook(const CompressionOptions& options, const std::string& weights)
     : options_(options),
-      reduces_whole_(shard_hook_row(options.name).looks_at_whole_gradients),
+      reduces_whole_(looks_at_whole_gradients(options.name)),
       codec_(reduces_whole_ ? nullptr : compress::codec(options.name)),
       weights_(compress::nearest_codec(weights)),
       weights_name_(weights),
@@ -143,8 +128,8 @@ std::shared_ptr<CommHook> make_shard_hook(const CompressionOptions& compression,
 std::vector<std::string> shard_weight_names() { return compress::nearest_codec_names(); }
 
 std::vector<std::string> shard_hook_names() {
-  std::vector<std::string> names;
-  for (const ShardHookRow& row : kShardHooks) names.emplace_back(row.name);
+  std::vector<std::string> names = comm_hook_names();
+  std::erase_if(names, compresses_momentum);
   return names;
 }
 

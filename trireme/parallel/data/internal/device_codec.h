@@ -1,10 +1,9 @@
 #pragma once
 // The codecs of compress/codec.h with tensor operations, for values and bytes on a device: nothing of them is
-// read back. The bytes have the layout of the host's codec, and either decodes those of the other. "fp16",
-// "bf16", "int8" and "top-k" give the host's bytes. "qsgd" and "sign" give the host's up to rounding: a
-// device adds up a block's scale in f64 and its own order. A codec is a row of the table in device_codec.cpp.
-// Functions without state; any thread. Cost: some kernels for each call, for any size, and temporary tensors
-// as large as the values.
+// read back. The bytes have the layout of the host's codec, and either decodes those of the other. They are
+// the host's bytes. Those of "qsgd" and "sign" are the host's up to rounding: a device adds up a block's
+// scale in f64 and its own order. A codec is a row of the table in device_codec.cpp. Functions without state;
+// any thread. Cost: some kernels for each call, for any size, and temporary tensors as large as the values.
 
 #include <ATen/core/Tensor.h>
 
