@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 
+#include "tests/support/compressions.h"
 #include "tests/support/stand_in_device.h"
 #include "tests/unit/parallel/known_gradients.h"
 #include "trireme/comm/context.h"
@@ -104,16 +105,17 @@ Outcome reduce(const std::string& device, int ranks, const CompressionOptions& o
   return outcome;
 }
 
-std::string without_hyphens(const testing::TestParamInfo<std::string>& row) {
-  std::string name = row.param;
-  std::erase(name, '-');
-  return name;
+bool is_rounded_on_device(const std::string& name) {
+  return test::has_sums_as_scales(name) || name == "power-sgd";
 }
 
 /// Their operations on a device equal those of the host, with one rounding each.
 class CompressionOnDevice : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, CompressionOnDevice,
-                         testing::Values("none", "bf16", "fp16", "int8", "top-k", "dgc"), without_hyphens);
+                         testing::ValuesIn(test::compressions_where([](const std::string& name) {
+                           return !compresses_momentum(name) && !is_rounded_on_device(name);
+                         })),
+                         test::name_of_codec);
 
 TEST_P(CompressionOnDevice, GivesTheBitsOfTheHost) {
   for (const int ranks : {2, 3}) {
@@ -129,8 +131,9 @@ TEST_P(CompressionOnDevice, GivesTheBitsOfTheHost) {
 
 /// A device adds their sums in another order.
 class CompressionRoundedOnDevice : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Table, CompressionRoundedOnDevice, testing::Values("qsgd", "sign", "power-sgd"),
-                         without_hyphens);
+INSTANTIATE_TEST_SUITE_P(Table, CompressionRoundedOnDevice,
+                         testing::ValuesIn(test::compressions_where(is_rounded_on_device)),
+                         test::name_of_codec);
 
 /// The error of an f32 sum of n numbers is at most n 2^-24 of the sum of their magnitudes. For "sign" and
 /// "qsgd" n is at most 272: 256 of a lane and the 16 lanes. For "power-sgd" a product has up to 100 summands.
@@ -175,9 +178,8 @@ std::int64_t encoded_bytes(const CompressionOptions& options, int ranks) {
 }
 
 class BytesReadFromDevice : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Table, BytesReadFromDevice,
-                         testing::Values("int8", "qsgd", "sign", "top-k", "dgc", "power-sgd"),
-                         without_hyphens);
+INSTANTIATE_TEST_SUITE_P(Table, BytesReadFromDevice, testing::ValuesIn(test::lossy_gradient_compressions()),
+                         test::name_of_codec);
 
 TEST_P(BytesReadFromDevice, AreThoseOfTheEncodedForm) {
   for (const int ranks : {2, 3}) {
@@ -196,9 +198,8 @@ TEST(BytesReadFromDevice, AreHalfAsManyInSixteenBits) {
 }
 
 class NotFiniteOnDevice : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Table, NotFiniteOnDevice,
-                         testing::Values("int8", "qsgd", "sign", "top-k", "dgc", "power-sgd"),
-                         without_hyphens);
+INSTANTIATE_TEST_SUITE_P(Table, NotFiniteOnDevice, testing::ValuesIn(test::lossy_gradient_compressions()),
+                         test::name_of_codec);
 
 TEST_P(NotFiniteOnDevice, IsShownToAllAndKeepsResidual) {
   for (const int ranks : {2, 3}) {

@@ -14,6 +14,7 @@
 #include <cfloat>
 #include <cmath>
 
+#include "tests/support/codecs.h"
 #include "tests/support/stand_in_device.h"
 #include "trireme/base/random.h"
 #include "trireme/compress/nearest.h"
@@ -51,16 +52,15 @@ class DeviceCodecs : public testing::Test {
 class LowRankOnDevice : public DeviceCodecs {};
 
 struct Row {
-  const char* name;
+  std::string name;
   const compress::Codec* codec;
   bool same_bytes;
 };
 std::vector<Row> rows() {
   std::vector<Row> all;
-  for (const char* name : {"fp16", "bf16", "int8", "top-k"})
-    all.push_back({name, compress::codec(name), true});
+  for (const std::string& name : test::all_codecs())
+    all.push_back({name, compress::codec(name), !test::has_sums_as_scales(name)});
   all.push_back({"nearest int8", compress::nearest_codec("int8"), true});
-  for (const char* name : {"qsgd", "sign"}) all.push_back({name, compress::codec(name), false});
   return all;
 }
 
@@ -165,7 +165,7 @@ TEST_F(DeviceCodecs, RoundScaleOfBlockAsSum) {
   constexpr std::int64_t kCount = 70'000;
   for (const Row& row : rows()) {
     if (row.same_bytes) continue;
-    const bool has_levels = std::string(row.name) == "qsgd";
+    const bool has_levels = row.name == "qsgd";
     const at::Tensor here = decoded(row, slot_with(row, some_values(kCount), {.seed = 5}), kCount),
                      there =
                          decoded(row, slot_with(row, some_values(kCount).to(kDevice), {.seed = 5}), kCount);

@@ -12,6 +12,7 @@
 #include <limits>
 #include <map>
 
+#include "tests/support/compressions.h"
 #include "tests/unit/parallel/steps_of_ranks.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
@@ -66,15 +67,10 @@ const Hosts kPairs = {"a", "a", "b", "b"}, kTurns = {"a", "b", "a", "b"}, kUneve
 
 class BetweenHosts : public testing::TestWithParam<std::string> {};
 class KeepsBetweenHosts : public BetweenHosts {};
-std::string name_of_row(const testing::TestParamInfo<std::string>& row) {
-  std::string name = row.param;
-  std::erase(name, '-');
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Table, BetweenHosts,
-                         testing::Values("int8", "qsgd", "sign", "top-k", "dgc", "power-sgd"), name_of_row);
-INSTANTIATE_TEST_SUITE_P(Table, KeepsBetweenHosts, testing::Values("sign", "top-k", "power-sgd"),
-                         name_of_row);
+INSTANTIATE_TEST_SUITE_P(Table, BetweenHosts, testing::ValuesIn(test::lossy_gradient_compressions()),
+                         test::name_of_codec);
+INSTANTIATE_TEST_SUITE_P(Table, KeepsBetweenHosts, testing::ValuesIn(test::compressions_that_leave_out()),
+                         test::name_of_codec);
 
 TEST_P(BetweenHosts, CompressesSumsOfHosts) {
   const CompressionOptions options = options_between_hosts(GetParam());

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 
+#include "tests/support/compressions.h"
 #include "tests/unit/parallel/sharded_steps.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
@@ -87,13 +88,8 @@ void expect_same_state(const HookState& found, const HookState& expected) {
 }
 
 class ScaledGradients : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Table, ScaledGradients,
-                         testing::Values("int8", "qsgd", "sign", "top-k", "dgc", "power-sgd"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Table, ScaledGradients, testing::ValuesIn(test::lossy_gradient_compressions()),
+                         test::name_of_codec);
 
 TEST_P(ScaledGradients, ArriveAndAreKeptAsUnscaledOnes) {
   struct Case {
@@ -173,14 +169,12 @@ class ScaledSteps : public testing::TestWithParam<std::string> {
     return options;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Table, ScaledSteps,
-                         testing::Values("bf16", "int8", "qsgd", "sign", "top-k", "dgc", "clipped dgc",
-                                         "power-sgd", "one-bit"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           std::erase_if(name, [](char letter) { return letter == '-' || letter == ' '; });
-                           return name;
-                         });
+std::vector<std::string> names_of_scaled_steps() {
+  std::vector<std::string> names = test::lossy_compressions();
+  names.insert(names.end(), {"bf16", "clipped dgc"});
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Table, ScaledSteps, testing::ValuesIn(names_of_scaled_steps()), test::name_of_codec);
 
 /// One rank's gradient is not finite in step 2, whose scales are far too large.
 TEST_P(ScaledSteps, MatchUnscaledStepsWithoutSkippedOnes) {

@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "tests/support/compressions.h"
 #include "tests/unit/parallel/steps_of_ranks.h"
 #include "trireme/base/error.h"
 #include "trireme/parallel/data/hook_state_copy.h"
@@ -67,19 +68,13 @@ double most_apart(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs
 
 class SwitchedCompression : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, SwitchedCompression,
-                         testing::Values("bf16", "fp16", "int8", "qsgd", "sign", "top-k", "power-sgd"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
+                         testing::ValuesIn(test::compressions_where([](const std::string& name) {
+                           return name != "none" && !has_own_momentum(name) && !compresses_momentum(name);
+                         })),
+                         test::name_of_codec);
 class SwitchedErrorFeedback : public SwitchedCompression {};
-INSTANTIATE_TEST_SUITE_P(Table, SwitchedErrorFeedback, testing::Values("sign", "top-k", "power-sgd"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Table, SwitchedErrorFeedback, testing::ValuesIn(test::compressions_that_leave_out()),
+                         test::name_of_codec);
 
 TEST_P(SwitchedErrorFeedback, AddsResidualsToFirstUncompressedGradients) {
   constexpr int kSteps = 5;

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 
+#include "tests/support/codecs.h"
 #include "tests/unit/parallel/sharded_steps.h"
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
@@ -94,20 +95,15 @@ class ZeroCompression : public testing::TestWithParam<std::string> {};
 class ZeroErrorFeedback : public ZeroCompression {};
 /// Compressions of runs, and of whole gradients.
 class AnyZeroCompression : public ZeroCompression {};
-std::string name_of_codec(const testing::TestParamInfo<std::string>& row) {
-  std::string name = row.param;
-  std::erase(name, '-');
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Table, ZeroCompression,
-                         testing::Values("bf16", "fp16", "int8", "qsgd", "sign", "top-k"), name_of_codec);
+INSTANTIATE_TEST_SUITE_P(Table, ZeroCompression, testing::ValuesIn(test::all_codecs()), test::name_of_codec);
 std::vector<std::string> names_but_none() {
   std::vector<std::string> names = shard_hook_names();
   std::erase(names, "none");
   return names;
 }
-INSTANTIATE_TEST_SUITE_P(Table, AnyZeroCompression, testing::ValuesIn(names_but_none()), name_of_codec);
-INSTANTIATE_TEST_SUITE_P(Table, ZeroErrorFeedback, testing::Values("sign", "top-k"), name_of_codec);
+INSTANTIATE_TEST_SUITE_P(Table, AnyZeroCompression, testing::ValuesIn(names_but_none()), test::name_of_codec);
+INSTANTIATE_TEST_SUITE_P(Table, ZeroErrorFeedback, testing::ValuesIn(test::codecs_that_leave_out()),
+                         test::name_of_codec);
 
 TEST_P(ZeroCompression, EqualsASerialProgramOfItsRule) {
   const CompressionOptions options = shard_options(GetParam());
@@ -269,17 +265,16 @@ TEST_P(AnyZeroCompression, CustomLoopMatchesPipeline) {
 
 /// (n - 1) / n of the encoded bytes, plus some bytes for each run, and of the uncompressed bytes.
 TEST(ZeroCompressionBytes, AreAShareOfTheEncodedOnes) {
-  const double large = 24 * 75 + 61 * 101, small = 60 + 20;
-  const std::map<std::string, double> per_element = {{"none", 4},
-                                                     {"bf16", 2},
-                                                     {"fp16", 2},
-                                                     {"int8", 1 + 4 / 512.0},
-                                                     {"qsgd", 0.5 + 4 / 512.0},
-                                                     {"sign", 1 / 8.0 + 4 / 4096.0},
-                                                     {"top-k", 0.05 * 6}};
-  for (const auto& [name, bytes] : per_element) {
+  const std::size_t large = 24 * 75 + 61 * 101, small = 60 + 20;
+  std::map<std::string, double> encoded_bytes = {{"none", 4.0 * large}};
+  for (const std::string& name : test::all_codecs()) {
+    const double fraction = shard_options(name).fraction;
+    encoded_bytes[name] =
+        static_cast<double>(compress::codec(name)->most_bytes(large, {.fraction = fraction}));
+  }
+  for (const auto& [name, bytes] : encoded_bytes) {
     for (const int ranks : {2, 3, 4}) {
-      const double share = (ranks - 1.0) / ranks, expected = share * (bytes * large + 4 * small);
+      const double share = (ranks - 1.0) / ranks, expected = share * (bytes + 4.0 * small);
       const auto sent =
           static_cast<double>(reduce_in_shards(shard_options(name), {.ranks = ranks, .end = 1}).sent[0]);
       // Each run has a header, a partly filled scale, and the end of a part. Parts begin at cache lines.

@@ -8,6 +8,7 @@
 
 #include <limits>
 
+#include "tests/support/codecs.h"
 #include "tests/unit/parallel/sharded_steps.h"
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
@@ -97,13 +98,7 @@ at::Tensor residual_of(const HookState& state, const std::string& name) {
 }
 
 class ZeroBetweenHosts : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Table, ZeroBetweenHosts,
-                         testing::Values("bf16", "fp16", "int8", "qsgd", "sign", "top-k"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Table, ZeroBetweenHosts, testing::ValuesIn(test::all_codecs()), test::name_of_codec);
 
 TEST_P(ZeroBetweenHosts, EqualsASerialProgramOfItsRule) {
   const CompressionOptions options = shard_options(GetParam());
@@ -199,7 +194,7 @@ TEST_P(ZeroBetweenHosts, HostsLearnOfARankThatFailed) {
 /// The sum of the received gradients and all residuals equals the sum of the ranks' gradients, also if
 /// another layout stored the residuals.
 TEST(ZeroBetweenHostsFeedback, LosesNothingAndHandsResidualsOver) {
-  for (const char* compression : {"sign", "top-k"}) {
+  for (const std::string& compression : test::codecs_that_leave_out()) {
     const CompressionOptions options = shard_options(compression);
     ShardSetting by_ranks = over(kPairs), by_hosts = over(kPairs);
     by_ranks.hosts = {};

@@ -8,20 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/compressions.h"
 #include "tests/unit/train/small_runs.h"
 #include "trireme/checkpoint/shard_reader.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 
 namespace trireme::train {
-
-inline const std::vector<std::string> kLossyCompressions = {"int8", "qsgd",      "sign",   "top-k",
-                                                            "dgc",  "power-sgd", "one-bit"};
-/// Removes characters that test names must not contain.
-inline std::string name_of_compression(const testing::TestParamInfo<std::string>& row) {
-  std::string name = row.param;
-  std::erase(name, '-');
-  return name;
-}
 
 class CompressedTraining : public SmallRuns {
  protected:

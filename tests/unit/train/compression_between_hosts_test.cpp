@@ -90,7 +90,8 @@ class TrainingBetweenHosts : public CompressedTraining {
 };
 
 class EachBetweenHosts : public TrainingBetweenHosts, public testing::WithParamInterface<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Table, EachBetweenHosts, testing::ValuesIn(kLossyCompressions), name_of_compression);
+INSTANTIATE_TEST_SUITE_P(Table, EachBetweenHosts, testing::ValuesIn(test::lossy_compressions()),
+                         test::name_of_codec);
 
 TEST_P(EachBetweenHosts, ContinuesFromCheckpointWithSameBits) {
   RunConfig whole = dealt_out("whole", GetParam()), part = dealt_out("part", GetParam());
@@ -119,7 +120,7 @@ TEST_P(EachBetweenHosts, LearnsAsOneRankDoes) {
 
 /// Encoded by ranks, by hosts, and by ranks again.
 TEST_F(TrainingBetweenHosts, ShardedResidualsStayWithAnyEncoder) {
-  for (const char* compression : {"sign", "top-k"}) {
+  for (const std::string& compression : test::codecs_that_leave_out()) {
     RunConfig changing = dealt_out(compression, compression);
     changing.parallel.zero = 2;
     changing.train.max_steps = 6;

@@ -25,7 +25,8 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 class EachCompression : public CompressedTraining, public testing::WithParamInterface<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Table, EachCompression, testing::ValuesIn(kLossyCompressions), name_of_compression);
+INSTANTIATE_TEST_SUITE_P(Table, EachCompression, testing::ValuesIn(test::lossy_compressions()),
+                         test::name_of_codec);
 
 TEST_P(EachCompression, ContinuesFromCheckpointWithSameBits) {
   RunConfig whole = compressed("whole", GetParam()), part = compressed("part", GetParam());

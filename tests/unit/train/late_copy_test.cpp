@@ -81,7 +81,7 @@ std::vector<LateMode> late_modes() {
 /// Compressions whose state changes in every backward, on replicas and with sharded gradients.
 std::vector<LateMode> late_compressions() {
   std::vector<LateMode> modes;
-  for (const std::string& compression : kLossyCompressions) {
+  for (const std::string& compression : test::lossy_compressions()) {
     for (const std::int64_t zero : {0, 1, 2, 3}) {
       if (compression == "one-bit" && zero > 0) continue;  // the combination is rejected
       std::string name = text(compression, "Zero", zero);

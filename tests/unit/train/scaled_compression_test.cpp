@@ -60,7 +60,7 @@ class ScaledCompression : public CompressedTraining, public testing::WithParamIn
 
 std::vector<ScaledCase> scaled_cases() {
   std::vector<ScaledCase> cases;
-  for (const std::string& compression : kLossyCompressions) {
+  for (const std::string& compression : test::lossy_compressions()) {
     cases.push_back({compression, 0});
     if (compression == "one-bit") continue;
     cases.push_back({compression, 1});
@@ -140,8 +140,8 @@ TEST_F(CompressedTraining, ShardedBf16GradientsAreCompressed) {
 }
 
 class ScaledCompressionRuns : public CompressedTraining, public testing::WithParamInterface<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Table, ScaledCompressionRuns, testing::ValuesIn(kLossyCompressions),
-                         name_of_compression);
+INSTANTIATE_TEST_SUITE_P(Table, ScaledCompressionRuns, testing::ValuesIn(test::lossy_compressions()),
+                         test::name_of_codec);
 
 TEST_P(ScaledCompressionRuns, ContinueFromCheckpointWithSameBits) {
   RunConfig whole = compressed("whole", GetParam()), part = compressed("part", GetParam());

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/support/codecs.h"
 #include "tests/unit/ps/real_cluster.h"
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
@@ -238,7 +239,7 @@ TEST_F(ServedRuns, LearnEquallyWithCompressedPushes) {
     return run(2, config);
   };
   const std::string plain = learned("none").weights_xxh3;
-  for (const char* compression : {"fp16", "bf16", "int8", "qsgd", "sign", "top-k"}) {
+  for (const std::string& compression : test::all_codecs()) {
     const RunResult once = learned(compression);
     EXPECT_GT(once.evaluation->metric("accuracy").value, 0.8) << compression;
     EXPECT_NE(once.weights_xxh3, plain) << compression << " rounds nothing";

@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "tests/support/compressions.h"
 #include "tests/support/trainer_state.h"
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
@@ -68,12 +69,10 @@ class ZeroCompressedTraining : public SmallRuns {
 
 class EachZeroCompression : public ZeroCompressedTraining, public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, EachZeroCompression,
-                         testing::Values("bf16", "fp16", "int8", "qsgd", "sign", "top-k", "dgc", "power-sgd"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
+                         testing::ValuesIn(test::compressions_where([](const std::string& name) {
+                           return name != "none" && !parallel::compresses_momentum(name);
+                         })),
+                         test::name_of_codec);
 
 TEST_P(EachZeroCompression, ContinuesFromCheckpointWithSameBits) {
   for (const std::int64_t zero : {1, 2, 3}) {
@@ -110,7 +109,7 @@ TEST_F(ZeroCompressedTraining, TellsTheBytesThatItSends) {
 }
 
 TEST_F(ZeroCompressedTraining, ResidualsStayWithOtherRanksAndSharding) {
-  for (const char* compression : {"sign", "top-k", "power-sgd"}) {
+  for (const std::string& compression : test::compressions_that_leave_out()) {
     RunConfig changing = in_shards(compression, compression);
     changing.train.global_batch = 504;
     changing.train.max_steps = 6;
