@@ -12,6 +12,7 @@
 #include "trireme/base/bounded_json.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/mesh_axes.h"
 #include "trireme/base/num_fields.h"
 #include "trireme/train/config/internal/config_keys.h"
 
@@ -279,10 +280,20 @@ bool is_shipped(const std::string& name) {
   return kNames.contains(name);
 }
 
-/// Ranks that hold parts of the same layers or sequences. What they exchange is part of the time of layers.
+/// Keys of the axes whose ranks hold parts of the same layers or sequences. What these ranks exchange is part
+/// of the time of layers.
+std::vector<std::string> keys_of_parts() {
+  std::vector<std::string> keys;
+  for (const AxisRow& row : mesh_axes()) {
+    if (!row.is_rest && !row.shares(Shared::kStages)) keys.emplace_back(row.key);
+  }
+  return keys;
+}
+
 std::int64_t ranks_of_parts(const Measurements& form) {
   std::int64_t ranks = 1;
-  for (const std::string key : {"parallel.tensor = ", "parallel.context = ", "parallel.expert = "}) {
+  for (const std::string& name : keys_of_parts()) {
+    const std::string key = name + " = ";
     const std::size_t at = form.model.find(key);
     if (at != std::string::npos)
       ranks *= std::max(1L, std::strtol(form.model.c_str() + at + key.size(), nullptr, 10));
@@ -295,12 +306,13 @@ bool decides_layers(const ConfigKey& key) {
   constexpr std::array kTables = {"data.", "model.", "objective."};
   constexpr std::array kOthers = {"optimizer.name",    "train.precision",     "train.device",
                                   "train.convolution", "train.memory_format", "comm.torch_threads",
-                                  "comm.backend",      "parallel.tensor",     "parallel.context",
-                                  "parallel.sequence", "parallel.expert"};
+                                  "comm.backend",      "parallel.sequence"};
+  static const std::vector<std::string> kParts = keys_of_parts();
   if (!is_shipped(key.name)) return true;
   const auto begins = [&](const char* table) { return key.name.starts_with(table); };
   return (key.on_resume == OnResume::kStays && std::ranges::any_of(kTables, begins)) ||
-         std::ranges::find(kOthers, key.name) != kOthers.end();
+         std::ranges::find(kOthers, key.name) != kOthers.end() ||
+         std::ranges::find(kParts, key.name) != kParts.end();
 }
 
 }  // namespace
@@ -352,9 +364,10 @@ MeasuredForms over_links(MeasuredForms forms, const LinkLevels& links, int world
     const std::int64_t ranks = ranks_of_parts(form);
     return ranks > 1 && (is_one_host || ranks > links.ranks_of_host);
   });
-  require(!had_any || !forms.empty(),
-          "the exchanges of parallel.tensor, parallel.context and parallel.expert are part of the measured "
-          "layers, so that other links cannot replace them; leave these keys out, or measure on those hosts");
+  require(
+      !had_any || !forms.empty(), "the exchanges of the keys ", join(keys_of_parts(), ", "),
+      " are part of the measured layers, so that other links cannot replace them; leave these keys out, or "
+      "measure on those hosts");
   for (Measurements& form : forms) {
     const double share_of_core = form.exchanges.share_of_core;
     form.exchanges = {.ranks = world_size,
