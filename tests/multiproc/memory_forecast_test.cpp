@@ -77,7 +77,7 @@ const std::vector<std::string> kStages = {"parallel.pipeline=2", "parallel.micro
                                kSavedFromFiles = {"offload.optimizer=files", "offload.part_mib=0.25",
                                                   "checkpoint.every_steps=1"};
 
-/// Gradients of single parameters are large beside the activations.
+/// Gradients of single parameters are larger than the activations.
 const std::vector<std::string> kWide = {"data.block=8", "model.layers=2", "model.width=256",
                                         "train.global_batch=8"};
 

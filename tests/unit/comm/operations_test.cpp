@@ -5,13 +5,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <thread>
 
 #include "trireme/base/error.h"
@@ -159,37 +157,6 @@ TEST_P(Operations, AllReduceEqualsTheSerialReduction) {
         EXPECT_TRUE(tensor.equal(reduced(context.world_size(), op, dtype))) << dtype << " " << int(op);
       }
     }
-  });
-}
-
-Group apart(Context& context) {
-  std::vector<int> ranks(static_cast<std::size_t>(context.world_size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return context.new_group(ranks, "apart").value();
-}
-
-// A tensor may become the output of an autograd function that holds the group.
-TEST_P(Operations, KeepNoTensorThatCallerDrops) {
-  run([&](Context& context) {
-    Group group = apart(context);
-    std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> dropped;
-    const auto make = [&] {
-      at::Tensor tensor = at::ones({kNumel});
-      dropped.emplace_back(tensor.getIntrusivePtr());
-      return tensor;
-    };
-    group.all_reduce(make());
-    group.all_gather(at::empty({kNumel * context.world_size()}), make());
-    group.broadcast(make(), 0);
-    group.all_reduce_async(make()).wait();
-    if (context.world_size() > 1) {
-      const int next = (context.rank() + 1) % context.world_size(),
-                before = (context.rank() + context.world_size() - 1) % context.world_size();
-      Pending sent = group.send_async(make(), next);
-      group.recv(make(), before);
-      sent.wait();
-    }
-    for (std::size_t i = 0; i < dropped.size(); ++i) EXPECT_TRUE(dropped[i].expired()) << "tensor " << i;
   });
 }
 
