@@ -73,7 +73,7 @@ ordered_json as_json(const train::Estimate& estimate) {
 int run_estimate(const Home& home, const EstimateArguments& arguments) {
   const auto config = train::load_run_config(arguments.ranks.file, arguments.ranks.overrides, home.registry);
   const auto print_estimate = [&](const train::ParallelPlan& plan, const train::Measurements& measured) {
-    const train::Estimate estimate = train::estimate(plan, measured, train::weights_memory(plan));
+    const train::Estimate estimate = train::estimate(plan, measured, train::weights_memory(plan, measured));
     if (arguments.json)
       std::cout << as_json(estimate).dump(2) << std::endl;
     else

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "tests/support/paths.h"
@@ -206,6 +207,33 @@ TEST_F(Hosts, TrainingGivesTheNumbersOfOneRank) {
   const auto [loss, weight, norm] = distance(found, read_run(folder / "one"));
   EXPECT_LT(loss, 1e-5);
   EXPECT_LT(weight, 1e-5);
+}
+
+// Their group is on one host, so they have one copy of the weights in its memory.
+TEST_F(Hosts, ReplicasOfStageShareMemoryOfHost) {
+  const TemporaryFolder folder;
+  std::vector<std::string> settings;
+  for (const std::string setting :
+       {"model.hidden=[1024,1024]", "parallel.pipeline=2", "parallel.microbatches=2", "parallel.zero=1",
+        "parallel.partition=parameters", "train.accumulation=1", "checkpoint.every_steps=0",
+        "comm.torch_threads=1"})
+    settings.insert(settings.end(), {"--set", setting});
+  std::vector<std::string> told = {bin("trireme"), "memory", checkout("examples/quick.toml"),
+                                   "-n",           "4",      "--json"};
+  told.insert(told.end(), settings.begin(), settings.end());
+  const ChildResult forecast = run(told, {}, 60);
+  ASSERT_EQ(forecast.exit_code, 0) << forecast.err;
+  const double expected =
+      nlohmann::json::parse(forecast.out).at("modes").at(0).at("peak_bytes").at("weights");
+  std::vector<std::string> command = {bin("trireme-torch"), "train", checkout("examples/quick.toml")};
+  command.insert(command.end(), settings.begin(), settings.end());
+  for (const std::string& setting : {"run.folder=" + folder.path().string(), std::string("run.name=shared"),
+                                     std::string("train.max_steps=4"), std::string("comm.timeout_s=20")})
+    command.insert(command.end(), {"--set", setting});
+  output_of(command);
+  const auto summary = nlohmann::json::parse(read_file(folder / "shared/summary.json"));
+  const double taken = summary.at("memory_peak_weights_bytes");
+  EXPECT_NEAR(taken, expected, 0.05 * expected);
 }
 
 }  // namespace

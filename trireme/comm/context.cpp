@@ -376,7 +376,7 @@ std::optional<Group> Context::new_group(const std::vector<int>& world_ranks, con
             rank, " is listed twice");
   }
   require(state_->group_names.insert(name).second, "new_group: there is a group '", name, "' already");
-  return state_->make_group(world_ranks, name, state_->backend);
+  return state_->make_group(world_ranks, name, state_->backend_of_part(world_ranks));
 }
 
 std::string Context::free_group_name(const std::string& wish) const {

@@ -323,6 +323,11 @@ TEST(Measurements, OfADamagedFileNameThePlace) {
   EXPECT_THAT(with("\"version\": 4", "\"version\": 7"), ThrowsMessage<DataError>(HasSubstr("measure again")));
   EXPECT_THAT(with("\"unit_s\": 0", "\"unit_s\": -1"),
               ThrowsMessage<DataError>(HasSubstr("expected a number from 0")));
+  std::string many = "\"codecs\": [";
+  for (int i = 0; i < 33; ++i)
+    many += text(i == 0 ? "" : ", ", R"({"codec": "bf16", "all_reduce": {"fixed_s": 0, "unit_s": 0}})");
+  EXPECT_THAT(with("\"codecs\": [", many),
+              ThrowsMessage<DataError>(HasSubstr("exchanges.codecs: expected at most 32, found 33")));
   EXPECT_THAT(with("\"ranks\": 2", "\"ranks\": \"two\""),
               ThrowsMessage<DataError>(HasSubstr("forms[0].exchanges.ranks: expected a number")));
 }

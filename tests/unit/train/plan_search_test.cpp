@@ -333,7 +333,9 @@ TEST(PlannedKeys, ThatAreLeftOutGetTheirDefaults) {
   RunConfig config;
   config.parallel.pipeline = 4;
   config.run.name = "mine";
+  config.offload.optimizer = "files";
   const RunConfig changed = with_settings(config, {{"parallel.zero", "1"}}, "plan.toml");
+  EXPECT_EQ(changed.offload.optimizer, "files") << "a plan only adds offloading";
   EXPECT_EQ(changed.parallel.pipeline, 1);
   EXPECT_EQ(changed.parallel.zero, 1);
   EXPECT_EQ(changed.run.name, "mine");

@@ -45,7 +45,8 @@ BatchTrial measured_trial(const RunConfig& config, comm::Context& context, const
 /// Pure, but for the agreement on rounding between processors of different hosts.
 BatchTrial estimated_trial(const RunConfig& config, comm::Context& context, const MeasuredForms& costs) {
   const ParallelPlan plan = resolve_plan(config, context.world_size());
-  const Estimate step = estimate(plan, form_of(costs, plan), weights_memory(plan));
+  const Measurements& form = form_of(costs, plan);
+  const Estimate step = estimate(plan, form, weights_memory(plan, form));
   std::int64_t memory_bytes = 0;
   for (const EstimateOfRank& rank : step.ranks)
     memory_bytes = std::max(memory_bytes, rank.memory.at_peak.total());
@@ -59,7 +60,8 @@ BatchTrial estimated_trial(const RunConfig& config, comm::Context& context, cons
 std::string why_not_estimated(const RunConfig& config, comm::Context& context, const MeasuredForms& costs) {
   try {
     const ParallelPlan plan = resolve_plan(config, context.world_size());
-    estimate(plan, form_of(costs, plan), weights_memory(plan));
+    const Measurements& form = form_of(costs, plan);
+    estimate(plan, form, weights_memory(plan, form));
     return {};
   } catch (const InvalidArgument& reason) {
     return reason.what();

@@ -184,6 +184,12 @@ ParallelPlan cut_by_time(const ParallelPlan& plan, const ModelUse& model) {
   return fitted.with_cuts({cuts.begin(), cuts.end()});
 }
 
+WeightsMemory weights_memory(const ParallelPlan& plan, const Measurements& measured) {
+  const int span = plan.shard_ranks() * plan.tensor_ranks();
+  const bool spans_hosts = measured.ranks_of_host > 0 && span > measured.ranks_of_host;
+  return measured.links.are_weights_own() || spans_hosts ? WeightsMemory::kOwn : weights_memory(plan);
+}
+
 Estimate estimate(const ParallelPlan& plan, const Measurements& measured, WeightsMemory weights) {
   check_forecast(plan);
   check_measured(plan, measured);

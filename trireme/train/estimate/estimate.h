@@ -41,6 +41,10 @@ struct Estimate {
 /// InvalidArgument: a model that cannot be cut so.
 ParallelPlan cut_by_time(const ParallelPlan& plan, const ModelUse& model);
 
+/// weights_memory() of ranks on the hosts of the measurements: one copy if the ranks that shard it are on one
+/// host.
+WeightsMemory weights_memory(const ParallelPlan& plan, const Measurements& measured);
+
 /// Throws InvalidArgument: measurements of another model (model_key()), or of one rank for several; a plan
 /// that cannot be cut so, one whose memory or time depends on servers, sites or disks (check_forecast()).
 /// Pure. Cost: a walk over the program.

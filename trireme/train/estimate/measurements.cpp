@@ -271,6 +271,13 @@ void check_costs(const std::vector<ModelUse>& costs, const std::string& place) {
   }
 }
 
+/// A planner makes estimates for each of them. Throws DataError with the place.
+void check_codecs(const ExchangeCosts& costs, const std::string& place) {
+  constexpr std::size_t kMostCodecs = 32;
+  if (costs.codecs.size() > kMostCodecs)
+    throw DataError(text(place, ".codecs: expected at most ", kMostCodecs, ", found ", costs.codecs.size()));
+}
+
 bool is_shipped(const std::string& name) {
   static const std::set<std::string> kNames = [] {
     std::set<std::string> names;
@@ -397,7 +404,11 @@ MeasuredForms parse_measurements(const std::string& content, const std::string& 
                            " and forms; measure again with trireme estimate --save"));
     from_json(json["forms"], forms, "forms");
     if (forms.empty()) throw DataError("forms: expected at least one");
-    for (std::size_t i = 0; i < forms.size(); ++i) check_costs(forms[i].costs, text("forms[", i, "].costs"));
+    for (std::size_t i = 0; i < forms.size(); ++i) {
+      check_costs(forms[i].costs, text("forms[", i, "].costs"));
+      check_codecs(forms[i].exchanges, text("forms[", i, "].exchanges"));
+      check_codecs(forms[i].within_host, text("forms[", i, "].within_host"));
+    }
   } catch (const DataError& reason) {
     throw DataError(text(name, ": ", reason.what()));
   }

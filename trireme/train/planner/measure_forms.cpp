@@ -77,7 +77,7 @@ std::optional<double> beyond_estimate(const RunConfig& config, std::int64_t accu
   if (small.train.global_batch > data.train->size()) return std::nullopt;
   const ParallelPlan plan = resolve_plan(small, world_size);
   const double taken_s = time_steps(plan, context, data, kTrial_s).step_s;
-  return taken_s - estimate(plan, measured, weights_memory(plan)).step_s;
+  return taken_s - estimate(plan, measured, weights_memory(plan, measured)).step_s;
 }
 
 /// A line through the results for one and for several micro-batches.

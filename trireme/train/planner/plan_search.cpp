@@ -377,13 +377,6 @@ class Search {
   bool lacks_costs_ = false;  ///< of a form of the model
 };
 
-/// One copy in common of ranks that shard it, if they are on one host.
-WeightsMemory weights_memory_of(const ParallelPlan& plan, const Measurements& costs) {
-  const int span = plan.shard_ranks() * plan.tensor_ranks();
-  const bool spans_hosts = costs.ranks_of_host > 0 && span > costs.ranks_of_host;
-  return costs.links.are_weights_own() || spans_hosts ? WeightsMemory::kOwn : weights_memory(plan);
-}
-
 }  // namespace
 
 std::int64_t memory_of_rank(const ForecastOfRank& rank, const Measurements& measured) {
@@ -419,7 +412,7 @@ PlannedStep plan_step(const RunConfig& config, int world_size, const MeasuredFor
   require(!plan.asynchronous(), "a planner compares steps, and the stages of parallel.schedule = \"",
           config.parallel.schedule, "\" update at different times; use a schedule with a flush");
   const Measurements& costs = form_of(measured, plan);
-  Estimate found = estimate(plan, costs, weights_memory_of(plan, costs));
+  Estimate found = estimate(plan, costs, weights_memory(plan, costs));
   PlannedStep step{.config = config, .settings = {}, .step_s = found.step_s, .ranks = std::move(found.ranks)};
   ParallelOptions& parallel = step.config.parallel;
   if (parallel.pipeline > 1) parallel.cuts.assign(found.plan.cuts().begin(), found.plan.cuts().end());

@@ -15,6 +15,9 @@
 namespace trireme::train {
 namespace {
 
+/// A plan may offload state, and never takes back what the configuration offloads.
+const char* const kOnlyAdded = "offload.optimizer";
+
 void check_planned(const std::string& key, const std::string& name) {
   require(std::ranges::find(planned_keys(), key) != planned_keys().end(), name, ": the key '", printable(key),
           "' is not one that a planner decides: ", join(planned_keys()));
@@ -55,6 +58,7 @@ RunConfig with_settings(const RunConfig& config, const std::vector<PlannedSettin
   for (const std::string& each : planned_keys()) {
     const ConfigKey& key = find_key(config_key_table(), each);
     const bool is_given = std::ranges::find(settings, each, &PlannedSetting::first) != settings.end();
+    if (!is_given && each == kOnlyAdded) continue;
     key.set(changed, key.get(is_given ? given : defaults));
     if (is_given && changed.named) changed.named->insert(each);
   }

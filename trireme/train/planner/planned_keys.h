@@ -20,8 +20,9 @@ using PlannedSetting = std::pair<std::string, std::string>;
 /// The planned keys of `config` that are not at their defaults.
 std::vector<PlannedSetting> planned_settings(const RunConfig& config);
 
-/// `config` with these settings and all other planned keys at their defaults. Throws InvalidArgument: a key
-/// that is not planned, or a value that its key does not allow. `name` is the source's name in messages.
+/// `config` with these settings and all other planned keys at their defaults, except offload.optimizer, which
+/// stays. Throws InvalidArgument: a key that is not planned, or a value that its key does not allow. `name`
+/// is the source's name in messages.
 RunConfig with_settings(const RunConfig& config, const std::vector<PlannedSetting>& settings,
                         const std::string& name);
 
