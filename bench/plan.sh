@@ -12,8 +12,8 @@ source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}
 needs_programs trireme bench_plan_choice
 cases=("$@")
-[ $# -gt 0 ] || cases=(mlp:2:2:1 mlp:4:1:0 mlp:8:2:10 wide:2:1:0 wide:4:2:0.1 wide:8:4:1 cnn:2:2:0.1 cnn:4:2:1 cnn:8:1:0
-  resnet18:2:1:0 resnet18:4:2:1 resnet18:8:4:10 gpt:2:2:10 gpt:4:4:1 gpt:8:2:0.1)
+[ $# -gt 0 ] || cases=(mlp:2:2:1 mlp:4:1:0 mlp:8:2:10 wide:2:1:0 wide:4:2:1 wide:8:4:1 cnn:2:2:0.1 cnn:4:2:1 cnn:8:1:0
+  resnet18:2:1:0 resnet18:4:2:1 resnet18:8:4:10 gpt:2:2:10 gpt:4:4:1 gpt:8:2:1)
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 

@@ -15,6 +15,7 @@
 #include "trireme/base/available_memory.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/median.h"
+#include "trireme/base/memory_ledger.h"
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
 #include "trireme/train/config/registry.h"
@@ -83,13 +84,18 @@ class Trials {
   Trials(const train::RunConfig& config, comm::Context& context, const data::DataSource& data)
       : config_(config), context_(context), data_(data) {}
 
-  /// On all ranks; ranks but the first pass null.
+  /// On all ranks; ranks but the first pass null. Memory is without that which groups keep of earlier trials.
   train::StepTrial run(const train::PlannedStep* plan, double trial_s) {
     const std::string name = "the plan of rank 0";
     const std::string settings = from_main(context_, plan == nullptr ? "" : train::to_toml(plan->settings));
     const train::RunConfig planned =
         train::with_settings(config_, train::parse_settings(settings, name), name);
-    return train::time_steps(train::resolve_plan(planned, context_.world_size()), context_, data_, trial_s);
+    const auto kept = static_cast<double>(MemoryLedger::of_process().now().total());
+    const double kept_bytes = train::agreed(context_, kept, comm::ReduceOp::kMax);
+    train::StepTrial trial =
+        train::time_steps(train::resolve_plan(planned, context_.world_size()), context_, data_, trial_s);
+    trial.memory_bytes -= static_cast<std::int64_t>(kept_bytes);
+    return trial;
   }
 
   /// The number that rank 0 has.

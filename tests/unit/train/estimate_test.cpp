@@ -157,6 +157,26 @@ TEST(Estimate, GroupsWithinHostUseItsLinks) {
   EXPECT_DOUBLE_EQ(exchange_s(), 4 * 0.1 + 2);
 }
 
+TEST(Estimate, GroupsBetweenHostsShareTheirLinks) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 32;
+  config.parallel.zero = 1;
+  config.parallel.shard_ranks = 2;
+  Measurements measured = known_costs(config, 4);
+  measured.ranks_of_host = 2;
+  measured.within_host = measured.exchanges;
+  for (CostLine* line : {&measured.within_host.reduce_scatter, &measured.within_host.all_gather})
+    line->unit_s = 0;
+  measured.exchanges.ranks = 4;  // of two hosts
+  const auto exchange_s = [&] {
+    return estimate(resolve_plan(config, 4), measured, WeightsMemory::kCommon).ranks[0].seconds.exchange;
+  };
+  // Two groups of shards reduce 2 MiB each, so that 4 MiB cross the link as with replicas.
+  EXPECT_DOUBLE_EQ(exchange_s(), 4);
+  config.parallel.zero = config.parallel.shard_ranks = 0;
+  EXPECT_DOUBLE_EQ(exchange_s(), 4);
+}
+
 TEST(Estimate, CountsFixedUpdateCostPerRank) {
   RunConfig config = without_clipping();
   config.parallel.zero = 3;  // each layer is a stage
@@ -374,6 +394,26 @@ TEST(MeasureCosts, UseConfiguredCodec) {
     const Measurements measured = measure_costs(plan, context, data);
     EXPECT_THAT(measured.exchanges.codecs, testing::ElementsAre(testing::Field(&CodecCost::codec, "top-k")));
     EXPECT_GT(estimate(plan, measured, WeightsMemory::kOwn).step_s, 0);
+  });
+}
+
+// One sample has one value per channel at the end of the network, and batch norm needs two.
+TEST(MeasureCosts, LeaveOutRejectedBatchSizes) {
+  RunConfig config = config_of_four();
+  config.model = {};
+  config.model.name = "resnet18";
+  config.train.global_batch = 2;
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    const data::DataSource data = data::open_data(config.data);
+    const Measurements measured = measure_costs(resolve_plan(config, 1), context, data, {.samples = {1, 2}});
+    ASSERT_EQ(measured.costs.size(), 1U);
+    EXPECT_EQ(measured.costs.front().samples, 2);
+    EXPECT_EQ(measured.least_samples, 2);
+    EXPECT_GT(estimate(resolve_plan(config, 1), measured, WeightsMemory::kOwn).step_s, 0);
+    config.train.accumulation = 2;
+    EXPECT_THAT([&] { estimate(resolve_plan(config, 1), measured, WeightsMemory::kOwn); },
+                ThrowsMessage<InvalidArgument>(
+                    AllOf(HasSubstr("a micro-batch has 1 sample"), HasSubstr("2 or more"))));
   });
 }
 

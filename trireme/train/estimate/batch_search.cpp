@@ -167,6 +167,8 @@ void try_batches(const ParallelPlan& plan, comm::Context& context, const data::D
       if (options.max_samples == 0 && !is_worth_going_on(search.trials, search.configured)) return;
       if (!fits(MemoryLine(search.trials).at(config.train.global_batch), config, search)) return;
     }
+    const bool is_smaller = config.train.global_batch < search.configured;
+    if (estimates && is_smaller && !why_not_estimated(config, context, *options.costs).empty()) continue;
     BatchTrial found = estimates ? estimated_trial(config, context, *options.costs)
                                  : measured_trial(config, context, data, options.trial_s);
     if (estimates && !fits(static_cast<double>(found.memory_bytes), config, search)) return;

@@ -144,6 +144,10 @@ void check_measured(const ParallelPlan& plan, const Measurements& measured) {
             of_measured.empty() ? "fewer keys" : of_measured, ", and the plan has ", of_plan,
             "; measure again with this configuration");
   }
+  const std::int64_t samples = plan.samples_of_microbatch();
+  require(samples >= measured.least_samples, "a micro-batch has ", samples,
+          samples == 1 ? " sample" : " samples", ", and the model was measured with ", measured.least_samples,
+          " or more: it rejects fewer; take fewer micro-batches, or a larger train.global_batch");
   require(plan.world_size() == 1 || measured.exchanges.ranks > 1,
           "the costs were measured by 1 rank, which "
           "exchanges nothing, and the plan has ",

@@ -10,13 +10,24 @@ namespace {
 /// The fraction of a tensor's bytes that each of `ranks` sends in a reduce-scatter or all-gather.
 double share_sent(int ranks) { return 1.0 - 1.0 / ranks; }
 
-/// A line that was measured on `measured_ranks` ranks, for a group of `ranks`. The fixed part scales with the
-/// messages in a ring, the other part with the bytes sent.
+/// A line that was measured on `measured_ranks` ranks (or hosts), for a group of `ranks`. The fixed part
+/// scales with the messages in a ring, the other part with the bytes sent.
 double seconds_of(const CostLine& line, double bytes, int measured_ranks, int ranks) {
   if (ranks == 1) return 0;
   const double messages = static_cast<double>(ranks - 1) / std::max(measured_ranks - 1, 1);
   const double sent = share_sent(ranks) / share_sent(std::max(measured_ranks, 2));
   return line.fixed_s * messages + line.unit_s * bytes * sent;
+}
+
+/// A group among others like it, which exchange at the same time over the links of their hosts.
+struct GroupOnHosts {
+  int hosts = 1, lanes = 1;  ///< hosts of the group; groups that share the links of a host
+};
+
+GroupOnHosts on_hosts(int ranks, int span, int ranks_of_host) {
+  const int distance = std::max(span / ranks, 1), members_of_host = std::max(ranks_of_host / distance, 1);
+  return {.hosts = std::max(ranks / members_of_host, 1),
+          .lanes = std::max(ranks_of_host / members_of_host, 1)};
 }
 
 }  // namespace
@@ -33,7 +44,12 @@ double ExchangeTimes::exchange_s(CostLine ExchangeCosts::*line, double bytes, in
                                               : trireme::train::gather_s(measured_.links, group, bytes);
   }
   const ExchangeCosts& costs = over(span);
-  return seconds_of(costs.*line, bytes, costs.ranks, ranks);
+  const int ranks_of_host = measured_.ranks_of_host;
+  if (ranks == 1 || ranks_of_host == 0 || span <= ranks_of_host || costs.ranks < 2 * ranks_of_host)
+    return seconds_of(costs.*line, bytes, costs.ranks, ranks);
+  // Measured with all ranks of each host, whose bytes cross its link once.
+  const GroupOnHosts group = on_hosts(ranks, span, ranks_of_host);
+  return seconds_of(costs.*line, bytes * group.lanes, costs.ranks / ranks_of_host, group.hosts);
 }
 
 /// Time of a reduction with the codec, relative to one without it. Described links have no measured codec:

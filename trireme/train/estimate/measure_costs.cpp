@@ -230,6 +230,8 @@ Measurements measure_costs(const ParallelPlan& plan, comm::Context& context, con
                         .exchanges = {},
                         .update = {},
                         .base_bytes = 0};
+  const std::int64_t least = measured.costs.front().samples;
+  if (least > sizes.front()) measured.least_samples = least;
   if (device_for(plan, context).is_cpu()) measured.base_bytes = static_cast<double>(measured_base_bytes());
   if (options.other_form != nullptr) {
     measured.exchanges = options.other_form->exchanges;

@@ -1,6 +1,8 @@
 // Layers of a model measured on micro-batches: memory and time.
 #include "trireme/train/estimate/internal/measured_model.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <set>
 
@@ -98,7 +100,7 @@ MeasuredModel measure_model(const ParallelPlan& plan, comm::Context& context, co
   const c10::Device device = device_for(fitted, context);
   const BackwardParts parts_of_backward =
       options.times || splits_backward(fitted) ? BackwardParts::kTwo : BackwardParts::kOne;
-  for (const std::int64_t samples : options.samples) {
+  const auto measure_at = [&](std::int64_t samples) {
     const data::Example batch = batch_of(samples, data, device);
     std::vector<model::Layer> chain = layers_in(fitted.precision(), model, device.type());
     if (chain.empty()) chain = layers_for(fitted, model);
@@ -122,7 +124,14 @@ MeasuredModel measure_model(const ParallelPlan& plan, comm::Context& context, co
         if (!has_budget) use.layers[i].memory.kept.forward_s = times[i].forward_s;
       }
     }
-    measured.costs.push_back(std::move(use));
+    return use;
+  };
+  for (const std::int64_t samples : options.samples) {
+    try {
+      measured.costs.push_back(measure_at(samples));
+    } catch (const c10::Error&) {  // on all ranks: a batch norm rejects one value per channel
+      if (!measured.costs.empty() || samples == options.samples.back()) throw;
+    }
   }
   return measured;
 }

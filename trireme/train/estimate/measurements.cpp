@@ -115,7 +115,7 @@ void each_field(ModelUse& model, const Visit& visit) {
 
 template <class Visit>
 void each_field(Measurements& measured, const Visit& visit) {
-  static_assert(num_fields<Measurements>() == 12);
+  static_assert(num_fields<Measurements>() == 13);
   visit("processor", measured.processor);
   visit("threads", measured.threads);
   visit("model", measured.model);
@@ -126,6 +126,7 @@ void each_field(Measurements& measured, const Visit& visit) {
   visit("update_in_files", measured.update_in_files);
   visit("overhead", measured.overhead);
   visit("base_bytes", measured.base_bytes);
+  visit("least_samples", measured.least_samples);
   visit("costs", measured.costs);
 }
 

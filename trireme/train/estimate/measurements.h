@@ -52,6 +52,8 @@ struct Measurements {
   std::string model = {};      ///< model_key()
   /// By rising samples, each with the same layers.
   std::vector<ModelUse> costs = {};
+  /// Of a micro-batch. The model has rejected fewer, such as one sample per channel of a batch norm.
+  std::int64_t least_samples = 1;
   ExchangeCosts exchanges = {};  ///< of all ranks
   /// Of the ranks of a host, on all hosts at the same time; of 1 rank where all ranks are on one host, or
   /// each on its own.

@@ -23,11 +23,12 @@ struct MeasuredModelOptions {
 
 struct MeasuredModel {
   ParallelPlan plan;            ///< with its cuts
-  std::vector<ModelUse> costs;  ///< one for each number of samples
+  std::vector<ModelUse> costs;  ///< one for each number of samples that the model accepts
 };
 
 /// The world has as many ranks as hold parts of the same layers or sequences, or all of the plan. Collective.
-/// Throws InvalidArgument as a Trainer for the plan would; DataError.
+/// Sizes are left out up to the first one that the model accepts. Throws InvalidArgument as a Trainer for the
+/// plan would; DataError; c10::Error: the model accepts no size.
 MeasuredModel measure_model(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                             const MeasuredModelOptions& options);
 
