@@ -48,6 +48,7 @@ ordered_json as_json(const train::BatchSearch& search, int world_size) {
           {"trials_are_estimates", !search.checked.empty()},
           {"trials", as_json(search.trials)},
           {"measured", as_json(search.checked)},
+          {"correction", search.correction},
           {"fastest", fastest(search).global_batch},
           {"best_goodput", best != nullptr ? ordered_json(best->global_batch) : ordered_json(nullptr)},
           {"noise_scale", is_noise_finite ? ordered_json(*search.noise_scale) : ordered_json(nullptr)},
@@ -73,7 +74,13 @@ void print_row(const train::BatchTrial& trial) {
 }
 
 void print_check(const train::BatchSearch& search) {
+  if (search.checked.empty()) return;
+  char factor[32];
+  std::snprintf(factor, sizeof factor, "%.2f", search.correction);
+  std::cout << "estimated times are multiplied by " << factor << ", as measured with " << search.configured
+            << " samples\n";
   for (const train::BatchTrial& checked : search.checked) {
+    if (checked.global_batch == search.configured) continue;
     const auto estimated =
         std::ranges::find(search.trials, checked.global_batch, &train::BatchTrial::global_batch);
     std::cout << "measured: a step of " << checked.global_batch << " samples took " << in_ms(checked.step_s)

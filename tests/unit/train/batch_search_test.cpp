@@ -88,7 +88,8 @@ TEST_F(BatchSearchOfRuns, EstimatesBatchesAndMeasuresTheBest) {
     EXPECT_DOUBLE_EQ(each.efficiency, (384.0 + 128) / (384 + static_cast<double>(each.global_batch)));
   }
   EXPECT_EQ(checked,
-            (std::set<std::int64_t>{fastest(search).global_batch, best_goodput(search)->global_batch}));
+            (std::set<std::int64_t>{128, fastest(search).global_batch, best_goodput(search)->global_batch}));
+  EXPECT_DOUBLE_EQ(search.trials[2].step_s, search.checked.front().step_s) << "corrected by it";
   EXPECT_TRUE(std::ranges::is_sorted(search.trials, {}, &BatchTrial::step_s)) << "a line over samples";
 }
 

@@ -152,6 +152,17 @@ bool fits(double bytes, const RunConfig& config, const BatchSearch& search) {
   return does;
 }
 
+/// Measures steps of the configured batch, by which all estimates are multiplied.
+void correct_by_measurement(RunConfig config, comm::Context& context, const data::DataSource& data,
+                            const BatchSearchOptions& options, BatchSearch& search) {
+  config.train.global_batch = search.configured;
+  const BatchTrial estimated = estimated_trial(config, context, *options.costs);
+  fits(static_cast<double>(estimated.memory_bytes), config, search);
+  search.checked.push_back(measured_trial(config, context, data, options.trial_s));
+  add_efficiency(search.checked.back(), search);
+  search.correction = search.checked.back().step_s / estimated.step_s;
+}
+
 void try_batches(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                  const BatchSearchOptions& options, BatchSearch& search) {
   const std::int64_t most = max_samples(options, data);
@@ -159,6 +170,7 @@ void try_batches(const ParallelPlan& plan, comm::Context& context, const data::D
   config.train = without_ramp(config.train);
   if (options.costs != nullptr) search.why_measured = why_not_estimated(config, context, *options.costs);
   const bool estimates = options.costs != nullptr && search.why_measured.empty();
+  if (estimates) correct_by_measurement(config, context, data, options, search);
   for (int doublings = 0; doublings < 62; ++doublings) {
     config.train.global_batch = batch_number(plan, doublings);
     if (config.train.global_batch > most) return;
@@ -171,6 +183,7 @@ void try_batches(const ParallelPlan& plan, comm::Context& context, const data::D
     if (estimates && is_smaller && !why_not_estimated(config, context, *options.costs).empty()) continue;
     BatchTrial found = estimates ? estimated_trial(config, context, *options.costs)
                                  : measured_trial(config, context, data, options.trial_s);
+    found.step_s *= search.correction;
     if (estimates && !fits(static_cast<double>(found.memory_bytes), config, search)) return;
     add_efficiency(found, search);
     search.trials.push_back(found);
@@ -183,6 +196,7 @@ void check_estimates(const ParallelPlan& plan, comm::Context& context, const dat
                      const BatchSearchOptions& options, BatchSearch& search) {
   std::set<std::int64_t> batches = {fastest(search).global_batch};
   if (const BatchTrial* best = best_goodput(search)) batches.insert(best->global_batch);
+  batches.erase(search.configured);  // measured already
   RunConfig config = plan.config();
   config.train = without_ramp(config.train);
   for (const std::int64_t batch : batches) {
@@ -213,6 +227,7 @@ BatchSearch search_batches(const ParallelPlan& plan, comm::Context& context, con
   BatchSearch search{.configured = plan.config().train.global_batch,
                      .trials = {},
                      .checked = {},
+                     .correction = 1,
                      .why_measured = {},
                      .memory_limit_bytes = memory_limit(plan, context, options),
                      .largest_that_fits = {},

@@ -48,8 +48,10 @@ struct BatchSearchOptions {
 struct BatchSearch {
   std::int64_t configured = 0;     ///< global batch of the configuration
   std::vector<BatchTrial> trials;  ///< in the order of their batches, each about twice the one before
-  /// With estimated trials: measured steps with the fastest batch and the one of the best goodput, once each.
+  /// With estimated trials: measured steps with the configured batch, the fastest one and the one of the best
+  /// goodput, once each.
   std::vector<BatchTrial> checked;
+  double correction = 1;     ///< of all estimated times: measured over estimated with the configured batch
   std::string why_measured;  ///< the reason why trials are measured although costs were given
   std::int64_t memory_limit_bytes = 0;
   /// The largest that fits into the limit, by a line through the two largest trials; none where memory does
