@@ -63,7 +63,7 @@ echo "| model | ranks | hosts, Gbit/s | plans found, tried | search, s | chosen 
 echo "| --- | ---: | --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
 for case in "${cases[@]}"; do
   IFS=: read -r model ranks hosts gbit <<<"$case"
-  json=$results/$model-$ranks.json
+  json=$results/$model-$ranks-$hosts-$gbit.json
   one "$model" "$ranks" "$hosts" "$gbit" >"$json"
   [ -z "${OUT:-}" ] || { mkdir -p "$OUT" && cp "$json" "$OUT"; }
   python3 - "$json" "$model" "$hosts" "$gbit" <<'PY'

@@ -14,6 +14,7 @@
 
 #include "trireme/base/available_memory.h"
 #include "trireme/base/clock.h"
+#include "trireme/base/error.h"
 #include "trireme/base/median.h"
 #include "trireme/base/memory_ledger.h"
 #include "trireme/comm/context.h"
@@ -178,6 +179,7 @@ void run(const Settings& settings) {
         config, world_size, measured,
         {.limit_bytes = static_cast<std::int64_t>(available_memory().bytes) / world_size});
     search_s = now_s() - began_s;
+    require(!search.plans.empty(), "no plan fits into the memory of this host");
     plans = sample(search, settings.plans);
   }
   Trials trials(config, *context, data);

@@ -88,7 +88,8 @@ class PlanText {
 
   void print_compressed() const {
     if (search_.compressed.empty()) return;
-    std::cout << "\nfaster with compressed gradients, which change the training:\n";
+    std::cout
+        << "\nfaster with compressed gradients, which change the training (memory without residuals):\n";
     TextTable table{.columns = {Align::kRight, Align::kRight, Align::kLeft},
                     .rows = {{"step ms", "memory", "plan"}}};
     for (const train::PlannedStep& plan : search_.compressed)

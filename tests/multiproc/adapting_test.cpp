@@ -9,6 +9,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_run.h"
 #include "trireme/base/files.h"
+#include "trireme/base/text.h"
 
 namespace trireme::test {
 namespace {
@@ -43,17 +44,23 @@ class AdaptingProcesses : public testing::Test {
   TemporaryFolder folder_;
 };
 
-/// Replicas that differ end the run.
+/// Replicas that differ end the run. Measured times decide whether the codec is switched off, and on a busy
+/// machine they may be equal: then another run follows.
 TEST_F(AdaptingProcesses, SwitchCompressionAtTheSameStep) {
-  std::vector<std::string> words =
-      command("fast", {"train.max_steps=600", "parallel.check_replicas_every=1"});
-  words.insert(words.end(), {"-n", "2"});
-  const ChildResult result = run(words);
-  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
-  EXPECT_EQ(read_run(folder_ / "fast").steps, 600);
-  EXPECT_THAT(metrics("fast"),
-              HasSubstr(R"("knob":"compression of gradients","verdict":"tried","from":"top-k","to":"none")"))
-      << result.out;
+  const std::string tried =
+      R"("knob":"compression of gradients","verdict":"tried","from":"top-k","to":"none")";
+  std::string found;
+  for (int attempt = 0; attempt < 6 && found.find(tried) == std::string::npos; ++attempt) {
+    const std::string name = text("fast", attempt);
+    std::vector<std::string> words =
+        command(name, {"train.max_steps=600", "parallel.check_replicas_every=1"});
+    words.insert(words.end(), {"-n", "2"});
+    const ChildResult result = run(words);
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_EQ(read_run(folder_ / name).steps, 600);
+    found = metrics(name);
+  }
+  EXPECT_THAT(found, HasSubstr(tried));
 }
 
 TEST_F(AdaptingProcesses, KeepCompressionOnSlowLink) {

@@ -51,12 +51,10 @@ TEST(BenchSmoke, CollectivesBetweenHostsGivesLinePerWay) {
 }
 
 TEST(BenchSmoke, PlanChoiceMeasuresChosenPlan) {
-  const auto values =
-      values_of({bin("trireme"), "launch", "-n", "2", "--no-prefix", "--", bin("bench_plan_choice"),
-                 checkout("examples/quick.toml"), "--smoke"});
+  const auto values = values_of({bin("trireme"), "launch", "-n", "2", "--no-prefix", "--",
+                                 bin("bench_plan_choice"), checkout("examples/quick.toml"), "--smoke"});
   ASSERT_EQ(values.size(), 1u);
   EXPECT_EQ(values[0].at("ranks"), 2);
-  EXPECT_EQ(values[0].at("chosen").at("place"), 0);
   EXPECT_GT(values[0].at("chosen").at("measured_s"), 0);
   EXPECT_GE(values[0].at("plans").size(), 2u);
 }

@@ -3,7 +3,6 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <vector>
 
 #include "trireme/comm/context.h"
@@ -15,17 +14,11 @@ constexpr std::int64_t kNumel = 1000;
 
 class KeptTensors : public testing::TestWithParam<std::string> {};
 
-Group apart(Context& context) {
-  std::vector<int> ranks(static_cast<std::size_t>(context.world_size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return context.new_group(ranks, "apart").value();
-}
-
 // A tensor may become the output of an autograd function that holds the group.
 TEST_P(KeptTensors, ExcludeTensorThatCallerDrops) {
   run_ranks_as_threads(3,
                        [&](Context& context) {
-                         Group group = apart(context);
+                         Group group = context.world();
                          std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> dropped;
                          const auto make = [&] {
                            at::Tensor tensor = at::ones({kNumel});
@@ -35,6 +28,8 @@ TEST_P(KeptTensors, ExcludeTensorThatCallerDrops) {
                          group.all_reduce(make());
                          group.all_gather(at::empty({kNumel * context.world_size()}), make());
                          group.broadcast(make(), 0);
+                         group.reduce(make(), 0);
+                         group.reduce_scatter(at::empty({kNumel}), at::ones({kNumel * context.world_size()}));
                          group.all_reduce_async(make()).wait();
                          if (context.world_size() > 1) {
                            const int next = (context.rank() + 1) % context.world_size(),

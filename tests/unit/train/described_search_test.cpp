@@ -77,7 +77,7 @@ TEST(PlanBounds, NeverExceedTheEstimate) {
       const RunConfig config = small_gpt(precision);
       const MeasuredForms forms = described_forms(config, ranks, small_machine(), 101);
       MadeSchedules schedules;
-      PlanBounds bounds(config, ranks, {.limit_bytes = std::int64_t{1} << 40}, schedules);
+      PlanBounds bounds(config, ranks, std::int64_t{1} << 40, schedules);
       for (const Tried& each : all_tried(config, ranks, forms)) {
         const PlanBound loose = bounds.loose(each.choice, *each.costs);
         const PlanBound tight = bounds.tight(each.choice, *each.costs);
@@ -100,7 +100,7 @@ TEST(PlanBounds, RecomputedLayersNeverExceedEstimate) {
   for (const Tried& each : all) limit = std::min(limit, each.step.memory_bytes);
   limit += limit / 8;
   MadeSchedules schedules;
-  PlanBounds bounds(config, 4, {.limit_bytes = limit}, schedules);
+  PlanBounds bounds(config, 4, limit, schedules);
   std::size_t num_recomputed = 0;
   for (const Tried& each : all) {
     RunConfig recomputed = each.step.config;

@@ -49,7 +49,7 @@ BatchTrial estimated_trial(const RunConfig& config, comm::Context& context, cons
   const Estimate step = estimate(plan, form, weights_memory(plan, form));
   std::int64_t memory_bytes = 0;
   for (const EstimateOfRank& rank : step.ranks)
-    memory_bytes = std::max(memory_bytes, rank.memory.at_peak.total());
+    memory_bytes = std::max({memory_bytes, rank.memory.at_peak.total(), rank.memory.first_step_bytes});
   return {.global_batch = config.train.global_batch,
           .step_s = agreed(context, step.step_s, comm::ReduceOp::kMax),
           .memory_bytes = static_cast<std::int64_t>(

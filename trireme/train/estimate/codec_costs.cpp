@@ -67,7 +67,8 @@ std::vector<CodecCost> measure_codecs(const RunConfig& config, const comm::Group
   if (is_chosen) codecs = {config.parallel.compression};
   for (const std::string& codec : codecs) {
     RunConfig with = config;
-    with.parallel.compression = codec;
+    // What it sends needs an optimizer's momentum, and has the size of signs.
+    with.parallel.compression = parallel::compresses_momentum(codec) ? "sign" : codec;
     parallel::CompressionOptions options = compression_options(with);
     options.warmup_steps = 0;
     try {
@@ -76,7 +77,7 @@ std::vector<CodecCost> measure_codecs(const RunConfig& config, const comm::Group
       costs.push_back(
           {.codec = codec,
            .all_reduce = line_through(4.0 * kRow * kFewRows, few_s, 4.0 * kRow * kManyRows, many_s)});
-    } catch (const InvalidArgument&) {  // on all ranks, such as one-bit, which needs the optimizer's momentum
+    } catch (const InvalidArgument&) {  // on all ranks
     }
   }
   return costs;

@@ -190,7 +190,7 @@ ParallelPlan cut_by_time(const ParallelPlan& plan, const ModelUse& model) {
 
 WeightsMemory weights_memory(const ParallelPlan& plan, const Measurements& measured) {
   const int span = plan.shard_ranks() * plan.tensor_ranks();
-  const bool spans_hosts = measured.ranks_of_host > 0 && span > measured.ranks_of_host;
+  const bool spans_hosts = measured.ranks_of_host > 0 && !is_within_host(measured, span);
   return measured.links.are_weights_own() || spans_hosts ? WeightsMemory::kOwn : weights_memory(plan);
 }
 

@@ -24,17 +24,22 @@ struct GroupOnHosts {
   int hosts = 1, lanes = 1;  ///< hosts of the group; groups that share the links of a host
 };
 
+/// Of a group that spans hosts.
 GroupOnHosts on_hosts(int ranks, int span, int ranks_of_host) {
   const int distance = std::max(span / ranks, 1), members_of_host = std::max(ranks_of_host / distance, 1);
-  return {.hosts = std::max(ranks / members_of_host, 1),
+  return {.hosts = std::max((ranks + members_of_host - 1) / members_of_host, 2),
           .lanes = std::max(ranks_of_host / members_of_host, 1)};
 }
 
 }  // namespace
 
+bool is_within_host(const Measurements& measured, int span) {
+  return measured.ranks_of_host > 0 && measured.ranks_of_host % span == 0;
+}
+
 const ExchangeCosts& ExchangeTimes::over(int span) const {
-  const bool is_within = span <= measured_.ranks_of_host && measured_.within_host.ranks > 1;
-  return is_within ? measured_.within_host : measured_.exchanges;
+  return is_within_host(measured_, span) && measured_.within_host.ranks > 1 ? measured_.within_host
+                                                                            : measured_.exchanges;
 }
 
 double ExchangeTimes::exchange_s(CostLine ExchangeCosts::*line, double bytes, int ranks, int span) const {
@@ -45,7 +50,7 @@ double ExchangeTimes::exchange_s(CostLine ExchangeCosts::*line, double bytes, in
   }
   const ExchangeCosts& costs = over(span);
   const int ranks_of_host = measured_.ranks_of_host;
-  if (ranks == 1 || ranks_of_host == 0 || span <= ranks_of_host || costs.ranks < 2 * ranks_of_host)
+  if (ranks == 1 || ranks_of_host == 0 || is_within_host(measured_, span) || costs.ranks < 2 * ranks_of_host)
     return seconds_of(costs.*line, bytes, costs.ranks, ranks);
   // Measured with all ranks of each host, whose bytes cross its link once.
   const GroupOnHosts group = on_hosts(ranks, span, ranks_of_host);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <limits>
 
@@ -115,15 +114,6 @@ CostLine update_line(const RunConfig& config, std::int64_t numel, c10::Device de
                       static_cast<double>(numel), update_s(config, numel, device));
 }
 
-/// The nearest folder that exists: a run's folder does not yet.
-std::filesystem::path existing(std::filesystem::path folder) {
-  std::error_code none;
-  folder = std::filesystem::absolute(folder, none);
-  while (!std::filesystem::is_directory(folder, none) && folder.has_relative_path())
-    folder = folder.parent_path();
-  return folder;
-}
-
 /// The same with the optimizer's state in files. Not finite: they cannot be written here.
 CostLine update_in_files_line(const RunConfig& config, std::int64_t numel, const comm::Context& context) {
   constexpr double kMib = 1024.0 * 1024.0;
@@ -131,7 +121,7 @@ CostLine update_in_files_line(const RunConfig& config, std::int64_t numel, const
   const auto seconds_of = [&](std::int64_t some) {
     return update_s(config, some, c10::kCPU,
                     std::make_shared<optim::Offload>(optim::Offload::Options{
-                        .folder = existing(offload_folder(config)),
+                        .folder = existing_folder(offload_folder(config)),
                         .owner = text("rank ", context.rank()),
                         .part_bytes = static_cast<std::int64_t>(config.offload.part_mib * kMib),
                         .state = optim::OffloadPlace::kFiles}));

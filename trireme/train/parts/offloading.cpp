@@ -43,6 +43,14 @@ std::filesystem::path offload_folder(const RunConfig& config) {
   return config.offload.folder.empty() ? config.run_folder() : std::filesystem::path(config.offload.folder);
 }
 
+std::filesystem::path existing_folder(std::filesystem::path folder) {
+  std::error_code none;
+  folder = std::filesystem::absolute(folder, none);
+  while (!std::filesystem::is_directory(folder, none) && folder.has_relative_path())
+    folder = folder.parent_path();
+  return folder;
+}
+
 void check_offloading(const ParallelPlan& plan) {
   check_place(plan, "optimizer", &optim::OffloadOptions::optimizer);
   check_place(plan, "parameters", &optim::OffloadOptions::parameters);

@@ -1,5 +1,7 @@
 #include "trireme/train/planner/measure_forms.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -17,6 +19,7 @@
 #include "trireme/train/estimate/estimate.h"
 #include "trireme/train/estimate/memory_forecast.h"
 #include "trireme/train/estimate/step_trial.h"
+#include "trireme/train/parts/internal/offloading.h"
 #include "trireme/train/planner/internal/plan_space.h"
 #include "trireme/train/planner/planned_keys.h"
 
@@ -52,11 +55,19 @@ std::string build_in_words() {
               fs::last_write_time(program, unknown).time_since_epoch().count());
 }
 
+/// Identifies the disk of offloaded state, and whether this user can write there.
+std::string disk_in_words(const RunConfig& config) {
+  const fs::path folder = existing_folder(offload_folder(config));
+  struct stat disk {};
+  if (::stat(folder.c_str(), &disk) != 0) return "no folder for offloaded state";
+  return text("disk ", disk.st_dev, ::access(folder.c_str(), W_OK) == 0 ? ", writable" : ", not writable");
+}
+
 std::string kept_name(const RunConfig& config, const RankLayout& layout) {
   const Processor cpu = processor();
-  std::string all =
-      text(cpu.model, "\n", cpu.instructions, "\n", allowed_cores().size(), " cores\n", layout.world_size,
-           " ranks, ", layout.ranks_of_host, " on a host\n", build_in_words(), "\n");
+  std::string all = text(cpu.model, "\n", cpu.instructions, "\n", allowed_cores().size(), " cores\n",
+                         layout.world_size, " ranks, ", layout.ranks_of_host, " on a host\n",
+                         build_in_words(), "\n", disk_in_words(config), "\n");
   for (const ConfigKey& key : config_key_table(config)) {
     if (decides_costs(key)) all += text(key.name, " = ", to_toml(key.get(config)), "\n");
   }
@@ -73,6 +84,7 @@ std::optional<double> beyond_estimate(const RunConfig& config, std::int64_t accu
   RunConfig small = before_planning(config, world_size);
   small.train.global_batch = measured.costs.front().samples * accumulation * world_size;
   small.train.accumulation = accumulation;
+  small.offload.optimizer = "none";
   small.train = without_ramp(small.train);
   if (small.train.global_batch > data.train->size()) return std::nullopt;
   const ParallelPlan plan = resolve_plan(small, world_size);

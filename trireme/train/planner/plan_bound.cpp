@@ -111,12 +111,11 @@ struct PlanBounds::Sums {
   }
 };
 
-PlanBounds::PlanBounds(const RunConfig& config, int world_size, const MemoryBounds& memory,
+PlanBounds::PlanBounds(const RunConfig& config, int world_size, std::int64_t limit_bytes,
                        MadeSchedules& schedules)
     : config_(config),
       world_size_(world_size),
-      limit_bytes_(static_cast<double>(memory.limit_bytes)),
-      may_offload_(memory.may_offload || config.offload.optimizer != "none"),
+      limit_bytes_(static_cast<double>(limit_bytes)),
       schedules_(schedules) {}
 
 PlanBounds::Sums& PlanBounds::sums_of(const Measurements& costs, std::int64_t samples) {
@@ -212,10 +211,11 @@ WeightSharing PlanBounds::sharing_of(const PlanChoice& choice) const {
           .codec = config_.parallel.compression};
 }
 
-/// Weights may be shared in the memory of a host, and parameters may be offloaded. There is no bound for
-/// either.
+/// Weights may be shared in the memory of a host, and state may be offloaded. There is no bound for either.
+/// Described links have no time of files, so that no plan there chooses to offload.
 bool PlanBounds::bounds_memory(const Measurements& costs) const {
-  return limit_bytes_ > 0 && costs.links.are_weights_own() && config_.offload.parameters == "none";
+  return limit_bytes_ > 0 && costs.links.are_weights_own() && config_.offload.optimizer == "none" &&
+         config_.offload.parameters == "none";
 }
 
 /// Weights, moments, and gradients if they are allocated for the whole step.
@@ -226,8 +226,8 @@ double PlanBounds::state_bytes(const WeightSharing& sharing, double parameter_by
   const double weights = (sharing.zero == 3 ? share : 1) * (may_round ? 0.5 : 1);
   const bool has_parts = sharing.is_sharded() && sharing.zero >= 2;
   const double gradients = has_parts ? (sharing.keeps_gradients ? 1 : share) : 1;
-  const double moments = may_offload_ ? 0 : moments_of_optimizer(config_);
-  return parameter_bytes * (weights + (counts_gradients ? gradients : 0) + moments * share);
+  return parameter_bytes *
+         (weights + (counts_gradients ? gradients : 0) + moments_of_optimizer(config_) * share);
 }
 
 /// Weights of the stages that ZeRO-3 has gathered at a time, in a pipeline.
@@ -250,9 +250,7 @@ double PlanBounds::end_s(const PlanChoice& choice, const Measurements& costs, do
       choice.pipeline == 1 && (sharing.zero == 3 || config_.parallel.chunks > 1 || config_.run.exact);
   const double gather_s =
       sharing.zero == 3 ? 0 : times.gather_s(sharing, parameter_bytes, WeightsMemory::kOwn);
-  double update_s = costs.update.unit_s;
-  if (may_offload_) update_s = std::min(update_s, cost_of_update(costs, true).unit_s);
-  return update_s * parameter_bytes / 4 * share +
+  return costs.update.unit_s * parameter_bytes / 4 * share +
          (are_layers ? 0 : gather_s + times.reduce_s(sharing, parameter_bytes));
 }
 

@@ -100,8 +100,8 @@ MeasuredForms corrected(MeasuredForms forms, const ParallelPlan& plan, const Pla
   };
   // All forms share these lines, as they are compared with each other.
   for (Measurements& each : forms) {
-    scale(each.update, update);
-    scale(each.update_in_files, update);
+    const bool is_in_files = plan.offloads_state() && each.update_in_files.unit_s > 0;
+    scale(is_in_files ? each.update_in_files : each.update, update);
   }
   if (plan.pipeline_ranks() > 1) return forms;  // waiting includes the bubble, which is not a rate
   const double exchanges = factor_of(review, kRest);

@@ -61,10 +61,7 @@ class Search {
         world_size_(world_size),
         measured_(measured),
         options_(options),
-        bounds_(config, world_size,
-                {.limit_bytes = options.limit_bytes,
-                 .may_offload = may_offload(config, measured, options.limit_bytes)},
-                schedules_) {
+        bounds_(config, world_size, options.limit_bytes, schedules_) {
     found_.limit_bytes = options.limit_bytes;
   }
 
@@ -295,11 +292,17 @@ class Search {
     std::ranges::stable_sort(found_.compressed, {}, &PlannedStep::step_s);
   }
 
+  /// The plan did not choose the key.
+  static void leave_to_configuration(PlannedStep& step, const std::string& key) {
+    std::erase_if(step.settings, [&](const PlannedSetting& each) { return each.first == key; });
+  }
+
   /// None: the plan cannot run, or exceeds the limit of work.
   std::optional<PlannedStep> estimate_of(const RunConfig& config) {
     if (!begin_work(work_of(config))) return std::nullopt;
     try {
       PlannedStep step = plan_step(config, world_size_, measured_, schedules_);
+      if (config_.offload.optimizer != "none") leave_to_configuration(step, "offload.optimizer");
       ++found_.estimated;
       return step;
     } catch (const InvalidArgument& reason) {

@@ -40,7 +40,9 @@ class Ways {
  private:
   void free_keys() {
     WayToFit way{.world_size = world_size_};
-    for (const auto& [key, value] : planned_settings(config_)) way.left_out.push_back(key);
+    for (const auto& [key, value] : planned_settings(config_)) {
+      if (key != "offload.optimizer") way.left_out.push_back(key);  // stays with_settings()
+    }
     if (!way.left_out.empty()) try_way(with_settings(config_, {}, "the defaults"), std::move(way));
   }
 

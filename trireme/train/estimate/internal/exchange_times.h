@@ -21,6 +21,9 @@ struct WeightSharing {
   bool is_sharded() const { return zero > 0 && copies > 1; }
 };
 
+/// Whether groups of so many consecutive ranks are each on one of several hosts.
+bool is_within_host(const Measurements& measured, int span);
+
 class ExchangeTimes {
  public:
   explicit ExchangeTimes(const Measurements& measured) : measured_(measured) {}

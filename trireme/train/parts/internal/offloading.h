@@ -17,6 +17,9 @@ void check_offloading(const ParallelPlan& plan);
 /// Where files of offloaded state are: offload.folder, else the run's folder.
 std::filesystem::path offload_folder(const RunConfig& config);
 
+/// The nearest one that exists: a run's folder does not yet.
+std::filesystem::path existing_folder(std::filesystem::path folder);
+
 /// Of this rank; null: nothing is offloaded.
 std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm::Context& context,
                                             c10::Device device);

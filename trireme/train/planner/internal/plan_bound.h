@@ -32,16 +32,10 @@ struct ScheduleFacts {
   std::vector<int> in_flight;            ///< by rank: most stages of micro-batches at once
 };
 
-/// Memory that plans may use.
-struct MemoryBounds {
-  std::int64_t limit_bytes = 0;  ///< of a rank; 0: no limit
-  bool may_offload = false;      ///< plans may keep the optimizer's state in files
-};
-
 class PlanBounds {
  public:
-  /// All references have to outlive it.
-  PlanBounds(const RunConfig& config, int world_size, const MemoryBounds& memory, MadeSchedules& schedules);
+  /// All have to outlive it. `limit_bytes`: of a rank, 0: no limit.
+  PlanBounds(const RunConfig& config, int world_size, std::int64_t limit_bytes, MadeSchedules& schedules);
 
   /// Of the mean rank of a pipeline: cheap, and below tight().
   PlanBound loose(const PlanChoice& choice, const Measurements& costs);
@@ -68,7 +62,6 @@ class PlanBounds {
   const RunConfig& config_;
   const int world_size_;
   const double limit_bytes_;
-  const bool may_offload_;
   std::map<std::pair<const Measurements*, std::int64_t>, std::shared_ptr<Sums>> sums_;
   MadeSchedules& schedules_;
   std::map<FactsKey, std::shared_ptr<ScheduleFacts>> facts_;
