@@ -383,19 +383,19 @@ void Supervisor::look_after_the_frozen() {
     none_runs = none_runs && member.process->frozen();
     all_for_long = all_for_long && member.frozen_for_s >= options_.frozen_grace_s;
   }
-  if (phase_ != Phase::kRunning || !none_runs) {
-    said_none_runs_ = false;
-    return;
-  }
-  if (!said_none_runs_) say_none_runs();
-  said_none_runs_ = true;
+  if (phase_ != Phase::kRunning || !none_runs) return static_cast<void>(said_none_runs_ = false);
+  if (!std::exchange(said_none_runs_, true)) say_none_runs();
   if (!all_for_long) return;
-  for (const auto& member : members_) {
-    const auto& rank = *member.process;
-    if (rank.ended()) continue;
+  for (auto& member : members_) {
+    RankProcess& rank = *member.process;
+    if (rank.ended() || std::exchange(member.came_too_late, true)) continue;
     screen_.note(text("rank ", rank.rank(), " (pid ", rank.pid(), ") has been frozen for ",
                       human_duration(member.frozen_for_s), " and no rank of this launcher runs: ending it"));
+    if (job_ == nullptr) continue;
+    member.frozen_by = rank.stopped_by();  // the job continues without it; SIGTERM would end the job
+    rank.send_signal(SIGKILL);
   }
+  if (job_ != nullptr) return;
   stop_all(SIGTERM);
   enter(Phase::kStopping, options_.stop_grace_s);
 }
@@ -404,9 +404,8 @@ void Supervisor::say_none_runs() const {
   std::vector<std::string> who, pids;
   for (const auto& member : members_) {
     if (member.process->ended()) continue;
-    if (who.size() < kMostNamed) {
+    if (who.size() < kMostNamed)
       who.push_back(text("rank ", member.process->rank(), " (pid ", member.process->pid(), ")"));
-    }
     pids.push_back(text(member.process->pid()));
   }
   if (pids.size() > kMostNamed) who.push_back(text("and ", pids.size() - kMostNamed, " more"));

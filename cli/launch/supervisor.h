@@ -28,7 +28,7 @@ struct SupervisedRank {
   bool out_open = true;
   bool err_open = true;
   int frozen_by = 0;
-  bool came_too_late = false;  ///< to the next world, and was killed
+  bool came_too_late = false;  ///< to the next world, or frozen too long: was killed
   double frozen_for_s = 0;     ///< as seen by a launcher that was not frozen itself
   bool stopped = false;
 };

@@ -248,6 +248,19 @@ TEST_F(Elastic, StoppedRankIsReplacedAfterPeerTimeout) {
   EXPECT_EQ(read_run(folder_ / "disturbed").weights_xxh3, expected.weights_xxh3);
 }
 
+TEST_F(Elastic, RanksThatAreAllFrozenAreReplaced) {
+  const TrainedRun expected = undisturbed(2, {});
+  ChildProcess launcher(command("disturbed", 2, {"--elastic", "--max-restarts", "2"},
+                                {"comm.timeout_s=3", "checkpoint.every_steps=40"}));
+  ASSERT_TRUE(launcher.wait_for_output("step 100  test accuracy", 90));
+  for (const int pid : launcher.children()) ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+  const ChildResult result = launcher.wait(120);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("no rank of this launcher runs: ending it"),
+                                HasSubstr("elastic: world 1 has 2 rank(s)")));
+  EXPECT_EQ(read_run(folder_ / "disturbed").weights_xxh3, expected.weights_xxh3);
+}
+
 TEST_F(Elastic, DivergenceEndsTheJobAtOnce) {
   const ChildResult result =
       run(command("wrong", 2, {"--elastic", "--max-restarts", "3"}, {"optimizer.lr=1e30"}), {}, 60);
