@@ -181,6 +181,16 @@ TEST(PlanSearch, OffloadsWhereRecomputationCostsMore) {
   EXPECT_LE(with.plans.front().memory_bytes, little.smallest_bytes);
 }
 
+TEST(PlanSearch, LeavesConfiguredOffloadToConfiguration) {
+  LittleMemory little;
+  little.config.offload.optimizer = "files";
+  const PlanSearch found = little.search(std::int64_t{1} << 40);
+  for (const PlannedStep& plan : found.plans) {
+    EXPECT_EQ(plan.config.offload.optimizer, "files");
+    EXPECT_THAT(plan.settings, Not(Contains(testing::Key("offload.optimizer"))));
+  }
+}
+
 TEST(PlanSearch, ProposesCodecsThatMakeAStepFaster) {
   RunConfig config = without_clipping();
   config.train.global_batch = 32;

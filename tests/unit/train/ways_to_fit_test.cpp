@@ -77,6 +77,17 @@ TEST(WaysToFit, TriedOffloadIsLeftOut) {
   EXPECT_EQ(nothing.search.too_large.front().config.offload.optimizer, "files");
 }
 
+TEST(WaysToFit, ConfiguredOffloadIsNotFreed) {
+  RunConfig config = with_adamw();
+  config.offload.optimizer = "files";
+  config.train.accumulation = 2;
+  const NothingFits fixed(config);
+  const NothingFits limited(config, fixed.smallest_bytes() - 1);
+  const std::vector<WayToFit> ways = limited.ways();
+  ASSERT_FALSE(ways.empty());
+  EXPECT_THAT(ways.front().left_out, ElementsAre("train.accumulation"));
+}
+
 TEST(WaysToFit, RanksEndWithTheFirstThatFit) {
   const NothingFits nothing(with_adamw());
   const NothingFits less(with_adamw(), nothing.smallest_bytes() - 1);

@@ -46,7 +46,8 @@ ParallelPlan cut_by_time(const ParallelPlan& plan, const ModelUse& model);
 WeightsMemory weights_memory(const ParallelPlan& plan, const Measurements& measured);
 
 /// Throws InvalidArgument: measurements of another model (model_key()), or of one rank for several; a plan
-/// that cannot be cut so, one whose memory or time depends on servers, sites or disks (check_forecast()).
+/// that cannot be cut so, one whose memory or time depends on servers, sites or disks (check_forecast()), one
+/// with smaller micro-batches than the model accepts, or with a codec that was not measured.
 /// Pure. Cost: a walk over the program.
 Estimate estimate(const ParallelPlan& plan, const Measurements& measured, WeightsMemory weights);
 
