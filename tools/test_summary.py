@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints what a test run came to: failures, skipped tests with their reasons, and one closing line.
+"""Prints the result of a test run: skipped tests with their reasons, failures with their last lines, and one closing line.
 
     tools/test_summary.py JUNIT_FILE
 
@@ -18,6 +18,16 @@ def skip_reason(output):
         return " ".join(found.group(1).split())
     found = re.search(r"^SKIPPED: (.*)$", output, re.MULTILINE)
     return found.group(1) if found else "no reason given"
+
+
+SHOWN_FAILURES, SHOWN_LINES, SHOWN_WIDTH = 5, 12, 200
+
+
+def last_lines(output):
+    """The last lines that a failed test printed, without those of GoogleTest's own report."""
+    lines = [line.rstrip() for line in output.splitlines()]
+    said = [line for line in lines if line and not re.match(r"\[[ =\-A-Z]{10}\]|\s*\d+ FAILED TESTS?$", line)]
+    return [line[:SHOWN_WIDTH] for line in said[-SHOWN_LINES:]]
 
 
 def cases_of(output):
@@ -48,20 +58,20 @@ def main():
             for what, name, printed in several:
                 if what == "skipped":
                     skipped[skip_reason(printed)].append(name)
-            names = [name for what, name, _ in several if what == "failed"]
+            names = [(name, printed) for what, name, printed in several if what == "failed"]
             # It may have ended in the middle of a case, too.
-            failed += names or ([] if case.get("status") == "run" else [case.get("name")])
+            failed += names or ([] if case.get("status") == "run" else [(case.get("name"), output)])
         elif case.get("status") == "run":
             passed += 1
         elif case.get("status") in ("notrun", "disabled"):
             disabled = case.get("status") == "disabled"
             unavailable = case.find("skipped") is not None and "Unable to find" in case.find("skipped").get("message", "")
             if unavailable:
-                failed.append(case.get("name"))
+                failed.append((case.get("name"), ""))
             else:
                 skipped["disabled in the source" if disabled else skip_reason(output)].append(case.get("name"))
         else:
-            failed.append(case.get("name"))
+            failed.append((case.get("name"), output))
 
     if skipped:
         print("skipped:")
@@ -71,8 +81,10 @@ def main():
                 print(f"    {name}")
     if failed:
         print("failed:")
-        for name in failed:
+        for index, (name, output) in enumerate(failed):
             print(f"  {name}")
+            for line in last_lines(output) if index < SHOWN_FAILURES else []:
+                print(f"    | {line}")
     print(f"{passed} passed, {len(failed)} failed, {sum(map(len, skipped.values()))} skipped")
     return 1 if failed or passed == 0 else 0
 

@@ -36,6 +36,12 @@ class Summary(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertIn("  no GPU on this machine\n    Gpu.Adds\n", text)
 
+    def test_last_lines_of_a_failed_test_are_shown(self):
+        output = "".join(f"line {number}\n" for number in range(40)) + "file.cpp:7: Failure\n  3 is not 4\n[  FAILED  ] A.Fails (0 ms)\n 1 FAILED TEST\n"
+        _, text = self.summary(PASSED, FAILED.replace("<system-out>no", f"<system-out>{output}"))
+        self.assertIn("    | file.cpp:7: Failure\n    |   3 is not 4\n1 passed", text)
+        self.assertNotIn("line 20", text)
+
     def test_program_that_is_not_there_is_a_failure(self):
         code, text = self.summary(PASSED, MISSING)
         self.assertEqual(code, 1)
