@@ -32,7 +32,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr double kAlternatives = 1.02;         ///< on a described machine: limit, relative to the fastest
-constexpr std::int64_t kMaxWork = 50'000'000;  ///< of a search there: under a minute
+constexpr std::int64_t kMaxWork = 50'000'000;  ///< of a search: under a minute
 constexpr std::size_t kOthersShown = 10;       ///< of the other plans, unless all are requested
 
 std::string counts_in_words(const train::PlanSearch& search) {
@@ -176,10 +176,8 @@ train::PlanSearchOptions options_of_search(const PlanArguments& arguments, const
                                            int world_size, const train::MeasuredForms& measured) {
   const double end_s = now_s() + arguments.budget_s;
   train::PlanSearchOptions options{.limit_bytes = limit_bytes(arguments, config, world_size, measured)};
-  if (!arguments.machine.empty()) {
-    options.alternatives = kAlternatives;
-    if (arguments.budget_s == 0) options.max_work = kMaxWork;
-  }
+  if (!arguments.machine.empty()) options.alternatives = kAlternatives;
+  if (arguments.budget_s == 0) options.max_work = kMaxWork;
   if (arguments.budget_s > 0) options.is_over = [end_s] { return now_s() > end_s; };
   return options;
 }

@@ -180,7 +180,8 @@ Command plan_command(std::function<int(const PlanArguments&)> run) {
                    "Memory of a rank in GiB (its share of what the host has left)")
         ->type_name("GIB")
         ->check(above_zero());
-    app.add_option("--budget", search->budget_s, "End the search after so many seconds (complete)")
+    app.add_option("--budget", search->budget_s,
+                   "End the search after so many seconds (a fixed amount of work)")
         ->type_name("SECONDS")
         ->check(above_zero());
     CLI::Option* read = app.add_option("--measurements", search->measurements,

@@ -52,6 +52,14 @@ TEST(BatchChoices, SayThatALimitEndedTheSearch) {
   EXPECT_FALSE(choices(of_batch(6), {.is_over = [] { return true; }}).is_complete);
 }
 
+TEST(BatchChoices, ShareTheWorkOfASearch) {
+  const PlanSearch of_one = search_plans(of_batch(6), 2, {known_costs(of_batch(6), 2)});
+  const BatchChoices found = choices(of_batch(6), {.max_work = 16 * of_one.work});
+  EXPECT_FALSE(found.is_complete);
+  EXPECT_GE(found.batches.size(), 2U);
+  EXPECT_LT(found.batches.size(), choices(of_batch(6)).batches.size());
+}
+
 TEST(BatchChoices, EachHasTheFastestPlan) {
   const RunConfig config = of_batch(8);
   for (const BatchChoice& each : choices(config).batches) {

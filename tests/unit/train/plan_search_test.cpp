@@ -30,8 +30,7 @@ PlanSearch search(const RunConfig& config, int ranks, const PlanSearchOptions& o
 }
 
 /// Every combination, without bounds.
-std::vector<PlannedStep> all_plans(const RunConfig& config, int ranks) {
-  const MeasuredForms measured = forms_of(config, ranks);
+std::vector<PlannedStep> all_plans(const RunConfig& config, int ranks, const MeasuredForms& measured) {
   std::vector<PlannedStep> plans;
   for (const PlanChoice& choice :
        plan_choices(config, {}, {.world_size = ranks, .ranks_of_host = 0, .layers = 4})) {
@@ -85,14 +84,25 @@ TEST(PlanSearch, ChoosesStagesOnSlowLinks) {
 TEST(PlanSearch, BoundsExcludeOnlySlowPlans) {
   RunConfig config = without_clipping();
   config.train.global_batch = 32;
-  const PlanSearch found = search(config, 4);
-  const std::vector<PlannedStep> all = all_plans(config, 4);
-  const double limit_s = 3 * fastest_s(all);
-  const auto within =
-      std::ranges::count_if(all, [&](const PlannedStep& plan) { return plan.step_s <= limit_s; });
-  const auto kept =
-      std::ranges::count_if(found.plans, [&](const PlannedStep& plan) { return plan.step_s <= limit_s; });
-  EXPECT_EQ(kept, within);
+  for (const double overhead_s : {0.0, 0.5}) {
+    MeasuredForms measured = forms_of(config, 4);
+    measured[0].overhead.unit_s = overhead_s;
+    const PlanSearch found = search_plans(config, 4, measured);
+    const std::vector<PlannedStep> all = all_plans(config, 4, measured);
+    const double limit_s = 3 * fastest_s(all);
+    const auto is_within = [&](const PlannedStep& plan) { return plan.step_s <= limit_s; };
+    EXPECT_EQ(std::ranges::count_if(found.plans, is_within), std::ranges::count_if(all, is_within));
+  }
+}
+
+TEST(PlanSearch, CostsOfMicrobatchesRuleOutMany) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 4096;
+  MeasuredForms measured = forms_of(config, 4);
+  measured[0].overhead.unit_s = 10;
+  const PlanSearch found = search_plans(config, 4, measured);
+  for (const PlannedStep& plan : found.plans)
+    EXPECT_LE(plan.ranks.front().seconds.overhead, 3 * found.plans.front().step_s);
 }
 
 TEST(PlanSearch, KeysThatAreConfiguredStay) {

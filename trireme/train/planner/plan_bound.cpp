@@ -254,6 +254,11 @@ double PlanBounds::end_s(const PlanChoice& choice, const Measurements& costs, do
          (are_layers ? 0 : gather_s + times.reduce_s(sharing, parameter_bytes));
 }
 
+/// Seconds of a step that no action of its program covers, for the stages of the first rank.
+double PlanBounds::overhead_s(const PlanChoice& choice, const Measurements& costs, std::size_t stages) {
+  return costs.overhead.of(static_cast<double>(stages) * static_cast<double>(choice.num_microbatches()));
+}
+
 /// ZeRO-3 gathers the layers for each pass and reduces them, one after the other.
 double PlanBounds::exchanges_s(const PlanChoice& choice, const Measurements& costs) {
   const WeightSharing sharing = sharing_of(choice);
@@ -276,6 +281,19 @@ double PlanBounds::exchanges_s(const PlanChoice& choice, const Measurements& cos
 }
 
 PlanBound PlanBounds::loose(const PlanChoice& choice, const Measurements& costs) {
+  PlanBound bound = loose_of_program(choice, costs);
+  bound.step_s += overhead_s(choice, costs, 1);
+  return bound;
+}
+
+PlanBound PlanBounds::tight(const PlanChoice& choice, const Measurements& costs) {
+  PlanBound bound = tight_of_program(choice, costs);
+  const ScheduleFacts* facts = facts_of(choice);
+  bound.step_s += overhead_s(choice, costs, facts == nullptr ? 1 : facts->stages.front().size());
+  return bound;
+}
+
+PlanBound PlanBounds::loose_of_program(const PlanChoice& choice, const Measurements& costs) {
   const Sums& sums = sums_of(costs, choice.samples(config_.train.global_batch, world_size_));
   const LayerSum& all = sums.up_to.back();
   const auto ranks = static_cast<double>(choice.pipeline);
@@ -288,8 +306,8 @@ PlanBound PlanBounds::loose(const PlanChoice& choice, const Measurements& costs)
   return bound;
 }
 
-PlanBound PlanBounds::tight(const PlanChoice& choice, const Measurements& costs) {
-  PlanBound bound = loose(choice, costs);
+PlanBound PlanBounds::tight_of_program(const PlanChoice& choice, const Measurements& costs) {
+  PlanBound bound = loose_of_program(choice, costs);
   const ParallelOptions& parallel = config_.parallel;
   const bool cuts_by_time =
       (parallel.partition == "auto" || parallel.partition == "time") && parallel.cuts.empty();

@@ -52,6 +52,9 @@ class PlanBounds {
   static FactsKey facts_key(const PlanChoice& choice);
   static ScheduleSize size_of_facts(const PlanChoice& choice);
   const ScheduleFacts* facts_of(const PlanChoice& choice);
+  PlanBound loose_of_program(const PlanChoice& choice, const Measurements& costs);
+  PlanBound tight_of_program(const PlanChoice& choice, const Measurements& costs);
+  static double overhead_s(const PlanChoice& choice, const Measurements& costs, std::size_t stages);
   WeightSharing sharing_of(const PlanChoice& choice) const;
   double exchanges_s(const PlanChoice& choice, const Measurements& costs);
   bool bounds_memory(const Measurements& costs) const;
