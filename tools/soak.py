@@ -10,7 +10,8 @@ and no file of it stays; and the weights at the end have the bits of a run that 
 count the faults and name each round that broke a promise: its folder is kept, and --seed S --only ROUND does the same
 again (the same fault; the instant as far as the machine allows). What cannot be done on this machine is skipped by
 name. Two launchers are two hosts where that can be had: network namespaces with a cable between them (soak_cable.py).
-A cable that is cut for less than a third of the deadline is waited for; one that is cut for longer may end the run.
+A cable that is cut for less than a third of the deadline is waited for; one that is cut for longer may end the run,
+and so may one that loses frames again and again.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import os
 import pathlib
 import random
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -40,11 +42,18 @@ MODES = {  # launchers, ranks of each, settings
     "gloo2": (1, 2, ["comm.backend=gloo"]),
     "gloo3": (1, 3, ["comm.backend=gloo"]),
     "zero1": (1, 2, ["parallel.zero=1"]),
+    "zero2": (1, 2, ["parallel.zero=2"]),
     "zero3": (1, 3, ["parallel.zero=3"]),
     "zero3-gloo": (1, 2, ["parallel.zero=3", "comm.backend=gloo"]),
     "pp2": (1, 2, ["parallel.pipeline=2"]),
     "dp2pp2": (1, 4, ["parallel.pipeline=2"]),
+    "zb2": (1, 2, ["parallel.pipeline=2", "parallel.schedule=zb-h1"]),
+    "rr3": (1, 3, ["parallel.pipeline=3", "parallel.schedule=1f1b-rr", "train.accumulation=1"]),
     "tp2": (1, 2, ["parallel.tensor=2"]),
+    "tp2-gloo": (1, 2, ["parallel.tensor=2", "comm.backend=gloo"]),
+    "int8": (1, 2, ["parallel.compression=int8"]),
+    "power-sgd": (1, 2, ["parallel.compression=power-sgd"]),
+    "offload2": (1, 2, ["parallel.zero=1", "optimizer.name=adamw", "offload.optimizer=files"]),
     "local2": (1, 2, ["parallel.local_steps=7"]),
     "diloco4": (1, 4, DILOCO),
     "diloco-hosts4": (2, 2, DILOCO),
@@ -52,6 +61,8 @@ MODES = {  # launchers, ranks of each, settings
     "pipedream-gloo": (1, 2, PIPEDREAM + ["comm.backend=gloo"]),
     "hosts2": (2, 1, []),
     "hosts4": (2, 2, []),
+    "hosts-zero3": (2, 1, ["parallel.zero=3"]),
+    "hosts-pp2": (2, 1, ["parallel.pipeline=2"]),
 }
 DEADLINE_S = 6  # comm.timeout_s
 GOODBYE_S = 60  # of a launcher whose ranks are done, for those of other hosts
@@ -300,6 +311,70 @@ class Round:
                 lost += ["error: .*(the store that the launcher of the first host serves|the store at )"]
             promise(any(re.search(each, said) for each in lost), f"host {host} does not name whom it has lost")
 
+    def lose_frames(self):
+        """For the rest of the run a switch drops all frames for a moment, again and again."""
+        how = self.draw.choice(["dropping", "dropping one way", "dropping the other way"])
+        dropped_s, passed_s = self.draw.uniform(0.01, 0.05), self.draw.uniform(0.1, 0.4)
+        self.story += f" ({how}, {1000 * dropped_s:.0f} of {1000 * (dropped_s + passed_s):.0f} ms)"
+        self.start()
+        end = time.monotonic() + HANG_S
+        while not self.job.ended() and time.monotonic() < end:
+            self.cable.cut(how)
+            time.sleep(dropped_s)
+            self.cable.put_back(how)
+            time.sleep(passed_s)
+        codes = self.job.end_within(0)
+        if set(codes) != {0}:  # TCP doubles its wait for each segment that is lost again: it may exceed the deadline
+            promise(set(codes) == {3}, f"ends with {codes}")
+            promise("of rank " in self.job.output() and "does not carry its bytes" in self.job.output(), "does not name the link")
+            self.story += ", to the deadline"
+
+    def refuse_memory(self):
+        """A rank gets no more address space: an allocation fails, or the run needs none."""
+        self.start()
+        victim = self.victim()
+        if victim:
+            spare = self.draw.randrange(0, 4 << 20)
+            self.story += f" ({spare >> 10} KiB left)"
+            try:
+                size = int(pathlib.Path(f"/proc/{victim[1]}/statm").read_text().split()[0]) * resource.getpagesize()
+                resource.prlimit(victim[1], resource.RLIMIT_AS, (size + spare, size + spare))
+            except (OSError, ValueError, IndexError):
+                self.story += ", too late"
+        codes = self.job.end_within(HANG_S)
+        if set(codes) == {0}:
+            self.story += "" if "too late" in self.story else ", too late"
+            return
+        promise(set(codes) <= {0, 3, 70}, f"ends with {codes}")
+        promise(f"rank {victim[0]}" in self.job.output(), f"does not name rank {victim[0]}")
+
+    def exceed_group(self):
+        """Another process fills the memory of the ranks' control group: the kernel kills some of them."""
+        group = memory_group() / f"soak-{os.getpid()}-{time.monotonic_ns()}"
+        group.mkdir()
+        filler = None
+        try:
+            enter = ["bash", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group)]
+            self.start(before=enter)
+            used = int((group / "memory.usage_in_bytes").read_text())
+            (group / "memory.limit_in_bytes").write_text(str(used + (4 << 20)))
+            fill = "import pathlib, time; pathlib.Path('/proc/self/oom_score_adj').write_text('-1000'); held = b'x' * (96 << 20); time.sleep(600)"
+            filler = subprocess.Popen([*enter, sys.executable, "-c", fill], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            codes = self.job.end_within(2 * DEADLINE_S + ROOM_S)
+        finally:
+            if filler:
+                filler.kill()
+                filler.wait()
+            self.job.kill()
+            group.rmdir()
+        if set(codes) == {0}:
+            self.story += ", too late"
+            return
+        promise(set(codes) <= {0, 3, -signal.SIGKILL}, f"ends with {codes}")
+        said = self.job.output()
+        told = "was killed by SIGKILL" in said or "cannot reserve" in said or -signal.SIGKILL in codes
+        promise(told, "does not say that a rank was killed, or got no memory")
+
     def throw_in_a_hook(self):
         place = self.draw.choice(["data", "forward", "backward", "objective", "gradients", "step", "evaluation"])
         rank = self.draw.randrange(self.job_ranks())
@@ -308,8 +383,9 @@ class Round:
         self.story += f" ({place}, call {call} on rank {rank}, {kind})"
         self.start(program=str(self.build / "bin/rank_hooks"), variables={"TRIREME_TEST_THROW": f"{place} {rank} {call} {kind}"})
         wait_until(lambda: self.job.ended() or "has had enough" in self.job.output(), HANG_S)
-        # What reads a sample and is thrown by who knows nothing of samples is an error of that sample.
-        self.ends_with(4 if kind == "data" or place == "data" else 70,
+        # Any exception of code that reads a sample is an error of the data, and any of the model is one of its user.
+        code = 4 if kind == "data" or place == "data" else 2 if place in ("forward", "backward", "objective") else 70
+        self.ends_with(code,
                        [f"[{rank}] rank_hooks: error: ", f"the hook of rank {rank} ({place}) has had enough"])
 
     def job_ranks(self):
@@ -379,11 +455,20 @@ FAULTS = {
     "launcher": "kill_a_launcher",
     "cut": "cut_cable",
     "short-cut": "cut_cable_shortly",
+    "lost-frames": "lose_frames",
+    "memory": "refuse_memory",
+    "group-memory": "exceed_group",
     "hook": "throw_in_a_hook",
     "slow-disk": "slow_disk",
     "full-disk": "full_disk",
     "damaged-data": "damage_data",
 }
+
+
+def memory_group():
+    """The folder of this process's control group of memory, version 1."""
+    rows = [row.split(":", 2) for row in pathlib.Path("/proc/self/cgroup").read_text().splitlines()]
+    return pathlib.Path("/sys/fs/cgroup/memory" + next((path for _, kind, path in rows if kind == "memory"), "/none"))
 
 
 @functools.cache
@@ -402,7 +487,9 @@ def what_is_missing(fault, mode, build):
         return "slow_fsync.so is not built"
     if fault == "hook" and not (build / "bin/rank_hooks").exists():
         return "rank_hooks is not built"
-    if fault in ("cut", "short-cut"):
+    if fault == "group-memory" and not os.access(memory_group() / "cgroup.procs", os.W_OK):
+        return "no control group of memory, version 1, can be made here"
+    if fault in ("cut", "short-cut", "lost-frames"):
         return why_no_hosts() if MODES[mode][0] > 1 else "one host has no cable"
     if fault == "full-disk":
         if MODES[mode][0] > 1:
