@@ -9,6 +9,8 @@ namespace trireme::autopsy {
 namespace {
 
 constexpr std::string_view kTerminate = "terminate called after throwing an instance of '";
+/// Of groups with shared memory, which end with the exit code of communication for their own lack of memory.
+constexpr std::string_view kNoMemory = "cannot reserve ";
 constexpr std::string_view kWhat = "what():", kError = "error: ";
 
 }  // namespace
@@ -31,6 +33,7 @@ Thrown thrown_by(const RankEvidence& rank) {
 
 bool is_about_others(const RankEvidence& rank) {
   if (!rank.ended || rank.ended_by_launcher) return false;
+  if (thrown_by(rank).message.starts_with(kNoMemory)) return false;
   return (rank.signal == 0 && rank.exit_code == kExitComm) || thrown_by(rank).type == "trireme::CommError";
 }
 

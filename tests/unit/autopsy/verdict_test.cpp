@@ -413,5 +413,14 @@ TEST(Paragraph, HasNoControlCharacters) {
   EXPECT_EQ(words.find('\x1b'), std::string::npos) << words;
 }
 
+TEST(Verdict, RankWithoutSharedMemoryIsTheCause) {
+  const std::string message =
+      "cannot reserve 4.0 MiB (4194304 bytes) of shared memory: only 1.8 MiB are available; free memory";
+  const Verdict verdict = judge(ended(3, 0, {"trireme: error: " + message}));
+  EXPECT_EQ(verdict.cause, "exception");
+  EXPECT_THAT(verdict.ranks, ElementsAre(1));
+  EXPECT_THAT(paragraph(verdict), HasSubstr(message));
+}
+
 }  // namespace
 }  // namespace trireme::autopsy
