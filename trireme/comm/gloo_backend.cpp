@@ -321,24 +321,42 @@ Attempt connect(const BackendRequest& request, const c10::intrusive_ptr<c10d::St
   }
 }
 
-enum class Outcome { kAllConnected, kSomeFailed, kNotTold };
+std::string key_of_result(int rank) { return text("connected/", rank); }
+
+struct Outcome {
+  enum class Kind { kAllConnected, kSomeFailed, kNotTold } kind = Kind::kAllConnected;
+  std::vector<std::string> silent = {};  ///< of the world: ranks that have published nothing
+};
+
+/// Those of `request` that have published no result; empty too if the store does not answer.
+std::vector<std::string> silent_ranks(const BackendRequest& request, c10d::Store& store) {
+  std::vector<std::string> silent;
+  try {
+    for (int rank = 0; rank < request.size; ++rank) {
+      if (!store.check({key_of_result(rank)}))
+        silent.push_back(text(request.world_ranks[static_cast<std::size_t>(rank)]));
+    }
+  } catch (const std::exception&) {
+    return {};
+  }
+  return silent;
+}
 
 /// The outcome on all ranks, from the result that each rank publishes. A rank that failed at once waits for
 /// those that detect the failure only by their timeout.
 Outcome outcome_on_all(const BackendRequest& request, c10d::Store& store, bool mine,
                        const Deadline& deadline) {
   const double more_s = request.timeout_s / 2;
-  const auto key_of = [](int rank) { return text("connected/", rank); };
   const std::string yes = "yes";
-  Outcome outcome = Outcome::kAllConnected;
+  Outcome outcome;
   try {
-    store.set(key_of(request.rank), mine ? yes : std::string("no"));
+    store.set(key_of_result(request.rank), mine ? yes : std::string("no"));
     for (int rank = 0; rank < request.size; ++rank) {
-      store.wait({key_of(rank)}, whole_milliseconds(deadline.remaining_s() + more_s));
-      if (store.get_to_str(key_of(rank)) != yes) outcome = Outcome::kSomeFailed;
+      store.wait({key_of_result(rank)}, whole_milliseconds(deadline.remaining_s() + more_s));
+      if (store.get_to_str(key_of_result(rank)) != yes) outcome.kind = Outcome::Kind::kSomeFailed;
     }
   } catch (const std::exception&) {
-    return Outcome::kNotTold;
+    return {Outcome::Kind::kNotTold, silent_ranks(request, store)};
   }
   return outcome;
 }
@@ -355,8 +373,12 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& reques
     const auto store = c10::make_intrusive<c10d::PrefixStore>(text("attempt-", number), request.store);
     attempt = connect(request, store);
     const Outcome outcome = outcome_on_all(request, *store, attempt.gloo != nullptr, deadline);
-    if (outcome == Outcome::kNotTold && attempt.gloo) attempt = {nullptr, "not all ranks have connected"};
-    if (outcome != Outcome::kSomeFailed) break;
+    if (outcome.kind == Outcome::Kind::kNotTold && attempt.gloo)
+      attempt = {nullptr, "not all ranks have connected"};
+    if (!outcome.silent.empty())
+      attempt.failure = text(outcome.silent.size() == 1 ? "rank " : "ranks ", join(outcome.silent),
+                             " did not come (", attempt.failure, ")");
+    if (outcome.kind != Outcome::Kind::kSomeFailed) break;
     if (attempt.gloo) attempt = {nullptr, "another rank could not connect"};
   }
   if (!attempt.gloo) {

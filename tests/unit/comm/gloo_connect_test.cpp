@@ -33,13 +33,13 @@ class FailingStore : public c10d::PrefixStore {
   int attempts_;
 };
 
-/// The exception of each of 3 ranks when rank 1's first attempts fail. Empty: it has connected, and its sum
-/// is right.
-std::vector<std::string> connect_with_failures(int attempts) {
+/// The exception of each of the first `come` of 3 ranks when rank 1's first attempts fail. Empty: it has
+/// connected, and its sum is right.
+std::vector<std::string> connect_with_failures(int attempts, int come = 3) {
   const auto shared = c10::make_intrusive<c10d::HashStore>();
-  std::vector<std::string> errors(3);
+  std::vector<std::string> errors(static_cast<std::size_t>(come));
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 3; ++rank) {
+  for (int rank = 0; rank < come; ++rank) {
     ranks.emplace_back([&, rank] {
       try {
         const auto backend =
@@ -47,7 +47,7 @@ std::vector<std::string> connect_with_failures(int attempts) {
                                .rank = rank,
                                .size = 3,
                                .group_name = "world",
-                               .world_ranks = {0, 1, 2},
+                               .world_ranks = {0, 1, 7},
                                .host_ids = {"a", "a", "a"},
                                .interface_addr = "127.0.0.1",
                                .timeout_s = 2,
@@ -73,6 +73,11 @@ TEST(GlooConnect, UnconnectedRankIsErrorOnAllRanks) {
   for (const std::string& error : errors)
     EXPECT_THAT(error, HasSubstr("could not connect group 'world' with gloo"));
   EXPECT_THAT(errors[1], HasSubstr("connection closed by peer"));
+}
+
+TEST(GlooConnect, NamesRanksThatDoNotCome) {
+  for (const std::string& error : connect_with_failures(0, 2))
+    EXPECT_THAT(error, HasSubstr("within 2.0 s: rank 7 did not come ("));
 }
 
 }  // namespace
