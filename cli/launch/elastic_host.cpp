@@ -1,5 +1,6 @@
 #include "cli/launch/elastic_host.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -48,10 +49,20 @@ wire::ElasticMember ElasticHost::new_spare() {
 }
 
 void ElasticHost::enter(const wire::ElasticWorld& world) {
-  world_ = world;
+  before_ = std::exchange(world_, world);
   next_.reset();
   waiting_.clear();
   is_lost_ = false;
+}
+
+bool ElasticHost::has_just_joined() const {
+  const auto is_here = [&](const wire::ElasticMember& each) { return each.node == node_; };
+  return world_.generation > 0 && std::ranges::none_of(before_.ranks, is_here);
+}
+
+bool ElasticHost::joins_others(const wire::ElasticMember& member) const {
+  const auto was_there = [&](const wire::ElasticMember& each) { return before_.rank_of(each.id) >= 0; };
+  return has_just_joined() || (!was_there(member) && std::ranges::any_of(world_.ranks, was_there));
 }
 
 void ElasticHost::leave() {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cli/launch/rank_end.h"
 #include "trireme/autopsy/signals.h"
 #include "trireme/autopsy/verdict.h"
 #include "trireme/base/clock.h"
@@ -30,11 +31,6 @@ std::string prefix_of(const LaunchOptions& options, const RankProcess& process) 
 
 std::string name_of(const RankProcess& process) {
   return process.is_spare() ? "a spare" : text("rank ", process.rank());
-}
-
-/// Also SIGINT and SIGTERM: a rank that was told to stop has stopped all ranks.
-bool ends_each_time(int exit_code) {
-  return ends_the_job(exit_code) || exit_code == 128 + SIGINT || exit_code == 128 + SIGTERM;
 }
 
 }  // namespace
@@ -220,7 +216,10 @@ void Supervisor::note_change(Member& member, RankProcess::Change change) {
 }
 
 void Supervisor::fail(const RankProcess& rank) {
-  const bool is_final = WIFEXITED(rank.wait_status()) && ends_the_job(WEXITSTATUS(rank.wait_status()));
+  if (job_ != nullptr && job_->host().has_just_joined() && job_->can_leave() &&
+      cannot_join(job_->host(), rank))
+    return leave_as_unfit(rank);
+  const bool is_final = job_ != nullptr && ends_the_job(job_->host(), rank);
   if (phase_ == Phase::kRegrouping && is_final) return enter(Phase::kSettling, options_.settle_s);
   if (phase_ != Phase::kRunning) return;
   if (rank.is_spare()) return screen_.note(text("a spare (pid ", rank.pid(), ") has ended"));
@@ -230,6 +229,19 @@ void Supervisor::fail(const RankProcess& rank) {
   begin_regrouping();
 }
 
+/// The others continue without this host. Its other ranks have no state that they need.
+void Supervisor::leave_as_unfit(const RankProcess& rank) {
+  if (phase_ != Phase::kRunning && phase_ != Phase::kRegrouping) return;
+  screen_.note(text(name_of(rank), " of this host cannot take part in the job: this host leaves it, and the ",
+                    "ranks of other hosts continue"));
+  witness_.note_failure();
+  job_->host().give_up(text("rank ", rank.rank(), " cannot take part in the job, and its host leaves it"));
+  job_->host().leave();
+  job_exit_code_ = kExitUsage;
+  stop_all(SIGKILL);
+  enter(Phase::kKilling, 0);
+}
+
 void Supervisor::begin_regrouping() {
   witness_.note_failure();
   enter(Phase::kRegrouping, 0);
@@ -237,18 +249,7 @@ void Supervisor::begin_regrouping() {
 
 std::vector<wire::MemberReport> Supervisor::member_reports() const {
   std::vector<wire::MemberReport> reports;
-  for (const auto& member : members_) {
-    const RankProcess& process = *member.process;
-    wire::MemberReport report{.id = process.member().id};
-    if (process.ended()) {
-      const bool has_exited = WIFEXITED(process.wait_status());
-      report.exit_code = has_exited ? WEXITSTATUS(process.wait_status()) : static_cast<int>(kExitComm);
-      report.state = report.exit_code == 0              ? wire::MemberState::kDone
-                     : ends_each_time(report.exit_code) ? wire::MemberState::kFailedForGood
-                                                        : wire::MemberState::kFailed;
-    }
-    reports.push_back(std::move(report));
-  }
+  for (const auto& member : members_) reports.push_back(report_of(job_->host(), *member.process));
   return reports;
 }
 

@@ -68,6 +68,7 @@ class Supervisor {
   void look_after_ranks();
   void note_change(Member& member, RankProcess::Change change);
   void fail(const RankProcess& rank);
+  void leave_as_unfit(const RankProcess& rank);
   void follow_job();
   std::vector<wire::MemberReport> member_reports() const;
   void begin_regrouping();

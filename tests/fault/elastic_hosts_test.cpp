@@ -139,6 +139,31 @@ TEST_F(ElasticHosts, AnotherHostRestoresCheckpointOfJob) {
   EXPECT_EQ(read_run(folder_ / "run").weights_xxh3, runs_.undisturbed({{4}}, {"parallel.zero=3"}));
 }
 
+/// Its configuration differs from that of the job, or its ranks do not even start.
+TEST_F(ElasticHosts, NewHostThatCannotTakePartLeaves) {
+  for (const auto& [setting, reason] : {std::pair("optimizer.lr=0.25", "ranks have different configurations"),
+                                        std::pair("optimizer.rate=0.25", "unknown key 'optimizer.rate'")}) {
+    SCOPED_TRACE(setting);
+    const Words settings = {text("run.name=", std::string(setting, 13))};
+    const auto first = start(0, {}, settings);
+    auto second = start(1, {}, settings);
+    ASSERT_TRUE(evaluates(*first, 100));
+    second->send_signal(SIGKILL);
+    second->wait(10);
+    ASSERT_TRUE(evaluates(*first, 300));
+    second = start(1, {}, {settings[0], setting});
+    const ChildResult rejected = second->wait(60), result = first->wait(120);
+    EXPECT_EQ(rejected.exit_code, 2) << rejected.err;
+    EXPECT_THAT(rejected.err, HasSubstr(reason));
+    EXPECT_THAT(rejected.err, HasSubstr("cannot take part in the job: this host leaves it"));
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_THAT(result.err, HasSubstr("elastic: host 2 leaves"));
+    const std::string said = result.out + result.err;
+    EXPECT_EQ(read_run(folder_ / std::string(setting, 13)).weights_xxh3,
+              runs_.undisturbed({{4, step_of_world(said, 1)}, {2}}, {}));
+  }
+}
+
 TEST_F(ElasticHosts, CustomLoopTakesInNewHost) {
   const Words options = {"--nnodes", "1:2", "--elastic", "--join-wait", "0"};
   const auto first = hosts_.launch_on(0, 2, options, {bin("rank_elastic_loop"), "grow"});

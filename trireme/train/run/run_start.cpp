@@ -10,8 +10,7 @@
 namespace trireme::train {
 
 void check_same_config(const RunConfig& config, comm::Context& context) {
-  if (const auto difference = comm::find_text_difference(context.world(), describe(config)))
-    throw InvalidArgument("ranks have different configurations: " + difference->describe());
+  comm::check_same_text(context.world(), describe(config), "configurations");
 }
 
 data::DataSource open_data_of(const RunConfig& config, comm::Context& context, const RunPlan& plan) {
