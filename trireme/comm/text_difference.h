@@ -25,7 +25,7 @@ struct TextDifference {
 std::optional<TextDifference> find_text_difference(Group& group, const std::string& mine);
 
 /// Settings that have to be the same differ between ranks. Thrown by every rank. In an elastic job it ends
-/// only the processes that have just joined: the others have lost their world, and go on in the next one.
+/// only the processes that have just joined: the others have lost their world, and continue in the next one.
 class RanksDiffer : public InvalidArgument {
  public:
   using InvalidArgument::InvalidArgument;
