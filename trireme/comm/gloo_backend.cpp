@@ -301,65 +301,99 @@ void check_gloo_dtype(const at::Tensor& tensor) {
 
 namespace {
 
-struct Attempt {
-  c10::intrusive_ptr<TaggedGloo> gloo;
-  std::string failure;  ///< why `gloo` is null
-};
+// gloo waits five times its timeout for a connection (Pair::waitUntilConnected).
+constexpr double kGlooTimeouts = 5, kLeastGlooTimeout_s = 1;
 
-Attempt connect(const BackendRequest& request, const c10::intrusive_ptr<c10d::Store>& store) {
-  auto options = c10d::ProcessGroupGloo::Options::create(whole_milliseconds(request.timeout_s));
-  options->threads = 2;
-  options->group_name = request.group_name;
-  const NoPipeSignal guard;
-  try {
-    options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(request.interface_addr)};
-    return {c10::make_intrusive<TaggedGloo>(store, request.rank, request.size, options), ""};
-  } catch (const c10::Error& error) {
-    return {nullptr, error.what_without_backtrace()};
-  } catch (const std::exception& error) {
-    return {nullptr, error.what()};
+/// The connection of the ranks of a group, and their keys in its store.
+class Attempt {
+ public:
+  Attempt(const BackendRequest& request, int number)
+      : request_(request),
+        store_(c10::make_intrusive<c10d::PrefixStore>(text("attempt-", number), request.store)),
+        deadline_(Deadline::after_s(request.timeout_s)) {
+    connect();
+    if (failure.empty()) return;
+    gloo.reset();
+    const std::vector<std::string> silent = silent_ranks(kConnected);
+    if (!silent.empty())
+      failure = text(silent.size() == 1 ? "rank " : "ranks ", join(silent), " did not come (", failure, ")");
   }
-}
 
-std::string key_of_result(int rank) { return text("connected/", rank); }
+  c10::intrusive_ptr<TaggedGloo> gloo = {};  ///< null: some rank is not connected
+  std::string failure = {};                  ///< why
+  bool can_retry = false;                    ///< all ranks know that some rank is not connected
 
-struct Outcome {
-  enum class Kind { kAllConnected, kSomeFailed, kNotTold } kind = Kind::kAllConnected;
-  std::vector<std::string> silent = {};  ///< of the world: ranks that have published nothing
-};
+ private:
+  static constexpr const char* kHere = "here/";
+  static constexpr const char* kConnected = "connected/";
+  static constexpr const char *kYes = "yes", *kNo = "no";
 
-/// Those of `request` that have published no result; empty too if the store does not answer.
-std::vector<std::string> silent_ranks(const BackendRequest& request, c10d::Store& store) {
-  std::vector<std::string> silent;
-  try {
-    for (int rank = 0; rank < request.size; ++rank) {
-      if (!store.check({key_of_result(rank)}))
-        silent.push_back(text(request.world_ranks[static_cast<std::size_t>(rank)]));
+  void connect() {
+    try {
+      store_->set(key(kHere, request_.rank), std::string(kYes));
+      store_->wait(keys(kHere), whole_milliseconds(deadline_.remaining_s()));
+    } catch (const std::exception& error) {
+      failure = error.what();
     }
-  } catch (const std::exception&) {
-    return {};
+    if (failure.empty()) connect_gloo();
+    agree();
   }
-  return silent;
-}
 
-/// The outcome on all ranks, from the result that each rank publishes. A rank that failed at once waits for
-/// those that detect the failure only by their timeout.
-Outcome outcome_on_all(const BackendRequest& request, c10d::Store& store, bool mine,
-                       const Deadline& deadline) {
-  const double more_s = request.timeout_s / 2;
-  const std::string yes = "yes";
-  Outcome outcome;
-  try {
-    store.set(key_of_result(request.rank), mine ? yes : std::string("no"));
-    for (int rank = 0; rank < request.size; ++rank) {
-      store.wait({key_of_result(rank)}, whole_milliseconds(deadline.remaining_s() + more_s));
-      if (store.get_to_str(key_of_result(rank)) != yes) outcome.kind = Outcome::Kind::kSomeFailed;
+  void connect_gloo() {
+    const double timeout_s = std::max(kLeastGlooTimeout_s, request_.timeout_s / kGlooTimeouts);
+    auto options = c10d::ProcessGroupGloo::Options::create(whole_milliseconds(timeout_s));
+    options->threads = 2;
+    options->group_name = request_.group_name;
+    const NoPipeSignal guard;
+    try {
+      options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(request_.interface_addr)};
+      gloo = c10::make_intrusive<TaggedGloo>(store_, request_.rank, request_.size, options);
+    } catch (const c10::Error& error) {
+      failure = error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      failure = error.what();
     }
-  } catch (const std::exception&) {
-    return {Outcome::Kind::kNotTold, silent_ranks(request, store)};
   }
-  return outcome;
-}
+
+  /// Each rank publishes its result. A rank that failed at once waits for those that detect the failure only
+  /// by their timeout.
+  void agree() {
+    try {
+      store_->set(key(kConnected, request_.rank), std::string(gloo ? kYes : kNo));
+      store_->wait(keys(kConnected), whole_milliseconds(deadline_.remaining_s() + request_.timeout_s / 2));
+      for (int rank = 0; rank < request_.size; ++rank)
+        can_retry = can_retry || store_->get_to_str(key(kConnected, rank)) != kYes;
+      if (can_retry && failure.empty()) failure = "another rank could not connect";
+    } catch (const std::exception&) {
+      if (failure.empty()) failure = "not all ranks have connected";
+    }
+  }
+
+  /// Of the world: those that have no such key; empty too if the store does not answer.
+  std::vector<std::string> silent_ranks(const char* kind) const {
+    std::vector<std::string> silent;
+    try {
+      for (int rank = 0; rank < request_.size; ++rank) {
+        if (!store_->check({key(kind, rank)}))
+          silent.push_back(text(request_.world_ranks[static_cast<std::size_t>(rank)]));
+      }
+    } catch (const std::exception&) {
+      return {};
+    }
+    return silent;
+  }
+
+  static std::string key(const char* kind, int rank) { return text(kind, rank); }
+  std::vector<std::string> keys(const char* kind) const {
+    std::vector<std::string> all;
+    for (int rank = 0; rank < request_.size; ++rank) all.push_back(key(kind, rank));
+    return all;
+  }
+
+  const BackendRequest& request_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const Deadline deadline_;
+};
 
 }  // namespace
 
@@ -367,29 +401,19 @@ Outcome outcome_on_all(const BackendRequest& request, c10d::Store& store, bool m
 // works. All ranks retry together, because each publishes its outcome.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request) {
   constexpr int kMaxAttempts = 3;
-  Attempt attempt;
-  for (int number = 1; number <= kMaxAttempts; ++number) {
-    const Deadline deadline = Deadline::after_s(request.timeout_s);
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(text("attempt-", number), request.store);
-    attempt = connect(request, store);
-    const Outcome outcome = outcome_on_all(request, *store, attempt.gloo != nullptr, deadline);
-    if (outcome.kind == Outcome::Kind::kNotTold && attempt.gloo)
-      attempt = {nullptr, "not all ranks have connected"};
-    if (!outcome.silent.empty())
-      attempt.failure = text(outcome.silent.size() == 1 ? "rank " : "ranks ", join(outcome.silent),
-                             " did not come (", attempt.failure, ")");
-    if (outcome.kind != Outcome::Kind::kSomeFailed) break;
-    if (attempt.gloo) attempt = {nullptr, "another rank could not connect"};
-  }
-  if (!attempt.gloo) {
+  for (int number = 1;; ++number) {
+    const Attempt attempt(request, number);
+    if (attempt.gloo) {
+      const auto timeout = whole_milliseconds(request.operation_timeout_s);
+      attempt.gloo->setTimeout(timeout);
+      return c10::make_intrusive<GlooBackend>(attempt.gloo, timeout);
+    }
+    if (attempt.can_retry && number < kMaxAttempts) continue;
     throw CommError(text("rank ", request.world_ranks[static_cast<std::size_t>(request.rank)],
                          " could not connect group '", request.group_name, "' with gloo at ",
                          request.interface_addr, " within ", human_duration(request.timeout_s), ": ",
                          attempt.failure));
   }
-  const auto timeout = whole_milliseconds(request.operation_timeout_s);
-  attempt.gloo->setTimeout(timeout);
-  return c10::make_intrusive<GlooBackend>(std::move(attempt.gloo), timeout);
 }
 
 }  // namespace trireme::comm
