@@ -24,6 +24,16 @@ std::int64_t predicted_bytes(const train::PlannedStep& plan) {
   return most;
 }
 
+std::vector<const train::PlannedStep*> plans_to_check(const train::PlanSearch& search) {
+  std::vector<const train::PlannedStep*> plans;
+  for (std::size_t i = 0; i < std::min(kPlansChecked, search.plans.size()); ++i)
+    plans.push_back(&search.plans[i]);
+  const train::PlannedStep* data_parallel = search.data_parallel();
+  if (data_parallel != nullptr && std::ranges::find(plans, data_parallel) == plans.end())
+    plans.push_back(data_parallel);
+  return plans;
+}
+
 std::string words_from_main(comm::Context& context, const std::string& words) {
   return context.world().all_gather_text(context.is_main() ? words : std::string()).front();
 }
@@ -33,9 +43,10 @@ std::string words_from_main(comm::Context& context, const std::string& words) {
 std::vector<CheckedPlan> check_plans(const train::PlanSearch* search, const train::RunConfig& config,
                                      comm::Context& context, const data::DataSource& data) {
   std::vector<CheckedPlan> checked;
-  for (std::size_t i = 0; i < kPlansChecked; ++i) {
-    const train::PlannedStep* plan =
-        search != nullptr && i < search->plans.size() ? &search->plans[i] : nullptr;
+  const std::vector<const train::PlannedStep*> plans =
+      search != nullptr ? plans_to_check(*search) : std::vector<const train::PlannedStep*>();
+  for (std::size_t i = 0;; ++i) {
+    const train::PlannedStep* plan = i < plans.size() ? plans[i] : nullptr;
     // A plan may have no keys, so the text begins with a mark.
     const std::string settings =
         words_from_main(context, plan == nullptr ? "" : "# plan\n" + train::to_toml(plan->settings));
@@ -65,7 +76,7 @@ void print_check(const std::vector<CheckedPlan>& checked, int world_size) {
                           in_bytes(predicted_bytes(each.plan)), in_bytes(each.measured.memory_bytes),
                           train::in_words(each.plan.config, world_size)});
   }
-  std::cout << "\nchecked: the fastest plans, run for some steps\n";
+  std::cout << "\nchecked: the fastest plans and data parallelism, run for some steps\n";
   cli::print(std::cout, table);
   const CheckedPlan& best = fastest(checked);
   const double gain = 100 * (checked.front().measured.step_s / best.measured.step_s - 1);

@@ -17,8 +17,9 @@ struct CheckedPlan {
   train::StepTrial measured;
 };
 
-/// The first three that fit. `search`: of rank 0; other ranks need none. Collective over the world; on rank 0
-/// the plans, in the order of the search, on others nothing. Throws what training throws.
+/// The first three that fit, and plain data parallelism, which the choice must not be slower than. `search`:
+/// of rank 0; other ranks need none. Collective over the world; on rank 0 the plans, in the order of the
+/// search, on others nothing. Throws what training throws.
 std::vector<CheckedPlan> check_plans(const train::PlanSearch* search, const train::RunConfig& config,
                                      comm::Context& context, const data::DataSource& data);
 

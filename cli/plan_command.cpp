@@ -194,7 +194,8 @@ Command plan_command(std::function<int(const PlanArguments&)> run) {
         app.add_flag("--measure", search->measures, "Measure, even if costs are kept for this machine")
             ->excludes(read);
     CLI::Option* check =
-        app.add_flag("--check", search->checks, "Run the three fastest plans for some steps, and compare")
+        app.add_flag("--check", search->checks,
+                     "Run the three fastest plans and data parallelism for some steps, and compare")
             ->excludes(read);
     CLI::Option* links =
         app.add_option("--links", search->links,

@@ -105,6 +105,20 @@ TEST(PlanSearch, CostsOfMicrobatchesRuleOutMany) {
     EXPECT_LE(plan.ranks.front().seconds.overhead, 3 * found.plans.front().step_s);
 }
 
+TEST(PlanSearch, NamesTheFastestDataParallelPlan) {
+  RunConfig config = without_clipping();
+  config.train.global_batch = 32;
+  MeasuredForms measured = forms_of(config, 4);
+  measured[0].exchanges.all_reduce.unit_s = 1 / kMib;
+  const PlanSearch found = search_plans(config, 4, measured);
+  const PlannedStep* plan = found.data_parallel();
+  ASSERT_NE(plan, nullptr);
+  EXPECT_EQ(plan->config.parallel.data, 4);
+  EXPECT_EQ(plan->config.parallel.zero, 0);
+  config.parallel.pipeline = 2;
+  EXPECT_EQ(search_plans(config, 4, measured).data_parallel(), nullptr);
+}
+
 TEST(PlanSearch, KeysThatAreConfiguredStay) {
   RunConfig config = without_clipping();
   config.train.global_batch = 32;

@@ -392,6 +392,14 @@ const EstimateOfRank& PlannedStep::busiest() const {
       ranks, {}, [](const EstimateOfRank& rank) { return rank.seconds.total() - rank.seconds.idle; });
 }
 
+const PlannedStep* PlanSearch::data_parallel() const {
+  const auto found = std::ranges::find_if(plans, [](const PlannedStep& each) {
+    const ParallelOptions& parallel = each.config.parallel;
+    return parallel.pipeline == 1 && parallel.tensor == 1 && parallel.context == 1 && parallel.zero == 0;
+  });
+  return found == plans.end() ? nullptr : &*found;
+}
+
 std::vector<const PlannedStep*> PlanSearch::frontier() const {
   std::vector<const PlannedStep*> all;
   for (const PlannedStep& plan : plans) all.push_back(&plan);
