@@ -13,7 +13,6 @@
 #include "trireme/base/error.h"
 #include "trireme/base/run_main.h"
 #include "trireme/comm/internal/context_state.h"
-#include "trireme/comm/text_difference.h"
 #include "trireme/wire/elastic_world.h"
 #include "trireme/wire/store_client.h"
 
@@ -156,16 +155,12 @@ void run_elastic(const ElasticOptions& options, const std::function<void(Context
   if (first.member.empty()) return body(*Context::join(first, options.context));
   Worlds worlds(options, first);
   if (first.is_spare && !worlds.wait_for_next("")) return;
-  for (bool has_just_joined = true;; has_just_joined = false) {
+  for (;;) {
     std::shared_ptr<Context> context;
     std::exception_ptr error;
-    bool is_of_others = false;  // of processes that have just joined
     try {
       context = Context::join(worlds.environment(), options.context);
       return body(*context);
-    } catch (const RanksDiffer&) {
-      error = std::current_exception();
-      is_of_others = !has_just_joined;
     } catch (...) {
       error = std::current_exception();
     }
@@ -173,8 +168,8 @@ void run_elastic(const ElasticOptions& options, const std::function<void(Context
     // The other ranks may be waiting for this rank, whose process continues.
     if (context) context->state_->fail_all(text("rank ", context->rank(), " failed: ", failure.message));
     context.reset();
-    const bool is_lost = failure.exit_code == kExitComm || is_of_others;
-    if (!is_lost || !worlds.wait_for_next(failure.message)) std::rethrow_exception(error);
+    if (failure.exit_code != kExitComm || !worlds.wait_for_next(failure.message))
+      std::rethrow_exception(error);
   }
 }
 

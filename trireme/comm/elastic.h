@@ -40,9 +40,7 @@ struct ElasticOptions {
 /// Joins the world that the environment describes and calls `body`. In an elastic job a CommError of the body
 /// or of the rendezvous is the loss of that world: the context ends, and `body` is called again in the next
 /// one, as soon as the launcher has formed it. context.environment().restart_count is then the world's
-/// generation. The same holds for settings in which a process that has just joined differs from the others
-/// (RanksDiffer); there it is thrown. Any other exception ends the job and is thrown. In other jobs it is
-/// thrown, too.
+/// generation. Any other exception ends the job and is thrown. In other jobs it is thrown, too.
 /// A spare waits here until it has a rank; the launcher ends it when it is not needed.
 void run_elastic(const ElasticOptions& options, const std::function<void(Context&)>& body);
 

@@ -314,9 +314,7 @@ class Attempt {
     connect();
     if (failure.empty()) return;
     gloo.reset();
-    const std::vector<std::string> silent = silent_ranks(kConnected);
-    if (!silent.empty())
-      failure = text(silent.size() == 1 ? "rank " : "ranks ", join(silent), " did not come (", failure, ")");
+    if (store_answers_) name_silent_ranks();
   }
 
   c10::intrusive_ptr<TaggedGloo> gloo = {};  ///< null: some rank is not connected
@@ -330,13 +328,13 @@ class Attempt {
 
   void connect() {
     try {
-      store_->set(key(kHere, request_.rank), std::string(kYes));
+      put(kHere, kYes);
       store_->wait(keys(kHere), whole_milliseconds(deadline_.remaining_s()));
     } catch (const std::exception& error) {
       failure = error.what();
     }
     if (failure.empty()) connect_gloo();
-    agree();
+    if (store_answers_) agree();
   }
 
   void connect_gloo() {
@@ -359,13 +357,33 @@ class Attempt {
   /// by their timeout.
   void agree() {
     try {
-      store_->set(key(kConnected, request_.rank), std::string(gloo ? kYes : kNo));
+      put(kConnected, gloo ? kYes : kNo);
       store_->wait(keys(kConnected), whole_milliseconds(deadline_.remaining_s() + request_.timeout_s / 2));
       for (int rank = 0; rank < request_.size; ++rank)
         can_retry = can_retry || store_->get_to_str(key(kConnected, rank)) != kYes;
       if (can_retry && failure.empty()) failure = "another rank could not connect";
     } catch (const std::exception&) {
       if (failure.empty()) failure = "not all ranks have connected";
+    }
+  }
+
+  /// A store that has not answered by the deadline is not asked again: each call would wait as long.
+  void put(const char* kind, const char* value) {
+    try {
+      store_->set(key(kind, request_.rank), std::string(value));
+    } catch (const std::exception&) {
+      store_answers_ = !deadline_.expired();
+      throw;
+    }
+  }
+
+  void name_silent_ranks() {
+    for (const auto& [kind, words] :
+         {std::pair(kHere, " did not come"), std::pair(kConnected, " did not connect")}) {
+      const std::vector<std::string> silent = silent_ranks(kind);
+      if (silent.empty()) continue;
+      failure = text(silent.size() == 1 ? "rank " : "ranks ", join(silent), words, " (", failure, ")");
+      return;
     }
   }
 
@@ -393,6 +411,7 @@ class Attempt {
   const BackendRequest& request_;
   const c10::intrusive_ptr<c10d::Store> store_;
   const Deadline deadline_;
+  bool store_answers_ = true;
 };
 
 }  // namespace

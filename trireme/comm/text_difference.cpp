@@ -27,9 +27,4 @@ std::string TextDifference::describe() const {
               other_line == other_lines.end() ? "" : *other_line, "'");
 }
 
-void check_same_text(Group& group, const std::string& mine, const std::string& what) {
-  if (const auto difference = find_text_difference(group, mine))
-    throw RanksDiffer(text("ranks have different ", what, ": ", difference->describe()));
-}
-
 }  // namespace trireme::comm

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 
-#include "trireme/base/error.h"
 #include "trireme/comm/group.h"
 
 namespace trireme::comm {
@@ -23,15 +22,5 @@ struct TextDifference {
 /// Collective, and the same on every rank; empty when all hold the same text. The texts themselves go round
 /// only when their digests differ. Throws CommError.
 std::optional<TextDifference> find_text_difference(Group& group, const std::string& mine);
-
-/// Settings that have to be the same differ between ranks. Thrown by every rank. In an elastic job it ends
-/// only the processes that have just joined: the others have lost their world, and continue in the next one.
-class RanksDiffer : public InvalidArgument {
- public:
-  using InvalidArgument::InvalidArgument;
-};
-
-/// Collective. Throws RanksDiffer "ranks have different WHAT: " and the first lines that differ; CommError.
-void check_same_text(Group& group, const std::string& mine, const std::string& what);
 
 }  // namespace trireme::comm
