@@ -33,7 +33,10 @@ Thrown thrown_by(const RankEvidence& rank) {
 
 bool is_about_others(const RankEvidence& rank) {
   if (!rank.ended || rank.ended_by_launcher) return false;
-  if (thrown_by(rank).message.starts_with(kNoMemory)) return false;
+  const std::string message = thrown_by(rank).message;
+  if (message.starts_with(kNoMemory) ||
+      message.find(text(": rank ", rank.rank, ": ", kNoMemory)) != std::string::npos)
+    return false;
   return (rank.signal == 0 && rank.exit_code == kExitComm) || thrown_by(rank).type == "trireme::CommError";
 }
 

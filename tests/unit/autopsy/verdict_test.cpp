@@ -416,10 +416,14 @@ TEST(Paragraph, HasNoControlCharacters) {
 TEST(Verdict, RankWithoutSharedMemoryIsTheCause) {
   const std::string message =
       "cannot reserve 4.0 MiB (4194304 bytes) of shared memory: only 1.8 MiB are available; free memory";
-  const Verdict verdict = judge(ended(3, 0, {"trireme: error: " + message}));
-  EXPECT_EQ(verdict.cause, "exception");
-  EXPECT_THAT(verdict.ranks, ElementsAre(1));
-  EXPECT_THAT(paragraph(verdict), HasSubstr(message));
+  for (const std::string before : {"", "group world: rank 1: "}) {
+    Evidence evidence = ended(3, 0, {"trireme: error: " + before + message});
+    if (!before.empty()) evidence.ranks[0].last_lines = evidence.ranks[1].last_lines;
+    const Verdict verdict = judge(evidence);
+    EXPECT_EQ(verdict.cause, "exception");
+    EXPECT_THAT(verdict.ranks, ElementsAre(1));
+    EXPECT_THAT(paragraph(verdict), HasSubstr(message));
+  }
 }
 
 }  // namespace
