@@ -52,12 +52,14 @@ TEST(BatchChoices, SayThatALimitEndedTheSearch) {
   EXPECT_FALSE(choices(of_batch(6), {.is_over = [] { return true; }}).is_complete);
 }
 
-TEST(BatchChoices, ShareTheWorkOfASearch) {
-  const PlanSearch of_one = search_plans(of_batch(6), 2, {known_costs(of_batch(6), 2)});
-  const BatchChoices found = choices(of_batch(6), {.max_work = 16 * of_one.work});
+TEST(BatchChoices, OthersHaveAnEighthOfTheWork) {
+  const RunConfig config = of_batch(8);
+  const std::int64_t work = search_plans(config, 2, {known_costs(config, 2)}).work;
+  const BatchChoices found = choices(config, {.max_work = 8 * work});
   EXPECT_FALSE(found.is_complete);
-  EXPECT_GE(found.batches.size(), 2U);
-  EXPECT_LT(found.batches.size(), choices(of_batch(6)).batches.size());
+  EXPECT_EQ(sizes(found), sizes(choices(config))) << "each batch has a plan";
+  EXPECT_EQ(found.batches[2].global_batch, 8);
+  EXPECT_EQ(found.batches[2].plan.step_s, choices(config).batches[2].plan.step_s);
 }
 
 TEST(BatchChoices, EachHasTheFastestPlan) {

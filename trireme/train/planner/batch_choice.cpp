@@ -15,8 +15,8 @@ constexpr double kAsFastSample = 0.01;
 /// Of the configuration's batch: up to there speed does not end the search.
 constexpr std::int64_t kTimesAnyway = 4;
 constexpr int kDoublingsWithoutGain = 2;
-/// A batch is searched with at least this part of the whole search's limit of work.
-constexpr std::int64_t kBatchesOfLimit = 4;
+/// Other batches than the configuration's have this part of the limit of work.
+constexpr std::int64_t kPartsOfLimit = 8;
 constexpr std::int64_t kLargestBatch = std::int64_t{1} << 24;
 
 double sample_s(const BatchChoice& choice) {
@@ -46,10 +46,12 @@ BatchChoices search_batch_sizes(const RunConfig& config, int world_size, const M
   BatchChoices found;
   double least_s = std::numeric_limits<double>::infinity();
   int without_gain = 0;
-  PlanSearchOptions of_size = options;
   for (const std::int64_t size : batch_sizes(config.train.global_batch, world_size)) {
     RunConfig changed = config;
     changed.train.global_batch = size;
+    PlanSearchOptions of_size = options;
+    if (options.max_work > 0 && size != config.train.global_batch)
+      of_size.max_work = std::max<std::int64_t>(1, options.max_work / kPartsOfLimit);
     PlanSearch search;
     try {
       search = search_plans(changed, world_size, measured, of_size);
@@ -70,8 +72,7 @@ BatchChoices search_batch_sizes(const RunConfig& config, int world_size, const M
     least_s = std::min(least_s, this_s);
     const bool has_to_go_on = size < kTimesAnyway * config.train.global_batch;
     if (without_gain >= kDoublingsWithoutGain && !has_to_go_on) break;
-    of_size.max_work -= options.max_work > 0 ? search.work : 0;
-    if (of_size.max_work < options.max_work / kBatchesOfLimit || (options.is_over && options.is_over())) {
+    if (options.is_over && options.is_over()) {
       found.is_complete = false;
       break;
     }

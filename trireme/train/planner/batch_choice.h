@@ -31,7 +31,7 @@ struct BatchChoices {
 /// ends the search. Costs of micro-batches that are larger than measured ones are on the same line. Batches
 /// below the configuration's that cannot run are left out. Throws InvalidArgument as search_plans() does for
 /// the others, and for a batch that grows in the run (train.batch_ramp_sizes). Cost: that of a search for
-/// each batch; together at most `max_work`, and a quarter more for the last.
+/// each batch: `max_work` for the configuration's, and an eighth of it for each other.
 BatchChoices search_batch_sizes(const RunConfig& config, int world_size, const MeasuredForms& measured,
                                 const PlanSearchOptions& options = {});
 

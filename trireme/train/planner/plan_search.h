@@ -52,7 +52,8 @@ struct PlanSearch {
 
   /// No other plan, of those that fit and those that do not, is both faster and smaller. By rising time.
   std::vector<const PlannedStep*> frontier() const;
-  /// The fastest of `plans` with whole models on all ranks: plain data parallelism. Null: none fits.
+  /// The fastest of `plans` with whole models on all ranks: plain data parallelism. Null: none fits,
+  /// or the search has left them out.
   const PlannedStep* data_parallel() const;
 };
 
