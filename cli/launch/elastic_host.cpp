@@ -1,6 +1,7 @@
 #include "cli/launch/elastic_host.h"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -12,6 +13,15 @@ namespace {
 constexpr double kStoreCall_s = 2;
 constexpr double kBeat_s = 0.25, kRead_s = 0.05, kReadWhileLost_s = 0.01;
 constexpr int kMostBeats = 1 << 30;
+
+/// In which a process was started: 2 for "1.2-0". None: it was started as a spare.
+std::optional<int> generation_of(const std::string& member) {
+  const std::size_t dot = member.find('.') + 1;
+  int generation = 0;
+  const auto [end, error] = std::from_chars(member.data() + std::min(dot, member.size()),
+                                            member.data() + member.size(), generation);
+  return error == std::errc() ? std::optional(generation) : std::nullopt;
+}
 
 }  // namespace
 
@@ -49,20 +59,20 @@ wire::ElasticMember ElasticHost::new_spare() {
 }
 
 void ElasticHost::enter(const wire::ElasticWorld& world) {
-  before_ = std::exchange(world_, world);
+  world_ = world;
   next_.reset();
   waiting_.clear();
   is_lost_ = false;
 }
 
 bool ElasticHost::has_just_joined() const {
-  const auto is_here = [&](const wire::ElasticMember& each) { return each.node == node_; };
-  return world_.generation > 0 && std::ranges::none_of(before_.ranks, is_here);
-}
-
-bool ElasticHost::joins_others(const wire::ElasticMember& member) const {
-  const auto was_there = [&](const wire::ElasticMember& each) { return before_.rank_of(each.id) >= 0; };
-  return has_just_joined() || (!was_there(member) && std::ranges::any_of(world_.ranks, was_there));
+  std::optional<int> first_here, first_elsewhere;
+  for (const wire::ElasticMember& each : world_.ranks) {
+    const std::optional<int> began = generation_of(each.id);
+    std::optional<int>& first = each.node == node_ ? first_here : first_elsewhere;
+    if (began) first = std::min(first.value_or(*began), *began);
+  }
+  return !has_trained_ && first_here && first_elsewhere && *first_elsewhere < *first_here;
 }
 
 void ElasticHost::leave() {

@@ -31,11 +31,11 @@ class ElasticHost {
   /// The present one, of generation -1 before the first.
   const wire::ElasticWorld& world() const { return world_; }
   void enter(const wire::ElasticWorld& world);
-  /// Whether this host has its first ranks now, in a job that had worlds before.
+  /// A process of this host has reached the steps of a training.
+  void note_training() { has_trained_ = true; }
+  /// Whether this host has joined a job that runs: it has ranks, none of them has trained, and other hosts
+  /// have older ones.
   bool has_just_joined() const;
-  /// Whether that process of this host has its first world now, with processes of an earlier one: its failure
-  /// says nothing about theirs.
-  bool joins_others(const wire::ElasticMember& member) const;
 
   /// Each call reports, if the report has changed or is due, and reads what has changed. False: the store has
   /// not answered for some seconds, and the job is over.
@@ -70,7 +70,8 @@ class ElasticHost {
   const int node_;
   const double patience_s_;
   int num_spares_ = 0;
-  wire::ElasticWorld world_{.generation = -1}, before_{.generation = -1};
+  wire::ElasticWorld world_{.generation = -1};
+  bool has_trained_ = false;
   std::optional<wire::ElasticWorld> next_;
   wire::JobState job_;
   bool is_lost_ = false;

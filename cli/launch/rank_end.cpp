@@ -16,7 +16,7 @@ int exit_code_of(const RankProcess& rank) {
 }  // namespace
 
 bool cannot_join(const ElasticHost& host, const RankProcess& rank) {
-  return exit_code_of(rank) == kExitUsage && host.joins_others(rank.member());
+  return exit_code_of(rank) == kExitUsage && !rank.is_spare() && host.has_just_joined();
 }
 
 bool ends_the_job(const ElasticHost& host, const RankProcess& rank) {

@@ -6,8 +6,8 @@
 
 namespace trireme::cli {
 
-/// Whether that process, which has ended, has rejected its configuration or differs from the others in it,
-/// while processes of an earlier world continue: its own fault, and not that of the job.
+/// Whether that process, which has ended, has rejected its configuration or its place, on a host that has
+/// just joined the job: the fault is not that of the job.
 bool cannot_join(const ElasticHost& host, const RankProcess& rank);
 
 /// Whether the end of that process ends the job, because another process would end in the same way.

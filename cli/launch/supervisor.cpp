@@ -216,9 +216,7 @@ void Supervisor::note_change(Member& member, RankProcess::Change change) {
 }
 
 void Supervisor::fail(const RankProcess& rank) {
-  if (job_ != nullptr && job_->host().has_just_joined() && job_->can_leave() &&
-      cannot_join(job_->host(), rank))
-    return leave_as_unfit(rank);
+  if (job_ != nullptr && job_->can_leave() && cannot_join(job_->host(), rank)) return leave_as_unfit(rank);
   const bool is_final = job_ != nullptr && ends_the_job(job_->host(), rank);
   if (phase_ == Phase::kRegrouping && is_final) return enter(Phase::kSettling, options_.settle_s);
   if (phase_ != Phase::kRunning) return;
@@ -229,11 +227,10 @@ void Supervisor::fail(const RankProcess& rank) {
   begin_regrouping();
 }
 
-/// The others continue without this host. Its other ranks have no state that they need.
+/// The others continue without this host. Its ranks have not trained, so they have no state.
 void Supervisor::leave_as_unfit(const RankProcess& rank) {
   if (phase_ != Phase::kRunning && phase_ != Phase::kRegrouping) return;
-  screen_.note(text(name_of(rank), " of this host cannot take part in the job: this host leaves it, and the ",
-                    "ranks of other hosts continue"));
+  screen_.note(name_of(rank) + " cannot take part in the job: this host leaves it, and the others continue");
   witness_.note_failure();
   job_->host().give_up(text("rank ", rank.rank(), " cannot take part in the job, and its host leaves it"));
   job_->host().leave();
@@ -249,7 +246,10 @@ void Supervisor::begin_regrouping() {
 
 std::vector<wire::MemberReport> Supervisor::member_reports() const {
   std::vector<wire::MemberReport> reports;
-  for (const auto& member : members_) reports.push_back(report_of(job_->host(), *member.process));
+  for (const auto& member : members_) {
+    if (member.process->status().step > 0) job_->host().note_training();
+    reports.push_back(report_of(job_->host(), *member.process));
+  }
   return reports;
 }
 

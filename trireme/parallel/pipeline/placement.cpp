@@ -90,7 +90,9 @@ void check_same_pipeline(comm::Group& group, const schedule::Program& program,
           : text("group rank ", group.rank(), " has no values of '", taken,
                  "': a Pipeline that lives has its layer on another rank; end that one first, or make "
                  "this one with the same cuts\n");
-  comm::check_same_text(group, lacking + description(program, layers, stages, options), "pipelines");
+  if (const auto difference =
+          comm::find_text_difference(group, lacking + description(program, layers, stages, options)))
+    throw InvalidArgument("ranks have different pipelines: " + difference->describe());
 }
 
 }  // namespace trireme::parallel

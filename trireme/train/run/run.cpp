@@ -485,7 +485,7 @@ RunResult carry_out(const RunConfig& config, const ParallelPlan& open, comm::Con
 }  // namespace
 
 RunResult run_training(const RunConfig& config, comm::Context& context, const RunPlan& plan) {
-  check_same_config(config, context);
+  check_same_config(config, context, plan);
   const int ranks = context.world_size();
   const bool is_open = config.parallel.plan == "auto";
   return carry_out(config, resolve_plan(is_open ? before_planning(config, ranks) : config, ranks), context,
@@ -493,7 +493,7 @@ RunResult run_training(const RunConfig& config, comm::Context& context, const Ru
 }
 
 RunResult run_training(const ParallelPlan& layout, comm::Context& context, const RunPlan& plan) {
-  check_same_config(layout.config(), context);
+  check_same_config(layout.config(), context, plan);
   return carry_out(layout.config(), layout, context, plan);
 }
 

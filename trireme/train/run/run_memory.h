@@ -17,6 +17,8 @@ class RunMemory {
   /// Opened by the first world of the process.
   std::optional<data::DataSource> data = std::nullopt;
 
+  /// Whether an earlier world has left a state of the run.
+  bool has_state() const { return own_.has_value() || !copies_.empty(); }
   /// All that is kept.
   std::vector<checkpoint::HeldState> states() const;
 

@@ -1,5 +1,7 @@
 #include "trireme/train/run/internal/run_start.h"
 
+#include <algorithm>
+
 #include "trireme/base/error.h"
 #include "trireme/comm/text_difference.h"
 #include "trireme/train/config/registry.h"
@@ -9,8 +11,22 @@
 
 namespace trireme::train {
 
-void check_same_config(const RunConfig& config, comm::Context& context) {
-  comm::check_same_text(context.world(), describe(config), "configurations");
+void check_same_config(const RunConfig& config, comm::Context& context, const RunPlan& plan) {
+  comm::Group& world = context.world();
+  const std::string mine = describe(config);
+  const auto difference = comm::find_text_difference(world, mine);
+  if (!difference) return;
+  const std::string words = "ranks have different configurations: " + difference->describe();
+  const bool has_state = plan.memory != nullptr && plan.memory->has_state();
+  const std::vector<std::string> of_trained = world.all_gather_text(has_state ? mine : "");
+  const auto right = std::ranges::find_if(of_trained, [](const std::string& each) { return !each.empty(); });
+  try {
+    world.barrier();  // each rank has the texts, before one of them ends this world
+  } catch (const CommError&) {
+    // A rank has ended it already.
+  }
+  if (right == of_trained.end() || mine != *right) throw InvalidArgument(words);
+  throw CommError(words + "; those that have joined the job with another one leave it");
 }
 
 data::DataSource open_data_of(const RunConfig& config, comm::Context& context, const RunPlan& plan) {

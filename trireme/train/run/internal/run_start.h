@@ -10,8 +10,10 @@
 
 namespace trireme::train {
 
-/// Throws InvalidArgument: ranks have read different configurations. Collective.
-void check_same_config(const RunConfig& config, comm::Context& context);
+/// Ranks have to have the same configuration. Processes that have trained in an earlier world of an elastic job
+/// are right: they throw CommError, which only ends this world, and of the others those that differ from them
+/// throw InvalidArgument. Without such processes all throw InvalidArgument. Collective.
+void check_same_config(const RunConfig& config, comm::Context& context, const RunPlan& plan);
 
 /// The data of the run: the plan's, those of an earlier world of this process, or newly opened.
 data::DataSource open_data_of(const RunConfig& config, comm::Context& context, const RunPlan& plan);
