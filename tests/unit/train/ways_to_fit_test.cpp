@@ -48,6 +48,12 @@ const WayToFit* find(const std::vector<WayToFit>& ways, const std::string& words
 
 const std::string kOffload = "offload.optimizer = \"files\"";
 
+/// For a byte less than the smallest plan needs.
+std::vector<WayToFit> ways_below_smallest(const RunConfig& config) {
+  const NothingFits fixed(config);
+  return NothingFits(config, fixed.smallest_bytes() - 1).ways();
+}
+
 TEST(WaysToFit, OffloadFreesTheOptimizersState) {
   const std::vector<WayToFit> ways = NothingFits(with_adamw()).ways();
   const WayToFit* offload = find(ways, kOffload);
@@ -81,9 +87,7 @@ TEST(WaysToFit, ConfiguredOffloadIsNotFreed) {
   RunConfig config = with_adamw();
   config.offload.optimizer = "files";
   config.train.accumulation = 2;
-  const NothingFits fixed(config);
-  const NothingFits limited(config, fixed.smallest_bytes() - 1);
-  const std::vector<WayToFit> ways = limited.ways();
+  const std::vector<WayToFit> ways = ways_below_smallest(config);
   ASSERT_FALSE(ways.empty());
   EXPECT_THAT(ways.front().left_out, ElementsAre("train.accumulation"));
 }
@@ -105,9 +109,7 @@ TEST(WaysToFit, RanksEndWithTheFirstThatFit) {
 TEST(WaysToFit, FixedKeysAreFreedFirst) {
   RunConfig config = with_adamw();
   config.train.accumulation = 2;
-  const NothingFits fixed(config);
-  const NothingFits limited(config, fixed.smallest_bytes() - 1);
-  const std::vector<WayToFit> ways = limited.ways();
+  const std::vector<WayToFit> ways = ways_below_smallest(config);
   ASSERT_FALSE(ways.empty());
   EXPECT_THAT(ways.front().left_out, ElementsAre("train.accumulation"));
   EXPECT_EQ(in_words(ways.front(), 1), "without train.accumulation");
