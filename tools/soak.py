@@ -347,7 +347,7 @@ class Round:
             self.story += "" if "too late" in self.story else ", too late"
             return
         promise(set(codes) <= {0, 3, 70}, f"ends with {codes}")
-        named = re.search(rf"error: .*rank {victim[0]}\b|\[{victim[0]}\] trireme: error: |exited with code 70", self.job.output())
+        named = re.search(rf"error: .*rank {victim[0]}\b|\[{victim[0]}\] trireme: error: ", self.job.output())
         promise(named, f"does not name rank {victim[0]}")
 
     def exceed_group(self):
